@@ -18,7 +18,8 @@ fn main() {
     println!("cargo:rustc-env=GAUDI_VERSION={text}");
 }
 
-/// The commit of the repository that this crate lies in; nothing without git, or in an archive of the sources.
+/// The commit of the repository that this crate lies in; nothing without git, or in an archive of
+/// the sources.
 fn commit() -> Option<String> {
     let workspace = Path::new(&std::env::var_os("CARGO_MANIFEST_DIR")?).join("../..");
     let git = |arguments: &[&str]| {

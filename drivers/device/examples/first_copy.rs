@@ -1,4 +1,5 @@
-//! A first program: bytes to the device and back. `cargo run -p gaudi-device --example first_copy -- mock:gaudi2`
+//! A first program: bytes to the device and back. `cargo run -p gaudi-device --example first_copy
+//! -- mock:gaudi2`
 use gaudi_device::{Deadline, Device};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

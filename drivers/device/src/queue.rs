@@ -464,8 +464,8 @@ impl Queue {
             .helped_by("submit before it, or open the device with larger command buffers"))
     }
 
-    /// Adds a command, if the command buffer has room for it. Inlined, so that the encoder's match is
-    /// resolved at compile time.
+    /// Adds a command, if the command buffer has room for it. Inlined, so that the encoder's match
+    /// is resolved at compile time.
     #[inline(always)]
     fn add(&mut self, command: Command) -> Result<&mut Self> {
         let encoder = self.context().encoder;

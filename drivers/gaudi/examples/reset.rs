@@ -42,7 +42,8 @@ impl Node {
     }
 }
 
-/// `Hung` too: the driver resets the device after a timeout. `Busy` while the old node still closes.
+/// `Hung` too: the driver resets the device after a timeout. `Busy` while the old node still
+/// closes.
 fn is_reset(kind: ErrorKind) -> bool {
     use ErrorKind::{Busy, DeviceLost, Hung, InReset};
     matches!(kind, Busy | DeviceLost | Hung | InReset)

@@ -44,7 +44,8 @@ pub use gaudi_device::{
 pub use gaudi_hal::{Environment, Listed, choose, list};
 pub use gaudi_seam::{BackendSpec, Errno, LayerSpec};
 
-/// Traces and injected faults: layers of a [`DeviceSpec`], and the handles that count and arm faults.
+/// Traces and injected faults: layers of a [`DeviceSpec`], and the handles that count and arm
+/// faults.
 ///
 /// A spec names its layers after a plus sign: `mock:gaudi2+fault=submit:when=2:error=EIO`.
 /// [`Device::fault_handles`] returns the handles of an open device.

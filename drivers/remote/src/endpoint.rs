@@ -38,10 +38,10 @@ pub struct Transfer {
 
 /// One end of a connection: puts into the peer's memory, gets from it, and serves the peer.
 ///
-/// Each end has two queue pairs: one for its own requests, one for the peer's. Own transfers advance
-/// while a thread is in [`wait`](Self::wait) or [`poll`](Self::poll); the peer's need no call.
-/// Dropping an endpoint ends the connection: queue pairs are destroyed first, then regions, then
-/// the memory below them.
+/// Each end has two queue pairs: one for its own requests, one for the peer's. Own transfers
+/// advance while a thread is in [`wait`](Self::wait) or [`poll`](Self::poll); the peer's need no
+/// call. Dropping an endpoint ends the connection: queue pairs are destroyed first, then regions,
+/// then the memory below them.
 ///
 /// After an error of the connection every call returns that error: make a new endpoint.
 ///
@@ -370,7 +370,8 @@ impl Endpoint {
         // An error of the connection is the result of each transfer that it ended.
         let _ = self.notice().and_then(|()| self.requester.progress());
         match self.requester.take(transfer.id) {
-            // A region that was deregistered with its device fails like any other; `lost` has the cause.
+            // A region that was deregistered with its device fails like any other; `lost` has the
+            // cause.
             Some(Err(error)) => Err(self.regions.lost().unwrap_or(error)),
             Some(Ok(done)) => Ok(Some(done)),
             None => Ok(None),

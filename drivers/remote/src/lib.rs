@@ -1,13 +1,14 @@
 //! Transfers between accelerator memory of two nodes: by RDMA from dma-buf to dma-buf if the NICs
 //! can register them, otherwise staged through host memory.
 //!
-//! - *Staging is reported*: [`PathReport`] has the path that is used, and the errors of better ones.
-//!   [`Policy`] can make staging an error. A failure that lasts is tried once ([`Nic::forget`]).
+//! - *Staging is reported*: [`PathReport`] has the path that is used, and the errors of better
+//!   ones. [`Policy`] can make staging an error. A failure that lasts is tried once
+//!   ([`Nic::forget`]).
 //! - *Staging is a pipeline*: engines copy some chunks while the NIC moves others; the processor
 //!   copies nothing ([`NicStats::cpu_copied_bytes`]).
 //! - *Least access*: a peer reaches only what was offered to it, with the rights of the offer.
-//! - *Regions end before memory*: [`Endpoint::forget`] deregisters, and a thread of the [`Nic`] does
-//!   so within 100 ms if the device is lost.
+//! - *Regions end before memory*: [`Endpoint::forget`] deregisters, and a thread of the [`Nic`]
+//!   does so within 100 ms if the device is lost.
 //! - *Errors of the peer are `Disconnected`*: `DeviceLost`, `Hung` and `InReset` mean this node.
 //!
 //! ```

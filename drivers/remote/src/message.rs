@@ -1,4 +1,5 @@
-//! What the two ends of a staged transfer say to one another through the queue pairs: 64 bytes, in the order of the data.
+//! What the two ends of a staged transfer say to one another through the queue pairs: 64 bytes, in
+//! the order of the data.
 //!
 //! ```text
 //! offset bytes field   little-endian
@@ -130,8 +131,8 @@ impl Answer {
         })
     }
 
-    /// The peer's failure, as one of a transfer of ours. What its kind says of a device, a deadline or a process is the peer's and not
-    /// ours: nobody shall reset a card here, or wait on, for it.
+    /// The peer's failure, as one of a transfer of ours. What its kind says of a device, a deadline
+    /// or a process is the peer's and not ours: nobody shall reset a card here, or wait on, for it.
     pub(crate) fn error(&self) -> Option<Error> {
         let (theirs, errno) = self.failed?;
         let kind = match theirs {

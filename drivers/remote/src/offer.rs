@@ -335,7 +335,8 @@ mod tests {
     proptest! {
         #![proptest_config(gaudi_random::config(512))]
 
-        /// What a peer of another version, or a hostile one, may send: an offer cut or changed anywhere.
+        /// What a peer of another version, or a hostile one, may send: an offer cut or changed
+        /// anywhere.
         #[test]
         fn any_offer_is_understood_or_refused(staged: bool, at: prop::sample::Index, byte: u8, cut: Option<prop::sample::Index>) {
             let mut bytes = offer(staged).encode();

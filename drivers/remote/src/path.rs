@@ -1,4 +1,5 @@
-//! The ladder: the ways of making memory reachable for a NIC, best first, and the record of which was taken and why.
+//! The ladder: the ways of making memory reachable for a NIC, best first, and the record of which
+//! was taken and why.
 
 use std::fmt;
 
@@ -38,10 +39,11 @@ impl fmt::Display for Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryPath {
-    /// Device memory is registered through its dma-buf: the NIC reaches it, and nothing is copied on this node.
+    /// Device memory is registered through its dma-buf: the NIC reaches it, and nothing is copied
+    /// on this node.
     DmaBuf(RegPath),
-    /// Device memory goes through registered host memory: the DMA engine copies between the two, a chunk at a time, while the NIC
-    /// moves other chunks.
+    /// Device memory goes through registered host memory: the DMA engine copies between the two, a
+    /// chunk at a time, while the NIC moves other chunks.
     Staged {
         /// Bytes of a chunk.
         chunk_bytes: u32,
@@ -76,7 +78,8 @@ impl fmt::Display for MemoryPath {
 pub struct Attempt {
     /// Why not: kind, errno and evidence as they came.
     pub error: Error,
-    /// It was not tried now: it failed before on this NIC with this accelerator ([`Nic::forget`](crate::Nic::forget)).
+    /// It was not tried now: it failed before on this NIC with this accelerator
+    /// ([`Nic::forget`](crate::Nic::forget)).
     pub remembered: bool,
 }
 
@@ -115,7 +118,8 @@ impl fmt::Display for PathReport {
 pub(crate) struct Outcomes(Vec<(DeviceId, Error)>);
 
 impl Outcomes {
-    /// Remembers what neither another buffer nor a later time mends: the NIC cannot, or may not reach this accelerator.
+    /// Remembers what neither another buffer nor a later time mends: the NIC cannot, or may not
+    /// reach this accelerator.
     pub(crate) fn remember(&mut self, device: DeviceId, error: &Error) {
         let lasting = matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied);
         if lasting && self.find(device).is_none() {

@@ -32,7 +32,8 @@ pub(crate) struct Region {
     allocation: Allocation,
     range: Range<u64>,
     access: Access,
-    /// The peer reaches it; otherwise only this node's requests do. The two are in different domains.
+    /// The peer reaches it; otherwise only this node's requests do. The two are in different
+    /// domains.
     offered: bool,
     report: PathReport,
 }

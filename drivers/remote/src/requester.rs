@@ -1,8 +1,10 @@
 //! The asking end: cuts transfers into chunks and keeps as many in flight as there are slots.
 //!
-//! A chunk of a put is fetched into a slot by the engine (where our memory is staged), written by the NIC, and stored from the peer's
-//! slot by its engine (where its memory is staged); a get takes the same steps backwards. While one chunk is on the wire the engines
-//! work on others. Nothing here spins or sleeps by the clock: it waits for the engine where that is what feeds the NIC, else for the NIC.
+//! A chunk of a put is fetched into a slot by the engine (where our memory is staged), written by
+//! the NIC, and stored from the peer's slot by its engine (where its memory is staged); a get takes
+//! the same steps backwards. While one chunk is on the wire the engines work on others. Nothing
+//! here spins or sleeps by the clock: it waits for the engine where that is what feeds the NIC,
+//! else for the NIC.
 
 mod wait;
 
@@ -21,7 +23,8 @@ use crate::offer::OfferPath;
 use crate::stage::{Messages, Stage};
 use crate::stream::protocol;
 
-/// What stands in the second byte of a work request's number; the slot below, the number of a flush above.
+/// What stands in the second byte of a work request's number; the slot below, the number of a flush
+/// above.
 const DATA: u64 = 1 << 8;
 const MESSAGE: u64 = 2 << 8;
 const RECEIVE: u64 = 3 << 8;
@@ -109,8 +112,8 @@ impl Requester {
             .then(|| Err(Error::new(ErrorKind::NotFound, "transfer").because("its result was taken before")))
     }
 
-    /// Leaves a transfer to itself: it goes on, keeps this memory until it is over, and tells its result to nobody. Gives the memory
-    /// back where it is over already.
+    /// Leaves a transfer to itself: it goes on, keeps this memory until it is over, and tells its
+    /// result to nobody. Gives the memory back where it is over already.
     pub(crate) fn abandon(&mut self, id: u64, memory: Arc<HostBuffer>) -> Option<Arc<HostBuffer>> {
         let Some(job) = self.job(id) else {
             // Nothing of a broken connection is used again.
@@ -132,8 +135,9 @@ impl Requester {
 
     /// Ends the connection: every transfer that is not complete fails with the first error.
     ///
-    /// A failed transfer has a result only once neither the NIC nor an engine accesses its memory. This stops the NIC.
-    /// [`rest`](Self::rest) waits for engine copies, unless their device is lost.
+    /// A failed transfer has a result only once neither the NIC nor an engine accesses its memory.
+    /// This stops the NIC. [`rest`](Self::rest) waits for engine copies, unless their device is
+    /// lost.
     pub(crate) fn fail(&mut self, error: Error) {
         let engines_ended = is_device_loss(&error);
         if self.broken.is_none() {
@@ -193,8 +197,9 @@ impl Requester {
             self.take_completions()?;
             self.reap_engine()?;
             self.begin()?;
-            // One store, and then again what feeds the NIC and the peer: where an engine works inside the submission, as a mock's does,
-            // the peer would else stand still until all that has arrived is stored.
+            // One store, and then again what feeds the NIC and the peer: where an engine works
+            // inside the submission, as a mock's does, the peer would else stand still until all
+            // that has arrived is stored.
             let Some((slot, memory)) = self.arrived.pop_front() else {
                 return Ok(());
             };
@@ -264,7 +269,8 @@ impl Requester {
             match (fetch, put, staged_there) {
                 (Some(from), ..) => {
                     self.engine_copy(slot, from, true)?;
-                    // What is fetched already goes out before more is fetched: a mock's engine works inside the submission.
+                    // What is fetched already goes out before more is fetched: a mock's engine
+                    // works inside the submission.
                     self.reap_engine()?;
                 }
                 (None, true, _) => self.write(slot)?,
@@ -573,7 +579,8 @@ impl Requester {
         self.end_if_over(self.jobs.len().saturating_sub(1));
     }
 
-    /// Posts a read of one byte, and gives its number; `None` while the queue has no room for one more.
+    /// Posts a read of one byte, and gives its number; `None` while the queue has no room for one
+    /// more.
     pub(crate) fn flush(&mut self, from: RemoteAddr) -> Result<Option<u64>> {
         if self.flushes - self.flushed >= FLUSHES {
             return Ok(None);

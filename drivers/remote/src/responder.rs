@@ -1,7 +1,8 @@
 //! The serving end: copies between our stage and our memory when the peer asks for it.
 //!
-//! It has a thread, started with the first offer that is staged, since the peer's transfers go on whatever our program does. Offers
-//! that are reached by their own regions need none: the NIC serves them alone.
+//! It has a thread, started with the first offer that is staged, since the peer's transfers go on
+//! whatever our program does. Offers that are reached by their own regions need none: the NIC
+//! serves them alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -132,8 +133,8 @@ impl Responder {
         &self.domain
     }
 
-    /// The slots that the peer writes to and reads from; makes stage and thread where there are none. Where that fails, it can be tried
-    /// again.
+    /// The slots that the peer writes to and reads from; makes stage and thread where there are
+    /// none. Where that fails, it can be tried again.
     pub(crate) fn slots(
         &mut self,
         nic: &Nic,
@@ -159,7 +160,8 @@ impl Responder {
             Some(before) => before,
             None => (Messages::new(nic, &self.domain)?, 0),
         };
-        // The thread comes first and is handed its work then: the queue pair must not go with one that does not start.
+        // The thread comes first and is handed its work then: the queue pair must not go with one
+        // that does not start.
         let (hand, handed) = mpsc::sync_channel::<Thread>(1);
         let spawned = std::thread::Builder::new()
             .name("gaudi-remote".into())
@@ -226,8 +228,9 @@ impl Responder {
         lock(&self.shared.offers).by_id.insert(id, staged);
     }
 
-    /// Withdraws what lies in this memory, and waits until the engine is done with what the peer asked for before. `InUse` where it is
-    /// not in time: what was withdrawn stays so, and the next call waits again.
+    /// Withdraws what lies in this memory, and waits until the engine is done with what the peer
+    /// asked for before. `InUse` where it is not in time: what was withdrawn stays so, and the next
+    /// call waits again.
     pub(crate) fn withdraw(&self, which: impl Fn(&Location) -> bool, patience: Duration) -> Result<()> {
         let end = Instant::now().checked_add(patience);
         let busy = || {
@@ -267,7 +270,8 @@ impl Responder {
         self.shared.ended.get()
     }
 
-    /// Tells the thread to end, without waiting for it. Where none runs, the peer reaches nothing of ours from now on.
+    /// Tells the thread to end, without waiting for it. Where none runs, the peer reaches nothing
+    /// of ours from now on.
     pub(crate) fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         if let Some(running) = &mut self.running {
@@ -278,10 +282,11 @@ impl Responder {
         }
     }
 
-    /// Ends the thread and destroys the queue pair: the peer can then access nothing of this node. Waits for a copy that is being
-    /// submitted, but not for copies in flight.
+    /// Ends the thread and destroys the queue pair: the peer can then access nothing of this node.
+    /// Waits for a copy that is being submitted, but not for copies in flight.
     ///
-    /// `Forked` in a fork child, which has neither the thread nor the lock that the thread may have held.
+    /// `Forked` in a fork child, which has neither the thread nor the lock that the thread may have
+    /// held.
     pub(crate) fn close(&mut self) -> Result<()> {
         if self.owner.is_foreign() {
             if let Some(running) = &mut self.running {
@@ -327,7 +332,8 @@ struct Copy {
 }
 
 struct Thread {
-    /// The endpoint's: hung up where the service ends by itself, since a peer that waits for an answer has no other way to know.
+    /// The endpoint's: hung up where the service ends by itself, since a peer that waits for an
+    /// answer has no other way to know.
     stream: OwnedFd,
     qp: Qp,
     cq: Cq,
@@ -346,7 +352,8 @@ struct Thread {
     owed: VecDeque<Answer>,
     /// Places whose answer the NIC still reads.
     answering: [bool; SLOTS],
-    /// Slots that were asked for and not yet answered: a peer that asks for one again is none of ours. So nothing here grows.
+    /// Slots that were asked for and not yet answered: a peer that asks for one again is none of
+    /// ours. So nothing here grows.
     asked: [bool; SLOTS],
 }
 
@@ -373,7 +380,8 @@ impl Thread {
                 }
             }
         }
-        // The engine may still be at work in the stage and in what was offered: who withdraws that waits for it.
+        // The engine may still be at work in the stage and in what was offered: who withdraws that
+        // waits for it.
         let Self {
             mut qp,
             cq,
@@ -395,7 +403,8 @@ impl Thread {
             tracing::warn!(%error, "a connection is served no more");
         }
         if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-            // The reset waits for every region of the device's memory, in any process: they go now, and not when somebody looks.
+            // The reset waits for every region of the device's memory, in any process: they go now,
+            // and not when somebody looks.
             let freed = self.regions.forget_device_memory();
             if let Err(error) = freed {
                 tracing::error!(%error, "a region of a lost device was not deregistered");
@@ -410,7 +419,8 @@ impl Thread {
         self.qp.post_recv(RECEIVE | slot as u64).post(&[place])
     }
 
-    /// Takes what has come, and moves the oldest copy on. `false` where there is nothing to do before the next completion.
+    /// Takes what has come, and moves the oldest copy on. `false` where there is nothing to do
+    /// before the next completion.
     fn round(&mut self) -> Result<bool> {
         let mut some = self.poll()?;
         if !some && self.engine.is_empty() {
@@ -436,7 +446,8 @@ impl Thread {
             "the engine did not end a copy in {:?}",
             self.copy_timeout
         ));
-        // It may still write: neither its slot nor its memory can be used again, and so this ends the service.
+        // It may still write: neither its slot nor its memory can be used again, and so this ends
+        // the service.
         self.answer(slot, Err(error.clone()))?;
         self.last_words()?;
         Err(error)
@@ -463,7 +474,8 @@ impl Thread {
         self.shared.released.notify_all();
     }
 
-    /// Copies that are over by now. A mock's engine works inside the submission: its answers must not wait for the next one's.
+    /// Copies that are over by now. A mock's engine works inside the submission: its answers must
+    /// not wait for the next one's.
     fn reap(&mut self) -> Result<()> {
         while let Some(copy) = self.engine.front() {
             match copy.completion.poll() {
@@ -533,7 +545,8 @@ impl Thread {
     }
 
     fn copy(&self, slot: usize, request: &Request) -> Result<Completion> {
-        // Counted before the lock goes: who withdraws the memory waits for what was submitted, and for what is about to be.
+        // Counted before the lock goes: who withdraws the memory waits for what was submitted, and
+        // for what is about to be.
         let begun = lock(&self.shared.offers).begin_use(request.offer);
         let (memory, rights) = begun.ok_or_else(|| refused("the memory was withdrawn"))?;
         let copy = self.submit(slot, request, &memory, rights);

@@ -20,7 +20,8 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Registers slots of host memory in `pd`. Slots that a peer reaches need the domain in which that peer is served.
+    /// Registers slots of host memory in `pd`. Slots that a peer reaches need the domain in which
+    /// that peer is served.
     pub(crate) fn new(
         nic: &Nic,
         pd: &Pd,
@@ -69,7 +70,8 @@ impl Stage {
     }
 }
 
-/// Registered memory for messages: one to send and one to receive for each slot, and a few bytes for flushes.
+/// Registered memory for messages: one to send and one to receive for each slot, and a few bytes
+/// for flushes.
 pub(crate) struct Messages {
     registered: Registered,
     memory: Arc<HostBuffer>,

@@ -5,7 +5,8 @@ pub(crate) use gaudi_device::Count;
 gaudi_device::counters! {
     /// Counts of one [`Nic`](crate::Nic), over all its endpoints.
     NicStats:
-    /// Payload that the processor copied here: that of [`Endpoint::put_bytes`](crate::Endpoint::put_bytes) and
+    /// Payload that the processor copied here: that of
+    /// [`Endpoint::put_bytes`](crate::Endpoint::put_bytes) and
     /// [`get_bytes`](crate::Endpoint::get_bytes), nothing else. 0 where buffers are put and got.
     cpu_copied_bytes,
     /// Payload that DMA engines of this node copied between device memory and the stage.

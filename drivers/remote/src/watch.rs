@@ -1,5 +1,6 @@
-//! Regions that go when their memory does: those of one NIC on any accelerator's exported memory, kept for the next transfer, and
-//! ended at once when a device is lost; and what the NIC tells by itself.
+//! Regions that go when their memory does: those of one NIC on any accelerator's exported memory,
+//! kept for the next transfer, and ended at once when a device is lost; and what the NIC tells by
+//! itself.
 
 use std::fmt;
 use std::os::fd::AsFd as _;
@@ -20,24 +21,29 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::stats::{Count, NicStats};
 
-/// Between two questions for a device's status. The driver tries a reset that regions hold up again every 10 s.
+/// Between two questions for a device's status. The driver tries a reset that regions hold up again
+/// every 10 s.
 const TURN: Duration = Duration::from_millis(100);
-/// Between the end of the regions and the hang-up: what the peer is still told of the loss shall arrive first.
+/// Between the end of the regions and the hang-up: what the peer is still told of the loss shall
+/// arrive first.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Between two looks at nothing.
 const NAP: Duration = Duration::from_secs(60);
 /// Times in a row that the NIC's descriptor may be readable for nothing: it is broken then.
 const IN_VAIN: u32 = 100;
-/// How long the last user of a NIC waits for the thread: it may be in the middle of a deregistration.
+/// How long the last user of a NIC waits for the thread: it may be in the middle of a
+/// deregistration.
 const STOP: Duration = Duration::from_secs(5);
 
 /// The regions of a NIC, by open device.
 ///
-/// The thread starts with the first endpoint, or the first region of exported memory, and ends with the NIC. It costs a stack, and one
-/// `HL_INFO_DEVICE_STATUS` every 100 ms for each open device of which the NIC has a region; where it has none, the thread sleeps.
+/// The thread starts with the first endpoint, or the first region of exported memory, and ends with
+/// the NIC. It costs a stack, and one `HL_INFO_DEVICE_STATUS` every 100 ms for each open device of
+/// which the NIC has a region; where it has none, the thread sleeps.
 ///
-/// It takes the NIC's asynchronous events, which would else be nobody's: the context marks regions by them, and an endpoint whose
-/// completion queue lost completions fails, since nothing else would tell it.
+/// It takes the NIC's asynchronous events, which would else be nobody's: the context marks regions
+/// by them, and an endpoint whose completion queue lost completions fails, since nothing else would
+/// tell it.
 pub(crate) struct Watch {
     owner: OwnerProcess,
     context: Context,
@@ -148,9 +154,11 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A region of a range that is for this node alone: one that is kept, or a new one that is kept.
+    /// A region of a range that is for this node alone: one that is kept, or a new one that is
+    /// kept.
     ///
-    /// What is offered to a peer never comes from here: its key would open the rest of the region, and outlive the offer.
+    /// What is offered to a peer never comes from here: its key would open the rest of the region,
+    /// and outlive the offer.
     pub(crate) fn cached(
         self: &Arc<Self>,
         buffer: &Buffer,
@@ -173,7 +181,8 @@ impl Watch {
         })
     }
 
-    /// From now on the region goes when its device is lost, and so do the regions of that device at this end of a connection.
+    /// From now on the region goes when its device is lost, and so do the regions of that device at
+    /// this end of a connection.
     pub(crate) fn add(
         self: &Arc<Self>,
         buffer: &Buffer,
@@ -215,7 +224,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Takes an allocation's regions out of the cache; what nobody uses is deregistered when this returns.
+    /// Takes an allocation's regions out of the cache; what nobody uses is deregistered when this
+    /// returns.
     pub(crate) fn forget(&self, generation: u64) -> Result<()> {
         if self.owner.is_foreign() {
             return Ok(());
@@ -227,8 +237,9 @@ impl Watch {
         gone.refused.pop().map_or(Ok(()), Err)
     }
 
-    /// Waits for a question that is under way. For who has deregistered and is about to let go of the device: the thread asks only
-    /// for devices with regions, so that afterwards it does not hold the device for a moment longer.
+    /// Waits for a question that is under way. For who has deregistered and is about to let go of
+    /// the device: the thread asks only for devices with regions, so that afterwards it does not
+    /// hold the device for a moment longer.
     pub(crate) fn settle(&self) {
         // In a fork child there is no thread, and the lock may have been held at the fork.
         if !self.owner.is_foreign() {
@@ -236,7 +247,8 @@ impl Watch {
         }
     }
 
-    /// Ends all regions of a device, which is lost or about to be: says how many. Ends of connections that had one fail from then on.
+    /// Ends all regions of a device, which is lost or about to be: says how many. Ends of
+    /// connections that had one fail from then on.
     pub(crate) fn revoke(&self, device: DeviceId, why: &str) -> Result<usize> {
         if self.owner.is_foreign() {
             return Err(Error::new(ErrorKind::Forked, "Nic::revoke")
@@ -268,7 +280,8 @@ impl Watch {
         answer
     }
 
-    /// First the word, so that whatever fails then is known to have failed for it; then the regions, whoever holds them; then the handles.
+    /// First the word, so that whatever fails then is known to have failed for it; then the
+    /// regions, whoever holds them; then the handles.
     fn end_one(&self, mut watched: Watched, why: &str) -> Result<usize> {
         let device = watched.status.device();
         let error = Error::new(ErrorKind::DeviceLost, "transfer")
@@ -338,7 +351,8 @@ impl Watch {
         stats.revoked = self.revoked.get();
     }
 
-    /// Ends the thread, and waits for it: not for ever, since it may be in a deregistration, which ends by itself.
+    /// Ends the thread, and waits for it: not for ever, since it may be in a deregistration, which
+    /// ends by itself.
     pub(crate) fn stop(&self) {
         if self.owner.is_foreign() {
             return;
@@ -365,7 +379,8 @@ impl Watch {
         }
     }
 
-    /// Until it is woken, the NIC tells something, or the time has passed. Takes what the NIC tells.
+    /// Until it is woken, the NIC tells something, or the time has passed. Takes what the NIC
+    /// tells.
     fn sleep(&self, time: Duration, in_vain: &mut u32) {
         let fd = self.context.async_fd().filter(|_| *in_vain < IN_VAIN);
         let answer = match fd {
@@ -475,7 +490,8 @@ impl Watch {
                     endpoint.hang_up();
                 }
             }
-            // Asked under the lock, which whoever deregistered takes once before he lets go of the device.
+            // Asked under the lock, which whoever deregistered takes once before he lets go of the
+            // device.
             let answer = self.end(|watched| {
                 if watched.group.regions().is_empty() {
                     return None;

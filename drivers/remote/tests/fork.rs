@@ -1,4 +1,5 @@
-//! A fork child: every call on an endpoint of the parent fails with `Forked`, dropping it ends, and the parent's connection works on.
+//! A fork child: every call on an endpoint of the parent fails with `Forked`, dropping it ends, and
+//! the parent's connection works on.
 
 #![expect(unsafe_code, reason = "fork(2) is what is tested")]
 
@@ -19,8 +20,8 @@ use nodes::{Node, PATIENCE, Setup, noise, pair};
 
 const LEN: u64 = 1 << 20;
 
-/// Runs a block in a child, which may move what it uses, and returns its status. A panic is status 101; the alarm ends a child that
-/// hangs.
+/// Runs a block in a child, which may move what it uses, and returns its status. A panic is status
+/// 101; the alarm ends a child that hangs.
 macro_rules! in_child {
     ($body:block) => {
         // SAFETY: the child runs the block and leaves by _exit.

@@ -1,4 +1,5 @@
-//! The backends behind their cargo features: one function each, so that `open.rs` reads the same with and without them.
+//! The backends behind their cargo features: one function each, so that `open.rs` reads the same
+//! with and without them.
 
 /// The real driver.
 #[cfg(feature = "kernel")]

@@ -1,4 +1,5 @@
-//! Which device is meant: explicit spec, then `GAUDI_DEVICE`, then `GAUDI_MAPPING_TABLE`, then the first free one.
+//! Which device is meant: explicit spec, then `GAUDI_DEVICE`, then `GAUDI_MAPPING_TABLE`, then the
+//! first free one.
 
 use std::ffi::{OsStr, OsString};
 
@@ -22,8 +23,9 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The calling process's. Empty where the process runs with more rights than its caller (`AT_SECURE`, getauxval(3)): its
-    /// environment is the caller's, who must not choose what it opens.
+    /// The calling process's. Empty where the process runs with more rights than its caller
+    /// (`AT_SECURE`, getauxval(3)): its environment is the caller's, who must not choose what it
+    /// opens.
     pub fn of_process() -> Self {
         Self::read(is_secure(), |name| std::env::var_os(name))
     }
@@ -62,7 +64,8 @@ fn refused() -> Error {
 
 /// The spec that is meant. Opens nothing.
 ///
-/// The first of these that is there decides, and an error names it; a wrong one is an error, never a reason to look at the next:
+/// The first of these that is there decides, and an error names it; a wrong one is an error, never
+/// a reason to look at the next:
 /// 1. `explicit`, what the program was told (`-d`);
 /// 2. `GAUDI_DEVICE`, a spec;
 /// 3. `GAUDI_MAPPING_TABLE`: `map:N`, N the table's lowest index;

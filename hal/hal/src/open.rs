@@ -27,7 +27,8 @@ pub struct Listed {
 
 /// Opens the compute node: to allocate, copy and submit. One user at a time; `Busy` for the second.
 ///
-/// The spec's layers stand around it, the leftmost innermost; without any, nothing is in the path. See [`gaudi_layers::Stack`].
+/// The spec's layers stand around it, the leftmost innermost; without any, nothing is in the path.
+/// See [`gaudi_layers::Stack`].
 ///
 /// `map:N` is looked up in the process's `GAUDI_MAPPING_TABLE`; see [`open_in`].
 pub fn open(spec: &DeviceSpec) -> Result<SharedIo> {
@@ -44,8 +45,8 @@ pub fn control(spec: &DeviceSpec) -> Result<SharedIo> {
     control_in(spec, &Environment::of_process())
 }
 
-/// Returns the handles of the fault layers around a node that [`open`] or [`control`] returned, innermost first. They count the
-/// faults of each rule of the spec, and arm others.
+/// Returns the handles of the fault layers around a node that [`open`] or [`control`] returned,
+/// innermost first. They count the faults of each rule of the spec, and arm others.
 pub fn fault_handles(io: &SharedIo) -> Vec<FaultHandle> {
     gaudi_layers::fault::handles(io)
 }
@@ -55,16 +56,17 @@ pub fn control_in(spec: &DeviceSpec, environment: &Environment) -> Result<Shared
     reach(spec, environment, NodeKind::Control)
 }
 
-/// The devices of this machine, by their numbers. No node is opened; [`control`] asks one. Mocks are no devices of the machine and are
-/// not among them.
+/// The devices of this machine, by their numbers. No node is opened; [`control`] asks one. Mocks
+/// are no devices of the machine and are not among them.
 pub fn list() -> Vec<Listed> {
     backend::kernel::list()
 }
 
-/// The [`MappingTable`] of this machine: index, module id and PCI address of each device, asked of their control nodes. Prints as the text
-/// of `GAUDI_MAPPING_TABLE`.
+/// The [`MappingTable`] of this machine: index, module id and PCI address of each device, asked of
+/// their control nodes. Prints as the text of `GAUDI_MAPPING_TABLE`.
 ///
-/// `NotFound` where there is no device; a device that does not answer is an error, since a table without it would be wrong.
+/// `NotFound` where there is no device; a device that does not answer is an error, since a table
+/// without it would be wrong.
 pub fn mapping_table() -> Result<MappingTable> {
     let devices = list();
     if devices.is_empty() {
@@ -88,7 +90,8 @@ pub fn mapping_table() -> Result<MappingTable> {
     MappingTable::new(devices.iter().map(entry).collect::<Result<_>>()?)
 }
 
-/// What the user of a mock has not given back; `None` where the spec is no mock, or one that this process does not have.
+/// What the user of a mock has not given back; `None` where the spec is no mock, or one that this
+/// process does not have.
 #[cfg(feature = "mock")]
 pub fn mock_ledger(spec: &DeviceSpec) -> Option<gaudi_mock::Ledger> {
     match &spec.backend {
@@ -127,7 +130,8 @@ fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result
     io.map_err(show_the_way)
 }
 
-/// The layers' time: that of the machine, or, where a mock's time stands still, one that stands still too and passes in its own sleeps.
+/// The layers' time: that of the machine, or, where a mock's time stands still, one that stands
+/// still too and passes in its own sleeps.
 fn time_of(backend: &BackendSpec) -> Arc<dyn Time> {
     match backend {
         BackendSpec::Mock(mock) if mock.clock == Clock::Virtual => Arc::new(VirtualTime::new()),
@@ -144,7 +148,8 @@ fn table_entry(index: u32, environment: &Environment) -> Result<MappingEntry> {
     .map_err(show_the_way)
 }
 
-/// The table and the machine agree on which card this is; else the table is of another machine or of before a card was moved.
+/// The table and the machine agree on which card this is; else the table is of another machine or
+/// of before a card was moved.
 fn verify(io: &dyn KernelIo, entry: MappingEntry) -> Result<()> {
     let module_id = io.query::<HlInfoHwIpInfo>()?.module_id;
     if module_id == entry.module_id {

@@ -1,4 +1,5 @@
-//! `GAUDI_MAPPING_TABLE`: which card is number N, as a set-up script of the vendor's UCX port exports it.
+//! `GAUDI_MAPPING_TABLE`: which card is number N, as a set-up script of the vendor's UCX port
+//! exports it.
 
 use std::fmt;
 
@@ -17,13 +18,15 @@ const OPERATION: &str = "GAUDI_MAPPING_TABLE";
 pub struct MappingEntry {
     /// N of `map:N`.
     pub index: u32,
-    /// Place on the server's board; compared with what the opened device says (`hl_info_hw_ip_info.module_id`).
+    /// Place on the server's board; compared with what the opened device says
+    /// (`hl_info_hw_ip_info.module_id`).
     pub module_id: u32,
     /// Where it stands on the PCI bus.
     pub bus: PciAddress,
 }
 
-/// The table: a JSON array of `{"index": 0, "module_id": 3, "bus_id": "0000:19:00.0"}`, nothing more and nothing less.
+/// The table: a JSON array of `{"index": 0, "module_id": 3, "bus_id": "0000:19:00.0"}`, nothing
+/// more and nothing less.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MappingTable {
     entries: Vec<MappingEntry>,
@@ -66,7 +69,8 @@ fn wrong(cause: impl Into<String>) -> Error {
 }
 
 impl MappingTable {
-    /// Parses the text. What is wrong is named by the entry's number, counted from 0, and by the field.
+    /// Parses the text. What is wrong is named by the entry's number, counted from 0, and by the
+    /// field.
     pub fn parse(text: &str) -> Result<Self> {
         if text.len() > MAX_BYTES {
             return Err(wrong("the text is too long")
@@ -83,7 +87,8 @@ impl MappingTable {
         Self::new(rows.iter().enumerate().map(entry).collect::<Result<_>>()?)
     }
 
-    /// A table of given entries. `InvalidInput` where there is none, too many, or two of one index, module id or address.
+    /// A table of given entries. `InvalidInput` where there is none, too many, or two of one index,
+    /// module id or address.
     pub fn new(mut entries: Vec<MappingEntry>) -> Result<Self> {
         if entries.is_empty() {
             return Err(wrong("the array is empty"));
@@ -129,7 +134,8 @@ impl MappingTable {
     }
 }
 
-/// The text that [`MappingTable::parse`] reads: JSON on one line, by index, as the vendor's set-up script exports it.
+/// The text that [`MappingTable::parse`] reads: JSON on one line, by index, as the vendor's set-up
+/// script exports it.
 impl fmt::Display for MappingTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;

@@ -329,7 +329,8 @@ impl Commands {
             hint: None,
             flags: MemFlags::NONE,
         };
-        // SAFETY: the mapping outlives the device's: `drop` unmaps first; nothing refers to the memory.
+        // SAFETY: the mapping outlives the device's: `drop` unmaps first; nothing refers to the
+        // memory.
         let va = unsafe { io.mem_map_host(request) }.expect("mapped");
         Self {
             io: io.clone(),

@@ -1,5 +1,5 @@
-//! Mapping tables of any text: read, or refused with the entry and the field. `GAUDI_TEST_CASES=1000000` makes the long
-//! run.
+//! Mapping tables of any text: read, or refused with the entry and the field.
+//! `GAUDI_TEST_CASES=1000000` makes the long run.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -81,7 +81,8 @@ fn is_a_refusal(error: &Error) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A value that is wrong in a field: index and module id are numbers of 32 bits, bus_id is text in the form of an address.
+/// A value that is wrong in a field: index and module id are numbers of 32 bits, bus_id is text in
+/// the form of an address.
 fn wrong_value(number: bool) -> impl Strategy<Value = String> {
     let common = prop_oneof![
         Just("null"),

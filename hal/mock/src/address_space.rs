@@ -61,8 +61,9 @@ pub(crate) struct VaSpaces {
 }
 
 impl VaSpaces {
-    /// Returns the ranges of a new context, and the addresses of the user's and the driver's command buffers. The driver takes
-    /// these first (command_buffer.c `hl_cb_va_pool_init`), then those (gaudi2.c `gaudi2_internal_cb_pool_init`).
+    /// Returns the ranges of a new context, and the addresses of the user's and the driver's
+    /// command buffers. The driver takes these first (command_buffer.c `hl_cb_va_pool_init`), then
+    /// those (gaudi2.c `gaudi2_internal_cb_pool_init`).
     pub(crate) fn new(asic: &Asic) -> Option<(Self, DeviceVa, DeviceVa)> {
         let mut host = VaSpace::new(asic.host_va, asic.host_va.page, asic.host_va_reserved.clone());
         let buffers = host.take(buffers::POOL_SIZE, PAGE, Hint::NONE)?;
@@ -85,16 +86,17 @@ impl VaSpaces {
 /// One export of a mapping (`struct hl_dmabuf_priv`), which may live.
 #[derive(Debug)]
 pub(crate) enum Exported {
-    /// By its window of device memory. If two mappings of an allocation exported it, it counts for both as long as either lives.
+    /// By its window of device memory. If two mappings of an allocation exported it, it counts for
+    /// both as long as either lives.
     StandIn(Window),
-    /// The mock's own descriptor of a real dma-buf. udmabuf does not report that the others are closed, but the kernel counts
-    /// them.
+    /// The mock's own descriptor of a real dma-buf. udmabuf does not report that the others are
+    /// closed, but the kernel counts them.
     Real(OwnedFd),
 }
 
 impl Exported {
-    /// Whether anything but the mock holds it, in any process. If the kernel does not answer, it counts as held: memory that is
-    /// used twice would be worse than a device that stays busy.
+    /// Whether anything but the mock holds it, in any process. If the kernel does not answer, it
+    /// counts as held: memory that is used twice would be worse than a device that stays busy.
     pub(crate) fn is_held(&self, memory: Option<&Memfd>) -> bool {
         match self {
             Self::StandIn(window) => {

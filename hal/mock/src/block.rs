@@ -1,8 +1,10 @@
-//! Blocks of registers that a user may map (driver memory.c:1408 `map_block`, memory.c:1460 `hl_hw_block_mmap`).
+//! Blocks of registers that a user may map (driver memory.c:1408 `map_block`, memory.c:1460
+//! `hl_hw_block_mmap`).
 //!
-//! A mapping is memory, and a register is not: it does something when it is written, be it with the value that it has. So only blocks
-//! that *are* memory are served: those of the ARC processors (DCCM), which nothing here runs on. Of every other block the handle and
-//! the size are the driver's, and mapping it is `Unsupported` by name: a write through such a mapping would be lost
+//! A mapping is memory, and a register is not: it does something when it is written, be it with the
+//! value that it has. So only blocks that *are* memory are served: those of the ARC processors
+//! (DCCM), which nothing here runs on. Of every other block the handle and the size are the
+//! driver's, and mapping it is `Unsupported` by name: a write through such a mapping would be lost
 //! without an error.
 
 use std::collections::BTreeMap;
@@ -12,12 +14,14 @@ use gaudi_spec::Asic;
 use gaudi_spec::asic::BlockKind;
 use gaudi_sys::{Memfd, PAGE};
 
-/// What a handle of a block has in its upper bits (habanalabs.h:54 `HL_MMAP_TYPE_BLOCK`, shifted by a page).
+/// What a handle of a block has in its upper bits (habanalabs.h:54 `HL_MMAP_TYPE_BLOCK`, shifted by
+/// a page).
 pub(crate) const TYPE_BLOCK: u64 = 0x4 << 59;
 /// Where the number lies (habanalabs.h:57 `HL_MMAP_OFFSET_VALUE_MASK`).
 const NUMBER: u64 = 0x1fff_ffff_ffff / PAGE;
 
-/// The memory of ARC processors that was mapped. The driver scrubs it between two users, and so it goes with the context.
+/// The memory of ARC processors that was mapped. The driver scrubs it between two users, and so it
+/// goes with the context.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     memory: BTreeMap<u32, Memfd>,
@@ -65,7 +69,8 @@ impl Blocks {
     }
 }
 
-/// Bytes of an mmap as the driver gets them: whole pages (mm/mmap.c rounds up first, and a length that wraps becomes 0).
+/// Bytes of an mmap as the driver gets them: whole pages (mm/mmap.c rounds up first, and a length
+/// that wraps becomes 0).
 pub(crate) fn whole_pages(len: usize) -> u64 {
     // 0 is no length of a buffer, so the request is refused.
     (len as u64).checked_next_multiple_of(PAGE).unwrap_or(0)

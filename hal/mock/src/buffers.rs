@@ -18,17 +18,19 @@ use crate::va::VaSpace;
 
 /// Bytes of device addresses for command buffers (command_buffer.c:14 `CB_VA_POOL_SIZE`).
 pub(crate) const POOL_SIZE: u64 = 4 << 30;
-/// Bytes of memory for command buffers: of those that have an address, and as much again of those that have none.
+/// Bytes of memory for command buffers: of those that have an address, and as much again of those
+/// that have none.
 const MEMORY: u64 = 2 * POOL_SIZE;
-/// What a handle of a command buffer has in its upper bits (habanalabs.h:55 `HL_MMAP_TYPE_CB`, shifted by a page).
+/// What a handle of a command buffer has in its upper bits (habanalabs.h:55 `HL_MMAP_TYPE_CB`,
+/// shifted by a page).
 pub(crate) const TYPE_CB: u64 = 0x2 << 59;
 /// The same of a timestamps buffer (habanalabs.h:53 `HL_MMAP_TYPE_TS_BUFF`).
 pub(crate) const TYPE_TS: u64 = 0x10 << 59;
 /// Where a handle says what it is (habanalabs.h:52 `HL_MMAP_TYPE_MASK`).
 pub(crate) const TYPE_MASK: u64 = 0x1f << 59;
 
-/// The command buffers of a context. Their memory is one sparse file, byte n of which the device sees at pool + n; the buffers that it
-/// does not see lie behind the pool.
+/// The command buffers of a context. Their memory is one sparse file, byte n of which the device
+/// sees at pool + n; the buffers that it does not see lie behind the pool.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     memory: Memfd,
@@ -37,8 +39,8 @@ pub(crate) struct Buffers {
     space: VaSpace,
     unmapped: VaSpace,
     buffers: BTreeMap<u32, Buffer>,
-    /// Timestamps buffers, numbered together with the others. They live as long as the context: the driver has no operation that
-    /// takes one back.
+    /// Timestamps buffers, numbered together with the others. They live as long as the context: the
+    /// driver has no operation that takes one back.
     timestamps: BTreeMap<u32, Timestamps>,
     /// Times that are to be written (`ts_list_head` of each interrupt).
     registrations: Vec<Registration>,
@@ -48,10 +50,12 @@ pub(crate) struct Buffers {
 pub(crate) struct Buffer {
     pub(crate) at: DeviceVa,
     pub(crate) size: u64,
-    /// Counters that it has room for: the driver counts in the bytes asked for, not in pages (command_submission.c:3407).
+    /// Counters that it has room for: the driver counts in the bytes asked for, not in pages
+    /// (command_submission.c:3407).
     pub(crate) counters: u64,
     pub(crate) mapped_to_device: bool,
-    /// The handle is destroyed; the memory stays while the user maps it or a counter in it is watched.
+    /// The handle is destroyed; the memory stays while the user maps it or a counter in it is
+    /// watched.
     pub(crate) destroyed: bool,
     /// Waits and registrations that watch a counter in it.
     pub(crate) watchers: u32,
@@ -167,7 +171,8 @@ impl Buffers {
         }
     }
 
-    /// The context goes: the device sees none of them any more; what the user has mapped stays mapped.
+    /// The context goes: the device sees none of them any more; what the user has mapped stays
+    /// mapped.
     pub(crate) fn release(&mut self, engine: &mut dyn Engine) {
         for buffer in self.buffers.values() {
             if buffer.mapped_to_device {
@@ -178,7 +183,8 @@ impl Buffers {
         self.registrations.clear();
     }
 
-    /// As the driver searches (memory_mgr.c:25): by the number in bits 43..12 alone, and as long as a mapping keeps the buffer.
+    /// As the driver searches (memory_mgr.c:25): by the number in bits 43..12 alone, and as long as
+    /// a mapping keeps the buffer.
     pub(crate) fn find(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
         let key = number(handle)?;
         self.buffers
@@ -222,7 +228,8 @@ impl Buffers {
     /// Returns a mapping of a buffer's memory, which counts as mapped until the mapping is dropped.
     pub(crate) fn map(&self, buffer: &Buffer, len: usize) -> std::result::Result<RawMapping, Errno> {
         let window = self.window(buffer);
-        // The mapping keeps the file open, and with it the lock that shows that the buffer is mapped.
+        // The mapping keeps the file open, and with it the lock that shows that the buffer is
+        // mapped.
         let file = standin::export(&self.memory, window)?;
         RawMapping::of_fd(&file, window.offset, len)
     }
@@ -252,11 +259,12 @@ impl Timestamps {
 
 /// Counters in command buffers, and the times that are written when one reaches a value.
 impl Buffers {
-    /// A counter by handle and index (command_submission.c:3400); `None` if there is none. Its memory stays until
-    /// [`unwatch`](Self::unwatch).
+    /// A counter by handle and index (command_submission.c:3400); `None` if there is none. Its
+    /// memory stays until [`unwatch`](Self::unwatch).
     pub(crate) fn watch(&mut self, counter: CqCounter) -> Option<Counter> {
         let (key, buffer) = self.find(counter.handle)?;
-        // The driver's own check wraps round for offsets past the address space (command_submission.c:3407); those are refused here.
+        // The driver's own check wraps round for offsets past the address space
+        // (command_submission.c:3407); those are refused here.
         let at = Some(counter.offset).filter(|&at| at < buffer.counters)? * 8;
         let at = usize::try_from(buffer.at.0 - self.pool.0 + at).ok()?;
         self.buffers.get_mut(&key)?.watchers += 1;
@@ -277,7 +285,8 @@ impl Buffers {
         value.expect("`watch` checked that the counter lies in a buffer")
     }
 
-    /// Registers a time to be written: at once where the counter is there (command_submission.c:3316).
+    /// Registers a time to be written: at once where the counter is there
+    /// (command_submission.c:3316).
     pub(crate) fn register(
         &mut self,
         request: &TimestampRegistration,
@@ -368,8 +377,8 @@ impl Buffers {
         let offset = usize::try_from(at.0 - self.pool.0).map_err(|_| Errno::EINVAL)?;
         let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
         let start = self.map.at(offset, size)?;
-        // SAFETY: the bytes lie in `self.map`, to which nothing has a reference; the chip's range is unmapped in `give_back` or `release`,
-        // both before the mapping does.
+        // SAFETY: the bytes lie in `self.map`, to which nothing has a reference; the chip's range
+        // is unmapped in `give_back` or `release`, both before the mapping does.
         let range = unsafe { HostRange::new(start, size) };
         engine.map_host(at, range).map_err(|_| Errno::ENOMEM)
     }

@@ -76,7 +76,8 @@ impl Device {
             return Err(self.no_buffer(OP, handle));
         };
         if !device_va {
-            // Queues of Gaudi2 take no handles (gaudi2.c:2773), so no submission ever counts as a user of one.
+            // Queues of Gaudi2 take no handles (gaudi2.c:2773), so no submission ever counts as a
+            // user of one.
             return Ok(CbInfo {
                 usage_count: 0,
                 device_va: None,
@@ -97,7 +98,8 @@ impl Device {
 
     pub(crate) fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         const OP: Operation = Operation::Mmap;
-        // mm/mmap.c `file_mmap_ok`: before a driver is asked. Offsets are of 64 bits here (`FOP_UNSIGNED_OFFSET`).
+        // mm/mmap.c `file_mmap_ok`: before a driver is asked. Offsets are of 64 bits here
+        // (`FOP_UNSIGNED_OFFSET`).
         let len = whole_pages(request.len);
         if len > 0 && request.offset > len.wrapping_neg() {
             return Err(self

@@ -69,7 +69,8 @@ impl Debugging {
             // habanalabs_ioctl.c: `kzalloc(args->output_size)`
             return refuse(&rules::debug::TOO_LARGE);
         }
-        // A shorter input is padded with zeros; an empty one is none (habanalabs_ioctl.c `debug_coresight`).
+        // A shorter input is padded with zeros; an empty one is none (habanalabs_ioctl.c
+        // `debug_coresight`).
         let given = request
             .input
             .get(..size.min(request.input.len()))
@@ -108,7 +109,8 @@ impl Debugging {
             if wants_input && !has_input {
                 return refuse(&rules::debug::PARAMETERS);
             }
-            // gaudi2_coresight.c `gaudi2_config_etr`: the ETR reports how far it wrote when it is switched off.
+            // gaudi2_coresight.c `gaudi2_config_etr`: the ETR reports how far it wrote when it is
+            // switched off.
             let mut written = None;
             match request.op {
                 DebugOp::ETF => {
@@ -167,7 +169,8 @@ fn padded<T: FromBytes + IntoBytes>(given: &[u8]) -> T {
     whole
 }
 
-/// gaudi2_coresight.c `gaudi2_etr_validate_address`: ranges are looked at, not what is mapped in them.
+/// gaudi2_coresight.c `gaudi2_etr_validate_address`: ranges are looked at, not what is mapped in
+/// them.
 fn takes_trace(asic: &Asic, etr: &HlDebugParamsEtr) -> bool {
     let sram = VaRange {
         start: DeviceVa(asic.sram_base.0),

@@ -28,8 +28,8 @@ pub(crate) fn busy(engine: &dyn Engine) -> u128 {
         .fold(0, |mask, (_, id)| mask | 1 << id)
 }
 
-/// Every queue manager's engine and whether it is idle, for people (`HL_INFO_ENGINE_STATUS`). The driver's own tables show
-/// registers, which an engine does not have to have.
+/// Every queue manager's engine and whether it is idle, for people (`HL_INFO_ENGINE_STATUS`). The
+/// driver's own tables show registers, which an engine does not have to have.
 pub(crate) fn status(engine: &dyn Engine) -> String {
     let mut text = String::from("engine      id  idle\n");
     for (row, id) in qmans(engine.asic()) {
@@ -48,8 +48,8 @@ pub(crate) fn status(engine: &dyn Engine) -> String {
     text
 }
 
-/// Commands to engine cores and engines (command_submission.c `cs_ioctl_engine_cores`, `cs_ioctl_engines`, gaudi2.c
-/// `gaudi2_set_engines`).
+/// Commands to engine cores and engines (command_submission.c `cs_ioctl_engine_cores`,
+/// `cs_ioctl_engines`, gaudi2.c `gaudi2_set_engines`).
 pub(crate) fn command(asic: &Asic, argument: CsArgument<'_>) -> Result<()> {
     let invalid =
         |rule, seen: &dyn std::fmt::Display, wanted: &str| Err(Error::from_rule(OP, rule).saw(seen, wanted));
@@ -64,7 +64,8 @@ pub(crate) fn command(asic: &Asic, argument: CsArgument<'_>) -> Result<()> {
         CsArgument::EngineCores { cores, command } => {
             number(&rules::engines::CORES_COUNT, cores, asic.engines.cores)?;
             match command {
-                // Cores that are not there are passed over, and those that are there run nothing here.
+                // Cores that are not there are passed over, and those that are there run nothing
+                // here.
                 EngineCommand::CORE_HALT | EngineCommand::CORE_RUN => Ok(()),
                 other => invalid(&rules::engines::CORES_COMMAND, &other, "CORE_HALT or CORE_RUN"),
             }
@@ -104,7 +105,8 @@ fn set_mode(asic: &Asic, engine: u32, command: EngineCommand) -> Result<()> {
             .saw(engine, "the number of a TPC, an MME or an EDMA"));
     };
     if command == EngineCommand::STALL && kind == QueueEngine::Edma {
-        // TPCs and MMEs execute nothing here, so that a stall of one cannot be seen; of an EDMA it can.
+        // TPCs and MMEs execute nothing here, so that a stall of one cannot be seen; of an EDMA it
+        // can.
         return Err(Error::unsupported(
             "HL_CS_FLAGS_ENGINES_COMMAND",
             "the mock's DMA engines cannot be stalled",

@@ -1,4 +1,5 @@
-//! Errors that the driver records until the next user opens the device (`struct hl_error_info`), and counts of events.
+//! Errors that the driver records until the next user opens the device (`struct hl_error_info`),
+//! and counts of events.
 
 use gaudi_spec::Asic;
 use gaudi_uapi::info::{HlInfoEngineErrEvent, HlInfoUndefinedOpcodeEvent, HlPageFaultInfo, HlUserMapping};
@@ -16,7 +17,8 @@ pub(crate) struct ErrorInfo {
     pub(crate) engine: Option<HlInfoEngineErrEvent>,
 }
 
-/// Events since the last hard reset and since the device was made (`events_stat`, `events_stat_aggregate`).
+/// Events since the last hard reset and since the device was made (`events_stat`,
+/// `events_stat_aggregate`).
 #[derive(Debug)]
 pub(crate) struct EventCounts {
     pub(crate) now: Vec<u32>,

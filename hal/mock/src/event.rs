@@ -34,7 +34,8 @@ impl Device {
             .map_err(|_| self.refuse(OP, &rules::events::NOT_REGISTERED))
     }
 
-    /// The refusal of an operation that only the compute node has (habanalabs_ioctl.c `hl_info_ioctl_control`).
+    /// The refusal of an operation that only the compute node has (habanalabs_ioctl.c
+    /// `hl_info_ioctl_control`).
     pub(crate) fn not_on_control(&self, operation: Operation) -> Error {
         self.refuse(operation, &rules::info::CONTROL_EVENTS)
     }

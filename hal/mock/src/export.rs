@@ -1,7 +1,8 @@
-//! Device memory as dma-bufs, in both directions (driver common/memory.c; the import, of the Gaudi3 header).
+//! Device memory as dma-bufs, in both directions (driver common/memory.c; the import, of the Gaudi3
+//! header).
 //!
-//! If `/dev/udmabuf` exists, an export is a real dma-buf of the memory's own pages; otherwise it is a stand-in. Its holder can read
-//! from the descriptor which of the two it is.
+//! If `/dev/udmabuf` exists, an export is a real dma-buf of the memory's own pages; otherwise it is
+//! a stand-in. Its holder can read from the descriptor which of the two it is.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -18,8 +19,8 @@ use crate::address_space::{Exported, Mapping, page_address};
 use crate::open::Device;
 use crate::va::Hint;
 
-/// The most bytes of a real dma-buf: udmabuf takes and pins every page, and device memory is sparse. It is also the driver's own
-/// limit in Linux 6.12 (`size_limit_mb`).
+/// The most bytes of a real dma-buf: udmabuf takes and pins every page, and device memory is
+/// sparse. It is also the driver's own limit in Linux 6.12 (`size_limit_mb`).
 const REAL_LIMIT: u64 = 64 << 20;
 
 const OP: Operation = Operation::ExportDmabuf;
@@ -29,7 +30,8 @@ const O_CLOEXEC: u32 = 0o2_000_000;
 impl Device {
     pub(crate) fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
         let export = self.export(request)?;
-        // memory.c:1866: of the flags the descriptor takes this one (fs/file.c `get_unused_fd_flags`); ours are born with it.
+        // memory.c:1866: of the flags the descriptor takes this one (fs/file.c
+        // `get_unused_fd_flags`); ours are born with it.
         if request.flags & O_CLOEXEC == 0 {
             fd::keep_on_exec(&export).map_err(|errno| self.refusal(OP, errno))?;
         }
@@ -148,8 +150,8 @@ impl Device {
         let Some(block) = context.va.host.take(size, PAGE, Hint::NONE) else {
             return Err(self.no_address(OP, size, Hint::NONE));
         };
-        // SAFETY: the mapping is kept beside the chip's range and outlives it (`State::unmap`); no reference can be made into a
-        // `RawMapping`.
+        // SAFETY: the mapping is kept beside the chip's range and outlives it (`State::unmap`); no
+        // reference can be made into a `RawMapping`.
         let range = unsafe { HostRange::new(map.as_ptr(), len) };
         let mapped = engine.map_host(block, range);
         debug_assert!(
@@ -167,8 +169,8 @@ impl Device {
     }
 }
 
-/// Returns the first byte and the length of a dma-buf, or of a stand-in without a [flaw](standin::Flaw). `EINVAL` for any other file, as
-/// dma_buf_get() answers.
+/// Returns the first byte and the length of a dma-buf, or of a stand-in without a
+/// [flaw](standin::Flaw). `EINVAL` for any other file, as dma_buf_get() answers.
 fn extent(request: RegisterDmabuf<'_>) -> std::result::Result<(u64, u64), Errno> {
     match standin::window(request.dmabuf)? {
         Some(window) if standin::flaw(request.dmabuf, window)?.is_none() => Ok((window.offset, window.len)),
@@ -177,7 +179,8 @@ fn extent(request: RegisterDmabuf<'_>) -> std::result::Result<(u64, u64), Errno>
     }
 }
 
-/// The windows of device memory's file that hold `offset..end` of an allocation; adjacent pages are one window.
+/// The windows of device memory's file that hold `offset..end` of an allocation; adjacent pages are
+/// one window.
 fn windows(asic: &Asic, pages: &[usize], offset: u64, end: u64) -> Vec<Window> {
     let page_size = asic.dram_page;
     let mut windows: Vec<Window> = Vec::new();

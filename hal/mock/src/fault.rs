@@ -12,8 +12,9 @@ use crate::state::State;
 use crate::time::timestamp;
 
 impl State {
-    /// An error of a queue manager: the driver resets the chip at once (gaudi2.c `gaudi2_handle_eqe`,
-    /// gaudi2_async_ids_map_extended.h). `fetched` is the buffer of the lower command processor, if it stopped there.
+    /// An error of a queue manager: the driver resets the chip at once (gaudi2.c
+    /// `gaudi2_handle_eqe`, gaudi2_async_ids_map_extended.h). `fetched` is the buffer of the lower
+    /// command processor, if it stopped there.
     pub(crate) fn queue_error(&mut self, queue: QueueId, undefined: bool, fetched: Option<(DeviceVa, u32)>) {
         let Some(row) = (self.asic.queue)(queue) else {
             unreachable!("the engine reported an error of queue {queue}, which it does not have");
@@ -23,8 +24,9 @@ impl State {
             return;
         };
         self.events.count(event);
-        // gaudi2.c `gaudi2_handle_qman_err_generic`: an undefined opcode is recorded as one only if the lower command processor,
-        // which runs what CP_DMA fetches, meets it; a stream's own is an engine's error and no more.
+        // gaudi2.c `gaudi2_handle_qman_err_generic`: an undefined opcode is recorded as one only if
+        // the lower command processor, which runs what CP_DMA fetches, meets it; a stream's own is
+        // an engine's error and no more.
         let engine = (self.asic.engines.id)(&row).and_then(|id| u16::try_from(id).ok());
         let engine = engine.unwrap_or(NO_ENGINE);
         self.engine_error(engine);
@@ -49,8 +51,8 @@ impl State {
         }
     }
 
-    /// A page fault resets nothing: the submission runs into its timeout (gaudi2.c `gaudi2_handle_page_error`). guess: which of
-    /// the MMUs of device memory reports it.
+    /// A page fault resets nothing: the submission runs into its timeout (gaudi2.c
+    /// `gaudi2_handle_page_error`). guess: which of the MMUs of device memory reports it.
     pub(crate) fn page_fault(&mut self, address: DeviceVa) {
         let of_device = self.asic.dram_fault_range.contains(&address);
         let (event, addr) = match of_device {

@@ -1,4 +1,5 @@
-//! `HL_IOCTL_INFO` (driver common/habanalabs_ioctl.c): what `_hl_info_ioctl` answers, for both nodes.
+//! `HL_IOCTL_INFO` (driver common/habanalabs_ioctl.c): what `_hl_info_ioctl` answers, for both
+//! nodes.
 
 use gaudi_seam::{Clock, Error, InfoRequest, NodeKind, Operation, Result, Rule, rules};
 use gaudi_uapi::info::{
@@ -20,9 +21,11 @@ const MAX_DCORES: u32 = 8;
 const FIRMWARE: &[u8] = b"mock (no firmware)";
 /// The clock of a card at work, MHz; the mock has none.
 const CLOCK_MHZ: u32 = 1650;
-/// Answers that `HL_INFO_ENGINE_STATUS` takes (habanalabs_ioctl.c:814, habanalabs.h `HL_ENGINES_DATA_MAX_SIZE`).
+/// Answers that `HL_INFO_ENGINE_STATUS` takes (habanalabs_ioctl.c:814, habanalabs.h
+/// `HL_ENGINES_DATA_MAX_SIZE`).
 const ENGINE_STATUS_ROOM: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
-/// Requests that may be passed through to firmware: versions, error counters, power state (habanalabs_ioctl.c:960).
+/// Requests that may be passed through to firmware: versions, error counters, power state
+/// (habanalabs_ioctl.c:960).
 const FW_REQUESTS: u32 = 3;
 /// Bytes of the firmware's record of a card (linux/habanalabs/cpucp_if.h `struct cpucp_info`).
 const CPUCP_INFO: u16 = 1768;
@@ -46,8 +49,8 @@ impl Device {
         }
         let room = answer.len();
         let short = || Err(self.refuse(OP, &rules::info::ROOM).saw(room, "more"));
-        // habanalabs_ioctl.c: most operations begin with this check. Those of records look for the answer's address alone (:869, :893),
-        // and an answer without room has none.
+        // habanalabs_ioctl.c: most operations begin with this check. Those of records look for the
+        // answer's address alone (:869, :893), and an answer without room has none.
         let of_any_size = [
             InfoOp::REGISTER_EVENTFD,
             InfoOp::UNREGISTER_EVENTFD,
@@ -72,7 +75,8 @@ impl Device {
                 .as_bytes());
             }
             InfoOp::RESET_COUNT => {
-                // device.c:1657: every reset but the one after an ordinary close is a hard one on this chip.
+                // device.c:1657: every reset but the one after an ordinary close is a hard one on
+                // this chip.
                 return put(HlInfoResetCount {
                     hard_reset_cnt: state.hard_resets,
                     soft_reset_cnt: 0,
@@ -83,7 +87,8 @@ impl Device {
             InfoOp::CS_COUNTERS => return put(state.cs_counters(of_context).as_bytes()),
             InfoOp::OPEN_STATS => return put(state.open_stats().as_bytes()),
             InfoOp::SYNC_MANAGER => {
-                // habanalabs_ioctl.c:452: the driver's tables have room for eight; of all but the first everything is the user's.
+                // habanalabs_ioctl.c:452: the driver's tables have room for eight; of all but the
+                // first everything is the user's.
                 let sync = &self.asic.sync;
                 if request.arg >= MAX_DCORES {
                     return Err(self
@@ -121,8 +126,9 @@ impl Device {
             InfoOp::HW_EVENTS_AGGREGATE => return put(state.events.ever.as_bytes()),
             // No clock ticks here, and none was ever throttled.
             InfoOp::CLK_THROTTLE_REASON => return put(HlInfoClkThrottle::new_zeroed().as_bytes()),
-            // What is recorded of these comes from the firmware of a card, and the mock has none. An empty record leaves the answer
-            // untouched (habanalabs_ioctl.c:624, :890, :912), of whatever size it is.
+            // What is recorded of these comes from the firmware of a card, and the mock has none.
+            // An empty record leaves the answer untouched (habanalabs_ioctl.c:624, :890, :912), of
+            // whatever size it is.
             InfoOp::RAZWI_EVENT | InfoOp::HW_ERR_EVENT | InfoOp::FW_ERR_EVENT => return Ok(request.arg),
             InfoOp::UNDEFINED_OPCODE_EVENT => {
                 // None recorded is a record of zeros.
@@ -208,8 +214,9 @@ impl Device {
                 }
                 .as_bytes())
             }
-            // A driver whose firmware does not run takes 0 for its answer to anything (gaudi2.c:7095). Zeroed structs are what users
-            // then see: no energy, no traffic, no output of any PLL, no row replaced or pending, a quote of no bytes.
+            // A driver whose firmware does not run takes 0 for its answer to anything
+            // (gaudi2.c:7095). Zeroed structs are what users then see: no energy, no traffic, no
+            // output of any PLL, no row replaced or pending, a quote of no bytes.
             InfoOp::TOTAL_ENERGY
             | InfoOp::PCI_COUNTERS
             | InfoOp::PLL_FREQUENCY
@@ -237,7 +244,8 @@ impl Device {
                 if room == 0 {
                     return Err(self.too_small(&rules::info::FIRMWARE_ROOM, room, 1));
                 }
-                // firmware_if.c:488: what firmware does not do it refuses, and the mock has none that could.
+                // firmware_if.c:488: what firmware does not do it refuses, and the mock has none
+                // that could.
                 Err(self.refuse(OP, &rules::info::FIRMWARE_REFUSES))
             }
             InfoOp::ENGINE_STATUS => {

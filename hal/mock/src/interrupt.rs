@@ -1,4 +1,5 @@
-//! User interrupts: which vectors wake which waiters (irq.c, gaudi2.c `gaudi2_user_interrupt_setup`).
+//! User interrupts: which vectors wake which waiters (irq.c, gaudi2.c
+//! `gaudi2_user_interrupt_setup`).
 
 use std::ops::Range;
 
@@ -9,8 +10,9 @@ use gaudi_spec::Asic;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Line {
     number: usize,
-    /// Whether a reset aborts its waiters: the driver goes through as many lines as there are completion queues, from the
-    /// first (a decoder's) on, and so leaves out the last queues (command_submission.c `hl_release_pending_user_interrupts`).
+    /// Whether a reset aborts its waiters: the driver goes through as many lines as there are
+    /// completion queues, from the first (a decoder's) on, and so leaves out the last queues
+    /// (command_submission.c `hl_release_pending_user_interrupts`).
     pub(crate) is_aborted: bool,
 }
 
@@ -75,7 +77,8 @@ impl Interrupts {
         (vector < self.cqs().end).then(|| self.at(usize::from(self.asic.decoders + nth)))
     }
 
-    /// The line of an interrupt number of twelve bits (command_submission.c `hl_interrupt_wait_ioctl`); `None` if there is none.
+    /// The line of an interrupt number of twelve bits (command_submission.c
+    /// `hl_interrupt_wait_ioctl`); `None` if there is none.
     pub(crate) fn line(&self, id: InterruptId) -> Option<Line> {
         match id {
             InterruptId::ANY_CQ => Some(self.any_cq()),
@@ -86,8 +89,8 @@ impl Interrupts {
         }
     }
 
-    /// The lines at which timestamps are written when a vector is raised: a completion queue's own, and the common one
-    /// (irq.c `hl_irq_user_interrupt_handler`).
+    /// The lines at which timestamps are written when a vector is raised: a completion queue's own,
+    /// and the common one (irq.c `hl_irq_user_interrupt_handler`).
     pub(crate) fn stamped_by(&self, vector: u16) -> Option<[Line; 2]> {
         Some([self.cq(vector)?, self.any_cq()])
     }
@@ -99,13 +102,15 @@ impl Interrupts {
     /// A vector was raised (irq.c `hl_irq_user_interrupt_handler`).
     pub(crate) fn raise(&mut self, vector: u16, now: u64) -> Option<Alarm> {
         let lines = match vector {
-            // A decoder has two vectors, of which the second reports an error (gaudi2.c `gaudi2_dec_enable_msix`).
+            // A decoder has two vectors, of which the second reports an error (gaudi2.c
+            // `gaudi2_dec_enable_msix`).
             _ if vector % 2 == 1 && vector < 2 * self.asic.decoders => {
                 [self.at(usize::from(vector) / 2), self.any_decoder()]
             }
             _ if vector == self.asic.tpc_assert_interrupt => return Some(Alarm::TpcAssert),
             _ if vector == self.asic.eq_error_interrupt => return Some(Alarm::EventQueue),
-            // Event queue, completions, NICs: the driver looks at its own queues and finds nothing new.
+            // Event queue, completions, NICs: the driver looks at its own queues and finds nothing
+            // new.
             _ => self.stamped_by(vector)?,
         };
         // The handler notes the time of the vector's own line; that of the common one is never set.

@@ -30,7 +30,8 @@ impl Device {
         if request.size.checked_add(self.asic.dram_page - 1).is_none() {
             return Err(self.refuse(OP, &rules::map::SIZE_WRAPS));
         }
-        // memory.c:38: Gaudi2 has one page size and does not look at the one asked for (`supports_user_set_page_size` is not set).
+        // memory.c:38: Gaudi2 has one page size and does not look at the one asked for
+        // (`supports_user_set_page_size` is not set).
         let pages = request.size.div_ceil(self.asic.dram_page);
         let contiguous = request.flags.contains(MemFlags::CONTIGUOUS);
         let taken = usize::try_from(pages)
@@ -150,8 +151,8 @@ impl Device {
                 .because("a range of host memory needs bytes and must not wrap")
                 .saw(format!("{address:#x} + {size}"), "at least 1 byte"));
         };
-        // Gigabytes take seconds, so the device is not locked meanwhile.
-        // memory.c:2330: pin_user_pages that fails at once says why, one that fails half-way is ENOMEM.
+        // Gigabytes take seconds, so the device is not locked meanwhile. memory.c:2330:
+        // pin_user_pages that fails at once says why, one that fails half-way is ENOMEM.
         if let Err(errno) = pin::populate_for_write(address, 1)
             .and_then(|()| pin::populate_for_write(address, size).map_err(|_| Errno::ENOMEM))
         {
@@ -175,8 +176,8 @@ impl Device {
         }
         let start = address / PAGE * PAGE;
         let (span, inside) = (end - start, address - start);
-        // memory.c:866: huge pages only where every piece is aligned and whole. Contiguity of physical memory cannot be seen from
-        // here, so alignment decides alone.
+        // memory.c:866: huge pages only where every piece is aligned and whole. Contiguity of
+        // physical memory cannot be seen from here, so alignment decides alone.
         let huge = address % huge_page == 0 && size % huge_page == 0;
         let hint = Hint {
             address: request.hint,
@@ -193,9 +194,9 @@ impl Device {
             .ok()
             .map(std::ptr::with_exposed_provenance_mut);
         let range = match (pointer.and_then(NonNull::new), usize::try_from(span)) {
-            // SAFETY: the caller promises that the range stays mapped and unreferenced until it is unmapped;
-            // whole pages of it were just made present, and `drop_mapping` drops the chip's range before
-            // that promise ends.
+            // SAFETY: the caller promises that the range stays mapped and unreferenced until it is
+            // unmapped; whole pages of it were just made present, and `drop_mapping` drops the
+            // chip's range before that promise ends.
             (Some(pointer), Ok(span)) => unsafe { HostRange::new(pointer, span) },
             _ => return Err(self.refuse(OP, &rules::map::HOST_PAGES)),
         };
@@ -211,8 +212,8 @@ impl Device {
             return Err(self.no_address(OP, span, hint));
         };
         if let Err(error) = engine.map_host(block, range) {
-            // The driver's list of free addresses holds that of the doorbell, which the driver itself mapped: its page tables show it
-            // (mmu_v2_hr.c `_hl_mmu_v2_hr_map`).
+            // The driver's list of free addresses holds that of the doorbell, which the driver
+            // itself mapped: its page tables show it (mmu_v2_hr.c `_hl_mmu_v2_hr_map`).
             space.give(block, span);
             return Err(self
                 .refuse(OP, &rules::map::HOST_MAPPED)

@@ -79,7 +79,8 @@ impl Device {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is a defect of the mock; its other users still get answers that are as good as the state.
+        // A panic under the lock is a defect of the mock; its other users still get answers that
+        // are as good as the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -90,7 +91,8 @@ impl Device {
         Ok(state)
     }
 
-    /// Every operation but information needs an operational device (device.c `hl_device_operational`).
+    /// Every operation but information needs an operational device (device.c
+    /// `hl_device_operational`).
     pub(crate) fn operational(&self, state: &mut State, operation: Operation) -> Result<()> {
         state.settle();
         if state.status == DeviceStatus::OPERATIONAL && state.context.is_some() && !state.closed {
@@ -134,7 +136,8 @@ impl Device {
             }
         }
         if state.context.is_some() {
-            // habanalabs_drv.c `hl_device_open`; a dma-buf holds the file and with it the context (memory.c `hl_export_dmabuf_common`).
+            // habanalabs_drv.c `hl_device_open`; a dma-buf holds the file and with it the context
+            // (memory.c `hl_export_dmabuf_common`).
             let why = if state.closed {
                 "its last user closed it, but exported dma-bufs still hold it"
             } else {

@@ -20,7 +20,8 @@ impl PagePool {
         self.free
     }
 
-    /// Takes `count` pages, in one run where `contiguous`; `None` (and nothing taken) where they are not there.
+    /// Takes `count` pages, in one run where `contiguous`; `None` (and nothing taken) where they
+    /// are not there.
     pub(crate) fn take(&mut self, count: usize, contiguous: bool) -> Option<Vec<usize>> {
         if count == 0 || count > self.free {
             return None;

@@ -5,8 +5,8 @@ use gaudi_seam::engine::EngineEvent;
 
 use crate::state::State;
 
-/// Packets and monitors in one slice of work, and pieces of 4 KiB that DMA engines move: waits do the rest, so that no program
-/// holds the device for long.
+/// Packets and monitors in one slice of work, and pieces of 4 KiB that DMA engines move: waits do
+/// the rest, so that no program holds the device for long.
 const BUDGET: u64 = 1 << 16;
 /// Bytes that they move in a slice of stepped work.
 const BYTES: u64 = BUDGET * 4096;
@@ -42,7 +42,8 @@ impl State {
         self.unfinished = true;
     }
 
-    /// Stepped order: executes one packet for a poll, and packets until the submission is done for a wait, for one slice.
+    /// Stepped order: executes one packet for a poll, and packets until the submission is done for
+    /// a wait, for one slice.
     pub(crate) fn progress(&mut self, seq: CsSeq, once: bool) {
         self.unfinished = false;
         let mut moved = 0;
@@ -121,8 +122,8 @@ impl State {
         }
     }
 
-    /// Writes the times that are registered at the lines of a vector; the time of the common line is never set (irq.c
-    /// `hl_irq_user_interrupt_handler`).
+    /// Writes the times that are registered at the lines of a vector; the time of the common line
+    /// is never set (irq.c `hl_irq_user_interrupt_handler`).
     fn stamp(&mut self, vector: u16, now: u64) {
         let Some(([own, common], context)) = self.interrupts.stamped_by(vector).zip(self.context.as_mut())
         else {

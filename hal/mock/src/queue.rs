@@ -36,7 +36,8 @@ impl Device {
             });
         }
         self.sane(request)?;
-        // command_submission.c:1700: the chip has no context to switch, so that a restore phase is run where it is asked for only.
+        // command_submission.c:1700: the chip has no context to switch, so that a restore phase is
+        // run where it is asked for only.
         if flags.contains(CsFlags::FORCE_RESTORE) && !request.restore.is_empty() {
             let restore = CsRequest {
                 execute: request.restore,
@@ -80,7 +81,8 @@ impl Device {
     fn execute(&self, state: &mut State, request: &CsRequest<'_>) -> Result<CsAnswer> {
         // command_submission.c:1390, :1413
         if request.execute.is_empty() || request.execute.len() > HL_MAX_JOBS_PER_CS as usize {
-            // The driver counts too many as a refusal (:1415); a backend of the kernel does not ask it.
+            // The driver counts too many as a refusal (:1415); a backend of the kernel does not ask
+            // it.
             return Err(self
                 .refuse(
                     OP,
@@ -94,7 +96,8 @@ impl Device {
                 .saw(request.execute.len(), "1 to 512"));
         }
         let seq = self.begin(state, request, request.execute.len() as u32)?;
-        // All chunks are looked at before any is queued; a refused submission has used up its number (command_submission.c:1562).
+        // All chunks are looked at before any is queued; a refused submission has used up its
+        // number (command_submission.c:1562).
         let refused = request.execute.iter().find_map(|chunk| self.check(chunk).err());
         if let Some((error, parsing)) = refused {
             let drops = &mut state.context().submissions.drops;
@@ -170,7 +173,8 @@ impl Device {
         self.abandon(state, seq, self.refuse(OP, &rules::submit::QUEUE_FULL))
     }
 
-    /// Queues a submission's jobs, all or none (hw_queue.c `hl_hw_queue_schedule_cs`), and starts them.
+    /// Queues a submission's jobs, all or none (hw_queue.c `hl_hw_queue_schedule_cs`), and starts
+    /// them.
     pub(crate) fn queue(&self, state: &mut State, seq: u64, chunks: &[HlCsChunk]) -> Result<()> {
         if !state.entries.take(chunks) {
             return Err(self.queue_full(state, seq));
@@ -235,7 +239,8 @@ impl Device {
         Ok(())
     }
 
-    /// One chunk (command_submission.c:1203 `validate_queue_index`, gaudi2.c:7132); with the error, whether it counts as a parsing one.
+    /// One chunk (command_submission.c:1203 `validate_queue_index`, gaudi2.c:7132); with the error,
+    /// whether it counts as a parsing one.
     fn check(&self, chunk: &HlCsChunk) -> std::result::Result<(), (Error, bool)> {
         let refuse = |rule, why: String| self.refuse(OP, rule).because(why);
         let queue = QueueId(chunk.queue_index);
@@ -302,8 +307,8 @@ const TYPE_MASK: u32 = CsFlags::SIGNAL.0
 /// Those that the driver writes the packets of.
 const SYNC_STREAM: u32 = CsFlags::SIGNAL.0 | CsFlags::WAIT.0 | CsFlags::COLLECTIVE_WAIT.0;
 
-/// Whether a command buffer may lie at an address: the driver checks ranges only, not what is mapped in them (gaudi2.c
-/// `gaudi2_validate_cb_address`).
+/// Whether a command buffer may lie at an address: the driver checks ranges only, not what is
+/// mapped in them (gaudi2.c `gaudi2_validate_cb_address`).
 fn holds_command_buffer(asic: &Asic, va: DeviceVa, size: u64) -> bool {
     let physical = |base: u64, size: u64| VaRange {
         start: DeviceVa(base),

@@ -13,8 +13,9 @@ pub(crate) struct QueueEntries {
 }
 
 impl QueueEntries {
-    /// The driver's test of a queue takes an entry that is never freed (gaudi2.c `gaudi2_test_queue`;
-    /// `hl_hw_queue_inc_ci_kernel` is not called for it). It tests those of users but the EDMAs'.
+    /// The driver's test of a queue takes an entry that is never freed (gaudi2.c
+    /// `gaudi2_test_queue`; `hl_hw_queue_inc_ci_kernel` is not called for it). It tests those of
+    /// users but the EDMAs'.
     pub(crate) fn new(asic: &Asic) -> Self {
         let taken = (0..asic.queue_count).map(|id| {
             let row = (asic.queue)(QueueId(id));

@@ -8,13 +8,15 @@ use gaudi_seam::{Era, Error, ErrorKind, KernelIo, MockSpec, Node, NodeKind, Resu
 use crate::node::MockNode;
 use crate::open::{Device, Ledger};
 
-/// All devices of this process. A device that is not in use is dropped with its memory; one that exports hold open is kept.
+/// All devices of this process. A device that is not in use is dropped with its memory; one that
+/// exports hold open is kept.
 static DEVICES: Mutex<BTreeMap<(String, u32), Entry>> = Mutex::new(BTreeMap::new());
 
 enum Entry {
     /// A node of it is open.
     Used(Weak<Device>),
-    /// Closed, but an export holds the context: the driver keeps the file open (memory.c `hl_export_dmabuf_common`).
+    /// Closed, but an export holds the context: the driver keeps the file open (memory.c
+    /// `hl_export_dmabuf_common`).
     Held(Arc<Device>),
 }
 
@@ -38,7 +40,8 @@ fn devices() -> MutexGuard<'static, BTreeMap<(String, u32), Entry>> {
 fn device(spec: &MockSpec) -> Result<Arc<Device>> {
     let mut devices = devices();
     let key = (spec.name.clone(), spec.index);
-    // A device that only exports held open can be opened again once they are closed, and is dropped with its last node.
+    // A device that only exports held open can be opened again once they are closed, and is dropped
+    // with its last node.
     for entry in devices.values_mut() {
         if let Entry::Held(device) = entry {
             let mut state = device.lock();
@@ -89,7 +92,8 @@ fn node(device: &Arc<Device>, kind: NodeKind) -> Arc<MockNode> {
 /// # Errors
 /// - `Busy` (`EBUSY`) if it is open, or exports of its last user hold it.
 /// - `InReset` (`EAGAIN`) while the device is reset.
-/// - `InvalidInput` if this process has a mock of that name and index with another chip, memory or order.
+/// - `InvalidInput` if this process has a mock of that name and index with another chip, memory or
+///   order.
 /// - `OutOfMemory` if the host cannot provide the chip's memory.
 pub fn open(spec: &MockSpec) -> Result<Arc<dyn KernelIo>> {
     let device = device(spec)?;

@@ -10,11 +10,13 @@ use crate::interrupt::Alarm;
 use crate::state::{State, Watchdog};
 use crate::submissions::Deadline;
 
-/// How long a user that is notified of a reset may take to close (device.c `HL_DEVICE_RELEASE_WATCHDOG_TIMEOUT_SEC`).
+/// How long a user that is notified of a reset may take to close (device.c
+/// `HL_DEVICE_RELEASE_WATCHDOG_TIMEOUT_SEC`).
 const WATCHDOG_NS: u64 = 30_000_000_000;
 
 impl State {
-    /// Does what the driver does by itself: a release that waited for the last export, a timeout that has passed.
+    /// Does what the driver does by itself: a release that waited for the last export, a timeout
+    /// that has passed.
     pub(crate) fn settle(&mut self) {
         self.expire();
         if self.closed && self.context.is_some() && !self.is_exported() {
@@ -22,8 +24,8 @@ impl State {
         }
     }
 
-    /// The driver's timers (command_submission.c `cs_timedout`): a submission past its time ends itself and every other, and the
-    /// device waits for its user to close before it is reset.
+    /// The driver's timers (command_submission.c `cs_timedout`): a submission past its time ends
+    /// itself and every other, and the device waits for its user to close before it is reset.
     pub(crate) fn expire(&mut self) {
         if self.status != DeviceStatus::OPERATIONAL {
             return;
@@ -51,7 +53,8 @@ impl State {
         };
         record.deadline = Deadline::Past;
         let resets = record.resets;
-        // command_submission.c `cs_timedout`: the first of a user is recorded, and the user is notified.
+        // command_submission.c `cs_timedout`: the first of a user is recorded, and the user is
+        // notified.
         let mut mask = NotifierEvents::NONE;
         if self.errors.cs_timeout.is_none() {
             self.errors.cs_timeout = Some((now, late));
@@ -81,8 +84,9 @@ impl State {
         }
     }
 
-    /// Resets the device now or, if the user registered for events, once the user has closed it. A reset now is a hard one; a
-    /// later one only if the caller says so (device.c `hl_device_reset`).
+    /// Resets the device now or, if the user registered for events, once the user has closed it. A
+    /// reset now is a hard one; a later one only if the caller says so (device.c
+    /// `hl_device_reset`).
     pub(crate) fn cond_reset(&mut self, mask: NotifierEvents, late: Option<u64>, hard: bool) {
         let notified = self
             .context
@@ -127,11 +131,12 @@ impl State {
         self.interrupts.abort();
     }
 
-    /// Drops the context and all that it holds (context.c `hl_ctx_fini`); then the driver resets the engines
-    /// (`reset_upon_device_release` of this chip).
+    /// Drops the context and all that it holds (context.c `hl_ctx_fini`); then the driver resets
+    /// the engines (`reset_upon_device_release` of this chip).
     fn release(&mut self) {
-        // A reset that waited for the user comes now (device.c `hl_device_release`). So does one if work that has not ended or
-        // signals that stay reserved hold the context: only a hard reset frees it (device.c `device_kill_open_processes`).
+        // A reset that waited for the user comes now (device.c `hl_device_release`). So does one if
+        // work that has not ended or signals that stay reserved hold the context: only a hard reset
+        // frees it (device.c `device_kill_open_processes`).
         let in_use = self.context().submissions.in_flight() > 0
             || self.signals.has_reserved()
             || engines::busy(&*self.engine) != 0;

@@ -1,5 +1,5 @@
-//! Signals between queues (command_submission.c `cs_ioctl_signal_wait`): a submission increments a sync object of its queue,
-//! and another waits for the value.
+//! Signals between queues (command_submission.c `cs_ioctl_signal_wait`): a submission increments a
+//! sync object of its queue, and another waits for the value.
 
 use gaudi_seam::{CsAnswer, CsRequest, CsSeq, Errno, Error, Operation, QueueId, Result, Rule, rules};
 use gaudi_spec::asic::QueueType;
@@ -33,7 +33,8 @@ impl Device {
         let row = &self.asic.sync_stream;
         let stream = (row.stream)(queue).filter(|_| !request.flags.contains(CsFlags::COLLECTIVE_WAIT));
         let Some(stream) = stream else {
-            // command_submission.c `cs_ioctl_signal_wait`: no queue of this chip is a collective's master.
+            // command_submission.c `cs_ioctl_signal_wait`: no queue of this chip is a collective's
+            // master.
             let rule = if request.flags.contains(CsFlags::COLLECTIVE_WAIT) {
                 &rules::signal::COLLECTIVE_MASTER
             } else if (self.asic.queue)(queue).is_none() {
@@ -93,8 +94,8 @@ impl Device {
         Ok(answer(CsSeq(seq), count))
     }
 
-    /// The object and value that a wait waits for, which the chunk names by the address of a sequence number; `None` if it is
-    /// reached.
+    /// The object and value that a wait waits for, which the chunk names by the address of a
+    /// sequence number; `None` if it is reached.
     fn signal_of(
         &self,
         state: &mut State,
@@ -102,7 +103,8 @@ impl Device {
         chunk: &HlCsChunk,
     ) -> Result<Option<(Sob, u32)>> {
         if request.cs_flags().contains(CsFlags::ENCAP_SIGNALS) {
-            // command_submission.c `cs_ioctl_signal_wait`: a reservation is found by the staged submission that uses it, of which this chip has none.
+            // command_submission.c `cs_ioctl_signal_wait`: a reservation is found by the staged
+            // submission that uses it, of which this chip has none.
             return match chunk.cb_handle {
                 u64::MAX if !state.signals.reserved.is_empty() => Err(self.invalid(
                     state,
@@ -153,7 +155,8 @@ impl Device {
         }
     }
 
-    /// Returns object and value of the next signal, and the count in the answer (hw_queue.c `init_signal_cs`).
+    /// Returns object and value of the next signal, and the count in the answer (hw_queue.c
+    /// `init_signal_cs`).
     fn next_signal(&self, state: &mut State, seq: u64, stream: u32) -> Result<(Sob, u32, u16)> {
         let signals = state.signals.stream(stream);
         let (which, value) = (signals.current, signals.next);
@@ -228,8 +231,8 @@ impl Device {
             );
         };
         let stream = state.signals.stream(reservation.stream);
-        // command_submission.c `cs_ioctl_unreserve_signals`; both objects have the address 0 on this chip (gaudi2.c
-        // `gaudi2_get_sob_addr`), so a switch goes unseen.
+        // command_submission.c `cs_ioctl_unreserve_signals`; both objects have the address 0 on
+        // this chip (gaudi2.c `gaudi2_get_sob_addr`), so a switch goes unseen.
         if reservation.before + reservation.count != stream.next {
             return refuse(
                 &rules::signal::UNRESERVE_TAKEN,
@@ -261,7 +264,8 @@ fn note_sob(state: &mut State, seq: u64, sob: Sob, value: u32) {
     record.expect("`begin` made the record").sob = Some((sob, value));
 }
 
-/// The address of a sync object, which this chip's driver answers as 0 (gaudi2.c `gaudi2_get_sob_addr`), and a count.
+/// The address of a sync object, which this chip's driver answers as 0 (gaudi2.c
+/// `gaudi2_get_sob_addr`), and a count.
 fn answer(seq: CsSeq, count: u16) -> CsAnswer {
     CsAnswer {
         seq,

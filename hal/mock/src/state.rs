@@ -219,7 +219,8 @@ impl State {
             let discarded = self
                 .engine
                 .discard(page_address(self.asic, page), self.asic.dram_page);
-            // A process cannot cause this: the memory's seals are fixed, and a range of it can always be zeroed.
+            // A process cannot cause this: the memory's seals are fixed, and a range of it can
+            // always be zeroed.
             debug_assert_eq!(discarded, Ok(()), "page {page} is outside of device memory");
         }
         self.pages.give(&allocation.pages);
@@ -249,7 +250,8 @@ impl State {
         let Some(context) = &mut self.context else {
             unreachable!("{NO_CONTEXT}");
         };
-        // Of every mapping: the mock's descriptor of a real dma-buf pins its pages after the others are closed.
+        // Of every mapping: the mock's descriptor of a real dma-buf pins its pages after the others
+        // are closed.
         for (at, mapping) in &mut context.mappings {
             let Mapping::Device { exports, .. } = mapping else {
                 continue;
@@ -266,7 +268,8 @@ impl State {
         }
     }
 
-    /// A signal or a wait has ended: it no longer holds its sync object (command_submission.c `hw_sob_put`).
+    /// A signal or a wait has ended: it no longer holds its sync object (command_submission.c
+    /// `hw_sob_put`).
     pub(crate) fn put_sob(&mut self, sob: Sob) {
         if self.signals.stream(sob.stream).put(sob.which) {
             self.clear_sob(sob);

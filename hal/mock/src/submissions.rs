@@ -8,7 +8,8 @@ use gaudi_spec::Asic;
 
 use crate::sync_stream::Sob;
 
-/// Outcomes of submissions with a timestamp that outlive their record (habanalabs.h `HL_CS_OUTCOME_HISTORY_LEN`).
+/// Outcomes of submissions with a timestamp that outlive their record (habanalabs.h
+/// `HL_CS_OUTCOME_HISTORY_LEN`).
 const OUTCOMES: usize = 256;
 
 /// The submissions of a context.
@@ -66,7 +67,8 @@ pub(crate) struct Record {
     pub(crate) sob: Option<(Sob, u32)>,
 }
 
-/// The timeout of a submission. The driver times only the oldest one that runs (hw_queue.c `hl_hw_queue_schedule_cs`, command_submission.c `cs_handle_tdr`).
+/// The timeout of a submission. The driver times only the oldest one that runs (hw_queue.c
+/// `hl_hw_queue_schedule_cs`, command_submission.c `cs_handle_tdr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deadline {
     /// An older one runs.
@@ -132,7 +134,8 @@ impl Submissions {
         self.record(seq).is_some_and(|record| !record.done)
     }
 
-    /// Returns the state for a wait (command_submission.c `_hl_cs_wait_ioctl`, context.c `hl_ctx_get_fence_locked`). An outcome is reported once.
+    /// Returns the state for a wait (command_submission.c `_hl_cs_wait_ioctl`, context.c
+    /// `hl_ctx_get_fence_locked`). An outcome is reported once.
     pub(crate) fn look(&mut self, seq: u64) -> Seen {
         if seq >= self.next {
             return Seen::Future;
@@ -173,7 +176,8 @@ impl Submissions {
         record.error = error;
         let wants_timestamp = record.wants_timestamp;
         if wants_timestamp {
-            // command_submission.c `cs_do_release`: the time of the last job's end; refused and aborted submissions have none.
+            // command_submission.c `cs_do_release`: the time of the last job's end; refused and
+            // aborted submissions have none.
             let timestamp = match error {
                 None => crate::time::timestamp(now()),
                 Some(_) => 0,

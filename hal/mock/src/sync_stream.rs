@@ -1,4 +1,5 @@
-//! Sync streams: the two sync objects of a queue that its signals increment, and the driver's own command buffers.
+//! Sync streams: the two sync objects of a queue that its signals increment, and the driver's own
+//! command buffers.
 
 use std::collections::BTreeMap;
 
@@ -58,8 +59,9 @@ impl Stream {
         anew
     }
 
-    /// Takes `count` values, of the other object if the current one has too few left (command_submission.c
-    /// `hl_cs_signal_sob_wraparound_handler`). `None` if the other is in use; otherwise whether it starts anew.
+    /// Takes `count` values, of the other object if the current one has too few left
+    /// (command_submission.c `hl_cs_signal_sob_wraparound_handler`). `None` if the other is in use;
+    /// otherwise whether it starts anew.
     pub(crate) fn take(&mut self, count: u32, reserved: bool) -> Option<bool> {
         let old = usize::from(self.current);
         if self.next.saturating_add(count) < MAX_VALUE {
@@ -105,7 +107,8 @@ impl Signals {
         }
     }
 
-    /// Whether signals are reserved; each reservation holds the context (command_submission.c `cs_ioctl_reserve_signals`).
+    /// Whether signals are reserved; each reservation holds the context (command_submission.c
+    /// `cs_ioctl_reserve_signals`).
     pub(crate) fn has_reserved(&self) -> bool {
         !self.reserved.is_empty()
     }
@@ -116,8 +119,8 @@ impl Signals {
     }
 }
 
-/// The driver's own command buffers, one for each submission that can be in flight (`internal_cb_pool`, gaudi2.c
-/// `gaudi2_internal_cb_pool_init`).
+/// The driver's own command buffers, one for each submission that can be in flight
+/// (`internal_cb_pool`, gaudi2.c `gaudi2_internal_cb_pool_init`).
 #[derive(Debug)]
 pub(crate) struct DriverBuffers {
     memory: RawMapping,
@@ -136,7 +139,8 @@ impl DriverBuffers {
         let len = Commands::MOST * engine.asic().max_pending_cs as usize;
         let memory = RawMapping::anonymous(len, true).map_err(|_| failed())?;
         let start = memory.at(0, len).map_err(|_| failed())?;
-        // SAFETY: the bytes are `memory`'s, to which nothing has a reference; `release` takes the range off the chip before it goes.
+        // SAFETY: the bytes are `memory`'s, to which nothing has a reference; `release` takes the
+        // range off the chip before it goes.
         let range = unsafe { HostRange::new(start, len) };
         engine.map_host(va, range).map_err(|_| failed())?;
         Ok(Self { memory, va })

@@ -1,4 +1,5 @@
-//! Words of this process's memory at an address of the caller, as the driver's `copy_from_user` reads them.
+//! Words of this process's memory at an address of the caller, as the driver's `copy_from_user`
+//! reads them.
 
 use std::io::IoSliceMut;
 
@@ -6,8 +7,8 @@ use gaudi_seam::{Errno, HostVa};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-/// The 64-bit word at an address; `EFAULT` where it is not readable, as for the driver. The kernel does the copy, so that no address
-/// can be a wrong one.
+/// The 64-bit word at an address; `EFAULT` where it is not readable, as for the driver. The kernel
+/// does the copy, so that no address can be a wrong one.
 pub(crate) fn read_u64(address: HostVa) -> Result<u64, Errno> {
     let base = usize::try_from(address.0).map_err(|_| Errno::EFAULT)?;
     let mut word = [0; 8];

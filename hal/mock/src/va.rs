@@ -1,4 +1,5 @@
-//! Which device addresses are free: the driver's own way of choosing them, so that the same calls give the same addresses.
+//! Which device addresses are free: the driver's own way of choosing them, so that the same calls
+//! give the same addresses.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,8 +47,9 @@ impl VaSpace {
         }
     }
 
-    /// Takes a block (memory.c:592 `get_va_block`): at the hint where it is free, else in the smallest block that is large enough.
-    /// `None` if there is no such block, or the hint was forced and is not free.
+    /// Takes a block (memory.c:592 `get_va_block`): at the hint where it is free, else in the
+    /// smallest block that is large enough. `None` if there is no such block, or the hint was
+    /// forced and is not free.
     pub(crate) fn take(&mut self, size: u64, align: u64, hint: Hint) -> Option<DeviceVa> {
         let by_power = self.page.is_power_of_two();
         let size = if by_power {
@@ -61,7 +63,8 @@ impl VaSpace {
             .filter(|&address| address != 0);
         if let Some(address) = wanted {
             let inside = self.range.contains(DeviceVa(address), 0);
-            // memory.c:621: of a DRAM hint only the offset below bit 48 must be whole pages; the space's own bits are no multiple of 3.
+            // memory.c:621: of a DRAM hint only the offset below bit 48 must be whole pages; the
+            // space's own bits are no multiple of 3.
             let misaligned = if by_power {
                 address % align != 0
             } else {
@@ -111,7 +114,8 @@ impl VaSpace {
         Some(DeviceVa(start))
     }
 
-    /// Takes the lowest block, as a `gen_pool` with its default algorithm does (lib/genalloc.c `gen_pool_first_fit`).
+    /// Takes the lowest block, as a `gen_pool` with its default algorithm does (lib/genalloc.c
+    /// `gen_pool_first_fit`).
     pub(crate) fn take_lowest(&mut self, size: u64) -> Option<DeviceVa> {
         let size = size.checked_next_multiple_of(self.page)?;
         let fits = |row: &(&u64, &u64)| row.1 - row.0 >= size;
@@ -237,7 +241,8 @@ mod tests {
             page: 0x1000,
         };
         let mut space = VaSpace::new(range, 0x1000, 0x10_0000..0x18_0000);
-        // The driver looks at the first fitting address of each free block only, and here that one is reserved.
+        // The driver looks at the first fitting address of each free block only, and here that one
+        // is reserved.
         assert_eq!(space.take(0x1000, 0x1000, Hint::NONE), None);
     }
 }

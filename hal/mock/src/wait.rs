@@ -34,7 +34,8 @@ enum Watched {
     Counter(Counter),
 }
 
-/// What a slice of work that did not end is in virtual time: a program without an end meets the driver's timeout after a few.
+/// What a slice of work that did not end is in virtual time: a program without an end meets the
+/// driver's timeout after a few.
 const SLICE_NS: u64 = 1_000_000_000;
 
 impl Device {
@@ -109,7 +110,8 @@ impl Device {
         }
     }
 
-    /// Gaudi2 does not have it (gaudi2.c:4133), and the driver says so before it looks at the list (command_submission.c:3025).
+    /// Gaudi2 does not have it (gaudi2.c:4133), and the driver says so before it looks at the list
+    /// (command_submission.c:3025).
     pub(crate) fn wait_multi_cs(&self, seqs: &[CsSeq]) -> Result<MultiWaitAnswer> {
         const OP: Operation = Operation::WaitMultiCs;
         if seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
@@ -242,7 +244,8 @@ impl Device {
             answer!(at(WaitStatus::Completed, now));
         }
         if polls {
-            // command_submission.c `_hl_interrupt_wait_ioctl`: a poll of the driver's own counter reports the time in any case.
+            // command_submission.c `_hl_interrupt_wait_ioctl`: a poll of the driver's own counter
+            // reports the time in any case.
             answer!(at(WaitStatus::Busy, if of_driver { now } else { 0 }));
         }
         let mut spun = false;
@@ -255,12 +258,14 @@ impl Device {
             state.expire();
             let mark = state.interrupts.mark(line);
             if mark != seen {
-                // command_submission.c:3446: an aborted fence of the driver's own is not looked at again.
+                // command_submission.c:3446: an aborted fence of the driver's own is not looked at
+                // again.
                 let aborted = mark.aborted != seen.aborted;
                 if of_driver && aborted && mark.raised == seen.raised {
                     answer!(Err(self.refuse(INTERRUPT, &rules::wait::COUNTER_ABORTED)));
                 }
-                // command_submission.c:3584, irq.c:355: the word is looked at after an interrupt and at no other time.
+                // command_submission.c:3584, irq.c:355: the word is looked at after an interrupt
+                // and at no other time.
                 if reached!() {
                     answer!(at(WaitStatus::Completed, mark.at_ns));
                 }
@@ -268,7 +273,8 @@ impl Device {
                     let error = Error::new(ErrorKind::DeviceLost, INTERRUPT.kernel_name())
                         .on(self.id)
                         .because("the wait was aborted by a reset");
-                    // For a word of the user's the driver answers a status and no errno (command_submission.c:3594, :3453).
+                    // For a word of the user's the driver answers a status and no errno
+                    // (command_submission.c:3594, :3453).
                     answer!(Err(match of_driver {
                         true => self.refuse(INTERRUPT, &rules::wait::COUNTER_ABORTED),
                         false => error,
@@ -291,7 +297,8 @@ impl Device {
         }
     }
 
-    /// Lets time pass until something happens, at most until then. The first pause of a wait is a spin.
+    /// Lets time pass until something happens, at most until then. The first pause of a wait is a
+    /// spin.
     fn pause<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -309,7 +316,8 @@ impl Device {
             return state;
         }
         if state.unfinished {
-            // There is work to do instead of waiting; others have their turn at the device between two slices.
+            // There is work to do instead of waiting; others have their turn at the device between
+            // two slices.
             drop(state);
             std::thread::yield_now();
             return self.lock();

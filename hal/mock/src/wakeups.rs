@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, MutexGuard};
 use std::time::Duration;
 
-/// How long a wait spins before it sleeps: longer than another thread's small copy, shorter than a wake-up.
+/// How long a wait spins before it sleeps: longer than another thread's small copy, shorter than a
+/// wake-up.
 const SPINS: u32 = 256;
 
-/// A condition variable whose waiters spin without the lock first, and whose wakers make no system call if no waiter sleeps.
+/// A condition variable whose waiters spin without the lock first, and whose wakers make no system
+/// call if no waiter sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct Wakeups {
     changed: Condvar,
@@ -17,8 +19,8 @@ pub(crate) struct Wakeups {
 }
 
 impl Wakeups {
-    /// Wakes waiters after a change under the device's lock. A waiter increments `sleepers` under this lock before it sleeps,
-    /// so a waker that reads 0 need not notify.
+    /// Wakes waiters after a change under the device's lock. A waiter increments `sleepers` under
+    /// this lock before it sleeps, so a waker that reads 0 need not notify.
     pub(crate) fn wake(&self) {
         self.changes.fetch_add(1, Ordering::Release);
         if self.sleepers.load(Ordering::Relaxed) > 0 {

@@ -391,7 +391,8 @@ fn delayed_reset_keeps_its_hardest_cause() {
     assert_eq!(hard_resets_after("hard-soft", &[EQ_ERROR, TPC_ASSERT]), 1);
 }
 
-/// A monitor that writes its own arming register: each time it fires it arms itself again, and never comes to an end.
+/// A monitor that writes its own arming register: each time it fires it arms itself again, and
+/// never comes to an end.
 fn endless() -> Vec<Packet<'static>> {
     let monitor = sync::FIRST_USER_MONITOR;
     let arm = MonArm::for_sob(sync::FIRST_USER_SOB, Compare::AtLeast, 0);
@@ -450,7 +451,8 @@ fn any_command_buffer() -> impl Strategy<Value = Vec<u8>> {
         any::<bool>(),
     )
         .prop_map(|(opcode, words, small)| {
-            // Small numbers reach sync objects, monitors and mapped memory far more often than any numbers do.
+            // Small numbers reach sync objects, monitors and mapped memory far more often than any
+            // numbers do.
             let word = |n: usize| if small { words[n] % 0x1_0000 } else { words[n] };
             let ctl = (words[1] & 0xe0ff_ffff) | opcode << 24;
             let len = match opcode {
@@ -473,7 +475,8 @@ fn any_command_buffer() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(gaudi_random::config(192))]
 
-    /// Whatever a command buffer holds, submitting and waiting come to an end, and the device works for its next user.
+    /// Whatever a command buffer holds, submitting and waiting come to an end, and the device works
+    /// for its next user.
     #[test]
     fn any_command_buffer_ends_and_leaves_nothing(bytes in any_command_buffer(), stepped in any::<bool>(), seed in any::<u64>()) {
         let order = if stepped { Order::Stepped } else { Order::Running };
@@ -511,7 +514,8 @@ proptest! {
     }
 }
 
-/// Eight pages of another exporter's memory: a real dma-buf where this machine makes them, else a stand-in.
+/// Eight pages of another exporter's memory: a real dma-buf where this machine makes them, else a
+/// stand-in.
 fn foreign() -> (gaudi_sys::Memfd, std::os::fd::OwnedFd, u64) {
     use gaudi_sys::{Memfd, dmabuf, standin};
     let size = 8 * 4096;
@@ -550,7 +554,8 @@ fn engines_read_and_write_an_imported_dma_buf() {
         let error = io.register_dmabuf(request(wrong)).unwrap_err();
         assert_eq!(error.errno(), Some(Errno::EINVAL), "{wrong} bytes: {error}");
     }
-    // dma_buf_get(): only a dma-buf is one. Of a file that can shrink the chip would die with a SIGBUS.
+    // dma_buf_get(): only a dma-buf is one. Of a file that can shrink the chip would die with a
+    // SIGBUS.
     let plain = tempfile();
     let refused = io.register_dmabuf(gaudi_seam::RegisterDmabuf {
         dmabuf: plain.as_fd(),

@@ -10,7 +10,8 @@ use gaudi_sys::Errno;
 pub enum Mode {
     /// In rounds, some packets each.
     Running,
-    /// One packet at a time, of a stream drawn from the seed: the same calls with the same seed give the same order.
+    /// One packet at a time, of a stream drawn from the seed: the same calls with the same seed
+    /// give the same order.
     Stepped {
         /// The seed.
         seed: u64,
@@ -30,7 +31,8 @@ pub enum MemoryKind {
 /// What a chip is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChipConfig {
-    /// Device memory for users, bytes: a multiple of the chip's page, up to what the chip has. The driver's part comes on top.
+    /// Device memory for users, bytes: a multiple of the chip's page, up to what the chip has. The
+    /// driver's part comes on top.
     pub dram_user_bytes: u64,
     /// How streams take turns.
     pub mode: Mode,

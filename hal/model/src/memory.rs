@@ -8,7 +8,8 @@ use gaudi_sys::{Errno, Memfd, RawMapping};
 use crate::config::{MemoryKind, ModelError};
 use crate::span::Span;
 
-/// A range of the chip's physical memory, zero until written; takes host memory only where it is written.
+/// A range of the chip's physical memory, zero until written; takes host memory only where it is
+/// written.
 #[derive(Debug)]
 pub struct DeviceMemory {
     base: DevicePa,
@@ -56,7 +57,8 @@ impl DeviceMemory {
         self.map.is_empty()
     }
 
-    /// The file that holds the memory, to be mapped or exported; byte 0 is [`base`](Self::base). `None` if the memory is private.
+    /// The file that holds the memory, to be mapped or exported; byte 0 is [`base`](Self::base).
+    /// `None` if the memory is private.
     pub fn memfd(&self) -> Option<&Memfd> {
         self.file.as_ref()
     }
@@ -79,13 +81,15 @@ impl DeviceMemory {
             Some(file) => file.punch_hole(offset, len),
             None => self.map.discard(from, count),
         };
-        // The next owner of the range must not read the bytes of this one, whatever the kernel lacks.
+        // The next owner of the range must not read the bytes of this one, whatever the kernel
+        // lacks.
         freed.or_else(|_| self.map.fill(from, count, 0))
     }
 
     /// Copies bytes out, past the MMU. `EFAULT` where the range leaves the memory.
     pub fn read(&self, at: DevicePa, into: &mut [u8]) -> Result<(), Errno> {
-        // Callers in any thread may have a reference to this, so the mapping's own copies are used, not an engine's.
+        // Callers in any thread may have a reference to this, so the mapping's own copies are used,
+        // not an engine's.
         self.map.read(self.place(at, into.len())?, into)
     }
 

@@ -1,4 +1,5 @@
-//! Address translation for the one user context: ranges of device addresses to device memory, host memory or the doorbell.
+//! Address translation for the one user context: ranges of device addresses to device memory, host
+//! memory or the doorbell.
 
 use gaudi_seam::engine::{HostRange, MapError};
 use gaudi_spec::{DevicePa, DeviceVa};
@@ -39,8 +40,8 @@ struct Mapping {
     backing: Backing,
 }
 
-/// Mapped ranges in the order of their addresses. A packet looks some up and a mapping changes them, so that it is a row and not a tree:
-/// half the time of a short packet went into the walk.
+/// Mapped ranges in the order of their addresses. A packet looks some up and a mapping changes
+/// them, so that it is a row and not a tree: half the time of a short packet went into the walk.
 #[derive(Debug, Default)]
 pub(crate) struct RangeMmu {
     ranges: Vec<Mapping>,
@@ -77,7 +78,8 @@ impl RangeMmu {
             return Err(MapError::Empty);
         }
         let last = va.checked_add(len - 1).ok_or(MapError::Wraps)?;
-        // The new range goes behind all that begin before its end: it may overlap the last of them only.
+        // The new range goes behind all that begin before its end: it may overlap the last of them
+        // only.
         let at = self.behind(last.get());
         if let Some(&Mapping { start, len, .. }) = at.checked_sub(1).and_then(|at| self.ranges.get(at)) {
             if start >= va.get() || va.get() - start < len {

@@ -17,8 +17,8 @@ pub(crate) fn of_host(range: &HostRange, offset: usize, len: usize) -> Option<Sp
     if end > range.len() {
         return None;
     }
-    // SAFETY: the offset stays inside the range, whose creator promised that it is one mapped range while it lives; the span
-    // borrows it.
+    // SAFETY: the offset stays inside the range, whose creator promised that it is one mapped range
+    // while it lives; the span borrows it.
     let start = unsafe { range.start().add(offset) };
     Some(Span {
         start,
@@ -31,7 +31,8 @@ pub(crate) fn of_host(range: &HostRange, offset: usize, len: usize) -> Option<Sp
 /// Bytes in a row that may be accessed while their owner is borrowed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span<'a> {
-    // Valid for reads and writes of `len` bytes during 'a: only the two constructors in this module make one.
+    // Valid for reads and writes of `len` bytes during 'a: only the two constructors in this module
+    // make one.
     start: NonNull<u8>,
     len: usize,
     // Host memory: other threads may use it at the same time, by atomics.
@@ -40,7 +41,8 @@ pub(crate) struct Span<'a> {
 }
 
 impl<'a> Span<'a> {
-    /// Bytes of a mapping of the chip's own, which engines reach with the chip borrowed exclusively.
+    /// Bytes of a mapping of the chip's own, which engines reach with the chip borrowed
+    /// exclusively.
     pub(crate) fn of(mapping: &'a RawMapping, offset: usize, len: usize) -> Option<Self> {
         let start = mapping.at(offset, len).ok()?;
         Some(Self {
@@ -67,11 +69,12 @@ impl<'a> Span<'a> {
     pub(crate) fn copy_from(self, source: Span<'_>) -> usize {
         let len = self.len.min(source.len);
         if self.shared || source.shared {
-            // SAFETY: both spans are valid for `len` bytes, to which nothing has a reference; they may overlap.
+            // SAFETY: both spans are valid for `len` bytes, to which nothing has a reference; they
+            // may overlap.
             unsafe { shared::copy_within(self.start, source.start, len) };
         } else {
-            // SAFETY: as above; both are the chip's own memory, which nothing else in this process uses
-            // while the chip is borrowed exclusively.
+            // SAFETY: as above; both are the chip's own memory, which nothing else in this process
+            // uses while the chip is borrowed exclusively.
             unsafe { std::ptr::copy(source.start.as_ptr(), self.start.as_ptr(), len) };
         }
         len
@@ -84,8 +87,8 @@ impl<'a> Span<'a> {
             // SAFETY: the span is valid for `len` bytes, to which nothing has a reference.
             unsafe { shared::copy_out(self.start, into.get_mut(..len).unwrap_or_default()) };
         } else {
-            // SAFETY: the span is valid for `len` bytes, unused by others as in `copy_from`, and `into` is an exclusive borrow, which
-            // device-visible memory never is.
+            // SAFETY: the span is valid for `len` bytes, unused by others as in `copy_from`, and
+            // `into` is an exclusive borrow, which device-visible memory never is.
             unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), into.as_mut_ptr(), len) };
         }
         len
@@ -104,7 +107,8 @@ impl<'a> Span<'a> {
         len
     }
 
-    /// Writes a word so that a poller that sees it also sees what was written before; `false` where it does not lie at a multiple of 4.
+    /// Writes a word so that a poller that sees it also sees what was written before; `false` where
+    /// it does not lie at a multiple of 4.
     pub(crate) fn store_release(self, value: u32) -> bool {
         let word = self.start.cast::<AtomicU32>();
         if self.len < 4 || !word.is_aligned() {
@@ -115,7 +119,8 @@ impl<'a> Span<'a> {
         true
     }
 
-    /// Adds to a 64-bit counter, as [`store_release`](Self::store_release) stores; `false` where it does not lie at a multiple of 8.
+    /// Adds to a 64-bit counter, as [`store_release`](Self::store_release) stores; `false` where it
+    /// does not lie at a multiple of 8.
     pub(crate) fn add_release(self, amount: u64) -> bool {
         let counter = self.start.cast::<AtomicU64>();
         if self.len < 8 || !counter.is_aligned() {
@@ -137,12 +142,14 @@ impl<'a> Span<'a> {
                 // SAFETY: the span is valid for its whole length, to which nothing has a reference.
                 unsafe { shared::fill(self.start, self.len, pattern[0]) };
             } else {
-                // SAFETY: the span is valid for its whole length, unused by others as in `copy_from`.
+                // SAFETY: the span is valid for its whole length, unused by others as in
+                // `copy_from`.
                 unsafe { std::ptr::write_bytes(self.start.as_ptr(), pattern[0], self.len) };
             }
             return;
         }
-        // A block of whole patterns, copied over and over: the speed of memcpy, whatever the alignment.
+        // A block of whole patterns, copied over and over: the speed of memcpy, whatever the
+        // alignment.
         let mut block = [0; 4096];
         for four in block.chunks_exact_mut(4) {
             four.copy_from_slice(&pattern);

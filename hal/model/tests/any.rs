@@ -1,4 +1,5 @@
-//! Any program on any stream: no panic, no hang, no byte outside what was mapped; the same seed, the same run.
+//! Any program on any stream: no panic, no hang, no byte outside what was mapped; the same seed,
+//! the same run.
 
 #![expect(unsafe_code, reason = "host memory is handed to the chip as a driver pins it")]
 
@@ -22,7 +23,8 @@ const QUEUES: [QueueId; 5] = [
     QueueId(8),
     QueueId(20),
 ];
-/// What the chip is given: two pieces of one host mapping with a gap that is not mapped, and 64 KiB of device memory.
+/// What the chip is given: two pieces of one host mapping with a gap that is not mapped, and 64 KiB
+/// of device memory.
 const PIECE: usize = 16 << 10;
 const GUARD: usize = 4096;
 const WINDOW: u64 = 64 << 10;
@@ -96,7 +98,8 @@ struct World {
 }
 
 impl World {
-    /// Guards, two mapped pieces with a guard between them, guard: host memory in which only the pieces may change.
+    /// Guards, two mapped pieces with a guard between them, guard: host memory in which only the
+    /// pieces may change.
     fn new(mode: Mode) -> Self {
         let mut chip = Chip::new(ChipConfig {
             dram_user_bytes: DRAM_PAGE,
@@ -108,7 +111,8 @@ impl World {
         host.fill(0, host.len(), 0xa5).expect("all of it");
         for (piece, at) in [GUARD, 2 * GUARD + PIECE].into_iter().enumerate() {
             let start = host.at(at, PIECE).expect("inside");
-            // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds references to it.
+            // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds
+            // references to it.
             let range = unsafe { HostRange::new(start, PIECE) };
             chip.mmu_map_host(va(HOST, piece * PIECE), range).expect("free");
         }
@@ -117,7 +121,8 @@ impl World {
         Self { chip, host }
     }
 
-    /// Queues the programs; their bytes lie in device memory of their own, mapped far from the rest.
+    /// Queues the programs; their bytes lie in device memory of their own, mapped far from the
+    /// rest.
     fn push(&mut self, programs: &Programs) {
         let mut at = 0;
         let (base, code) = (DRAM_PA.0 + (1 << 20), DeviceVa(DRAM.0 + (1 << 30)));
@@ -176,7 +181,8 @@ proptest! {
             prop_assert_eq!(done, programs.len(), "idle means that every command buffer is done");
         }
         let halts = events.iter().filter(|event| matches!(event, Event::Stop(_) | Event::PageFault(_))).count();
-        // A queue has an upper and a lower processor (CP_DMA), and the one runs on when the other halts.
+        // A queue has an upper and a lower processor (CP_DMA), and the one runs on when the other
+        // halts.
         prop_assert!(halts <= 2 * QUEUES.len(), "a processor halts once: {events:?}");
         world.chip.reset(gaudi_model::Reset::Soft).expect("no memory is touched");
         prop_assert_eq!(world.chip.run(100), RunOutcome::Idle, "after a reset there is nothing to do");
@@ -217,7 +223,8 @@ proptest! {
     fn copies_and_fills_do_what_a_plain_array_does(
         jobs in vec((0..4u8, 0..30_000usize, 0..30_000usize, 0..9_000usize, any::<u32>()), 1..12)
     ) {
-        // Two mappings side by side stand for one array of 32 KiB: pieces of a transfer change in the middle.
+        // Two mappings side by side stand for one array of 32 KiB: pieces of a transfer change in
+        // the middle.
         let mut world = World::new(Mode::Running);
         let mut plain = [vec![0xa5; 2 * PIECE], vec![0; WINDOW as usize]];
         let base = [HOST, DRAM];

@@ -1,7 +1,8 @@
-//! Any command-buffer bytes, every opcode weighted, on one chip that is reset between cases: no panic, no hang, no byte outside what was
-//! mapped, every command buffer accounted for.
+//! Any command-buffer bytes, every opcode weighted, on one chip that is reset between cases: no
+//! panic, no hang, no byte outside what was mapped, every command buffer accounted for.
 //!
-//! `GAUDI_TEST_CASES` is the number of cases, `GAUDI_TEST_SEED` the seed; both are printed, and a failure is shrunk.
+//! `GAUDI_TEST_CASES` is the number of cases, `GAUDI_TEST_SEED` the seed; both are printed, and a
+//! failure is shrunk.
 
 #![expect(unsafe_code, reason = "host memory is handed to the chip as a driver pins it")]
 
@@ -63,7 +64,8 @@ impl World {
         host.fill(0, host.len(), MARK).expect("all of it");
         let range = |memory: &RawMapping, at, len| {
             let start = memory.at(at, len).expect("inside");
-            // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds references to it.
+            // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds
+            // references to it.
             unsafe { HostRange::new(start, len) }
         };
         chip.mmu_map_host(HOST, range(&host, GUARD, HOST_LEN))
@@ -334,7 +336,8 @@ fn any_bytes_end_and_stay_where_they_were_mapped() {
     let config = gaudi_random::config(CASES);
     let (cases, seed) = (config.cases, config.rng_seed);
     let world = RefCell::new(World::new());
-    // Outcomes (idle, blocked, out of budget), stops, faults, and which opcodes were executed to a buffer's end.
+    // Outcomes (idle, blocked, out of budget), stops, faults, and which opcodes were executed to a
+    // buffer's end.
     let tally = RefCell::new(([0u64; 3], 0, 0, [0u64; 32]));
     let start = Instant::now();
     let mut runner = TestRunner::new(config);

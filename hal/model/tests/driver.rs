@@ -1,5 +1,6 @@
-//! Any driver: registers that do something, rings and packets in memory that the card sees, in any order and with any values. Nothing panics,
-//! every access comes back, and a reset brings a card that boots.
+//! Any driver: registers that do something, rings and packets in memory that the card sees, in any
+//! order and with any values. Nothing panics, every access comes back, and a reset brings a card
+//! that boots.
 
 mod card;
 
@@ -20,7 +21,8 @@ use proptest::sample::select;
 
 use card::{DOORBELL, FILL, HOST, HOST_LEN, Rig};
 
-/// Longer than a case takes on a machine that does other things too; an access that never comes back takes longer.
+/// Longer than a case takes on a machine that does other things too; an access that never comes
+/// back takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Rings and packets to the firmware lie in these pages; command buffers and data in the rest.
@@ -119,7 +121,8 @@ fn pairs() -> Vec<(u32, u32)> {
     all
 }
 
-/// Addresses where something is. Of device memory the last 2 MiB alone: what a transfer of gigabytes touches is memory of this machine.
+/// Addresses where something is. Of device memory the last 2 MiB alone: what a transfer of
+/// gigabytes touches is memory of this machine.
 fn address() -> impl Strategy<Value = u64> {
     let register = select(registers()).prop_map(|register| CFG_BASE.get() + u64::from(register));
     prop_oneof![

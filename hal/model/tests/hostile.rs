@@ -1,4 +1,5 @@
-//! A driver that means harm, or a guest that fell over: whatever it writes, the card comes back soon and whole.
+//! A driver that means harm, or a guest that fell over: whatever it writes, the card comes back
+//! soon and whole.
 
 mod card;
 

@@ -1,4 +1,5 @@
-//! The chip across PCI, driven as a driver drives it: by registers, rings in memory, page tables and packets to the firmware.
+//! The chip across PCI, driven as a driver drives it: by registers, rings in memory, page tables
+//! and packets to the firmware.
 
 mod card;
 
@@ -116,7 +117,8 @@ fn a_ring_is_fetched_executed_and_completed() {
     rig.boot();
     rig.queues();
     rig.ask(0, packet::ENABLE_PCI_ACCESS, DOORBELL, 0);
-    // The end of sync object 5's job is told by monitor 5 with a word in a completion queue and an interrupt.
+    // The end of sync object 5's job is told by monitor 5 with a word in a completion queue and an
+    // interrupt.
     let objs = sync::OBJS;
     let glbl = sync::GLBL;
     rig.write64(glbl + sync::CQ_BASE_L, glbl + sync::CQ_BASE_H, HOST + 0x7000);
@@ -254,7 +256,8 @@ fn engines_reach_memory_through_the_page_tables_of_their_context() {
     rig.give();
     let ring = HOST + 0x9000;
     rig.ring(0, ring);
-    // 64 bytes over the edge of the first 48 MiB: two pieces of the HBM, one of the user's addresses.
+    // 64 bytes over the edge of the first 48 MiB: two pieces of the HBM, one of the user's
+    // addresses.
     let edge = hbm + (48 << 20) - 32;
     let bytes = program(|program| {
         program

@@ -282,7 +282,8 @@ fn a_wait_adds_to_the_fence_that_follows_it() {
     rig.run_ok(PDMA_0_0, Program::new().packet(wait).fence(3, 2, 2));
 }
 
-/// Two streams ask at once for the arbiter, and each copies its number to the same byte; the last one stays.
+/// Two streams ask at once for the arbiter, and each copies its number to the same byte; the last
+/// one stays.
 fn arbitrated(cfg: ArbCfg, priorities: [u32; 2]) -> u8 {
     let mut rig = Rig::new();
     rig.chip

@@ -213,7 +213,8 @@ fn a_fence_takes_its_share_and_leaves_the_rest() {
 
 #[test]
 fn one_monitor_fires_the_payloads_of_those_after_it() {
-    // As the driver sets decoders up (gaudi2.c:5666): an interrupt, the object back down, and the monitor armed again.
+    // As the driver sets decoders up (gaudi2.c:5666): an interrupt, the object back down, and the
+    // monitor armed again.
     let mut rig = Rig::new();
     let arm = MonArm::for_sob(A, Compare::AtLeast, 1).into_bits();
     let payloads = [

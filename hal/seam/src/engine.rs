@@ -1,9 +1,11 @@
 //! [`Engine`]: what the logic of a driver asks of the chip that executes its work.
 //!
-//! - *The driver decides, the engine does*: contexts, handles, addresses, limits and waits are above; command buffers, page
-//!   tables and memory are below.
-//! - *No chip is named*: constants come from the engine's row of the table of chips, [`Engine::asic`].
-//! - *One owner*: methods take `&mut self` and are called under the device's lock; none waits for the chip's work.
+//! - *The driver decides, the engine does*: contexts, handles, addresses, limits and waits are
+//!   above; command buffers, page tables and memory are below.
+//! - *No chip is named*: constants come from the engine's row of the table of chips,
+//!   [`Engine::asic`].
+//! - *One owner*: methods take `&mut self` and are called under the device's lock; none waits for
+//!   the chip's work.
 #![expect(
     unsafe_code,
     reason = "the chip accesses host memory to which no reference may exist"
@@ -26,8 +28,8 @@ pub struct HostRange {
     _owner: Option<Arc<RawMapping>>,
 }
 
-// SAFETY: the range is an address and a length without thread affinity; its creator promised that any thread may access the
-// memory while the range lives.
+// SAFETY: the range is an address and a length without thread affinity; its creator promised that
+// any thread may access the memory while the range lives.
 unsafe impl Send for HostRange {}
 
 impl HostRange {
@@ -35,7 +37,8 @@ impl HostRange {
     ///
     /// # Safety
     ///
-    /// Until the range is dropped, which is when the chip it was mapped to unmaps it, is reset hard, or is dropped:
+    /// Until the range is dropped, which is when the chip it was mapped to unmaps it, is reset
+    /// hard, or is dropped:
     /// - the bytes are mapped in this process, readable and writable;
     /// - no Rust reference to them is used while the chip runs;
     /// - any thread may access them.
@@ -50,8 +53,8 @@ impl HostRange {
         }
     }
 
-    /// Describes a whole mapping, which stays mapped while the range lives. Other holders may use its
-    /// safe operations at any time.
+    /// Describes a whole mapping, which stays mapped while the range lives. Other holders may use
+    /// its safe operations at any time.
     pub fn of_mapping(mapping: Arc<RawMapping>) -> Self {
         Self {
             start: mapping.as_ptr(),
@@ -60,7 +63,8 @@ impl HostRange {
         }
     }
 
-    /// The first byte. The range's creator promised that `len` bytes from here are valid while the range lives.
+    /// The first byte. The range's creator promised that `len` bytes from here are valid while the
+    /// range lives.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -90,8 +94,8 @@ pub struct Job {
 /// How deep a reset goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
-    /// Queues, fences, sync managers, completion registers; queued work is discarded without an event, and so are events not
-    /// taken. Memory and mappings stay.
+    /// Queues, fences, sync managers, completion registers; queued work is discarded without an
+    /// event, and so are events not taken. Memory and mappings stay.
     Soft,
     /// Also the mappings and the content of memory.
     Hard,
@@ -132,7 +136,8 @@ pub enum PushError {
     NoSuchQueue,
     /// The queue is not open to users on this chip.
     Disabled,
-    /// The queue holds as many command buffers as it can. One that completed counts until its event is taken.
+    /// The queue holds as many command buffers as it can. One that completed counts until its event
+    /// is taken.
     Full,
 }
 
@@ -152,14 +157,16 @@ impl std::error::Error for PushError {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineEvent {
-    /// A command buffer was executed to its end. An engine that completes whole submissions reports all of its buffers then.
+    /// A command buffer was executed to its end. An engine that completes whole submissions reports
+    /// all of its buffers then.
     Done {
         /// The queue.
         queue: QueueId,
         /// The submission's tag.
         tag: u64,
     },
-    /// An interrupt vector was raised. Raised again before this is taken, it stays one event, as with MSI-X.
+    /// An interrupt vector was raised. Raised again before this is taken, it stays one event, as
+    /// with MSI-X.
     Interrupt {
         /// The vector.
         vector: u16,
@@ -206,8 +213,8 @@ pub trait Engine: fmt::Debug + Send + 'static {
     /// [`MapError::Overlaps`] if something is mapped there.
     fn open_context(&mut self) -> Result<(), MapError>;
 
-    /// Clears what the driver clears between two contexts, and unmaps the doorbell: sync objects, monitors and completion
-    /// queues of users, fence counters, arbiters.
+    /// Clears what the driver clears between two contexts, and unmaps the doorbell: sync objects,
+    /// monitors and completion queues of users, fence counters, arbiters.
     fn close_context(&mut self);
 
     /// Maps device memory in the user's context.
@@ -216,14 +223,15 @@ pub trait Engine: fmt::Debug + Send + 'static {
     /// A [`MapError`]; nothing is mapped then.
     fn map_device(&mut self, va: DeviceVa, pa: DevicePa, len: u64) -> Result<(), MapError>;
 
-    /// Maps host memory in the user's context. The engine holds `memory` until [`unmap`](Self::unmap) or a hard reset.
+    /// Maps host memory in the user's context. The engine holds `memory` until
+    /// [`unmap`](Self::unmap) or a hard reset.
     ///
     /// # Errors
     /// A [`MapError`]; `memory` is dropped then.
     fn map_host(&mut self, va: DeviceVa, memory: HostRange) -> Result<(), MapError>;
 
-    /// Unmaps the range that starts at `va`: the chip no longer accesses it when the call returns. A range that a hard reset
-    /// has unmapped is left alone.
+    /// Unmaps the range that starts at `va`: the chip no longer accesses it when the call returns.
+    /// A range that a hard reset has unmapped is left alone.
     fn unmap(&mut self, va: DeviceVa);
 
     /// Frees a range of device memory, which reads as zeros afterwards.
@@ -232,7 +240,8 @@ pub trait Engine: fmt::Debug + Send + 'static {
     /// `EFAULT` if the range leaves the memory.
     fn discard(&mut self, pa: DevicePa, len: u64) -> Result<(), Errno>;
 
-    /// The file that holds device memory, whose byte 0 is the first of it; `None` if the memory cannot be shared.
+    /// The file that holds device memory, whose byte 0 is the first of it; `None` if the memory
+    /// cannot be shared.
     fn memory_file(&self) -> Option<&Memfd>;
 
     /// Queues the command buffers of a submission: all of them or none.
@@ -241,11 +250,13 @@ pub trait Engine: fmt::Debug + Send + 'static {
     /// A [`PushError`] of the first queue that does not take its command buffer.
     fn submit(&mut self, tag: u64, jobs: &[Job]) -> Result<(), PushError>;
 
-    /// Works for a slice: `budget` packets and monitors at most, where 4 KiB that a DMA engine moves count as one. Returns
-    /// whether more can be done at once. An engine that works by itself returns false.
+    /// Works for a slice: `budget` packets and monitors at most, where 4 KiB that a DMA engine
+    /// moves count as one. Returns whether more can be done at once. An engine that works by itself
+    /// returns false.
     fn run(&mut self, budget: u64) -> bool;
 
-    /// Executes one packet of one stream. Returns the bytes that it moved; `None` if no stream can execute.
+    /// Executes one packet of one stream. Returns the bytes that it moved; `None` if no stream can
+    /// execute.
     fn step(&mut self) -> Option<u64>;
 
     /// Takes the oldest event.

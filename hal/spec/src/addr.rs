@@ -1,7 +1,8 @@
 //! Addresses, each with its space in its type.
 //!
-//! There is no arithmetic between two addresses and none that can wrap: an address plus a length is asked for with
-//! [`checked_add`](DeviceVa::checked_add), a distance with [`offset_from`](DeviceVa::offset_from).
+//! There is no arithmetic between two addresses and none that can wrap: an address plus a length is
+//! asked for with [`checked_add`](DeviceVa::checked_add), a distance with
+//! [`offset_from`](DeviceVa::offset_from).
 //!
 //! ```compile_fail
 //! use gaudi_spec::DeviceVa;
@@ -66,8 +67,8 @@ macro_rules! address {
 }
 
 address! {
-    /// An address as the chip's engines put it on their bus for a user context: device memory and host memory through the MMU;
-    /// SRAM and registers lie in the same space without translation.
+    /// An address as the chip's engines put it on their bus for a user context: device memory and
+    /// host memory through the MMU; SRAM and registers lie in the same space without translation.
     DeviceVa
 }
 address! {

@@ -214,7 +214,8 @@ pub struct SyncRow {
     pub first_user_cq: u32,
 }
 
-/// How the driver signals between queues: two sync objects and a monitor for each queue that takes part.
+/// How the driver signals between queues: two sync objects and a monitor for each queue that takes
+/// part.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncStreamRow {
     /// Queues that take part.
@@ -240,7 +241,8 @@ impl Commands {
     /// Bytes at most.
     pub const MOST: usize = 64;
 
-    /// Returns the commands made of these packets; `None` if they are longer than [`MOST`](Self::MOST).
+    /// Returns the commands made of these packets; `None` if they are longer than
+    /// [`MOST`](Self::MOST).
     pub fn of<const LEN: usize>(packets: &[[u8; LEN]]) -> Option<Self> {
         let mut bytes = [0; Self::MOST];
         let packets = packets.as_flattened();
@@ -345,7 +347,8 @@ pub struct Block {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Components(pub u32, pub Range<u32>);
 
-/// Trace components (driver `*_coresight.c`, `debug_*_regs`). Configuring one that the chip lacks does nothing.
+/// Trace components (driver `*_coresight.c`, `debug_*_regs`). Configuring one that the chip lacks
+/// does nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebugRow {
     /// System trace macrocells.

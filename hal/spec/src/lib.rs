@@ -1,12 +1,18 @@
-//! The silicon as data: addresses, identity, memory map, queues, sync manager and packets, one module an ASIC.
+//! The silicon as data: addresses, identity, memory map, queues, sync manager and packets, one
+//! module an ASIC.
 //!
-//! - *Facts only*: each row cites the register, header or driver line that it comes from; a row without such a source says `guess`.
-//! - *No allocation, no syscall, no unsafe*: drivers, models, decoders and fuzzers read the same tables.
-//! - *Addresses carry their space*: adding two of them, or comparing a host address with a device address, does not compile.
+//! - *Facts only*: each row cites the register, header or driver line that it comes from; a row
+//!   without such a source says `guess`.
+//! - *No allocation, no syscall, no unsafe*: drivers, models, decoders and fuzzers read the same
+//!   tables.
+//! - *Addresses carry their space*: adding two of them, or comparing a host address with a device
+//!   address, does not compile.
 //! - *One row per chip* ([`ASICS`]): code above reads the row, and does not branch on the chip.
-//! - *Packets come in pairs*: a decoder over bytes that cannot panic, and typed packets that encode to the same bytes again.
+//! - *Packets come in pairs*: a decoder over bytes that cannot panic, and typed packets that encode
+//!   to the same bytes again.
 //!
-//! "Driver" in citations is `drivers/accel/habanalabs` of Linux 7.3; "uapi" is `drm/habanalabs_accel.h` of the same kernel.
+//! "Driver" in citations is `drivers/accel/habanalabs` of Linux 7.3; "uapi" is
+//! `drm/habanalabs_accel.h` of the same kernel.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -26,8 +26,8 @@ impl Deadline {
         }
     }
 
-    /// The time of the next wait, at most 10 s so that no conversion overflows, and whether it is the
-    /// last.
+    /// The time of the next wait, at most 10 s so that no conversion overflows, and whether it is
+    /// the last.
     #[inline]
     pub fn step(self) -> (Duration, bool) {
         const STEP: Duration = Duration::from_secs(10);

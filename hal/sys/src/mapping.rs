@@ -82,8 +82,8 @@ impl RawMapping {
         Ok(Self::of(Some(MmapRaw::from(map)), len))
     }
 
-    /// Maps zeroed memory of this process. It uses host memory only where it is written, and reserves
-    /// none.
+    /// Maps zeroed memory of this process. It uses host memory only where it is written, and
+    /// reserves none.
     ///
     /// # Errors
     /// `ENOMEM`: no address space is left.
@@ -221,8 +221,8 @@ impl RawMapping {
         if offset % page != 0 || len % page != 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the range lies in this live mapping, to which no reference exists. Other threads that
-        // access it at the same time read old bytes or zeros.
+        // SAFETY: the range lies in this live mapping, to which no reference exists. Other threads
+        // that access it at the same time read old bytes or zeros.
         unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, len) }.map_err(errno_of)
     }
 

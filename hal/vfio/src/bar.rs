@@ -1,4 +1,5 @@
-//! A BAR in this process: registers by volatile words over its mapping, all else through the device's file.
+//! A BAR in this process: registers by volatile words over its mapping, all else through the
+//! device's file.
 
 #![expect(
     unsafe_code,
@@ -43,9 +44,11 @@ impl Bar {
         }
     }
 
-    /// Reads an aligned word of 4 or 8 bytes with one access, where it lies in what is mapped. `false`: nothing was read.
+    /// Reads an aligned word of 4 or 8 bytes with one access, where it lies in what is mapped.
+    /// `false`: nothing was read.
     ///
-    /// The kernel ends a process that touches a BAR while the function's memory is off: the caller has proved that it is on.
+    /// The kernel ends a process that touches a BAR while the function's memory is off: the caller
+    /// has proved that it is on.
     pub(crate) fn load(&self, file: &File, at: u64, into: &mut [u8]) -> bool {
         let Some(word) = self.word(file, at, into.len()) else {
             return false;
@@ -63,8 +66,8 @@ impl Bar {
             return false;
         };
         if let Ok(bytes) = from.try_into() {
-            // SAFETY: a write may set anything off in the function, but reaches this process's memory only where it was shown to it, and
-            // what is shown is never referred to.
+            // SAFETY: a write may set anything off in the function, but reaches this process's
+            // memory only where it was shown to it, and what is shown is never referred to.
             unsafe { register::<u32>(&word).write(u32::from_ne_bytes(bytes)) };
         } else if let Ok(bytes) = from.try_into() {
             // SAFETY: as above.
@@ -73,7 +76,8 @@ impl Bar {
         true
     }
 
-    // The address of an aligned word of 4 or 8 bytes in the mapping, which is made when it is first asked for.
+    // The address of an aligned word of 4 or 8 bytes in the mapping, which is made when it is first
+    // asked for.
     fn word(&self, file: &File, at: u64, len: usize) -> Option<Word<'_>> {
         let area = self.area?;
         if !matches!(len, 4 | 8) || at % len as u64 != 0 {
@@ -97,8 +101,9 @@ struct Word<'a> {
 }
 
 fn register<'a, T: Copy>(word: &'a Word<'_>) -> &'a RW<T> {
-    // SAFETY: `Bar::word` proved that the address is aligned to and followed by as many bytes as the caller's slice has, of which the caller
-    // takes a type of that size; a mapped word is volatile and so never assumed to keep its value.
+    // SAFETY: `Bar::word` proved that the address is aligned to and followed by as many bytes as
+    // the caller's slice has, of which the caller takes a type of that size; a mapped word is
+    // volatile and so never assumed to keep its value.
     unsafe { word.at.cast::<RW<T>>().as_ref() }
 }
 

@@ -43,10 +43,12 @@ const D3HOT: u16 = 3;
 /// As many capabilities as have room in the first 256 bytes: a list that goes round ends.
 const MOST_CAPABILITIES: usize = 48;
 
-/// A PCI function that vfio-pci has given to this process, and an address space of its own for its DMA.
+/// A PCI function that vfio-pci has given to this process, and an address space of its own for its
+/// DMA.
 ///
-/// One process has it at a time. Until bus mastering is switched on in its command register it writes no memory and raises no interrupt, and
-/// when it is closed it is reset. A fork child can do nothing with it.
+/// One process has it at a time. Until bus mastering is switched on in its command register it
+/// writes no memory and raises no interrupt, and when it is closed it is reset. A fork child can do
+/// nothing with it.
 pub struct VfioDevice {
     address: PciAddress,
     owner: OwnerProcess,
@@ -54,12 +56,14 @@ pub struct VfioDevice {
     bars: Vec<Bar>,
     vectors: Vectors,
     power: Option<u64>,
-    // Whether its BARs answer. Held while they are touched: where they do not, a touch would end the process (SIGBUS).
+    // Whether its BARs answer. Held while they are touched: where they do not, a touch would end
+    // the process (SIGBUS).
     answers: RwLock<bool>,
     interrupts: Mutex<Interrupts>,
     shown: Mutex<BTreeMap<u64, Arc<RawMapping>>>,
-    // From here on the order is that of closing. The crate's device looks its group up in sysfs as it goes, and panics where the function
-    // was removed meanwhile. The kernel removes a function only when all its files are closed, and `file` is a second one.
+    // From here on the order is that of closing. The crate's device looks its group up in sysfs as
+    // it goes, and panics where the function was removed meanwhile. The kernel removes a function
+    // only when all its files are closed, and `file` is a second one.
     _device: vfio_ioctls::VfioDevice,
     file: File,
     container: Arc<VfioContainer>,
@@ -89,8 +93,9 @@ struct Interrupts {
 impl VfioDevice {
     /// Opens a function that is bound to vfio-pci, with its whole IOMMU group.
     ///
-    /// `NotFound` where it is not there or bound to nothing, `Busy` where a driver of the kernel or another process has it, `PermissionDenied`
-    /// where this user may not, or others of its group are in use, `Unsupported` where there is no IOMMU. Each says what to do next.
+    /// `NotFound` where it is not there or bound to nothing, `Busy` where a driver of the kernel or
+    /// another process has it, `PermissionDenied` where this user may not, or others of its group
+    /// are in use, `Unsupported` where there is no IOMMU. Each says what to do next.
     pub fn open(address: PciAddress) -> Result<Self> {
         let found = look(Path::new("/sys/bus/pci/devices"), Path::new("/dev/vfio"), address)?;
         let told = |error: VfioError| explain(error, &found, address);
@@ -101,7 +106,8 @@ impl VfioDevice {
             size: device.get_region_size(VFIO_PCI_CONFIG_REGION_INDEX),
             offset: device.get_region_offset(VFIO_PCI_CONFIG_REGION_INDEX),
         };
-        // The crate leaves out regions that the kernel does not describe, and then counts the others wrong.
+        // The crate leaves out regions that the kernel does not describe, and then counts the
+        // others wrong.
         if !matches!(config.size, 256 | 4096) {
             return Err(Error::new(ErrorKind::Io, OPEN)
                 .because(format!("vfio-pci does not describe all regions of {address}"))
@@ -233,7 +239,8 @@ const SET_IRQS: &str = "VFIO_DEVICE_SET_IRQS";
 const RESET: &str = "VFIO_DEVICE_RESET";
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is inside is changed after the kernel has agreed, so it is whole whatever panicked elsewhere.
+    // What is inside is changed after the kernel has agreed, so it is whole whatever panicked
+    // elsewhere.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -349,8 +356,9 @@ impl DeviceIo for VfioDevice {
         Ok(self.bars.get(usize::from(bar)).map_or(0, |bar| bar.size))
     }
 
-    /// Always `None`: the only file that maps a BAR is the device's own. Its holder could reset the function, replace its interrupts and
-    /// write its configuration space, and is killed with SIGBUS if it accesses a BAR that does not respond.
+    /// Always `None`: the only file that maps a BAR is the device's own. Its holder could reset the
+    /// function, replace its interrupts and write its configuration space, and is killed with
+    /// SIGBUS if it accesses a BAR that does not respond.
     fn bar_window(&self, _: u8) -> Result<Option<BarWindow>> {
         self.check("share a BAR's memory")?;
         Ok(None)
@@ -388,8 +396,9 @@ impl DeviceIo for VfioDevice {
             return Err(why_not_shown(Errno::EINVAL, iova, len));
         }
         let mut shown = lock(&self.shown);
-        // SAFETY: the memory is a mapping of `len` bytes to which nobody makes a reference; all access to it is by raw copies and atomics. It
-        // is kept in `shown` until the kernel has taken it away.
+        // SAFETY: the memory is a mapping of `len` bytes to which nobody makes a reference; all
+        // access to it is by raw copies and atomics. It is kept in `shown` until the kernel has
+        // taken it away.
         let mapped = unsafe {
             self.container
                 .vfio_dma_map(iova.get(), len, memory.as_ptr().as_ptr())
@@ -500,7 +509,8 @@ impl Drop for VfioDevice {
             tracing::warn!(%errno, "interrupts of {} were not switched off", self.address);
         }
         if let Err(error) = self.dma_unmap(Iova(0), u64::MAX) {
-            // The kernel keeps the pages until the container closes, so the device never meets another's memory.
+            // The kernel keeps the pages until the container closes, so the device never meets
+            // another's memory.
             tracing::warn!(%error, "memory that {} was shown was not taken away", self.address);
         }
     }

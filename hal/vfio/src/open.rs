@@ -13,8 +13,8 @@ pub(crate) const OPEN: &str = "open a function of vfio-pci";
 
 /// Opens the function that a spec such as `vfio:0000:65:00.0` names.
 ///
-/// `Unsupported` for other backends, which are no PCI functions, and for layers, which wrap the kernel's driver; else as
-/// [`VfioDevice::open`].
+/// `Unsupported` for other backends, which are no PCI functions, and for layers, which wrap the
+/// kernel's driver; else as [`VfioDevice::open`].
 pub fn open(spec: &DeviceSpec) -> Result<Arc<dyn DeviceIo>> {
     let BackendSpec::Vfio(address) = spec.backend else {
         return Err(
@@ -32,7 +32,8 @@ pub fn open(spec: &DeviceSpec) -> Result<Arc<dyn DeviceIo>> {
     Ok(Arc::new(VfioDevice::open(address)?))
 }
 
-/// What a superuser types to give a function to vfio-pci, line by line; whichever driver has it lets it go.
+/// What a superuser types to give a function to vfio-pci, line by line; whichever driver has it
+/// lets it go.
 pub fn bind_commands(address: PciAddress) -> [String; 4] {
     let folder = format!("/sys/bus/pci/devices/{address}");
     [
@@ -52,7 +53,8 @@ pub(crate) struct Found {
     group: String,
 }
 
-/// Looks for what the kernel would refuse with less to say. `sysfs` is where the functions' folders are, `dev` where the groups' files are.
+/// Looks for what the kernel would refuse with less to say. `sysfs` is where the functions' folders
+/// are, `dev` where the groups' files are.
 pub(crate) fn look(sysfs: &Path, dev: &Path, address: PciAddress) -> Result<Found> {
     let folder = sysfs.join(address.to_string());
     if !folder.exists() {
@@ -107,7 +109,8 @@ fn name_of_link(link: &Path) -> Option<String> {
     Some(target.file_name()?.to_string_lossy().into_owned())
 }
 
-// vfio-pci, and the drivers of single chips that are made of it (mlx5_vfio_pci, nvgrace-gpu-vfio-pci).
+// vfio-pci, and the drivers of single chips that are made of it (mlx5_vfio_pci,
+// nvgrace-gpu-vfio-pci).
 fn is_vfio(driver: &str) -> bool {
     driver.ends_with("vfio-pci") || driver.ends_with("vfio_pci")
 }
@@ -141,7 +144,8 @@ pub(crate) fn explain(error: VfioError, found: &Found, address: PciAddress) -> E
                 .helped_by(format!("as a superuser: chown USER {group}")),
             error => error.because(format!("{group}, the group of {address}, does not open")),
         },
-        // The kernel answers so to VFIO_GROUP_SET_CONTAINER (iommu.c `iommu_group_claim_dma_owner`); the crate asked for the status before.
+        // The kernel answers so to VFIO_GROUP_SET_CONTAINER (iommu.c
+        // `iommu_group_claim_dma_owner`); the crate asked for the status before.
         VfioError::GroupViable => of(Some(Errno::EPERM))
             .because(format!(
                 "drivers of the kernel have devices of the same IOMMU group: {}",

@@ -15,8 +15,8 @@ pub enum Tag {
     Clock,
 }
 
-/// A case of the driver. Its group is the chip; its source is `file.c:function` of Linux 7.3.4, below
-/// drivers/accel/habanalabs, or the definition in a header.
+/// A case of the driver. Its group is the chip; its source is `file.c:function` of Linux 7.3.4,
+/// below drivers/accel/habanalabs, or the definition in a header.
 pub type Case = gaudi_harness::Case<Tag, fn(&mut Bench) -> Verdict>;
 
 /// Defines the `CASES` of an area: id, source and function of each, then its tags.

@@ -59,8 +59,9 @@ impl Cli {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
-    /// Device: kernel:N, kernel:BUS, kernel?module=N, map:N or mock:gaudi2?key=value&…; may be repeated where a command takes several.
-    /// Without it GAUDI_DEVICE, then the first entry of GAUDI_MAPPING_TABLE, then the first free device.
+    /// Device: kernel:N, kernel:BUS, kernel?module=N, map:N or mock:gaudi2?key=value&…; may be
+    /// repeated where a command takes several. Without it GAUDI_DEVICE, then the first entry of
+    /// GAUDI_MAPPING_TABLE, then the first free device.
     #[arg(short, long = "device", value_name = "SPEC", global = true)]
     pub(crate) devices: Vec<String>,
     /// Print one JSON document instead of a table.
@@ -96,8 +97,8 @@ pub(crate) struct Common {
     /// Allow a fault plan on a real device: it may need a reset afterwards.
     #[arg(long, global = true, help_heading = "Layers around every device")]
     pub(crate) on_hardware: bool,
-    /// Log on standard error: once each operation of a device with its result, twice with its request, three times with the packets
-    /// too. GAUDI_LOG takes a filter instead.
+    /// Log on standard error: once each operation of a device with its result, twice with its
+    /// request, three times with the packets too. GAUDI_LOG takes a filter instead.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub(crate) verbose: u8,
     /// No notes on standard error.
@@ -138,7 +139,8 @@ pub(crate) enum Color {
 }
 
 impl Color {
-    /// The value of `--color` on a command line that was not fully parsed: a request for help, or an invalid one.
+    /// The value of `--color` on a command line that was not fully parsed: a request for help, or
+    /// an invalid one.
     pub(crate) fn in_words(words: impl Iterator<Item = OsString>) -> Self {
         let mut wanted = Self::Auto;
         let mut is_next = false;
@@ -178,9 +180,11 @@ pub(crate) enum Command {
     Doctor(Doctor),
     /// Run conformance cases on a device, and compare its answers with the mock's.
     Check(Check),
-    /// Draw the PCI tree, and show which NIC reaches which accelerator's memory, or why it does not.
+    /// Draw the PCI tree, and show which NIC reaches which accelerator's memory, or why it does
+    /// not.
     Topo(Topo),
-    /// List RDMA devices: ports, addresses, whether they register dma-bufs, and which cards' memory they reach.
+    /// List RDMA devices: ports, addresses, whether they register dma-bufs, and which cards' memory
+    /// they reach.
     Nics(crate::args_rdma::Nics),
     /// Print the completion script of a shell.
     #[command(
@@ -230,7 +234,8 @@ impl Again {
 pub(crate) struct List {
     #[command(flatten)]
     pub(crate) again: Again,
-    /// Print the GAUDI_MAPPING_TABLE in force; where none is set, the one that this machine's devices make.
+    /// Print the GAUDI_MAPPING_TABLE in force; where none is set, the one that this machine's
+    /// devices make.
     #[arg(long, conflicts_with_all = ["every", "devices"])]
     pub(crate) mapping_table: bool,
     /// Print the device specs of this machine alone, one a line, for scripts; no device is opened.
@@ -390,7 +395,8 @@ pub(crate) struct Demo {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Dmabuf {
-    /// List every dma-buf of this machine with the processes and devices that hold it, and name what could not be read.
+    /// List every dma-buf of this machine with the processes and devices that hold it, and name
+    /// what could not be read.
     List(DmabufList),
 }
 
@@ -414,7 +420,8 @@ pub(crate) struct DmabufList {
                   Examples:\n  gaudi doctor --nic softnic --device mock:gaudi2\n  gaudi doctor --explain EPERM"
 )]
 pub(crate) struct Doctor {
-    /// Try what a transfer between this NIC and a device (--device) needs, and explain failures; `softnic` is the software NIC.
+    /// Try what a transfer between this NIC and a device (--device) needs, and explain failures;
+    /// `softnic` is the software NIC.
     #[arg(long, value_name = "NAME", conflicts_with = "root")]
     pub(crate) nic: Option<String>,
     /// Explain an errno of an export or a registration, given by name or number.
@@ -459,8 +466,8 @@ pub(crate) struct Topo {
     /// Show a made-up server with eight cards.
     #[arg(long)]
     pub(crate) example: bool,
-    /// Write what was read to a file, for `--sysfs` on another machine. It holds PCI addresses, configuration space and names of
-    /// interfaces.
+    /// Write what was read to a file, for `--sysfs` on another machine. It holds PCI addresses,
+    /// configuration space and names of interfaces.
     #[arg(long, value_name = "FILE")]
     pub(crate) capture: Option<PathBuf>,
     /// Judge this PCI function as if it were an accelerator; may be repeated.

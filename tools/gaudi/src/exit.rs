@@ -75,8 +75,8 @@ fn code(error: &Error) -> u8 {
     }
 }
 
-/// The lines of an error: the cause; what was seen, where one value is to blame; the next step, and where no device was to be had the
-/// one that works without.
+/// The lines of an error: the cause; what was seen, where one value is to blame; the next step, and
+/// where no device was to be had the one that works without.
 fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str) -> Vec<String> {
     let evidence = ours.and_then(Error::evidence);
     let (seen, wanted) = evidence.map_or((None, None), |evidence| {
@@ -107,7 +107,8 @@ fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str
     if !help.is_empty() {
         lines.push(format!("  help: {help}"));
     }
-    // A card that is missing can be done without; a NIC or its library cannot be had by another device.
+    // A card that is missing can be done without; a NIC or its library cannot be had by another
+    // device.
     let of_card = ours.is_none_or(|error| !error.operation().starts_with("ibv_"));
     if [NO_DEVICE, NOT_PERMITTED].contains(&code) && of_card && !instead.is_empty() && !help.contains(instead)
     {

@@ -29,7 +29,8 @@ const NAMES: [(&[&str], &str, &str); 2] = [
     (&["nic", "peer-nic"], "nics", "gaudi nics --names; echo softnic"),
 ];
 
-/// Adds the completion of this machine's devices and NICs to a script: clap completes only fixed values.
+/// Adds the completion of this machine's devices and NICs to a script: clap completes only fixed
+/// values.
 fn with_names(shell: Shell, script: &str) -> String {
     // What of a line names the option, and the line with its value completed.
     type Change = fn(&str, &str, &str) -> Option<String>;

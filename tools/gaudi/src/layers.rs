@@ -58,7 +58,8 @@ pub(crate) fn around(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec
     Ok(spec)
 }
 
-/// A plan whose rules of chance have a seed each where there is one to add: a rule's seed is part of its text.
+/// A plan whose rules of chance have a seed each where there is one to add: a rule's seed is part
+/// of its text.
 fn seeded(argument: &str, seed: Option<u64>) -> Result<String> {
     let plan = read_plan(argument).map_err(|error| match error.kind() {
         ErrorKind::InvalidInput => anyhow::Error::from(error).context(Usage("--fault".to_owned())),
@@ -72,7 +73,8 @@ fn seeded(argument: &str, seed: Option<u64>) -> Result<String> {
         return Err(Usage(format!("--fault: the plan {argument:?} has no rule")).into());
     }
     let Some(seed) = seed else {
-        // A pipe gives its text once: what was read is the plan. A file is named, so that errors name it.
+        // A pipe gives its text once: what was read is the plan. A file is named, so that errors
+        // name it.
         return Ok(match plan.source {
             PlanSource::Pipe => text,
             _ => argument.to_owned(),

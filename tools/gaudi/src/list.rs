@@ -122,7 +122,8 @@ fn show(common: &Common, output: &mut Output) -> Result<u8> {
     Ok(exit::DONE)
 }
 
-/// The table in force, in the form that the variable has, so that it can be exported as it is printed.
+/// The table in force, in the form that the variable has, so that it can be exported as it is
+/// printed.
 #[derive(Serialize)]
 struct Table {
     /// `environment`, or `machine` where the variable is not set.

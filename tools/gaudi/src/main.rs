@@ -1,7 +1,9 @@
 //! `gaudi`: one command line for Gaudi accelerators.
 //!
-//! - *Standard output is data only*: a table, or with `--json` one document; errors, notes and logs go to standard error.
-//! - *Information never disturbs*: `list`, `info` and `doctor` open control nodes only, `topo` none.
+//! - *Standard output is data only*: a table, or with `--json` one document; errors, notes and logs
+//!   go to standard error.
+//! - *Information never disturbs*: `list`, `info` and `doctor` open control nodes only, `topo`
+//!   none.
 //! - *A mock's figure says `mock`*, in every table and document.
 //! - *The exit code says what kind of failure it was*: see [`exit`].
 
@@ -104,7 +106,8 @@ fn run() -> ExitCode {
     code
 }
 
-/// Prints what the parser returned: help or version, which are results, or what is wrong with the command line.
+/// Prints what the parser returned: help or version, which are results, or what is wrong with the
+/// command line.
 fn print_usage(error: &clap::Error) -> ExitCode {
     let wanted = args::Color::in_words(std::env::args_os());
     let text = |terminal| match wanted.is_on(terminal) {

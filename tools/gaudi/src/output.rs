@@ -46,7 +46,8 @@ impl Color {
         match self {
             Self::Always => true,
             Self::Never => false,
-            // NO_COLOR is the user's choice (no-color.org); CLICOLOR_FORCE only means that the output can show colour.
+            // NO_COLOR is the user's choice (no-color.org); CLICOLOR_FORCE only means that the
+            // output can show colour.
             Self::Auto => !set("NO_COLOR") && (terminal || set("CLICOLOR_FORCE")),
         }
     }
@@ -84,7 +85,8 @@ pub(crate) struct Output {
     json: bool,
     quiet: bool,
     colour: bool,
-    /// Columns of the terminal; nothing where the output is not one, and a line may have any length.
+    /// Columns of the terminal; nothing where the output is not one, and a line may have any
+    /// length.
     width: Option<usize>,
 }
 
@@ -169,7 +171,8 @@ impl Output {
         Ok(())
     }
 
-    /// Prints `first` and then `text`, which on a terminal wraps at spaces, with later lines indented to its start.
+    /// Prints `first` and then `text`, which on a terminal wraps at spaces, with later lines
+    /// indented to its start.
     pub(crate) fn hanging(&mut self, first: &str, text: &str) -> anyhow::Result<()> {
         self.hanging_after(Style::Plain, "", first, text)
     }

@@ -214,8 +214,8 @@ impl Rig {
         }
     }
 
-    /// The rows of one size: memcpy and every direction alternate, so that other load affects all of
-    /// them.
+    /// The rows of one size: memcpy and every direction alternate, so that other load affects all
+    /// of them.
     fn measure(&mut self, perf: &PerfCopy, directions: &[(Place, Place)], size: u64) -> Result<Vec<Row>> {
         let mut memcpy = Times::default();
         let mut ways = directions

@@ -9,7 +9,8 @@ use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, P
 /// Work shorter than this has no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How far work has come, shown on standard error once it takes longer than a second. Gone with the value.
+/// How far work has come, shown on standard error once it takes longer than a second. Gone with the
+/// value.
 pub(crate) struct Progress {
     what: &'static str,
     total: u64,
@@ -20,7 +21,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of `total` bytes or steps; never shown where standard error is no terminal or the user wants it quiet.
+    /// Of `total` bytes or steps; never shown where standard error is no terminal or the user wants
+    /// it quiet.
     pub(crate) fn new(what: &'static str, total: u64, quiet: bool) -> Self {
         Self {
             what,

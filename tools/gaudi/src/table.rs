@@ -1,12 +1,14 @@
 //! Layout of tables in the width of a terminal.
 //!
-//! Numbers and words are never broken, and nothing is cut. If a table is wider than the terminal, these are tried in turn:
+//! Numbers and words are never broken, and nothing is cut. If a table is wider than the terminal,
+//! these are tried in turn:
 //! 1. a column of text wraps at its spaces;
 //! 2. dispensable columns are hidden, and named below it;
 //! 3. a matrix is split into several tables that repeat its first columns;
 //! 4. each row becomes a block of `name value` lines.
 //!
-//! comfy-table is not used: its dynamic arrangement breaks words and numbers, and it can neither hide nor split.
+//! comfy-table is not used: its dynamic arrangement breaks words and numbers, and it can neither
+//! hide nor split.
 
 use unicode_width::UnicodeWidthStr as _;
 
@@ -22,7 +24,8 @@ pub(crate) struct Layout<'a> {
     pub(crate) numbers: &'a [usize],
     /// Columns that may be hidden, least important first.
     pub(crate) optional: &'a [usize],
-    /// Of a matrix that may be split: how many of its first columns each part repeats. 0 for any other table.
+    /// Of a matrix that may be split: how many of its first columns each part repeats. 0 for any
+    /// other table.
     pub(crate) repeated: usize,
 }
 
@@ -113,7 +116,8 @@ fn needed(columns: &Columns) -> usize {
     widths + GAP * columns.len().saturating_sub(1)
 }
 
-/// The columns with the widest column of text narrowed to what is left, if that is enough for its words.
+/// The columns with the widest column of text narrowed to what is left, if that is enough for its
+/// words.
 fn wrapped(
     mut columns: Columns,
     header: &[&str],
@@ -214,7 +218,8 @@ fn split(
     Some(lines)
 }
 
-/// A block of lines for each row: a column's name, and the cell. A first column without a name is the block's title.
+/// A block of lines for each row: a column's name, and the cell. A first column without a name is
+/// the block's title.
 fn blocks(header: &[&str], rows: &[Vec<String>], width: usize) -> Vec<Line> {
     let titled = header.first().is_some_and(|name| name.is_empty());
     let indent = if titled { "  " } else { "" };
@@ -251,7 +256,8 @@ pub(crate) fn hanging(first: &str, text: &str, width: usize) -> Vec<String> {
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// A text in lines of `width` at most, broken at spaces. A word that is longer has a line of its own.
+/// A text in lines of `width` at most, broken at spaces. A word that is longer has a line of its
+/// own.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for unit in units(text) {

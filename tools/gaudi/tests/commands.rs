@@ -1,4 +1,5 @@
-//! Commands and options beyond the first: measuring, layers around devices, the mapping table, and every example of every help.
+//! Commands and options beyond the first: measuring, layers around devices, the mapping table, and
+//! every example of every help.
 
 mod program;
 
@@ -391,7 +392,8 @@ fn colour_is_for_terminals_and_for_who_asks() {
     );
 }
 
-/// Every key of a document with the kind of its value, so that a change of a document's form is seen.
+/// Every key of a document with the kind of its value, so that a change of a document's form is
+/// seen.
 fn keys(value: &Value, path: &str, into: &mut Vec<String>) {
     let kind = match value {
         Value::Null => "null",

@@ -1,4 +1,5 @@
-//! RDMA devices, RDMA measured, and a NIC and a card tried together, as a user meets them. Golden files as in `cli.rs`.
+//! RDMA devices, RDMA measured, and a NIC and a card tried together, as a user meets them. Golden
+//! files as in `cli.rs`.
 
 mod program;
 

@@ -1,6 +1,8 @@
-//! Every document of `--json` fits its JSON Schema in `docs/src/reference/schema`, and every schema is strict.
+//! Every document of `--json` fits its JSON Schema in `docs/src/reference/schema`, and every schema
+//! is strict.
 //!
-//! The schemas use a small part of JSON Schema, and the check knows that part and nothing else: a keyword that it does not know fails.
+//! The schemas use a small part of JSON Schema, and the check knows that part and nothing else: a
+//! keyword that it does not know fails.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -118,7 +120,8 @@ fn all_misfits(value: &Value, schema: &Value) -> Vec<String> {
     found
 }
 
-/// A schema says of each place what may stand there, of each object every field, and nothing that the check does not look at.
+/// A schema says of each place what may stand there, of each object every field, and nothing that
+/// the check does not look at.
 fn strict(schema: &Value, at: &str) {
     let keywords = object(schema);
     for name in keywords.keys() {

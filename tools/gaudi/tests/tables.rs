@@ -1,4 +1,5 @@
-//! Tables in the width of a terminal: golden files at 80 and 160 columns, in `golden/80` and `golden/160`; 100 is checked by rule.
+//! Tables in the width of a terminal: golden files at 80 and 160 columns, in `golden/80` and
+//! `golden/160`; 100 is checked by rule.
 //!
 //! To write the golden files anew, set `SNAPSHOTS=overwrite` and read the difference.
 
@@ -28,8 +29,8 @@ const FIGURES: [&str; 11] = [
     "share[%]",
 ];
 
-/// Replaces what differs from run to run and from machine to machine. A column of such figures is then
-/// as wide as its header; every other column keeps its place in its table.
+/// Replaces what differs from run to run and from machine to machine. A column of such figures is
+/// then as wide as its header; every other column keeps its place in its table.
 fn masked(text: &str) -> String {
     let parts: Vec<String> = text.split("\n\n").map(masked_table).collect();
     masked_words(&parts.join("\n\n"))

@@ -1,4 +1,5 @@
-//! `gaudi topo` as a user meets it, on trees of machines that are elsewhere. Golden files as in `cli.rs`.
+//! `gaudi topo` as a user meets it, on trees of machines that are elsewhere. Golden files as in
+//! `cli.rs`.
 
 use snapbox::cmd::Command;
 use snapbox::{Assert, Data, file};

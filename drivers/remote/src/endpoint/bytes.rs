@@ -65,9 +65,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Waits for a transfer of the scratch buffer. If the transfer continues after that, it owns the
-    /// buffer until it is complete: the next call must not write what the NIC still reads, nor read
-    /// what it still writes.
+    /// Waits for a transfer of the scratch buffer. If the transfer continues after that, it owns
+    /// the buffer until it is complete: the next call must not write what the NIC still reads, nor
+    /// read what it still writes.
     fn wait_with_scratch(&mut self, transfer: Transfer, deadline: Deadline) -> Result<()> {
         let waited = self.wait(transfer, deadline);
         if waited.is_err() {

@@ -18,7 +18,8 @@ const GRACE: Duration = Duration::from_millis(200);
 const HANG_UP: PollFlags = PollFlags::from_bits_retain(nix::libc::POLLRDHUP);
 
 impl Requester {
-    /// Waits for the next event; `false` if the deadline passed first. An error ends the connection.
+    /// Waits for the next event; `false` if the deadline passed first. An error ends the
+    /// connection.
     pub(crate) fn wait(&mut self, stream: BorrowedFd<'_>, deadline: Deadline) -> Result<bool> {
         let waited = self.sleep(stream, deadline);
         if let Err(error) = &waited {

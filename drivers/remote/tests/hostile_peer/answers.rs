@@ -97,7 +97,8 @@ fn requested(name: &str, put: bool) -> (Scene, Buffer, Transfer) {
     (scene, memory, transfer.expect("begun"))
 }
 
-/// The victim gets a message: its transfer ends with an error of this kind, and its memory is as it was.
+/// The victim gets a message: its transfer ends with an error of this kind, and its memory is as it
+/// was.
 fn answered(name: &str, bytes: &[u8], kind: ErrorKind) {
     for put in [true, false] {
         let (mut scene, memory, transfer) = requested(&format!("{name}-{put}"), put);

@@ -290,7 +290,8 @@ pub(crate) fn at(addr: MrAddr, rkey: Rkey) -> RemoteAddr {
 /// Bytes of the victim's buffers.
 pub(crate) const LEN: u64 = 64 << 10;
 
-/// The victim's node with two peers on one NIC: the attacker, and an accomplice that passes on what it was offered.
+/// The victim's node with two peers on one NIC: the attacker, and an accomplice that passes on what
+/// it was offered.
 pub(crate) struct Scene {
     pub(crate) attacker: Attacker,
     pub(crate) accomplice: Attacker,
@@ -359,13 +360,15 @@ impl Scene {
         })
     }
 
-    /// Connects the victim to the attacker anew. Returns the attacker's new end and the victim's old one.
+    /// Connects the victim to the attacker anew. Returns the attacker's new end and the victim's
+    /// old one.
     pub(crate) fn reconnect(&mut self, setup: &Setup) -> (Attacker, Endpoint) {
         let (attacker, end) = Self::connect(&self.nics[0], &self.victim, setup);
         (attacker, std::mem::replace(&mut self.victim.endpoint, end))
     }
 
-    /// The attacker connects anew, since a refused access ends a connection. The victim's old end is closed.
+    /// The attacker connects anew, since a refused access ends a connection. The victim's old end
+    /// is closed.
     pub(crate) fn again(&mut self, setup: &Setup) {
         let (attacker, old) = self.reconnect(setup);
         old.close().expect("closed");
@@ -398,8 +401,8 @@ impl Scene {
         Ok(self.attacker.hear_offer())
     }
 
-    /// Checks what must hold after every attack: the secret is unchanged, no registration is left, and it all took less than
-    /// 30 s.
+    /// Checks what must hold after every attack: the secret is unchanged, no registration is left,
+    /// and it all took less than 30 s.
     pub(crate) fn end(self) {
         let Self {
             attacker,

@@ -122,7 +122,8 @@ fn failed_put_reads_no_more_bytes() {
 fn failed_get_waits_for_engine_copies() {
     let started = Instant::now();
     let setup = Setup::staged().chunks(64 << 10, 2);
-    // The second submission is the store of the first chunk: its completion is lost until the third resets the device.
+    // The second submission is the store of the first chunk: its completion is lost until the third
+    // resets the device.
     let fault = "+fault=submit:when=2:lose;submit:when=3:reset";
     let (mut victim, mut peer, relay) = scene("stage", fault, &setup);
     let (into, from) = (victim.buffer(1 << 20, 1), peer.buffer(1 << 20, 2));
@@ -153,7 +154,8 @@ fn failed_get_waits_for_engine_copies() {
     end(victim, into, started);
 }
 
-/// A transfer that the attacker disturbs while its answer is on the way ends with an error, and this end can be closed.
+/// A transfer that the attacker disturbs while its answer is on the way ends with an error, and
+/// this end can be closed.
 fn disturbed(name: &str, stall: usize, disturb: impl FnOnce(&mut Relay)) {
     let started = Instant::now();
     let (mut victim, mut peer, mut relay) = scene(name, "", &Setup::direct());

@@ -1,4 +1,5 @@
-//! Attacks on memory that was not offered to the attacker: by keys of others, guessed, narrower or stale, and by addresses.
+//! Attacks on memory that was not offered to the attacker: by keys of others, guessed, narrower or
+//! stale, and by addresses.
 
 use gaudi_remote::Rights;
 use gaudi_verbs::{MrAddr, Rkey, WcStatus};

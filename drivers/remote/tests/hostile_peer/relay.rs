@@ -93,7 +93,8 @@ impl Direction {
         self.state.0.lock().expect("no panic").passed.clone()
     }
 
-    /// Waits until no bytes are in flight: all were read at the other end, or cannot arrive any more.
+    /// Waits until no bytes are in flight: all were read at the other end, or cannot arrive any
+    /// more.
     pub(crate) fn drain(&self) {
         let started = Instant::now();
         let count = |end: &UnixStream| {

@@ -42,7 +42,8 @@ fn breaks_protocol(name: &str, bytes: &[u8]) {
     end(scene, memory);
 }
 
-/// Sends a well-formed request that is not allowed: the answer is an error, and the connection continues.
+/// Sends a well-formed request that is not allowed: the answer is an error, and the connection
+/// continues.
 fn is_denied(name: &str, rights: Rights, requests: &[[u8; MESSAGE]]) {
     let (mut scene, memory, seen) = scene(name, rights);
     // Bytes that a forbidden store would leave.
@@ -222,7 +223,8 @@ fn slots_end_where_the_stage_does() {
     end(scene, memory);
 }
 
-/// The attacker overwrites a slot while it is stored: only its own bytes arrive, in the range that it was offered.
+/// The attacker overwrites a slot while it is stored: only its own bytes arrive, in the range that
+/// it was offered.
 #[test]
 fn slot_changed_during_a_store_reaches_the_offer_only() {
     let mut scene = Scene::new("race", &setup());

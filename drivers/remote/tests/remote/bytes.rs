@@ -8,7 +8,8 @@ use gaudi_remote::{Endpoint, ErrorKind, Local, Rights};
 
 use crate::nodes::{PATIENCE, Setup, noise, pair};
 
-/// A call that timed out has left its transfer under way: the next must not write into what the NIC still reads.
+/// A call that timed out has left its transfer under way: the next must not write into what the NIC
+/// still reads.
 #[test]
 fn bytes_after_a_timeout_are_the_ones_that_were_put() {
     const LEN: usize = 256 << 10;

@@ -1,4 +1,5 @@
-//! Peers that die or misbehave, cables that go down, devices that are reset, buffers that are freed: truthful errors, nothing left.
+//! Peers that die or misbehave, cables that go down, devices that are reset, buffers that are
+//! freed: truthful errors, nothing left.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -182,7 +183,8 @@ fn a_peer_that_dies_in_the_middle_is_disconnected_and_nothing_is_left() {
     }
 }
 
-/// The peer's NIC answers and its program hangs up while its engine is at work: only the socket tells.
+/// The peer's NIC answers and its program hangs up while its engine is at work: only the socket
+/// tells.
 #[test]
 fn a_peer_that_owes_an_answer_and_hangs_up_is_disconnected() {
     let b = "mock:gaudi2?name=owes-b+fault=submit:when=2:delay=3s";
@@ -297,7 +299,8 @@ fn failed_copy_to_the_own_stage_fails_the_transfer() {
     }
 }
 
-/// A peer that closes the connection may have sent its answer before. Late answers are lost, so at least one of several must be received.
+/// A peer that closes the connection may have sent its answer before. Late answers are lost, so at
+/// least one of several must be received.
 #[test]
 fn answer_sent_around_a_hang_up_is_taken() {
     let taken = (0..10).any(|round| {

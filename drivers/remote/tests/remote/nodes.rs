@@ -66,7 +66,8 @@ impl Events {
     }
 }
 
-/// A software NIC whose registration of dma-bufs fails as a real one's may, and whose regions are counted.
+/// A software NIC whose registration of dma-bufs fails as a real one's may, and whose regions are
+/// counted.
 #[derive(Debug)]
 pub(crate) struct TestNic {
     nic: Arc<SoftNic>,

@@ -20,7 +20,8 @@ fn staged() -> Setup {
     Setup::staged().chunks(64 << 10, 4)
 }
 
-/// Deadline the peer's NIC has written the one chunk, and a little longer: its engine is at work then.
+/// Deadline the peer's NIC has written the one chunk, and a little longer: its engine is at work
+/// then.
 fn begun(node: &crate::nodes::Node) {
     let started = Instant::now();
     while node.nic.stats().nic_put_bytes < LEN && started.elapsed() < PATIENCE {
@@ -29,13 +30,15 @@ fn begun(node: &crate::nodes::Node) {
     std::thread::sleep(Duration::from_millis(300));
 }
 
-/// The next submission resets the device: else its close would wait for the lost one until the driver gives it up.
+/// The next submission resets the device: else its close would wait for the lost one until the
+/// driver gives it up.
 fn end_the_hang(device: &Device, buffer: &gaudi_device::Buffer) {
     let done = device.fill(buffer, 1).and_then(|done| done.wait(PATIENCE));
     assert_eq!(done.expect_err("it resets").kind(), ErrorKind::DeviceLost);
 }
 
-/// Memory is the program's again when it is forgotten: nothing that was asked for before may land in it.
+/// Memory is the program's again when it is forgotten: nothing that was asked for before may land
+/// in it.
 #[test]
 fn nothing_lands_in_memory_that_was_forgotten() {
     let b = "mock:gaudi2?name=lands-b+fault=submit:when=2:delay=2s";

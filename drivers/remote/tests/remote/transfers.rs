@@ -269,7 +269,8 @@ fn any_range() -> impl Strategy<Value = (u64, u64, u64)> {
 proptest! {
     #![proptest_config(gaudi_random::config(8))]
 
-    /// Any places, lengths and chunks, by every pair of ways: what is in the range arrives, what is not stays.
+    /// Any places, lengths and chunks, by every pair of ways: what is in the range arrives, what is
+    /// not stays.
     #[test]
     fn odd_ranges_arrive_and_their_neighbours_stay(
         (from_at, to_at, len) in any_range(), chunk in 1_u32..5, depth in 1_u32..17, way in 0_usize..4, get: bool,

@@ -1,4 +1,5 @@
-//! Regions that go in time: a device that is reset while endpoints hold regions of it, kept regions, and who blocks a close.
+//! Regions that go in time: a device that is reset while endpoints hold regions of it, kept
+//! regions, and who blocks a close.
 
 use std::time::{Duration, Instant};
 
@@ -189,7 +190,8 @@ fn endpoints_share_the_region_of_a_buffer_until_it_is_freed() {
     );
     second.close().expect("closed");
     assert_eq!(a.nic.stats().cached_regions, 1, "the buffer lives");
-    // Our own free, by a drop: the region goes first, so that nothing lingers, and the next at its address is no hit.
+    // Our own free, by a drop: the region goes first, so that nothing lingers, and the next at its
+    // address is no hit.
     let address = from.address();
     drop(from);
     assert_eq!(a.nic.stats().cached_regions, 0);

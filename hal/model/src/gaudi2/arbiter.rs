@@ -4,11 +4,13 @@ use gaudi_spec::gaudi2::qman::ArbCfg;
 use gaudi_spec::gaudi2::queue;
 
 const STREAMS: usize = queue::STREAMS as usize;
-/// Packets that other streams of the queue manager may execute while a stream asks. The chip waits a number of cycles
-/// (`ARB_MST_QUIET_PER`) for others to ask too; the model waits until no other stream can go on, or for so many packets.
+/// Packets that other streams of the queue manager may execute while a stream asks. The chip waits
+/// a number of cycles (`ARB_MST_QUIET_PER`) for others to ask too; the model waits until no other
+/// stream can go on, or for so many packets.
 const QUIET: u32 = 1024;
 
-/// A queue manager's arbiter. All of it is `source: inferred` from hl-thunk's tests, past the layout of its registers.
+/// A queue manager's arbiter. All of it is `source: inferred` from hl-thunk's tests, past the
+/// layout of its registers.
 #[derive(Debug, Default)]
 pub(crate) struct Arbiter {
     cfg: ArbCfg,
@@ -67,8 +69,9 @@ impl Arbiter {
         }
     }
 
-    /// Grants, if a stream asks and none has the grant: returns the stream that continues. `others_run` says that another stream of the queue
-    /// manager can execute packets and may ask yet.
+    /// Grants, if a stream asks and none has the grant: returns the stream that continues.
+    /// `others_run` says that another stream of the queue manager can execute packets and may ask
+    /// yet.
     pub(crate) fn decide(&mut self, others_run: bool) -> Option<usize> {
         if self.holder.is_some() || self.asks.iter().all(Option::is_none) {
             return None;

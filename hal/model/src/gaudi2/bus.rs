@@ -118,7 +118,8 @@ impl Bus {
         (done, None)
     }
 
-    /// Writes a word to memory: at once where it is aligned and in one piece, else byte by byte as a bus would split it.
+    /// Writes a word to memory: at once where it is aligned and in one piece, else byte by byte as
+    /// a bus would split it.
     pub(crate) fn store(&self, va: DeviceVa, value: u32) -> Result<(), Fault> {
         let (span, _) = self.memory(va, 4, Access::Write)?;
         if span.store_release(value) {

@@ -37,7 +37,8 @@ pub struct Chip {
     /// Those that have anything to do, and some that had.
     pub(crate) busy: Processors,
     pub(crate) counters: Counters,
-    /// Bytes that transfers moved, and how many of them were taken off a budget; both count round their end.
+    /// Bytes that transfers moved, and how many of them were taken off a budget; both count round
+    /// their end.
     pub(crate) moved: u64,
     pub(crate) charged: u64,
     events: VecDeque<Event>,
@@ -138,7 +139,8 @@ impl Chip {
         self.bus.mmu.map_host(va, range)
     }
 
-    /// Maps the interrupt doorbell for the user context, as the driver does at [`gaudi2::DOORBELL_VA`].
+    /// Maps the interrupt doorbell for the user context, as the driver does at
+    /// [`gaudi2::DOORBELL_VA`].
     pub fn mmu_map_doorbell(&mut self, va: DeviceVa) -> Result<(), MapError> {
         self.bus.mmu.map_doorbell(va, gaudi2::DOORBELL_SIZE)
     }
@@ -203,8 +205,8 @@ impl Chip {
         queues.get(queue.0 as usize)
     }
 
-    /// What a queue's stream is doing, or where it only waits for the lower command processor, what that is doing for it; `None` where
-    /// no queue has the number.
+    /// What a queue's stream is doing, or where it only waits for the lower command processor, what
+    /// that is doing for it; `None` where no queue has the number.
     pub fn stream_state(&self, queue: QueueId) -> Option<StreamState> {
         let processor = self.queue_processor(queue)?;
         let waits = match processor.held() {
@@ -224,8 +226,9 @@ impl Chip {
         self.sm.sob(dcore, sob)
     }
 
-    /// What the driver clears between two contexts: the users' sync objects, monitors and completion queues, all fence counters, and
-    /// the arbiters' modes (driver gaudi2.c:10848 and :10945).
+    /// What the driver clears between two contexts: the users' sync objects, monitors and
+    /// completion queues, all fence counters, and the arbiters' modes (driver gaudi2.c:10848 and
+    /// :10945).
     pub fn clear_user_sync(&mut self) {
         self.sm.clear_user();
         self.processors.iter_mut().for_each(Processor::clear_fences);
@@ -268,8 +271,9 @@ impl Chip {
         }
     }
 
-    // Every event comes through here, and each kind has a bound: finished command buffers by the queues' credit, faults and stops by
-    // one a stream until a reset, interrupts by one a vector, monitors by a count.
+    // Every event comes through here, and each kind has a bound: finished command buffers by the
+    // queues' credit, faults and stops by one a stream until a reset, interrupts by one a vector,
+    // monitors by a count.
     pub(crate) fn report(&mut self, event: Event) {
         match event {
             Event::CbDone { .. } => self.counters.command_buffers += 1,

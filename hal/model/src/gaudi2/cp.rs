@@ -1,12 +1,13 @@
 //! What each packet does.
 //!
-//! Where no public text says what the chip does, the choice is marked `source: inferred`; what stays unknown stops the processor by name
-//! ([`Unsupported`]). Inferred for all packets:
+//! Where no public text says what the chip does, the choice is marked `source: inferred`; what
+//! stays unknown stops the processor by name ([`Unsupported`]). Inferred for all packets:
 //!
-//! - Work is done at once, in the order of the buffer, so message barriers have nothing to wait for, and engine barriers wait only for
-//!   what the processor handed down.
+//! - Work is done at once, in the order of the buffer, so message barriers have nothing to wait
+//!   for, and engine barriers wait only for what the processor handed down.
 //! - A queue's command buffer is done when it was executed and what it handed down is done.
-//! - The lower processor does its work in the order in which it came, and a processor that brings it more than it holds waits.
+//! - The lower processor does its work in the order in which it came, and a processor that brings
+//!   it more than it holds waits.
 
 use gaudi_spec::DeviceVa;
 use gaudi_spec::gaudi2::packet::{
@@ -271,7 +272,8 @@ impl Chip {
         })
     }
 
-    // `source: inferred`: the counter rises when the cycles are over, and no time passes between two packets here.
+    // `source: inferred`: the counter rises when the cycles are over, and no time passes between
+    // two packets here.
     fn wait(&mut self, cp: Cp, packet: Wait) -> Done {
         let cfg = packet.cfg();
         self.write_fence(cp, u32::from(cfg.id()), true, u32::from(cfg.increment()));
@@ -470,7 +472,8 @@ impl Chip {
             .map(|()| Done::Next)
     }
 
-    // The values are read from the buffer as they are written: a packet may be longer than what is fetched at once.
+    // The values are read from the buffer as they are written: a packet may be longer than what is
+    // fetched at once.
     fn wreg_bulk(&mut self, cp: Cp, ctl: WregBulkCtl, len: usize) -> Outcome {
         if !self.holds(cp, ctl.predicate()) {
             return Ok(Done::Next);
@@ -544,7 +547,8 @@ fn done(result: Result<(), WriteError>, address: DeviceVa, value: u32) -> Outcom
     })
 }
 
-// The next packet: its length is 0 at the end of an empty command buffer. An error comes with the bytes that are there to be shown.
+// The next packet: its length is 0 at the end of an empty command buffer. An error comes with the
+// bytes that are there to be shown.
 fn fetch(processor: &mut Processor, bus: &Bus, cb: &Cb) -> Result<Fetched, (Fetched, Failed)> {
     let mut packet = Fetched {
         len: 0,

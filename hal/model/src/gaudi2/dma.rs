@@ -10,7 +10,8 @@ use crate::gaudi2::place::Side;
 /// Bytes that are changed on their way at once: whole groups of 2, 4 and 8.
 const PIECE: usize = 4096;
 
-/// Bytes that a transfer moves before others have their turn: whole pieces, so that groups stay whole.
+/// Bytes that a transfer moves before others have their turn: whole pieces, so that groups stay
+/// whole.
 const TURN: u64 = 4 << 20;
 const _: () = assert!(TURN % PIECE as u64 == 0, "a turn ends where a piece does");
 
@@ -34,8 +35,9 @@ impl Part {
     }
 }
 
-/// Goes on with a copy of `size` bytes, of which `done` are done: how many are now. Overlapping ranges come out as if the source had been
-/// read whole first; what the chip does with them is not documented. At a fault, the pieces before it have been written, as on the chip.
+/// Goes on with a copy of `size` bytes, of which `done` are done: how many are now. Overlapping
+/// ranges come out as if the source had been read whole first; what the chip does with them is not
+/// documented. At a fault, the pieces before it have been written, as on the chip.
 pub(crate) fn copy(
     bus: &Bus,
     counters: &mut Counters,
@@ -70,8 +72,9 @@ pub(crate) fn copy(
     Ok(part.done)
 }
 
-/// Goes on with a copy that turns round every `group` bytes, as [`copy`]; what is left of a group at the end is copied as it is (`source:
-/// inferred`). Front to back in pieces, so overlapping ranges come out as such a loop leaves them.
+/// Goes on with a copy that turns round every `group` bytes, as [`copy`]; what is left of a group
+/// at the end is copied as it is (`source: inferred`). Front to back in pieces, so overlapping
+/// ranges come out as such a loop leaves them.
 pub(crate) fn copy_swapped(
     bus: &Bus,
     counters: &mut Counters,

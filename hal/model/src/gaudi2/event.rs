@@ -42,7 +42,8 @@ pub enum Unsupported {
     TimeStamp,
     /// The `dw` bit of MSG_SHORT.
     MessageWidth,
-    /// Conversion to bf16 or fp16, the offset register, byte order in a fill, or more than one dimension of a DMA engine's transfer.
+    /// Conversion to bf16 or fp16, the offset register, byte order in a fill, or more than one
+    /// dimension of a DMA engine's transfer.
     DmaConversion,
     /// A LIN_DMA on a queue without a DMA engine.
     NoDmaEngine,
@@ -94,20 +95,24 @@ pub enum StopReason {
     NotMemory(DeviceVa),
     /// The packet is a STOP.
     Asked,
-    /// The packet pushes more buffers to its own command processor than that holds ("CPDMA Up overflow", driver gaudi2.c:1138).
+    /// The packet pushes more buffers to its own command processor than that holds ("CPDMA Up
+    /// overflow", driver gaudi2.c:1138).
     UpperOverflow,
 }
 
-/// A stream, or the lower command processor on its behalf, that stopped at a packet it could not execute; it stays halted until a reset.
+/// A stream, or the lower command processor on its behalf, that stopped at a packet it could not
+/// execute; it stays halted until a reset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
     /// The queue.
     pub queue: QueueId,
     /// The tag of the command buffer.
     pub tag: u64,
-    /// The packet's offset in the command buffer, in `lower`, or in what CP_DMA pushed to the same processor, bytes.
+    /// The packet's offset in the command buffer, in `lower`, or in what CP_DMA pushed to the same
+    /// processor, bytes.
     pub offset: u64,
-    /// Where the packet came from by CP_DMA and ran on the lower command processor: address and bytes of what was handed down.
+    /// Where the packet came from by CP_DMA and ran on the lower command processor: address and
+    /// bytes of what was handed down.
     pub lower: Option<(DeviceVa, u32)>,
     /// Why.
     pub reason: StopReason,
@@ -179,7 +184,8 @@ pub enum Event {
     Stop(Stop),
     /// A stream met an unmapped address.
     PageFault(PageFault),
-    /// An interrupt vector was raised. Raised again before this is taken, it stays one event, as with MSI-X.
+    /// An interrupt vector was raised. Raised again before this is taken, it stays one event, as
+    /// with MSI-X.
     Interrupt {
         /// The vector.
         vector: u16,

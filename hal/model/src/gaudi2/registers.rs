@@ -36,7 +36,8 @@ pub(crate) enum Block {
     WideBase { queue: QueueId, base: u32, high: bool },
     /// A register of a queue manager's arbiter: the manager's first queue, and the offset.
     Arbiter { queue: QueueId, offset: u32 },
-    /// A register of the DMA core behind a queue manager: the manager's first queue, and the offset.
+    /// A register of the DMA core behind a queue manager: the manager's first queue, and the
+    /// offset.
     Dma { queue: QueueId, offset: u32 },
     /// The word of the MSI-X block that raises an interrupt.
     Doorbell,
@@ -89,7 +90,8 @@ impl Registers {
         queue_manager(first, register - base).filter(|block| dma || !matches!(block, Block::Dma { .. }))
     }
 
-    /// Whether a write to the register starts a transfer, of a queue manager's DMA core or of the kernel's.
+    /// Whether a write to the register starts a transfer, of a queue manager's DMA core or of the
+    /// kernel's.
     pub(crate) fn is_commit(&self, register: u32) -> bool {
         let of_a_queue = matches!(
             self.block(register),

@@ -26,8 +26,8 @@ pub enum RunOutcome {
 }
 
 impl Chip {
-    /// Executes until every stream is idle or blocked, or `budget` packets and monitors were carried out; 4 KiB that a DMA engine moves count
-    /// as one more.
+    /// Executes until every stream is idle or blocked, or `budget` packets and monitors were
+    /// carried out; 4 KiB that a DMA engine moves count as one more.
     pub fn run(&mut self, budget: u64) -> RunOutcome {
         let mut left = budget;
         loop {
@@ -58,7 +58,8 @@ impl Chip {
         }
     }
 
-    // Whether no processor has anything to do. Looking at all of them would cost a short run more than its packets do.
+    // Whether no processor has anything to do. Looking at all of them would cost a short run more
+    // than its packets do.
     fn is_idle(&mut self) -> bool {
         while let Some(cp) = self.busy.at_or_after(0) {
             if self.processor(cp).is_some_and(|processor| !processor.is_empty()) {
@@ -73,8 +74,8 @@ impl Chip {
         true
     }
 
-    /// Executes one packet of one ready stream, or of the lower command processor on its behalf, and what it sets off; `None` where
-    /// nothing is ready.
+    /// Executes one packet of one ready stream, or of the lower command processor on its behalf,
+    /// and what it sets off; `None` where nothing is ready.
     pub fn step(&mut self) -> Option<QueueId> {
         self.settle(&mut { SETTLE });
         let cp = self.choose()?;
@@ -84,13 +85,15 @@ impl Chip {
         Some(queue)
     }
 
-    /// Writes to a sync object as a driver does, which fires monitors that wait for it; `None` if there is no such object.
+    /// Writes to a sync object as a driver does, which fires monitors that wait for it; `None` if
+    /// there is no such object.
     pub fn set_sob(&mut self, dcore: u32, sob: u32, update: sync::SobUpdate) -> Option<()> {
         let address = objs_address(dcore, sync::SOB_OBJ, sob)?;
         self.write32(DevicePa(address.get()), update.into_bits()).ok()
     }
 
-    /// Writes a register as a driver does. Monitors that this sets off are carried out at once; streams go on with the next run.
+    /// Writes a register as a driver does. Monitors that this sets off are carried out at once;
+    /// streams go on with the next run.
     pub fn write32(&mut self, register: DevicePa, value: u32) -> Result<(), UnknownRegister> {
         let unknown = UnknownRegister(register);
         let offset = register
@@ -117,7 +120,8 @@ impl Chip {
             Mode::Running => self.ready.at_or_after(self.cursor)?,
             Mode::Stepped { .. } => {
                 let count = u64::from(self.ready.count());
-                let nth = u32::try_from(self.rng.below(count)).unwrap_or_else(|_| unreachable!("below a u32"));
+                let nth =
+                    u32::try_from(self.rng.below(count)).unwrap_or_else(|_| unreachable!("below a u32"));
                 self.ready.nth(nth)?
             }
         };

@@ -1,7 +1,8 @@
 //! The sync manager: counters, monitors that watch them, completion queues.
 //!
-//! A monitor that fires is put on a list, once, and its writes are done by the chip when it takes the list up. So a chain of monitors
-//! that set off one another is work for a budget, never recursion, and the list is never longer than there are monitors.
+//! A monitor that fires is put on a list, once, and its writes are done by the chip when it takes
+//! the list up. So a chain of monitors that set off one another is work for a budget, never
+//! recursion, and the list is never longer than there are monitors.
 
 use std::collections::VecDeque;
 
@@ -80,7 +81,8 @@ impl Dcore {
         (long && master != index).then_some(master)
     }
 
-    // As `awaited`, in long mode: the value is in the arm words of this monitor and the three after it, and its own says how to compare.
+    // As `awaited`, in long mode: the value is in the arm words of this monitor and the three after
+    // it, and its own says how to compare.
     fn awaited_long(&self, index: usize, first: usize) -> u8 {
         let Some(monitor) = self.monitors.get(index) else {
             return u8::MAX;
@@ -155,7 +157,8 @@ pub(crate) struct Fired {
 pub(crate) enum Action {
     /// Up to four words: how many, and what goes where.
     Writes(u8, [(DeviceVa, u32); 4]),
-    /// An entry of a completion queue, or what is added to its counter, and the word that may follow.
+    /// An entry of a completion queue, or what is added to its counter, and the word that may
+    /// follow.
     Cq {
         entry: (DeviceVa, u32),
         counts: bool,
@@ -186,7 +189,8 @@ impl SyncManager {
         !self.fired.is_empty()
     }
 
-    /// Writes a word of an `OBJS` block. `None` if there is no such register; the inner error is what the word requests.
+    /// Writes a word of an `OBJS` block. `None` if there is no such register; the inner error is
+    /// what the word requests.
     pub(crate) fn write(&mut self, dcore: u32, offset: u32, value: u32) -> Option<Result<(), Unsupported>> {
         let core = self.dcores.get_mut(dcore as usize)?;
         if offset < MON_PAY_ADDRL {
@@ -221,7 +225,8 @@ impl SyncManager {
             }
             MON_ARM => {
                 monitor.arm = MonArm::from_bits(value);
-                // A part of a long comparison is not armed itself (`source: inferred`: programs arm the first monitor last).
+                // A part of a long comparison is not armed itself (`source: inferred`: programs arm
+                // the first monitor last).
                 let armed = core.long_master(index).unwrap_or(index);
                 if armed == index {
                     core.set_armed(index, true);
@@ -337,7 +342,8 @@ impl SyncManager {
         })
     }
 
-    /// Looks again whether a monitor that was carried out, and perhaps armed meanwhile, fires once more.
+    /// Looks again whether a monitor that was carried out, and perhaps armed meanwhile, fires once
+    /// more.
     pub(crate) fn carried_out(&mut self, fired: &Fired) {
         self.evaluate(fired.dcore, fired.monitor);
     }
@@ -353,7 +359,8 @@ impl SyncManager {
         self.fired.clear();
     }
 
-    /// What the driver clears when a context ends: what users may use (gaudi2.c:10848 `gaudi2_restore_user_sm_registers`).
+    /// What the driver clears when a context ends: what users may use (gaudi2.c:10848
+    /// `gaudi2_restore_user_sm_registers`).
     pub(crate) fn clear_user(&mut self) {
         self.fired
             .retain(|&(dcore, monitor)| dcore == 0 && monitor < FIRST_USER_MONITOR);
@@ -376,7 +383,8 @@ impl SyncManager {
         }
     }
 
-    // Setting clears the three objects after the first (hl-thunk gaudi2_add_write_to_sob_pkt); adding carries over all four.
+    // Setting clears the three objects after the first (hl-thunk gaudi2_add_write_to_sob_pkt);
+    // adding carries over all four.
     fn write_long(&mut self, dcore: u32, sob: u32, update: SobUpdate) -> Option<Result<(), Unsupported>> {
         if sob % LONG != 0 {
             return Some(Err(Unsupported::LongSyncObject));
@@ -416,9 +424,10 @@ impl SyncManager {
         }
     }
 
-    // guess: a monitor that is armed again before its writes went out fires once more after them, however often it was armed;
-    // a monitor with every object masked out has nothing to wait for and fires at once; objects of a group are compared at
-    // the same moment, not remembered one by one.
+    // guess: a monitor that is armed again before its writes went out fires once more after them,
+    // however often it was armed; a monitor with every object masked out has nothing to wait for
+    // and fires at once; objects of a group are compared at the same moment, not remembered one by
+    // one.
     fn evaluate(&mut self, dcore: u32, monitor: u32) {
         let Some(core) = self.dcores.get_mut(dcore as usize) else {
             return;

@@ -1,4 +1,5 @@
-//! The chip's address space behind PCI: registers as memory, host memory that the bus maps, and page tables that the driver wrote.
+//! The chip's address space behind PCI: registers as memory, host memory that the bus maps, and
+//! page tables that the driver wrote.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,7 +22,8 @@ const ASID: u32 = 0x3ff;
 /// What reads or writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Initiator {
-    /// Accesses without translation: fetching of rings, firmware, the kernel's DMA engine before it has a context.
+    /// Accesses without translation: fetching of rings, firmware, the kernel's DMA engine before it
+    /// has a context.
     Chip,
     /// The command processors of a queue's queue manager.
     Queue(QueueId),
@@ -50,11 +52,13 @@ const CHIP: Access = Access {
 
 #[derive(Debug)]
 pub(crate) struct Space {
-    /// All registers as they were last written, where nothing else keeps them; and the ARCs' memory.
+    /// All registers as they were last written, where nothing else keeps them; and the ARCs'
+    /// memory.
     pub(crate) cfg: DeviceMemory,
     stacks: Stacks,
     host: BTreeMap<u64, HostRange>,
-    // First tables of each MMU by context: the PMMU's, and the HMMUs', which the driver sets all alike.
+    // First tables of each MMU by context: the PMMU's, and the HMMUs', which the driver sets all
+    // alike.
     tables: [Vec<u64>; 2],
     doorbell: Option<u64>,
     now: Access,
@@ -212,7 +216,8 @@ impl Space {
                     fetches: false,
                 }
             }
-            // The bus interface's context replaces the sync manager's: these die cores are open to users.
+            // The bus interface's context replaces the sync manager's: these die cores are open to
+            // users.
             Initiator::Monitor { dcore, .. } => {
                 let interface = sync::GLBL + sync::MSTR_IF_AXUSER;
                 self.user(interface + dcore * DCORE_STRIDE, false)
@@ -309,7 +314,8 @@ impl Space {
             return Some(plain);
         }
         let Some(which) = self.stacks.mmu(va) else {
-            // `source: inferred`: the driver's command buffers for the EDMAs lie in the HBM without a mapping (driver gaudi2.c:10669).
+            // `source: inferred`: the driver's command buffers for the EDMAs lie in the HBM without
+            // a mapping (driver gaudi2.c:10669).
             let own = self.now.fetches && dram.offset(DevicePa(at), 1).is_some();
             return own.then_some(plain);
         };

@@ -14,12 +14,14 @@ use crate::gaudi2::event::Access;
 const FETCH: usize = 256;
 const QUEUES: u32 = queue::COUNT;
 const QMANS: u32 = QUEUES.div_ceil(queue::STREAMS);
-/// Command processors that the model has: one a queue, and one below the four of each queue manager.
+/// Command processors that the model has: one a queue, and one below the four of each queue
+/// manager.
 pub(crate) const PROCESSORS: u32 = QUEUES + QMANS;
-/// Buffers that a lower processor holds; a stream that brings another waits. `source: inferred` from the three bits of
-/// `CQ_IFIFO_STS_CNT`.
+/// Buffers that a lower processor holds; a stream that brings another waits. `source: inferred`
+/// from the three bits of `CQ_IFIFO_STS_CNT`.
 const HANDED_DOWN: usize = 7;
-/// Buffers that a processor has pushed to itself and not begun. `source: inferred` from the two bits of `CP_CPDMA_UP_CRED_VAL`.
+/// Buffers that a processor has pushed to itself and not begun. `source: inferred` from the two
+/// bits of `CP_CPDMA_UP_CRED_VAL`.
 const PUSHED: usize = 3;
 
 /// MSG_SHORT bases as the driver sets them when it initialises a queue manager (gaudi2.c:5395).
@@ -102,7 +104,8 @@ impl Cp {
         }
     }
 
-    /// A processor of a queue manager by its first queue, as registers count them: four streams, then the lower one.
+    /// A processor of a queue manager by its first queue, as registers count them: four streams,
+    /// then the lower one.
     pub(crate) const fn in_qman(first: QueueId, word: u32) -> Self {
         if word < queue::STREAMS {
             Self(first.0 + word)
@@ -228,7 +231,8 @@ struct Retiring {
 pub(crate) struct Processor {
     enabled: bool,
     queue: VecDeque<Entry>,
-    // What CP_DMA packets pushed to this very processor; runs after the buffer in work and before the next of the queue.
+    // What CP_DMA packets pushed to this very processor; runs after the buffer in work and before
+    // the next of the queue.
     pushed: VecDeque<Cb>,
     // The pushed buffer in work; without one it is the queue's head.
     current: Option<Cb>,
@@ -387,8 +391,8 @@ impl Processor {
         self.offset
     }
 
-    /// The first `want` bytes of the next packet of `cb`, fetching where they are not there yet; and as many more as are there and fit.
-    /// How many.
+    /// The first `want` bytes of the next packet of `cb`, fetching where they are not there yet;
+    /// and as many more as are there and fit. How many.
     pub(crate) fn peek(
         &mut self,
         bus: &Bus,
@@ -416,7 +420,8 @@ impl Processor {
         }
         let there = start.and_then(|start| piece.bytes.get(start..piece.len));
         let Some(there) = there else { return Ok(0) };
-        // A whole packet's length at once is a few moves, and what most packets have behind their head.
+        // A whole packet's length at once is a few moves, and what most packets have behind their
+        // head.
         if let Some(all) = there.first_chunk() {
             *into = *all;
             return Ok(MAX_FIXED);
@@ -432,7 +437,8 @@ impl Processor {
         (self.current, self.offset, self.piece.len) = (current, 0, 0);
     }
 
-    /// Moves past a packet. Where that was the last of the queue's head and of what it pushed, the head.
+    /// Moves past a packet. Where that was the last of the queue's head and of what it pushed, the
+    /// head.
     pub(crate) fn advance(&mut self, len: u64) -> Option<Entry> {
         self.offset += len;
         self.moved = 0;

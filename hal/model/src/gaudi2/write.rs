@@ -110,7 +110,8 @@ impl Chip {
         }
     }
 
-    // A register that is not of queues, engines or the sync manager. Across PCI there is more to a chip than those.
+    // A register that is not of queues, engines or the sync manager. Across PCI there is more to a
+    // chip than those.
     fn defer(&mut self, register: u32, value: u32) -> Result<(), WriteError> {
         let space = self.bus.pci.as_mut().ok_or(WriteError::UnknownRegister)?;
         space.defer(register, value);
@@ -166,7 +167,8 @@ impl Chip {
     fn commit(&mut self, queue: QueueId, value: u32) -> Result<(), WriteError> {
         let core = &self.manager(queue)?.core;
         let packet = committed(value, core.destination, core.source, core.size)?;
-        // Done at once: the word that starts it is written once, so no later packet could continue it.
+        // Done at once: the word that starts it is written once, so no later packet could continue
+        // it.
         let mut done = 0;
         loop {
             done = self.transfer(queue, packet, done)?;
@@ -176,15 +178,17 @@ impl Chip {
         }
     }
 
-    /// Goes on with what a LIN_DMA asks of the core behind a queue manager, as [`transfer_with`](Self::transfer_with).
+    /// Goes on with what a LIN_DMA asks of the core behind a queue manager, as
+    /// [`transfer_with`](Self::transfer_with).
     pub(crate) fn transfer(&mut self, queue: QueueId, packet: LinDma, done: u64) -> Result<u64, WriteError> {
         self.bus.act_as(Initiator::Core(queue));
         let completion = self.manager(queue)?.core.completion;
         self.transfer_with(completion, packet, done)
     }
 
-    /// Goes on with what a LIN_DMA asks, of which `done` bytes are done: how many are now. With the last of them it writes the completion's
-    /// word to its address where the packet wants one. A turn is short, so that gigabytes do not keep others waiting.
+    /// Goes on with what a LIN_DMA asks, of which `done` bytes are done: how many are now. With the
+    /// last of them it writes the completion's word to its address where the packet wants one. A
+    /// turn is short, so that gigabytes do not keep others waiting.
     pub(crate) fn transfer_with(
         &mut self,
         completion: (u64, u32),
@@ -369,7 +373,8 @@ impl Chip {
     }
 }
 
-/// The transfer that a `COMMIT` starts: the bits of LIN_DMA's control word, and one that says that it is linear.
+/// The transfer that a `COMMIT` starts: the bits of LIN_DMA's control word, and one that says that
+/// it is linear.
 pub(crate) fn committed(commit: u32, to: u64, from: u64, size: u32) -> Result<LinDma, WriteError> {
     let known = LinDmaCtl::new()
         .with_wrcomp(true)

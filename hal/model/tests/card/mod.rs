@@ -194,7 +194,8 @@ impl Rig {
         assert_eq!(self.read(stlb + STLB_BUSY) & mmu::BUSY, 0, "it is taken at once");
     }
 
-    /// Writes registers of the kernel's DMA engine: where a completion goes and its word, and a fill of `size` bytes at `to`.
+    /// Writes registers of the kernel's DMA engine: where a completion goes and its word, and a
+    /// fill of `size` bytes at `to`.
     pub(crate) fn kdma_fill(&mut self, to: u64, size: u32, (completion, word): (u64, u32)) {
         let core = |register| qman::KDMA + register;
         self.write64(core(qman::DST_BASE_LO), core(qman::DST_BASE_HI), to);

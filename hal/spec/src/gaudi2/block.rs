@@ -1,4 +1,5 @@
-//! Blocks of registers that a user may map (driver gaudi2.c:3723 `gaudi2_user_mapped_blocks_init`): the way to user-mode rings.
+//! Blocks of registers that a user may map (driver gaudi2.c:3723 `gaudi2_user_mapped_blocks_init`):
+//! the way to user-mode rings.
 //!
 //! The order is the driver's: a block's number is part of its mmap handle.
 
@@ -7,7 +8,8 @@ use super::sync::{DCORES, OBJS, OBJS_SIZE};
 use crate::addr::DevicePa;
 pub use crate::asic::{Block, BlockKind};
 
-/// ARC processors (gaudi2.h `NUM_ARC_CPUS`): their numbers are `CPU_ID_*` of gaudi2_arc_common_packets.h.
+/// ARC processors (gaudi2.h `NUM_ARC_CPUS`): their numbers are `CPU_ID_*` of
+/// gaudi2_arc_common_packets.h.
 pub const ARCS: u32 = 69;
 /// Blocks in all (driver gaudi2P.h `NUM_USER_MAPPED_BLOCKS`).
 pub const COUNT: u32 = SYNC_FIRST + 2 * (DCORES - 1);
@@ -24,7 +26,8 @@ const SYNC_FIRST: u32 = DECODERS_FIRST + DECODERS;
 const DCCM: u32 = 0x8000;
 /// Bytes of every other block but the sync objects' (driver habanalabs.h `HL_BLOCK_SIZE`).
 const PAGE: u32 = 0x1000;
-// Strides: of engines of a kind in a die core, of ARCs in the farm, of NIC macros and of the two NICs in one.
+// Strides: of engines of a kind in a die core, of ARCs in the farm, of NIC macros and of the two
+// NICs in one.
 const ENGINE: u32 = 0x1_0000;
 const FARM: u32 = 0x2_0000;
 const MACRO: u32 = 0x8_0000;
@@ -104,8 +107,9 @@ mod tests {
     #[test]
     fn blocks_lie_where_the_drivers_headers_say() {
         let offset = |number| block(number).unwrap().address.0 - CFG_BASE.0;
-        // mmARC_FARM_ARC3_DCCM0, mmDCORE3_MME_QM_ARC_DCCM, mmDCORE3_TPC5_QM_DCCM, mmDCORE2_MME_QM_ARC_DCCM, mmDCORE3_EDMA1_QM_DCCM,
-        // mmROT1_QM_ARC_DCCM, mmNIC11_QM_DCCM1, mmARC_FARM_ARC3_ACP_ENG, mmDCORE3_MME_QM_ARC_ACP_ENG
+        // mmARC_FARM_ARC3_DCCM0, mmDCORE3_MME_QM_ARC_DCCM, mmDCORE3_TPC5_QM_DCCM,
+        // mmDCORE2_MME_QM_ARC_DCCM, mmDCORE3_EDMA1_QM_DCCM, mmROT1_QM_ARC_DCCM, mmNIC11_QM_DCCM1,
+        // mmARC_FARM_ARC3_ACP_ENG, mmDCORE3_MME_QM_ARC_ACP_ENG
         let numbers = [3, 5, 29, 32, 40, 44, 68, 72, 76];
         assert_eq!(
             numbers.map(offset),
@@ -114,7 +118,8 @@ mod tests {
                 0x4ee_f000, 0x46c_f000
             ]
         );
-        // mmNIC0_UMR0_0_UNSECURE_DOORBELL0, mmDCORE3_DEC1_CMD, mmPCIE_DEC1_CMD, and the sync managers of die cores 1 and 3.
+        // mmNIC0_UMR0_0_UNSECURE_DOORBELL0, mmDCORE3_DEC1_CMD, mmPCIE_DEC1_CMD, and the sync
+        // managers of die cores 1 and 3.
         assert_eq!(
             [77, 437 + 7, 437 + 9, 447, 448, 452].map(offset),
             [

@@ -1,11 +1,13 @@
-//! What the driver's Gaudi2 files add to the silicon: numbers of engines and events, and the commands of its signals.
+//! What the driver's Gaudi2 files add to the silicon: numbers of engines and events, and the
+//! commands of its signals.
 
 use super::packet::{Fence, MsgShort};
 use super::sync::{Compare, FIRST_USER_MONITOR, MonArm, SobUpdate};
 use super::{qman, queue};
 use crate::asic::{Commands, QueueEngine, QueueId, QueueRow};
 
-/// Queues that signal: all but the NICs' and the management processor's (gaudi2.c `gaudi2_set_fixed_properties`).
+/// Queues that signal: all but the NICs' and the management processor's (gaudi2.c
+/// `gaudi2_set_fixed_properties`).
 pub(super) const SYNC_STREAMS: u32 = NICS.start + (queue::CPU.0 - NICS.end);
 const NICS: core::ops::Range<u32> = 156..252;
 /// Sync objects of each (habanalabs.h `HL_RSVD_SOBS`); each has one monitor.
@@ -18,12 +20,14 @@ pub(super) const TPC_ASSERT: u16 = 46;
 pub(super) const EQ_ERROR: u16 = 47;
 /// Events that the firmware can report (gaudi2_async_events.h `GAUDI2_EVENT_SIZE`).
 pub(super) const EVENTS: u16 = 1329;
-/// Of a fault in device memory the driver learns the 64 MiB around it (gaudi2.c `gaudi2_handle_page_error`).
+/// Of a fault in device memory the driver learns the 64 MiB around it (gaudi2.c
+/// `gaudi2_handle_page_error`).
 pub(super) const DRAM_FAULT_MASK: u64 = !((64 << 20) - 1);
 /// PLLs (uapi `HL_GAUDI2_PLL_MAX`).
 pub(super) const PLLS: u32 = 12;
 
-// Engine numbers (uapi `enum gaudi2_engine_id`): each die core has two EDMAs, an MME, six TPCs and two decoders.
+// Engine numbers (uapi `enum gaudi2_engine_id`): each die core has two EDMAs, an MME, six TPCs and
+// two decoders.
 const DCORE: u32 = 11;
 const MME: u32 = 2;
 const TPC: u32 = 3;
@@ -51,7 +55,8 @@ pub(super) fn engine_id(row: &QueueRow) -> Option<u32> {
     })
 }
 
-/// The kind of an engine that takes `HL_ENGINE_STALL` and `HL_ENGINE_RESUME` (gaudi2.c `gaudi2_set_engine_modes`).
+/// The kind of an engine that takes `HL_ENGINE_STALL` and `HL_ENGINE_RESUME` (gaudi2.c
+/// `gaudi2_set_engine_modes`).
 pub(super) fn stallable_engine(id: u32) -> Option<QueueEngine> {
     match id % DCORE {
         _ if id >= TPC_6 => None,
@@ -93,7 +98,8 @@ pub(super) fn signal_commands(sob: u32) -> Option<Commands> {
     Commands::of(&[packet.to_bytes()])
 }
 
-/// gaudi2.c `gaudi2_gen_wait_cb`: the stream's monitor writes to fence 2 of the queue, which waits for it.
+/// gaudi2.c `gaudi2_gen_wait_cb`: the stream's monitor writes to fence 2 of the queue, which waits
+/// for it.
 pub(super) fn wait_commands(queue: &QueueRow, stream: u32, sob: u32, value: u32) -> Option<Commands> {
     let monitor = FIRST_USER_MONITOR - SYNC_STREAMS + stream;
     let arm = MonArm::for_sob(sob, Compare::AtLeast, u16::try_from(value).ok()?);

@@ -1,8 +1,8 @@
-//! The chip's own processors as the driver meets them: boot registers, the COMMS protocol that loads firmware, the packet queue and the
-//! event queue of the running firmware.
+//! The chip's own processors as the driver meets them: boot registers, the COMMS protocol that
+//! loads firmware, the packet queue and the event queue of the running firmware.
 //!
-//! Layouts are those of linux/habanalabs/hl_boot_if.h and cpucp_if.h; registers those of psoc_global_conf_regs.h, cpu_if_regs.h and
-//! gaudi2_reg_map.h.
+//! Layouts are those of linux/habanalabs/hl_boot_if.h and cpucp_if.h; registers those of
+//! psoc_global_conf_regs.h, cpu_if_regs.h and gaudi2_reg_map.h.
 
 /// `PSOC_GLOBAL_CONF_SCRATCHPAD_0`; a word each.
 const SCRATCHPAD: u32 = 0x4c4_b100;
@@ -65,7 +65,8 @@ pub const EQ_BASE_HI: u32 = 0x4cc_1224;
 pub const EQ_LENGTH: u32 = 0x4cc_1228;
 /// `CPU_IF_EQ_RD_OFFS`.
 pub const EQ_RD_OFFS: u32 = 0x4cc_122c;
-/// `CPU_IF_QUEUE_INIT`: 1 of the driver's when the queues are set, 2 of the firmware's when it has taken them.
+/// `CPU_IF_QUEUE_INIT`: 1 of the driver's when the queues are set, 2 of the firmware's when it has
+/// taken them.
 pub const QUEUE_INIT: u32 = 0x4cc_1230;
 /// The driver's word there (habanalabs.h `PQ_INIT_STATUS_READY_FOR_CP`).
 pub const QUEUES_SET: u32 = 1;
@@ -148,7 +149,8 @@ pub mod status {
 
 /// `HL_COMMS_DESC_MAGIC`, which begins a descriptor.
 pub const DESC_MAGIC: u32 = 0x4843_444d;
-/// `HL_COMMS_MSG_MAGIC_VALUE`, which begins a message of the driver's, with its version in the lowest byte.
+/// `HL_COMMS_MSG_MAGIC_VALUE`, which begins a message of the driver's, with its version in the
+/// lowest byte.
 pub const MSG_MAGIC: u32 = 0x4843_4d00;
 /// `HL_COMMS_DESC_VER`.
 pub const DESC_VERSION: u8 = 3;
@@ -159,7 +161,8 @@ pub const DESC_BODY: usize = 1264;
 /// Bytes of a version in it (`VERSION_MAX_LEN`).
 pub const VERSION: usize = 128;
 
-/// Words of `struct cpu_dyn_regs`, with which the firmware reports where its registers are; 0 is a register that the driver does not use.
+/// Words of `struct cpu_dyn_regs`, with which the firmware reports where its registers are; 0 is a
+/// register that the driver does not use.
 pub const DYNAMIC_REGISTERS: [u32; 58] = {
     let mut all = [0; 58];
     let known = [
@@ -226,7 +229,8 @@ pub mod packet {
     pub const RC_SHIFT: u32 = 12;
     /// `cpucp_packet_rc_invalid`: the firmware does not do that.
     pub const RC_INVALID: u32 = 1;
-    /// What a fence holds where [`PKT_PI_ACK_EN`](super::sts0::PKT_PI_ACK_EN) is not set (`CPUCP_PACKET_FENCE_VAL`).
+    /// What a fence holds where [`PKT_PI_ACK_EN`](super::sts0::PKT_PI_ACK_EN) is not set
+    /// (`CPUCP_PACKET_FENCE_VAL`).
     pub const FENCE_VALUE: u32 = 0xfe8c_e7a5;
 
     /// The operation of a control word.

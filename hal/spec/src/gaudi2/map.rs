@@ -12,7 +12,8 @@ const GIB: u64 = 1 << 30;
 pub const VENDOR: u16 = 0x1da3;
 /// PCI device (driver habanalabs_drv.c `PCI_IDS_GAUDI2`).
 pub const DEVICE: u16 = 0x1020;
-/// PCI revisions of Gaudi2, 2B, 2C and 2D (driver habanalabs_drv.c `get_asic_type`); others are refused.
+/// PCI revisions of Gaudi2, 2B, 2C and 2D (driver habanalabs_drv.c `get_asic_type`); others are
+/// refused.
 pub const REVISIONS: Range<u8> = 1..5;
 /// The card's name before firmware reports another (driver gaudi2P.h `GAUDI2_DEFAULT_CARD_NAME`).
 pub const CARD_NAME: &str = "HL225";
@@ -23,20 +24,25 @@ pub const CFG_BASE: DevicePa = DevicePa(0x1000_007f_f800_0000);
 pub const CFG_SIZE: u64 = 0x800_0000;
 /// Start of the SRAM (gaudi2.h `SRAM_BASE_ADDR`).
 pub const SRAM_BASE: DevicePa = DevicePa(0x1000_ffff_fd00_0000);
-/// Bytes in the SRAM, all of them the user's (gaudi2.h `SRAM_SIZE`, gaudi2P.h `SRAM_USER_BASE_OFFSET` 0).
+/// Bytes in the SRAM, all of them the user's (gaudi2.h `SRAM_SIZE`, gaudi2P.h
+/// `SRAM_USER_BASE_OFFSET` 0).
 pub const SRAM_SIZE: u64 = 48 * MIB;
 /// Start of the HBM (gaudi2.h `DRAM_PHYS_BASE`).
 pub const DRAM_PHYS_BASE: DevicePa = DevicePa(0x1001_0000_0000_0000);
-/// Bytes of HBM with all six stacks working, 16 GiB each (driver gaudi2.c:2692 `num_functional_hbms * SZ_16G`).
+/// Bytes of HBM with all six stacks working, 16 GiB each (driver gaudi2.c:2692 `num_functional_hbms
+/// * SZ_16G`).
 pub const DRAM_SIZE: u64 = 96 * GIB;
-/// Bytes in a page of device memory: six stacks × 8 MiB, ×16 round a TLB defect (driver gaudi2.c:2689).
+/// Bytes in a page of device memory: six stacks × 8 MiB, ×16 round a TLB defect (driver
+/// gaudi2.c:2689).
 pub const DRAM_PAGE: u64 = 768 * MIB;
-/// Bytes at the start of HBM for firmware, page tables and queues: one page (driver gaudi2.c:2697 `dram_user_base_address`).
+/// Bytes at the start of HBM for firmware, page tables and queues: one page (driver gaudi2.c:2697
+/// `dram_user_base_address`).
 pub const DRAM_RESERVED: u64 = DRAM_PAGE;
 /// Device addresses of device memory end before this (driver gaudi2P.h `VA_HBM_SPACE_END`).
 pub const VA_HBM_SPACE_END: DeviceVa = DeviceVa(0x1002_0000_0000_0000);
-/// Where a user's device memory is mapped: after the physical range rounded up to pages; shortened so that scrambled addresses,
-/// which take 1 GiB for each 768 MiB, stay in the space (driver gaudi2.c:2717).
+/// Where a user's device memory is mapped: after the physical range rounded up to pages; shortened
+/// so that scrambled addresses, which take 1 GiB for each 768 MiB, stay in the space (driver
+/// gaudi2.c:2717).
 pub const DRAM_VA: VaRange = {
     let start = DRAM_PHYS_BASE.0 + DRAM_PAGE * DRAM_SIZE.div_ceil(DRAM_PAGE);
     VaRange {
@@ -45,13 +51,15 @@ pub const DRAM_VA: VaRange = {
         page: GIB,
     }
 };
-/// Where host memory is mapped in 4 KiB pages (driver gaudi2P.h `VA_HOST_SPACE_PAGE_START`, `_END`).
+/// Where host memory is mapped in 4 KiB pages (driver gaudi2P.h `VA_HOST_SPACE_PAGE_START`,
+/// `_END`).
 pub const HOST_VA: VaRange = VaRange {
     start: DeviceVa(0xfff0_0000_0000_0000),
     end: DeviceVa(0xfff0_8000_0000_0000),
     page: 4096,
 };
-/// Where host memory is mapped in 2 MiB pages (driver gaudi2P.h `VA_HOST_SPACE_HPAGE_START`, `_END`).
+/// Where host memory is mapped in 2 MiB pages (driver gaudi2P.h `VA_HOST_SPACE_HPAGE_START`,
+/// `_END`).
 pub const HOST_HUGE_VA: VaRange = VaRange {
     start: DeviceVa(0xfff0_8000_0000_0000),
     end: DeviceVa(0xfff1_0000_0000_0000),
@@ -60,16 +68,17 @@ pub const HOST_HUGE_VA: VaRange = VaRange {
 /// Device memory addresses that an allocation hint may not take: ARC code lies there (gaudi2.h
 /// `RESERVED_VA_RANGE_FOR_ARC_ON_HBM_START`, `_END`; the header's end is the last byte).
 pub const DRAM_VA_RESERVED: Range<u64> = 0x1001_5000_0000_0000..0x1001_7000_0000_0000;
-/// Host addresses that a hint may not take: doorbell page and ARC (gaudi2.h `RESERVED_VA_FOR_VIRTUAL_MSIX_DOORBELL_START`,
-/// `RESERVED_VA_RANGE_FOR_ARC_ON_HOST_END`).
+/// Host addresses that a hint may not take: doorbell page and ARC (gaudi2.h
+/// `RESERVED_VA_FOR_VIRTUAL_MSIX_DOORBELL_START`, `RESERVED_VA_RANGE_FOR_ARC_ON_HOST_END`).
 pub const HOST_VA_RESERVED: Range<u64> = 0xfff0_77ff_ffff_0000..0xfff0_8000_0000_0000;
 /// The same in huge pages (gaudi2.h `RESERVED_VA_RANGE_FOR_ARC_ON_HOST_HPAGE_START`, `_END`).
 pub const HOST_HUGE_VA_RESERVED: Range<u64> = 0xfff0_f800_0000_0000..0xfff1_0000_0000_0000;
 
-/// Where a user context sees the interrupt doorbell: a 32-bit write of a vector number raises that vector (gaudi2.h
-/// `RESERVED_VA_FOR_VIRTUAL_MSIX_DOORBELL_START`).
+/// Where a user context sees the interrupt doorbell: a 32-bit write of a vector number raises that
+/// vector (gaudi2.h `RESERVED_VA_FOR_VIRTUAL_MSIX_DOORBELL_START`).
 pub const DOORBELL_VA: DeviceVa = DeviceVa(0xfff0_77ff_ffff_0000);
-/// Bytes that answer as the doorbell (the driver maps one page there, gaudi2.c `map_virtual_msix_doorbell_memory`).
+/// Bytes that answer as the doorbell (the driver maps one page there, gaudi2.c
+/// `map_virtual_msix_doorbell_memory`).
 pub const DOORBELL_SIZE: u64 = 4096;
 
 /// Configuration offset of the MSI-X block (gaudi2_blocks_linux_driver.h `mmPCIE_MSIX_BASE`). A

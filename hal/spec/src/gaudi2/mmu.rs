@@ -1,12 +1,15 @@
-//! The MMUs: their registers, the shape of their page tables, and how device addresses are scrambled.
+//! The MMUs: their registers, the shape of their page tables, and how device addresses are
+//! scrambled.
 //!
-//! One MMU stands before PCI (PMMU, page tables in host memory), sixteen before the HBM (HMMU, tables in the HBM itself). A context has
-//! a number (ASID) and in each MMU a first table of its own.
+//! One MMU stands before PCI (PMMU, page tables in host memory), sixteen before the HBM (HMMU,
+//! tables in the HBM itself). A context has a number (ASID) and in each MMU a first table of its
+//! own.
 
 use super::map::{DCORE_STRIDE, DRAM_PHYS_BASE, HOST_HUGE_VA, HOST_VA, VA_HBM_SPACE_END};
 use crate::addr::DeviceVa;
 
-/// Configuration offset of the PMMU's `STLB` block (gaudi2_blocks_linux_driver.h `mmPMMU_HBW_STLB_BASE`).
+/// Configuration offset of the PMMU's `STLB` block (gaudi2_blocks_linux_driver.h
+/// `mmPMMU_HBW_STLB_BASE`).
 pub const PMMU_STLB: u32 = 0x4d0_1000;
 /// … and of the first HMMU's (`mmDCORE0_HMMU0_STLB_BASE`).
 pub const HMMU_STLB: u32 = 0x408_1000;
@@ -14,7 +17,8 @@ pub const HMMU_STLB: u32 = 0x408_1000;
 pub const HMMUS: u32 = 4;
 const HMMU_STRIDE: u32 = 0x1_0000;
 
-/// `STLB_BUSY`: a write with [`BUSY`] takes the three words below as a context's first table, and reads so while that lasts.
+/// `STLB_BUSY`: a write with [`BUSY`] takes the three words below as a context's first table, and
+/// reads so while that lasts.
 pub const STLB_BUSY: u32 = 0x0;
 /// The bit of it (driver gaudi2.c `gaudi2_mmu_update_asid_hop0_addr`).
 pub const BUSY: u32 = 1 << 31;
@@ -37,7 +41,8 @@ pub const STLB_RANGE_CACHE_INVALIDATION: u32 = 0x8c;
 
 /// From an MMU's `STLB` block back to its `MMU` block, which reports faults.
 pub const MMU_BEFORE_STLB: u32 = 0x1000;
-/// `MMU_SPI_SEI_CAUSE`: bit 0 is a page fault (dcore0_hmmu0_mmu_regs.h; driver gaudi2.c `gaudi2_mmu_spi_sei`).
+/// `MMU_SPI_SEI_CAUSE`: bit 0 is a page fault (dcore0_hmmu0_mmu_regs.h; driver gaudi2.c
+/// `gaudi2_mmu_spi_sei`).
 pub const SPI_SEI_CAUSE: u32 = 0x30;
 /// `MMU_PAGE_ERROR_CAPTURE`: bits 63..32 of the address that had no mapping.
 pub const PAGE_ERROR_VA_63_32: u32 = 0x34;
@@ -59,8 +64,8 @@ pub const PRESENT: u64 = 1;
 pub const LAST: u64 = 1 << 11;
 /// The address in it (mmu_general.h `HOP_PHYS_ADDR_MASK`).
 pub const ADDRESS: u64 = !0xfff;
-/// The lowest bit of the address that selects an entry, for each table of the PMMU in turn (mmu_v2_0.h, hop 4 for 2 MiB and hop 5 for
-/// 4 KiB pages).
+/// The lowest bit of the address that selects an entry, for each table of the PMMU in turn
+/// (mmu_v2_0.h, hop 4 for 2 MiB and hop 5 for 4 KiB pages).
 pub const PMMU_SHIFTS: [u32; 6] = [57, 48, 39, 30, 21, 12];
 /// … of an HMMU (driver gaudi2.c `gaudi2_set_fixed_properties`: four hops, 1 GiB pages).
 pub const HMMU_SHIFTS: [u32; 4] = [57, 48, 39, 30];
@@ -100,7 +105,8 @@ pub struct Stacks(u64);
 impl Stacks {
     /// All six.
     pub const ALL: Self = Self(6);
-    /// One was switched off for its defects; the driver takes no second (gaudi2P.h `MAX_FAULTY_HBMS`).
+    /// One was switched off for its defects; the driver takes no second (gaudi2P.h
+    /// `MAX_FAULTY_HBMS`).
     pub const BINNED: Self = Self(5);
 
     /// Those that have so many bytes in all; `None` where no card has.
@@ -119,18 +125,20 @@ impl Stacks {
         self.0 * 16 * 1024 * MIB
     }
 
-    /// Bytes of a page of device memory (driver gaudi2.c:2691: 8 MiB of each stack, ×16 round a TLB defect).
+    /// Bytes of a page of device memory (driver gaudi2.c:2691: 8 MiB of each stack, ×16 round a TLB
+    /// defect).
     pub const fn page(self) -> u64 {
         self.0 * 8 * MIB * 16
     }
 
-    /// Bytes that lie in a row behind the scrambler: 8 MiB of each stack (driver gaudi2.c:11521 `gaudi2_mmu_scramble_addr`).
+    /// Bytes that lie in a row behind the scrambler: 8 MiB of each stack (driver gaudi2.c:11521
+    /// `gaudi2_mmu_scramble_addr`).
     pub const fn stripe(self) -> u64 {
         self.0 * 8 * MIB
     }
 
-    /// The MMU that translates an address; `None` where no MMU does. Device memory is mapped after the physical range, rounded up to pages
-    /// (driver gaudi2.c:2722).
+    /// The MMU that translates an address; `None` where no MMU does. Device memory is mapped after
+    /// the physical range, rounded up to pages (driver gaudi2.c:2722).
     pub fn mmu(self, va: DeviceVa) -> Option<Mmu> {
         let first = DRAM_PHYS_BASE.get() + self.size().next_multiple_of(self.page());
         if va >= HOST_VA.start && va < HOST_HUGE_VA.end {
@@ -142,8 +150,8 @@ impl Stacks {
         }
     }
 
-    /// The address that HMMU tables know: each stripe takes a place of 64 MiB, so that tables count in powers of two (driver gaudi2.c:11521
-    /// `gaudi2_mmu_scramble_addr`).
+    /// The address that HMMU tables know: each stripe takes a place of 64 MiB, so that tables count
+    /// in powers of two (driver gaudi2.c:11521 `gaudi2_mmu_scramble_addr`).
     pub const fn scramble(self, address: u64) -> u64 {
         let low = address & LOW;
         address & !LOW | (low / self.stripe()) << SLOT_BITS | (low % self.stripe())

@@ -1,7 +1,8 @@
-//! A queue manager's registers, as offsets from its own start ([`QueueRow::qman`](crate::QueueRow::qman)).
+//! A queue manager's registers, as offsets from its own start
+//! ([`QueueRow::qman`](crate::QueueRow::qman)).
 //!
-//! A queue manager has four submission streams, a command processor for each, and a fifth for what CP_DMA and the ARC bring. Registers "per processor" are
-//! five words in a row (pdma0_qm_regs.h).
+//! A queue manager has four submission streams, a command processor for each, and a fifth for what
+//! CP_DMA and the ARC bring. Registers "per processor" are five words in a row (pdma0_qm_regs.h).
 
 use bitfield_struct::bitfield;
 
@@ -23,7 +24,8 @@ pub const MSG_BASE_LO: u32 = 0x1f0;
 pub const MSG_BASE_STRIDE: u32 = 0x28;
 /// From a base's low words to its high words.
 pub const MSG_BASE_HI: u32 = 0x14;
-/// `CP_FENCE0_RDATA_0`: a write adds bits 3..0 to the counter (pdma0_qm_masks.h `CP_FENCE0_RDATA_INC_VAL_MASK`).
+/// `CP_FENCE0_RDATA_0`: a write adds bits 3..0 to the counter (pdma0_qm_masks.h
+/// `CP_FENCE0_RDATA_INC_VAL_MASK`).
 pub const FENCE_RDATA: u32 = 0x290;
 /// `CP_FENCE0_CNT_0`: the counter, 14 bits (pdma0_qm_masks.h `CP_FENCE0_CNT_VAL_MASK`).
 pub const FENCE_CNT: u32 = 0x2e0;
@@ -37,8 +39,8 @@ pub const FENCE_MAX: u32 = 0x3fff;
 pub const PRED: u32 = 0x3a4;
 /// `CP_PRED_UPEN_0`: which of them LOAD_AND_EXE may change.
 pub const PRED_UPEN: u32 = 0x3b8;
-/// What `CP_PRED_UPEN` holds after a reset: all but predicate 0, which LOAD_AND_EXE does not change (hl-thunk test_cs_load_predicates;
-/// that the register is what keeps it is `source: inferred`).
+/// What `CP_PRED_UPEN` holds after a reset: all but predicate 0, which LOAD_AND_EXE does not change
+/// (hl-thunk test_cs_load_predicates; that the register is what keeps it is `source: inferred`).
 pub const PRED_UPEN_RESET: u32 = !1;
 /// `ARB_CFG_0`: the arbiter's mode ([`ArbCfg`]).
 pub const ARB_CFG: u32 = 0x4a4;
@@ -46,13 +48,13 @@ pub const ARB_CFG: u32 = 0x4a4;
 pub const ARB_WRR_WEIGHT: u32 = 0x4ac;
 /// `ARB_MST_QUIET_PER`: cycles between grants.
 pub const ARB_MST_QUIET_PER: u32 = 0x718;
-/// `QMAN_WR64_BASE_ADDR0`: sixteen 64-bit bases of WREG_64 packets, two words each (gaudi2_blocks_linux_driver.h
-/// `mmPDMA0_QM_QMAN_WR64_BASE_ADDR0_BASE`).
+/// `QMAN_WR64_BASE_ADDR0`: sixteen 64-bit bases of WREG_64 packets, two words each
+/// (gaudi2_blocks_linux_driver.h `mmPDMA0_QM_QMAN_WR64_BASE_ADDR0_BASE`).
 pub const WR64_BASE: u32 = 0x900;
 /// How many there are.
 pub const WR64_BASES: u32 = 16;
-/// Registers that WREG packets reach: the 64 KiB in which queue manager and engine lie (vendor graph compiler, gaudi2
-/// `QMAN_BLOCK_BASE` 0xa000, `DMA_BLOCK_BASE` 0xb000).
+/// Registers that WREG packets reach: the 64 KiB in which queue manager and engine lie (vendor
+/// graph compiler, gaudi2 `QMAN_BLOCK_BASE` 0xa000, `DMA_BLOCK_BASE` 0xb000).
 pub const WREG_WINDOW: u32 = 0x1_0000;
 /// The DMA core's registers lie this far after its queue manager's (`mmPDMA0_CORE_BASE`).
 pub const DMA_CORE: u32 = 0x1000;
@@ -62,7 +64,8 @@ pub const WR_COMP_ADDR_HI: u32 = 0x8bc;
 pub const WR_COMP_ADDR_LO: u32 = 0x8c0;
 /// `CORE_CTX_WR_COMP_WDATA`.
 pub const WR_COMP_WDATA: u32 = 0x8c4;
-/// `CORE_CTX_SRC_BASE_LO`: where a transfer that `COMMIT` starts reads, or the pattern that it fills with.
+/// `CORE_CTX_SRC_BASE_LO`: where a transfer that `COMMIT` starts reads, or the pattern that it
+/// fills with.
 pub const SRC_BASE_LO: u32 = 0x8d8;
 /// `CORE_CTX_SRC_BASE_HI`.
 pub const SRC_BASE_HI: u32 = 0x8dc;
@@ -72,12 +75,14 @@ pub const DST_BASE_LO: u32 = 0x8e0;
 pub const DST_BASE_HI: u32 = 0x8e4;
 /// `CORE_CTX_DST_TSIZE_0`: its bytes.
 pub const DST_TSIZE_0: u32 = 0x8e8;
-/// `CORE_CTX_COMMIT`: starts a transfer; the flags of [`LinDmaCtl`](super::packet::LinDmaCtl) and [`COMMIT_LINEAR`].
+/// `CORE_CTX_COMMIT`: starts a transfer; the flags of [`LinDmaCtl`](super::packet::LinDmaCtl) and
+/// [`COMMIT_LINEAR`].
 pub const COMMIT: u32 = 0x8ec;
 /// The transfer has one dimension (arc_farm_kdma_ctx_masks.h `CTX_COMMIT_LIN`).
 pub const COMMIT_LINEAR: u32 = 1 << 31;
 
-/// `GLBL_CFG0`: bit n enables the fetcher of stream n (pdma0_qm_masks.h `GLBL_CFG0_PQF_EN`), 0 to 3.
+/// `GLBL_CFG0`: bit n enables the fetcher of stream n (pdma0_qm_masks.h `GLBL_CFG0_PQF_EN`), 0 to
+/// 3.
 pub const GLBL_CFG0: u32 = 0x0;
 /// `GLBL_STS0`: fetchers of rings, fetchers of buffers and processors that are idle ([`IDLE`]).
 pub const GLBL_STS0: u32 = 0x1c;
@@ -89,7 +94,8 @@ pub const CP_IDLE_SHIFT: u32 = 9;
 pub const GLBL_STS1: (u32, u32) = (0x20, 1);
 /// `CGM_STS`, and what it reads of an idle queue manager (`CGM_IDLE_MASK`).
 pub const CGM_STS: (u32, u32) = (0xd84, 0x100);
-/// `GLBL_ERR_STS_0`: what stopped a processor; a word a processor (driver gaudi2.c `gaudi2_qman_error_cause`).
+/// `GLBL_ERR_STS_0`: what stopped a processor; a word a processor (driver gaudi2.c
+/// `gaudi2_qman_error_cause`).
 pub const GLBL_ERR_STS: u32 = 0x24;
 /// The processor met an opcode that it does not know.
 pub const ERR_UNDEFINED: u32 = 1 << 3;
@@ -97,7 +103,8 @@ pub const ERR_UNDEFINED: u32 = 1 << 3;
 pub const ERR_STOP: u32 = 1 << 4;
 /// A register that it wrote with WREG is none.
 pub const ERR_WREG: u32 = 1 << 6;
-/// `CQ_TSIZE_STS_0`: bytes of the buffer that a processor runs; a word a processor (pdma0_qm_regs.h).
+/// `CQ_TSIZE_STS_0`: bytes of the buffer that a processor runs; a word a processor
+/// (pdma0_qm_regs.h).
 pub const CQ_TSIZE_STS: u32 = 0x1a0;
 /// `CQ_PTR_LO_STS_0`: where it lies.
 pub const CQ_PTR_LO_STS: u32 = 0x1b4;
@@ -117,14 +124,15 @@ pub const PQ_CI: u32 = 0x90;
 pub const PQ_ENTRY: u64 = 16;
 /// `PQC_LBW_WDATA_0`: what is written when an entry is done.
 pub const PQC_LBW_WDATA: u32 = 0x45c;
-/// `PQC_LBW_BASE_LO_0`: where to, less the words that the entry's control word counts in bits 27..16 (driver habanalabs.h
-/// `BD_CTL_COMP_OFFSET_MASK`).
+/// `PQC_LBW_BASE_LO_0`: where to, less the words that the entry's control word counts in bits
+/// 27..16 (driver habanalabs.h `BD_CTL_COMP_OFFSET_MASK`).
 pub const PQC_LBW_BASE_LO: u32 = 0x46c;
 /// `PQC_LBW_BASE_HI_0`.
 pub const PQC_LBW_BASE_HI: u32 = 0x47c;
 /// `PQC_CFG`: bit 0 enables that write.
 pub const PQC_CFG: u32 = 0x48c;
-/// `AXUSER_NONSECURED_HB_ASID`: the context in which a queue manager reads and writes, bits 9..0; `MMU_BP` is the next word.
+/// `AXUSER_NONSECURED_HB_ASID`: the context in which a queue manager reads and writes, bits 9..0;
+/// `MMU_BP` is the next word.
 pub const AXUSER: u32 = 0xb80;
 /// The same of the DMA core behind it (`CORE_CTX_AXUSER_HB_ASID`).
 pub const CORE_AXUSER: u32 = DMA_CORE + 0x800;
@@ -132,14 +140,16 @@ pub const CORE_AXUSER: u32 = DMA_CORE + 0x800;
 pub const AXUSER_MMU_BP: u32 = 4;
 /// What bypasses it for reads and writes.
 pub const MMU_BYPASS: u32 = 0x11;
-/// The kernel's own DMA engine, which no queue manager feeds (`mmARC_FARM_KDMA_BASE`); its registers are a DMA core's.
+/// The kernel's own DMA engine, which no queue manager feeds (`mmARC_FARM_KDMA_BASE`); its
+/// registers are a DMA core's.
 pub const KDMA: u32 = 0x4e8_b000;
 
 /// A word written to `ARB_CFG_0` (pdma0_qm_masks.h `ARB_CFG_0_*`).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct ArbCfg {
-    /// Streams take turns by weight, instead of by the priority in their ARB_POINT (hl-thunk gaudi2_add_arb_en_pkt).
+    /// Streams take turns by weight, instead of by the priority in their ARB_POINT (hl-thunk
+    /// gaudi2_add_arb_en_pkt).
     pub by_weight: bool,
     #[bits(3)]
     __: u8,
@@ -162,8 +172,8 @@ fn word_of(qman: u32, table: u32, cp: u32) -> Option<DeviceVa> {
         .map(|address| DeviceVa(address.get()))
 }
 
-/// Where a monitor writes to release fence `fence` of the lower command processor of a queue's queue manager (hl-thunk
-/// gaudi2_get_fence_addr). `None` where there is no such fence.
+/// Where a monitor writes to release fence `fence` of the lower command processor of a queue's
+/// queue manager (hl-thunk gaudi2_get_fence_addr). `None` where there is no such fence.
 pub fn lower_fence_address(queue: &QueueRow, fence: u32) -> Option<DeviceVa> {
     if fence >= FENCES || queue.qman == 0 {
         return None;
@@ -179,7 +189,8 @@ pub fn address(queue: &QueueRow, register: u32) -> Option<DeviceVa> {
     word_of(queue.qman, register, 0)
 }
 
-/// Where a monitor writes to release fence `fence` of a queue's stream (driver gaudi2.c:11446). `None` where there is no such fence.
+/// Where a monitor writes to release fence `fence` of a queue's stream (driver gaudi2.c:11446).
+/// `None` where there is no such fence.
 pub fn fence_address(queue: &QueueRow, fence: u32) -> Option<DeviceVa> {
     if fence >= FENCES || queue.qman == 0 {
         return None;

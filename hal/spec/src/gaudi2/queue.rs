@@ -1,8 +1,9 @@
 //! Gaudi2's queues: 65 queue managers of four streams each, and the management processor's queue.
 //!
-//! Numbers: uapi `enum gaudi2_queue_id`. All but the last are `QUEUE_TYPE_HW` and take user command buffers only (driver
-//! gaudi2.c:2773). A user may submit to PDMA_0_0, PDMA_0_1 and PDMA_1_0 of the PCI engines (driver gaudi2.c:6875; the other four
-//! streams belong to the ARC), and to every stream of an enabled EDMA, MME, TPC or rotator. NIC queues open only with the NIC driver.
+//! Numbers: uapi `enum gaudi2_queue_id`. All but the last are `QUEUE_TYPE_HW` and take user command
+//! buffers only (driver gaudi2.c:2773). A user may submit to PDMA_0_0, PDMA_0_1 and PDMA_1_0 of the
+//! PCI engines (driver gaudi2.c:6875; the other four streams belong to the ARC), and to every
+//! stream of an enabled EDMA, MME, TPC or rotator. NIC queues open only with the NIC driver.
 
 use crate::asic::{QueueEngine, QueueId, QueueRow, QueueType};
 
@@ -21,7 +22,8 @@ pub const STREAMS: u32 = 4;
 /// Internal DMA engines, two a die core (gaudi2.h `NUM_OF_EDMA_PER_DCORE`).
 pub const EDMAS: u8 = 8;
 
-/// A stream of an internal DMA engine (`GAUDI2_QUEUE_ID_DCOREx_EDMA_y_z`), or `None` where there is none.
+/// A stream of an internal DMA engine (`GAUDI2_QUEUE_ID_DCOREx_EDMA_y_z`), or `None` where there is
+/// none.
 pub const fn edma(instance: u8, stream: u8) -> Option<QueueId> {
     if instance >= EDMAS || stream as u32 >= STREAMS {
         return None;
@@ -67,7 +69,8 @@ const DCORES: [Dcore; 4] = [
 const NIC: u32 = 156;
 const ROTATOR: u32 = 252;
 
-// Queue managers' registers (gaudi2_blocks_linux_driver.h `mm*_QM_BASE`), the same in each die core at a distance of `DCORE_STRIDE`.
+// Queue managers' registers (gaudi2_blocks_linux_driver.h `mm*_QM_BASE`), the same in each die core
+// at a distance of `DCORE_STRIDE`.
 const QM_PDMA: u32 = 0x4c8_a000;
 const QM_EDMA: u32 = 0x41c_a000;
 const QM_MME: u32 = 0x40c_a000;
@@ -100,7 +103,8 @@ pub fn row(id: QueueId) -> Option<QueueRow> {
                 (QueueEngine::Mme, d, at(dcore.mme).1, QM_MME + shift)
             } else {
                 let (n, stream) = at(dcore.tpc);
-                // The seventh TPC of die core 0 counts last (driver gaudi2P.h `TPC_ID_DCORE0_TPC6`).
+                // The seventh TPC of die core 0 counts last (driver gaudi2P.h
+                // `TPC_ID_DCORE0_TPC6`).
                 let instance = if n == 6 { 24 } else { d * 6 + n };
                 (QueueEngine::Tpc, instance, stream, QM_TPC + n * QM_STEP + shift)
             }
@@ -147,7 +151,8 @@ mod tests {
 
     #[test]
     fn rows_agree_with_the_headers() {
-        // (queue, engine, instance, stream, user, queue manager) from the uapi enum and gaudi2_blocks_linux_driver.h.
+        // (queue, engine, instance, stream, user, queue manager) from the uapi enum and
+        // gaudi2_blocks_linux_driver.h.
         let known = [
             (0, Pdma, 0, 0, true, 0x4c8_a000),
             (2, Pdma, 0, 2, false, 0x4c8_a000),

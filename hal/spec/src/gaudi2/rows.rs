@@ -1,14 +1,15 @@
 //! Blocks of registers by name: which of them an offset in the configuration space lies in.
 //!
-//! Names, places and headers are those of gaudi2_blocks_linux_driver.h; a `#` in a name stands for a number. The rows are those blocks
-//! that the driver reads or writes.
+//! Names, places and headers are those of gaudi2_blocks_linux_driver.h; a `#` in a name stands for
+//! a number. The rows are those blocks that the driver reads or writes.
 
 use core::fmt;
 
 /// Blocks of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The header's name without `mm` and `_BASE`; each `#` is the number in one of `copies`, in their order.
+    /// The header's name without `mm` and `_BASE`; each `#` is the number in one of `copies`, in
+    /// their order.
     pub name: &'static str,
     /// Where the first lies in the configuration space.
     pub base: u32,
@@ -23,7 +24,8 @@ pub struct Row {
 /// Numbers of a block among its kind.
 pub const DEPTH: usize = 3;
 
-/// A register: its block, which of that kind, and the offset in it. Shown as the headers would name it, `DCORE1_TPC3_QM+0x80`.
+/// A register: its block, which of that kind, and the offset in it. Shown as the headers would name
+/// it, `DCORE1_TPC3_QM+0x80`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The kind.
@@ -115,7 +117,8 @@ mod tests {
     #[test]
     fn no_two_blocks_share_a_register() {
         for page in (0..CFG_SIZE as u32).step_by(0x1000) {
-            // Rows begin and end at whole words; a page's ends and middle find every overlap of whole pages.
+            // Rows begin and end at whole words; a page's ends and middle find every overlap of
+            // whole pages.
             for register in [page, page + 0x7fc, page + 0xffc] {
                 let mut places = ROWS.iter().filter_map(|row| row.place(register));
                 if let (Some(one), Some(other)) = (places.next(), places.next()) {

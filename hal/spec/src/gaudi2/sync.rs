@@ -1,7 +1,9 @@
-//! The sync manager: sync objects (counters), monitors that watch them, completion queues; and the words written to them.
+//! The sync manager: sync objects (counters), monitors that watch them, completion queues; and the
+//! words written to them.
 //!
-//! One a die core, `OBJS` at configuration offset 0x4100000 and `GLBL` at 0x411e000, die cores 0x200000 apart
-//! (dcore0_sync_mngr_objs_regs.h, dcore0_sync_mngr_glbl_regs.h). Monitors see the sync objects of their own die core only.
+//! One a die core, `OBJS` at configuration offset 0x4100000 and `GLBL` at 0x411e000, die cores
+//! 0x200000 apart (dcore0_sync_mngr_objs_regs.h, dcore0_sync_mngr_glbl_regs.h). Monitors see the
+//! sync objects of their own die core only.
 
 use bitfield_struct::bitfield;
 
@@ -20,14 +22,15 @@ pub const CQS: u32 = 64;
 pub const GROUP: u32 = 8;
 /// The highest value of a sync object, 15 bits (`SOB_OBJ_VAL_MASK`).
 pub const SOB_MAX: u32 = 0x7fff;
-/// Sync objects in a row that count as one number in long mode, and monitors that compare with it (hl-thunk
-/// gaudi2_add_write_to_sob_pkt, gaudi2_add_monitor).
+/// Sync objects in a row that count as one number in long mode, and monitors that compare with it
+/// (hl-thunk gaudi2_add_write_to_sob_pkt, gaudi2_add_monitor).
 pub const LONG: u32 = 4;
 /// The highest value in long mode, 60 bits.
 pub const LONG_MAX: u64 = (1 << 60) - 1;
 
-// 64 for submissions, 1 for KDMA, 10 + 10 for decoders (driver gaudi2P.h `enum gaudi2_reserved_sob_id`) = 85; then 2 for each queue
-// with sync streams (`HL_RSVD_SOBS`): the 260 hardware queues less 96 of the NIC (gaudi2.c:2773) = 164.
+// 64 for submissions, 1 for KDMA, 10 + 10 for decoders (driver gaudi2P.h `enum
+// gaudi2_reserved_sob_id`) = 85; then 2 for each queue with sync streams (`HL_RSVD_SOBS`): the 260
+// hardware queues less 96 of the NIC (gaudi2.c:2773) = 164.
 /// The first sync object for users (driver gaudi2.c:2925).
 pub const FIRST_USER_SOB: u32 = 85 + 164 * 2;
 // 64 + 1 + 30 + 30 (`enum gaudi2_reserved_mon_id`), and one a sync-stream queue (`HL_RSVD_MONS`).
@@ -38,11 +41,13 @@ pub const FIRST_USER_CQ: u32 = 2;
 
 /// Configuration offset of die core 0's `OBJS` block.
 pub const OBJS: u32 = 0x410_0000;
-/// Bytes in it up to `SM_SEC_0`, the part that users may map (driver gaudi2P.h `SM_OBJS_BLOCK_SIZE`).
+/// Bytes in it up to `SM_SEC_0`, the part that users may map (driver gaudi2P.h
+/// `SM_OBJS_BLOCK_SIZE`).
 pub const OBJS_SIZE: u32 = 0x1_4000;
 /// `SOB_OBJ_0`, from `OBJS`; a word each, as all below.
 pub const SOB_OBJ: u32 = 0;
-/// `MON_PAY_ADDRL_0`: low half of the address that a monitor writes, or the completion queue's number.
+/// `MON_PAY_ADDRL_0`: low half of the address that a monitor writes, or the completion queue's
+/// number.
 pub const MON_PAY_ADDRL: u32 = 0x8000;
 /// `MON_PAY_ADDRH_0`: high half.
 pub const MON_PAY_ADDRH: u32 = 0xa000;
@@ -59,8 +64,8 @@ pub const MON_STATUS: u32 = 0x1_2000;
 pub const GLBL: u32 = 0x411_e000;
 /// Bytes of it that matter here.
 pub const GLBL_SIZE: u32 = 0x1000;
-/// `SM_SEI_CAUSE`, from `GLBL`: the sync manager's errors ([`SEI_CAUSE`]) and what they concern, until
-/// the driver clears it (driver gaudi2.c `gaudi2_handle_sm_err`).
+/// `SM_SEI_CAUSE`, from `GLBL`: the sync manager's errors ([`SEI_CAUSE`]) and what they concern,
+/// until the driver clears it (driver gaudi2.c `gaudi2_handle_sm_err`).
 pub const SM_SEI_CAUSE: u32 = 0x4;
 /// The errors in it (dcore0_sync_mngr_glbl_masks.h `SM_SEI_CAUSE_CAUSE_MASK`).
 pub const SEI_CAUSE: u32 = 0x7;
@@ -81,24 +86,26 @@ pub const MSTR_IF_AXUSER: u32 = 0x1a80;
 pub const CQ_BASE_L: u32 = 0x50;
 /// `CQ_BASE_ADDR_H_0`.
 pub const CQ_BASE_H: u32 = 0x150;
-/// `CQ_SIZE_LOG2_0`: log2 of its bytes (driver gaudi2.c `gaudi2_init_sm`: `ilog2(HL_CQ_SIZE_IN_BYTES)`).
+/// `CQ_SIZE_LOG2_0`: log2 of its bytes (driver gaudi2.c `gaudi2_init_sm`:
+/// `ilog2(HL_CQ_SIZE_IN_BYTES)`).
 pub const CQ_SIZE_LOG2: u32 = 0x250;
 /// `CQ_PI_0`: entries written.
 pub const CQ_PI: u32 = 0x350;
-/// `LBW_ADDR_L_0`: where a second word goes when an entry was written and the monitor's `lbw_en` is set.
+/// `LBW_ADDR_L_0`: where a second word goes when an entry was written and the monitor's `lbw_en` is
+/// set.
 pub const CQ_LBW_ADDR_L: u32 = 0x550;
 /// `LBW_ADDR_H_0`.
 pub const CQ_LBW_ADDR_H: u32 = 0x650;
 /// `LBW_DATA_0`.
 pub const CQ_LBW_DATA: u32 = 0x750;
-/// `CQ_INC_MODE_0`: bit 0 set makes the queue one 64-bit counter in memory, to which a monitor's data is added (hl-thunk
-/// gaudi2_add_cq_config_pkt).
+/// `CQ_INC_MODE_0`: bit 0 set makes the queue one 64-bit counter in memory, to which a monitor's
+/// data is added (hl-thunk gaudi2_add_cq_config_pkt).
 pub const CQ_INC_MODE: u32 = 0x850;
 
 /// A word written to a sync object (dcore0_sync_mngr_objs_masks.h `SOB_OBJ_*`).
 ///
-/// With `add` clear the object takes bits 14..0; with it set they are added as a 16-bit two's-complement number, bit 15 the sign
-/// (driver gaudi2_masks.h `SOB_OBJ_SIGN_MASK`).
+/// With `add` clear the object takes bits 14..0; with it set they are added as a 16-bit
+/// two's-complement number, bit 15 the sign (driver gaudi2_masks.h `SOB_OBJ_SIGN_MASK`).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct SobUpdate {
@@ -148,7 +155,8 @@ pub enum Compare {
     Equal,
 }
 
-/// A word written to `MON_ARM` (dcore0_sync_mngr_objs_masks.h `MON_ARM_*`); writing it arms the monitor.
+/// A word written to `MON_ARM` (dcore0_sync_mngr_objs_masks.h `MON_ARM_*`); writing it arms the
+/// monitor.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct MonArm {
@@ -164,7 +172,8 @@ pub struct MonArm {
 }
 
 impl MonArm {
-    /// Waits for one sync object. Only the low eight bits of its group fit: [`MonConfig::for_sob`] carries the rest.
+    /// Waits for one sync object. Only the low eight bits of its group fit: [`MonConfig::for_sob`]
+    /// carries the rest.
     pub const fn for_sob(sob: u32, compare: Compare, value: u16) -> Self {
         let mask = !(1u8 << (sob % GROUP));
         Self::from_bits(
@@ -175,8 +184,8 @@ impl MonArm {
         )
     }
 
-    /// Compares a number of long mode with `value`: the words for monitors `n` … `n + 3`, to be written last first. Bits of `value` above
-    /// 60 are cut off.
+    /// Compares a number of long mode with `value`: the words for monitors `n` … `n + 3`, to be
+    /// written last first. Bits of `value` above 60 are cut off.
     pub const fn for_long_sob(sob: u32, compare: Compare, value: u64) -> [Self; LONG as usize] {
         let parts = long_parts(value);
         [
@@ -232,8 +241,8 @@ impl MonConfig {
 
     /// Watches the number of long mode that starts at sync object `sob`, a multiple of 4.
     ///
-    /// A long monitor with one payload may fire twice on the chip (erratum H6-3342, hl-thunk gaudi2_add_monitor): this configures two,
-    /// and the second is the next monitor's.
+    /// A long monitor with one payload may fire twice on the chip (erratum H6-3342, hl-thunk
+    /// gaudi2_add_monitor): this configures two, and the second is the next monitor's.
     pub const fn for_long_sob(sob: u32) -> Self {
         Self::for_sob(sob)
             .with_long(true)
@@ -252,7 +261,8 @@ pub const fn long_parts(value: u64) -> [u16; LONG as usize] {
     ]
 }
 
-/// A register of a die core's `OBJS` block, as engines address it; `None` where die core or index leave the block.
+/// A register of a die core's `OBJS` block, as engines address it; `None` where die core or index
+/// leave the block.
 pub fn objs_address(dcore: u32, register: u32, index: u32) -> Option<DeviceVa> {
     let limit = if register == SOB_OBJ { SOBS } else { MONITORS };
     if dcore >= DCORES || index >= limit || register > MON_STATUS {

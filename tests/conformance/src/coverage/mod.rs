@@ -1,7 +1,9 @@
-//! What of the driver's interface the cases show: every name of the headers and every errno, as a page.
+//! What of the driver's interface the cases show: every name of the headers and every errno, as a
+//! page.
 //!
-//! Nothing here is claimed: the cases run on a mock with every operation observed, and a row's cases must be seen to do what the row
-//! says. A name that the headers gain, an errno that a case meets and no row has, and a row that no case shows any more are problems.
+//! Nothing here is claimed: the cases run on a mock with every operation observed, and a row's
+//! cases must be seen to do what the row says. A name that the headers gain, an errno that a case
+//! meets and no row has, and a row that no case shows any more are problems.
 
 mod unmet;
 

@@ -5,7 +5,8 @@
 pub enum Why {
     /// The kernel has no memory for a small object of its own: no request brings that about.
     KernelMemory,
-    /// The seam hands slices and structs over, so that the driver is never given a wrong address or padding.
+    /// The seam hands slices and structs over, so that the driver is never given a wrong address or
+    /// padding.
     Typed,
     /// A signal came: the mock is no kernel, and the kernel backend asks again.
     Signal,

@@ -1,4 +1,5 @@
-//! `gaudi demo`: a file travels from host to device A, through dma-bufs and NICs to device B in another process, and to its host.
+//! `gaudi demo`: a file travels from host to device A, through dma-bufs and NICs to device B in
+//! another process, and to its host.
 
 mod node;
 mod node_a;
@@ -31,7 +32,8 @@ use source::Source;
 pub(crate) use node::hex;
 pub(crate) use source::Noise;
 
-/// Bytes of a chunk: large enough that a chunk's cost is its bytes, small enough that two of them are little memory.
+/// Bytes of a chunk: large enough that a chunk's cost is its bytes, small enough that two of them
+/// are little memory.
 const CHUNK: u64 = 8 << 20;
 /// Chunks on the way at a time: one is sent while the one before is checked.
 const SLOTS: u32 = 2;
@@ -132,7 +134,8 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     let time_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let verified = sent.wrong.is_none() && sent.node_a.sha256 == sent.node_b.sha256;
     let mut stages = sent.node_a.stages.clone();
-    // The NIC's stage is one thing done by two: A's clock is the one that has its start and its end.
+    // The NIC's stage is one thing done by two: A's clock is the one that has its start and its
+    // end.
     stages.extend(
         sent.node_b
             .stages
@@ -173,7 +176,8 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     Err(Judged(error).into())
 }
 
-/// The devices of the nodes: two mocks, or what `-d` names. The environment does not choose here: the demo works on any machine.
+/// The devices of the nodes: two mocks, or what `-d` names. The environment does not choose here:
+/// the demo works on any machine.
 fn specs(common: &Common, demo: &Demo) -> Result<(DeviceSpec, DeviceSpec)> {
     Ok(match common.devices.as_slice() {
         [] => (DeviceSpec::mock(), DeviceSpec::mock()),
@@ -198,8 +202,8 @@ fn specs(common: &Common, demo: &Demo) -> Result<(DeviceSpec, DeviceSpec)> {
     })
 }
 
-/// Refuses to write results to the file that is sent, and to write two things to one. The file itself may be saved over itself: it takes its
-/// name when it is whole.
+/// Refuses to write results to the file that is sent, and to write two things to one. The file
+/// itself may be saved over itself: it takes its name when it is whole.
 fn distinct(common: &Common, demo: &Demo) -> Result<()> {
     let named = [
         ("--file", &demo.file),

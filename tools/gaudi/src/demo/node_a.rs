@@ -1,4 +1,5 @@
-//! Node A: reads the file, takes it to device memory, and sends it on; then checks what node B says of it.
+//! Node A: reads the file, takes it to device memory, and sends it on; then checks what node B says
+//! of it.
 
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;

@@ -48,7 +48,8 @@ impl Source {
         })
     }
 
-    /// Whether everything was read: a file that says less than it has, or grew meanwhile, is not sent as the whole.
+    /// Whether everything was read: a file that says less than it has, or grew meanwhile, is not
+    /// sent as the whole.
     pub(crate) fn ended(&mut self) -> Result<()> {
         let more = self.is_file
             && self

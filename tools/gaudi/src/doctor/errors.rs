@@ -1,5 +1,5 @@
-//! The causes of each errno of an export or a registration, and their remedies, from the sources of the kernel and rdma-core: the
-//! errno alone does not identify the cause.
+//! The causes of each errno of an export or a registration, and their remedies, from the sources of
+//! the kernel and rdma-core: the errno alone does not identify the cause.
 
 use serde::Serialize;
 

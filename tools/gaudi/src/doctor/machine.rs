@@ -37,7 +37,8 @@ impl Machine {
         names
     }
 
-    /// Whether this is the machine that the program runs on: only then can it be asked more than its files tell.
+    /// Whether this is the machine that the program runs on: only then can it be asked more than
+    /// its files tell.
     pub(super) fn is_this(&self) -> bool {
         self.root == Path::new("/")
     }
@@ -235,7 +236,8 @@ impl Machine {
         }
     }
 
-    /// Whether `RLIMIT_MEMLOCK` does not hold for this process: `CAP_IPC_LOCK` in the first user namespace (mm/mlock.c:can_do_mlock).
+    /// Whether `RLIMIT_MEMLOCK` does not hold for this process: `CAP_IPC_LOCK` in the first user
+    /// namespace (mm/mlock.c:can_do_mlock).
     pub(super) fn pins_without_limit(&self) -> bool {
         const CAP_IPC_LOCK: u64 = 1 << 14;
         let status = self.read("/proc/self/status").unwrap_or_default();
@@ -441,7 +443,8 @@ impl Machine {
     }
 }
 
-/// Drivers of NICs that register dma-bufs (rdma-core's providers with `reg_dmabuf_mr`, by their kernel modules).
+/// Drivers of NICs that register dma-bufs (rdma-core's providers with `reg_dmabuf_mr`, by their
+/// kernel modules).
 const DMABUF_NICS: [&str; 6] = ["mlx5_core", "efa", "irdma", "bnxt_en", "ionic", "mana"];
 
 /// Major and minor of a kernel's release.
@@ -458,7 +461,8 @@ struct User {
 }
 
 impl User {
-    /// Whether the file's mode lets the user read and write. Lists of access rights (acl(5)) show in the group's bits only.
+    /// Whether the file's mode lets the user read and write. Lists of access rights (acl(5)) show
+    /// in the group's bits only.
     fn may_use(&self, file: &fs::Metadata) -> bool {
         let bits = match self.id {
             None | Some(0) => return true,

@@ -1,7 +1,8 @@
 //! `gaudi doctor`: what prevents a card from working, each line with the command that fixes it.
 //!
-//! It reads `/proc`, `/sys` and `/dev` and opens control nodes; it changes nothing and opens no compute node. With a NIC it tries what a
-//! transfer between that NIC and a card needs, and that opens the compute node ([`pair`]).
+//! It reads `/proc`, `/sys` and `/dev` and opens control nodes; it changes nothing and opens no
+//! compute node. With a NIC it tries what a transfer between that NIC and a card needs, and that
+//! opens the compute node ([`pair`]).
 
 mod errors;
 mod machine;
@@ -24,7 +25,8 @@ use crate::info::chosen;
 use crate::output::{Output, Style};
 use machine::Machine;
 
-/// Pinned memory that a program with one card needs at least: less than this and registrations fail early.
+/// Pinned memory that a program with one card needs at least: less than this and registrations fail
+/// early.
 const MEMLOCK_BYTES: u64 = 1 << 30;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -189,7 +191,8 @@ fn judge(spec: &DeviceSpec, bus: Option<PciAddress>) -> Check {
     }
 }
 
-/// How much memory may be pinned: by the limit, unless the process has the capability that lifts it.
+/// How much memory may be pinned: by the limit, unless the process has the capability that lifts
+/// it.
 fn memlock(limit: gaudi_sys::SysResult<Limit>, is_lifted: bool) -> Check {
     match limit {
         _ if is_lifted => ok("memlock", "no limit: this process has CAP_IPC_LOCK"),

@@ -1,8 +1,9 @@
 //! Whether the kernel rejects every open of a compute node.
 //!
-//! habanalabs of Linux 6.12 to 7.3 lacks `FOP_UNSIGNED_OFFSET` (habanalabs_drv.c:hl_fops), so drm_file.c:drm_open_helper rejects each open
-//! with EINVAL and logs a warning for the first. The version alone does not decide: a distribution may have the patch. Trying an open would
-//! block other users if it succeeds, and cause a reset. So the kernel's log decides.
+//! habanalabs of Linux 6.12 to 7.3 lacks `FOP_UNSIGNED_OFFSET` (habanalabs_drv.c:hl_fops), so
+//! drm_file.c:drm_open_helper rejects each open with EINVAL and logs a warning for the first. The
+//! version alone does not decide: a distribution may have the patch. Trying an open would block
+//! other users if it succeeds, and cause a reset. So the kernel's log decides.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -19,7 +20,8 @@ const MODULE: &str = "/sys/module/hl_open_flag";
 const REMEDY: &str =
     "load the module of tools/hl-open-flag, or patch the kernel by one line: docs/src/how-to/open-flag.md";
 
-/// Returns `None` if the check does not apply: another kernel, the vendor's driver, or no compute node.
+/// Returns `None` if the check does not apply: another kernel, the vendor's driver, or no compute
+/// node.
 pub(super) fn check(machine: &Machine) -> Option<Check> {
     let release = machine.read("/proc/sys/kernel/osrelease")?;
     let version = version_of(&release)?;
@@ -61,7 +63,8 @@ fn warned(machine: &Machine) -> bool {
     let Ok(mut log) = log else {
         return false;
     };
-    // Each read returns one record, at most this long (kernel/printk/internal.h PRINTK_MESSAGE_MAX).
+    // Each read returns one record, at most this long (kernel/printk/internal.h
+    // PRINTK_MESSAGE_MAX).
     let mut record = [0; 2048];
     for _ in 0..RECORDS {
         match log.read(&mut record) {
@@ -72,7 +75,8 @@ fn warned(machine: &Machine) -> bool {
                     return true;
                 }
             }
-            // EPIPE: records were overwritten before they were read; the next read continues after them.
+            // EPIPE: records were overwritten before they were read; the next read continues after
+            // them.
             Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::Interrupted) => {}
             Err(_) => return false,
         }

@@ -1,4 +1,5 @@
-//! `gaudi doctor --nic NIC --device DEVICE`: tries what a transfer needs, step by step, and explains what fails.
+//! `gaudi doctor --nic NIC --device DEVICE`: tries what a transfer needs, step by step, and
+//! explains what fails.
 //!
 //! It opens the card's compute node, as a transfer does: the card must be free.
 
@@ -52,7 +53,8 @@ fn number(error: &Error) -> i32 {
     }
 }
 
-/// Device memory to register, in the order in which it goes: a buffer is not given back while its export lives.
+/// Device memory to register, in the order in which it goes: a buffer is not given back while its
+/// export lives.
 struct Exported {
     window: Window,
     buffer: Buffer,
@@ -167,7 +169,8 @@ fn open_nic(name: &str, checks: &mut Vec<Check>) -> Option<(Context, Option<Arc<
     Some((context, other))
 }
 
-/// What the kernel will answer, by the machine's tree. Nothing where one of the two is no PCI function of it.
+/// What the kernel will answer, by the machine's tree. Nothing where one of the two is no PCI
+/// function of it.
 fn reach(nic: &str, spec: &DeviceSpec) -> Option<Check> {
     let topology = Topology::read(&Folder::new("/"));
     let card = match &spec.backend {

@@ -89,7 +89,8 @@ impl Machine {
             temperature_celsius: temperatures.iter().max().map(|&value| value as f64 / 1000.0),
             temperature_sensors: (!temperatures.is_empty()).then_some(temperatures.len() as u32),
             power_watts: values("power").first().map(|&value| value as f64 / 1e6),
-            // The driver's own attribute is in milliwatts (Documentation/ABI/testing/sysfs-driver-habanalabs).
+            // The driver's own attribute is in milliwatts
+            // (Documentation/ABI/testing/sysfs-driver-habanalabs).
             power_max_watts: self
                 .number(&format!("{card}/max_power"))
                 .map(|milliwatts| milliwatts as f64 / 1000.0),
@@ -103,7 +104,8 @@ impl Machine {
         }
     }
 
-    /// The processes that have the compute node of a number open, by pid. Root sees those of every user.
+    /// The processes that have the compute node of a number open, by pid. Root sees those of every
+    /// user.
     pub(super) fn users(&self, index: u32) -> Vec<User> {
         let nodes = [format!("/dev/accel/accel{index}"), format!("/dev/hl{index}")];
         let pids = self

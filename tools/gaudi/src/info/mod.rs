@@ -179,7 +179,8 @@ fn timestamp(time: SystemTime) -> String {
     )
 }
 
-/// The PCI address of a card: that of its spec, or otherwise the one that the machine's list has for its number.
+/// The PCI address of a card: that of its spec, or otherwise the one that the machine's list has
+/// for its number.
 fn bus_of(spec: &DeviceSpec, info: &Info) -> Option<PciAddress> {
     match &spec.backend {
         BackendSpec::Mock(_) | BackendSpec::Replay(_) => None,

@@ -1,4 +1,5 @@
-//! `gaudi nics`: RDMA devices, their ports and addresses, whether they register dma-bufs, and which cards they reach.
+//! `gaudi nics`: RDMA devices, their ports and addresses, whether they register dma-bufs, and which
+//! cards they reach.
 
 mod sysfs;
 mod text;

@@ -12,7 +12,8 @@ const LONGEST: usize = 4096;
 /// Rows of a port's table of addresses that are looked at.
 const MOST_GIDS: usize = 1024;
 
-/// Drivers whose RDMA part has `reg_user_mr_dmabuf` in Linux 7.3, by the name that their function's driver has; rdma_rxe and siw have none.
+/// Drivers whose RDMA part has `reg_user_mr_dmabuf` in Linux 7.3, by the name that their function's
+/// driver has; rdma_rxe and siw have none.
 const WITH_DMABUF: [&str; 9] = [
     "mlx5_core",
     "efa",
@@ -57,7 +58,8 @@ pub(super) fn read(tree: &dyn Tree) -> Vec<Nic> {
 fn nic(tree: &dyn Tree, name: &str) -> Nic {
     let folder = format!("{CLASS}/{name}");
     let of = |file: &str| text(tree, &format!("{folder}/{file}"));
-    // A device in software names the interface that it stands on; one without a function below it is nobody else's.
+    // A device in software names the interface that it stands on; one without a function below it
+    // is nobody else's.
     let software = of("parent").is_some();
     let driver = software.then(|| "rdma_rxe".to_owned());
     let mut numbers: Vec<u32> = names(tree, &format!("{folder}/ports"))
@@ -125,7 +127,8 @@ fn port(tree: &dyn Tree, folder: &str, number: u32) -> Port {
     }
 }
 
-/// The largest packet of RoCE on an interface (`iboe_get_mtu`, rdma/ib_addr.h): what is left of it beside the longest headers.
+/// The largest packet of RoCE on an interface (`iboe_get_mtu`, rdma/ib_addr.h): what is left of it
+/// beside the longest headers.
 fn roce_mtu(interface: u32) -> Option<u32> {
     // GRH 40, UDP 8, BTH 12, XRC 4, atomics 28, ICRC 4.
     let room = interface.checked_sub(96)?;

@@ -1,6 +1,7 @@
 //! `gaudi topo`: the PCI tree, and which NIC reaches which accelerator's memory.
 //!
-//! It shows what `gaudi_dmabuf::reach` computes from sysfs. No node is opened: not even a control node.
+//! It shows what `gaudi_dmabuf::reach` computes from sysfs. No node is opened: not even a control
+//! node.
 
 mod report;
 mod text;

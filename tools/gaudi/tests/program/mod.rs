@@ -53,7 +53,8 @@ pub(crate) fn settled(text: &str) -> String {
     text
 }
 
-/// A copy of a machine's files on which two processes hold one buffer, and the kernel alone another.
+/// A copy of a machine's files on which two processes hold one buffer, and the kernel alone
+/// another.
 pub(crate) fn buffers() -> tempfile::TempDir {
     use std::os::unix::fs::symlink;
     let root = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! COMMS: how the driver loads firmware into a chip that waits for it.
 //!
-//! A command is acknowledged at once; asked again by `NOOP`, it is done. Images are not executed: what comes after each is known.
+//! A command is acknowledged at once; asked again by `NOOP`, it is done. Images are not executed:
+//! what comes after each is known.
 
 use gaudi_spec::gaudi2::firmware::{
     self, DESC_BODY, DESC_HEADER, DESC_MAGIC, DESC_VERSION, DYNAMIC_REGISTERS, MSG_MAGIC, VERSION, boot,
@@ -14,8 +15,8 @@ use super::chip::{Note, PciChip};
 const DESCRIPTOR: u32 = 0x1000;
 /// Where images are wanted, from the start of the HBM: within any memory BAR.
 const IMAGE: u64 = 0x80_0000;
-/// What this firmware calls itself. The driver looks for "Preboot", and reads two versions of three numbers out of it (driver
-/// firmware_if.c:2306 `hl_fw_dynamic_read_device_fw_version`).
+/// What this firmware calls itself. The driver looks for "Preboot", and reads two versions of three
+/// numbers out of it (driver firmware_if.c:2306 `hl_fw_dynamic_read_device_fw_version`).
 const PREBOOT: &str = "Preboot version hl-gaudi2-1.24.0-fw-61.0.2-sec-9 (gaudi-hal model)";
 const UBOOT: &str = "U-Boot hl-gaudi2-1.24.0-fw-61.0.2-sec-9 (gaudi-hal model)";
 impl PciChip {
@@ -47,8 +48,8 @@ impl PciChip {
         self.keep(firmware::CMD_STATUS_TO_HOST, answer);
     }
 
-    // What the driver put where images belong is executed: an image, or a message (driver firmware_if.c `hl_fw_dynamic_copy_msg`), such
-    // as why it resets.
+    // What the driver put where images belong is executed: an image, or a message (driver
+    // firmware_if.c `hl_fw_dynamic_copy_msg`), such as why it resets.
     fn execute_image(&mut self) {
         let mut magic = [0; 4];
         let Some(at) = DRAM_PHYS_BASE.checked_add(IMAGE) else {

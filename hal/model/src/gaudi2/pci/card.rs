@@ -20,14 +20,15 @@ use crate::gaudi2::run::RunOutcome;
 use crate::gaudi2::space::Space;
 use crate::memory::DeviceMemory;
 
-/// Packets and monitors carried out in a turn within one access, so that the access ends soon. [`PciChip::run`] does
-/// the rest.
+/// Packets and monitors carried out in a turn within one access, so that the access ends soon.
+/// [`PciChip::run`] does the rest.
 const BUDGET: u64 = 1 << 10;
 /// Turns of fetching and executing within one run.
 const TURNS: u32 = 16;
 /// Bytes that the engines move within one run, but for the last transfer's.
 const BYTES: u64 = 64 << 20;
-/// Where registers and SRAM lie in their BAR (driver gaudi2.c:3837 `gaudi2_set_pci_memory_regions`).
+/// Where registers and SRAM lie in their BAR (driver gaudi2.c:3837
+/// `gaudi2_set_pci_memory_regions`).
 const CFG_AT: u64 = 0x400_0000;
 const SRAM_AT: u64 = 0xd00_0000;
 /// The smallest memory BAR that the driver works with: it reaches over the first page of 768 MiB.
@@ -44,7 +45,8 @@ impl PciChip {
             return Err(PciError::Bar(bar));
         }
         let stacks = Stacks::of_size(config.dram).ok_or(PciError::Dram(config.dram))?;
-        // The chip's own pages are those of six stacks: with five there is up to one more than the driver uses.
+        // The chip's own pages are those of six stacks: with five there is up to one more than the
+        // driver uses.
         let pages = config.dram.div_ceil(gaudi2::DRAM_PAGE);
         let mut chip = Chip::new(ChipConfig {
             dram_user_bytes: pages * gaudi2::DRAM_PAGE - gaudi2::DRAM_RESERVED,
@@ -110,7 +112,8 @@ impl PciChip {
         }
     }
 
-    /// Reads from a BAR: registers by words of 4 bytes, memory by bytes. What is neither reads as zeros and is counted.
+    /// Reads from a BAR: registers by words of 4 bytes, memory by bytes. What is neither reads as
+    /// zeros and is counted.
     pub fn bar_read(&mut self, bar: u8, at: BarOffset, into: &mut [u8]) {
         into.fill(0);
         match self.at(bar, at, into.len()) {
@@ -132,7 +135,8 @@ impl PciChip {
         }
     }
 
-    /// Writes to a BAR, and does what that sets off, within a bound: [`run`](Self::run) does the rest.
+    /// Writes to a BAR, and does what that sets off, within a bound: [`run`](Self::run) does the
+    /// rest.
     pub fn bar_write(&mut self, bar: u8, at: BarOffset, from: &[u8]) {
         match self.at(bar, at, from.len()) {
             Some(Target::Registers(first)) => {
@@ -214,7 +218,8 @@ impl PciChip {
         self.nanoseconds = nanoseconds;
     }
 
-    /// Does what is to be done, `budget` packets and monitors at most in each of a few turns; whether there is more.
+    /// Does what is to be done, `budget` packets and monitors at most in each of a few turns;
+    /// whether there is more.
     pub fn run(&mut self, budget: u64) -> bool {
         let mut more = true;
         let mut turns = 0;
@@ -250,7 +255,8 @@ impl PciChip {
         self.outside_mut().next_deferred()
     }
 
-    /// Takes a vector that was raised. Raised again before it is taken, it stays one, as with MSI-X.
+    /// Takes a vector that was raised. Raised again before it is taken, it stays one, as with
+    /// MSI-X.
     pub fn next_interrupt(&mut self) -> Option<u16> {
         let vector = self.raised.trailing_zeros();
         if vector >= u128::BITS {

@@ -30,11 +30,14 @@ const UNKNOWN: usize = 4096;
 /// What a card is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciConfig {
-    /// Bytes of the memory BAR: a power of two from 1 GiB to 128 GiB. Exports of device memory need 4 GiB and more.
+    /// Bytes of the memory BAR: a power of two from 1 GiB to 128 GiB. Exports of device memory need
+    /// 4 GiB and more.
     pub dram_bar: u64,
-    /// Bytes of HBM: 96 GiB, or 80 GiB where one stack is switched off for its defects. The driver takes no other.
+    /// Bytes of HBM: 96 GiB, or 80 GiB where one stack is switched off for its defects. The driver
+    /// takes no other.
     pub dram: u64,
-    /// Whether the firmware says that it is a secured card, on which it sets protection and not the driver.
+    /// Whether the firmware says that it is a secured card, on which it sets protection and not the
+    /// driver.
     pub secured: bool,
     /// Whether its firmware hangs after each power-on, as [`PciChip::hang_firmware`] lets it.
     pub hang_firmware: bool,
@@ -99,7 +102,8 @@ pub struct Window<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
-    /// A register that no row knows was met for the first time: its offset in the configuration space, and whether it was written.
+    /// A register that no row knows was met for the first time: its offset in the configuration
+    /// space, and whether it was written.
     UnknownRegister(u32, bool),
     /// The driver loads an image, by its number: 1 is the boot image, 2 the firmware.
     Image(u32),

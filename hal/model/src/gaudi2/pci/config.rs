@@ -1,4 +1,5 @@
-//! PCI configuration space: identity, BARs, and the three capabilities that the driver's core code looks for.
+//! PCI configuration space: identity, BARs, and the three capabilities that the driver's core code
+//! looks for.
 
 use gaudi_spec::gaudi2;
 
@@ -12,14 +13,15 @@ const MSIX: usize = 0x50;
 const EXPRESS: usize = 0x60;
 /// Offset of the pending bits in the MSI-X BAR; the table lies at its start.
 const PENDING: u32 = 0x1000;
-/// `PCI_EXP_DEVCAP_FLR` in the third byte after `PCI_EXP_DEVCAP`, and `PCI_EXP_DEVCTL_BCR_FLR` in the second of `PCI_EXP_DEVCTL`: the
-/// function can be reset alone, which the hardware does itself (driver gaudi2.c:6660).
+/// `PCI_EXP_DEVCAP_FLR` in the third byte after `PCI_EXP_DEVCAP`, and `PCI_EXP_DEVCTL_BCR_FLR` in
+/// the second of `PCI_EXP_DEVCTL`: the function can be reset alone, which the hardware does itself
+/// (driver gaudi2.c:6660).
 const DEVICE_CAPS: usize = EXPRESS + 4;
 const DEVICE_CONTROL: usize = EXPRESS + 8;
 const CAN_RESET: u8 = 1 << 4;
 const DO_RESET: u8 = 1 << 7;
-/// `PCI_PM_CTRL_NO_SOFT_RESET`: no state is lost on the way back from D3hot (`source: inferred`; without it software takes that way for a
-/// reset, which it is not here).
+/// `PCI_PM_CTRL_NO_SOFT_RESET`: no state is lost on the way back from D3hot (`source: inferred`;
+/// without it software takes that way for a reset, which it is not here).
 const NO_SOFT_RESET: u8 = 1 << 3;
 /// Class "processing accelerator".
 const CLASS: u8 = 0x12;
@@ -84,7 +86,8 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes what can be written. Whether that asks for a reset of the function, which is the caller's to do.
+    /// Writes what can be written. Whether that asks for a reset of the function, which is the
+    /// caller's to do.
     pub(crate) fn write(&mut self, offset: u64, from: &[u8]) -> bool {
         let Some(start) = usize::try_from(offset).ok().filter(|&start| start < CONFIG_SIZE) else {
             return false;

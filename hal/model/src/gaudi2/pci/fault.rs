@@ -70,7 +70,8 @@ impl PciChip {
             Some(_) => qman::LOWER_CP,
             None => u32::from(row.stream),
         };
-        // `source: inferred`: what the chip cannot do for another reason than an opcode, it stops at as at one.
+        // `source: inferred`: what the chip cannot do for another reason than an opcode, it stops
+        // at as at one.
         let cause = match stop.reason {
             StopReason::Asked => qman::ERR_STOP,
             StopReason::UnknownRegister(_) => qman::ERR_WREG,

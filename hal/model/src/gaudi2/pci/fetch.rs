@@ -10,7 +10,8 @@ use crate::gaudi2::event::{Access, Event};
 use crate::gaudi2::space::Initiator;
 use crate::gaudi2::stream::Cb;
 
-/// The most entries that a ring may have, log2: what a register of the size that the driver writes can count twice over.
+/// The most entries that a ring may have, log2: what a register of the size that the driver writes
+/// can count twice over.
 const LARGEST: u32 = 20;
 
 impl PciChip {
@@ -125,7 +126,8 @@ impl PciChip {
                     self.note(Note::Engine(event));
                 }
             }
-            // The end of an entry may have started a transfer, and there may be as many ends as queues have room.
+            // The end of an entry may have started a transfer, and there may be as many ends as
+            // queues have room.
             if self.chip.moved != begin {
                 self.long = true;
                 break;

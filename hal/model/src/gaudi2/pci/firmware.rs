@@ -16,12 +16,13 @@ const ENTRIES: u32 = 4096;
 const PACKETS: u32 = 64;
 /// A packet has no more bytes than this; what follows is data, which lies elsewhere.
 const LARGEST: usize = packet::SIZE;
-/// The stack that is switched off where one is: the last, whose HMMUs the driver leaves alone (gaudi2.c:427
-/// `cluster_hmmu_hif_enabled_mask`).
+/// The stack that is switched off where one is: the last, whose HMMUs the driver leaves alone
+/// (gaudi2.c:427 `cluster_hmmu_hif_enabled_mask`).
 const SPARE: u8 = 1 << 5;
 
 impl PciChip {
-    /// Lets the firmware hang: it answers nothing until the chip is reset; with [`PciConfig::hang_firmware`](super::PciConfig), for ever.
+    /// Lets the firmware hang: it answers nothing until the chip is reset; with
+    /// [`PciConfig::hang_firmware`](super::PciConfig), for ever.
     pub fn hang_firmware(&mut self) {
         self.firmware.hung = true;
     }
@@ -43,7 +44,8 @@ impl PciChip {
         self.firmware.waits = true;
     }
 
-    /// Answers packets that were announced, some of them: whether there may be more. A reset among them ends the run.
+    /// Answers packets that were announced, some of them: whether there may be more. A reset among
+    /// them ends the run.
     pub(super) fn answer_packets(&mut self) -> bool {
         if !self.firmware.waits {
             return false;

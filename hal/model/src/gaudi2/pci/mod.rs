@@ -1,10 +1,15 @@
-//! The chip as a driver meets it across PCI: configuration space, BARs, registers, firmware, interrupts, resets.
+//! The chip as a driver meets it across PCI: configuration space, BARs, registers, firmware,
+//! interrupts, resets.
 //!
-//! - *The engines are the chip's own*: command processors, sync manager and DMA engines are those that a mock drives in process; here
-//!   they are fed from rings in memory and reach memory through page tables that a driver wrote.
-//! - *Every access has a name*: a register without a row in the table keeps its word, and is counted and reported by its offset.
-//! - *No clock, no thread*: the time is given ([`PciChip::set_time`]), work is done within a write and by [`PciChip::run`].
-//! - *Nothing that a driver does is fatal*: bad addresses, rings of any size and words of any value end in notes.
+//! - *The engines are the chip's own*: command processors, sync manager and DMA engines are those
+//!   that a mock drives in process; here they are fed from rings in memory and reach memory through
+//!   page tables that a driver wrote.
+//! - *Every access has a name*: a register without a row in the table keeps its word, and is
+//!   counted and reported by its offset.
+//! - *No clock, no thread*: the time is given ([`PciChip::set_time`]), work is done within a write
+//!   and by [`PciChip::run`].
+//! - *Nothing that a driver does is fatal*: bad addresses, rings of any size and words of any value
+//!   end in notes.
 //!
 //! Not modelled: engines that compute, NICs, decoders, the ARCs' programs, protection of registers.
 

@@ -21,13 +21,15 @@ const RUN_HALT_ACK: u32 = 0x104;
 const RUN: u32 = 1;
 const HALT_REQ: u32 = 1 << 1;
 const HALT_ACK: u32 = 1 << 4;
-/// `FFCR` of a trace buffer: bit 6 starts a flush and is clear when that is done (dcore0_tpc0_eml_etf_regs.h, psoc_etr_regs.h).
+/// `FFCR` of a trace buffer: bit 6 starts a flush and is clear when that is done
+/// (dcore0_tpc0_eml_etf_regs.h, psoc_etr_regs.h).
 const FFCR: u32 = 0x304;
 const FLUSH: u32 = 1 << 6;
 /// `STS` of a trace buffer: it is empty and ready.
 const TRACE_STATUS: u32 = 0xc;
 const TRACE_READY: u32 = 1 << 2;
-/// `PSOC_ETR_CTL` switches tracing on; the write pointer then is where the buffer begins (psoc_etr_regs.h `DBALO`, `DBAHI`, `RWP`, `RWPHI`).
+/// `PSOC_ETR_CTL` switches tracing on; the write pointer then is where the buffer begins
+/// (psoc_etr_regs.h `DBALO`, `DBAHI`, `RWP`, `RWPHI`).
 const ETR: u32 = 0x6c4_4000;
 const ETR_CTL: u32 = ETR + 0x20;
 const ETR_BUFFER: [(u32, u32); 2] = [(ETR + 0x118, ETR + 0x18), (ETR + 0x11c, ETR + 0x3c)];
@@ -151,7 +153,8 @@ impl PciChip {
         }
     }
 
-    // The kernel's DMA engine: registers of a DMA core, fed by the driver's writes instead of a queue.
+    // The kernel's DMA engine: registers of a DMA core, fed by the driver's writes instead of a
+    // queue.
     fn kdma(&mut self, commit: u32) {
         let core = |register: u32| qman::KDMA + register;
         let source = self.kept_address(core(qman::SRC_BASE_LO), core(qman::SRC_BASE_HI));
@@ -191,7 +194,8 @@ impl PciChip {
     }
 }
 
-/// Transfers that were started and are not done; more are lost, and counted. The driver waits for each.
+/// Transfers that were started and are not done; more are lost, and counted. The driver waits for
+/// each.
 const JOBS: usize = 16;
 const KDMA_COMMIT: u32 = qman::KDMA + qman::COMMIT;
 

@@ -46,7 +46,8 @@ impl PciChip {
             return;
         };
         self.outside_mut().clear_registers(row.qman);
-        // `source: inferred`: before the driver gives a context, rings and buffers are reached without translation.
+        // `source: inferred`: before the driver gives a context, rings and buffers are reached
+        // without translation.
         self.keep(row.qman + qman::AXUSER + qman::AXUSER_MMU_BP, qman::MMU_BYPASS);
         if matches!(row.engine, QueueEngine::Pdma | QueueEngine::Edma) {
             self.keep(

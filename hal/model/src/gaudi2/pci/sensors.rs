@@ -63,8 +63,8 @@ pub struct Sensors {
     pub current: u64,
     /// Thousandths of a watt.
     pub power: u64,
-    /// The power above which the clocks are throttled unless the driver sets another, thousandths of
-    /// a watt.
+    /// The power above which the clocks are throttled unless the driver sets another, thousandths
+    /// of a watt.
     pub max_power: u64,
     /// The clocks' highest frequency unless the driver sets another, hertz.
     pub clock: u64,

@@ -1,6 +1,7 @@
 //! Packets that steer a command processor: what runs next, when, and whether.
 //!
-//! Fields are named by hl-thunk's gaudi2_packets.h; what a field does is documented there, in hl-thunk's tests, or marked `source: inferred`.
+//! Fields are named by hl-thunk's gaudi2_packets.h; what a field does is documented there, in
+//! hl-thunk's tests, or marked `source: inferred`.
 
 use bitfield_struct::bitfield;
 
@@ -25,7 +26,8 @@ pub struct StopCtl {
 }
 
 packet! {
-    /// Stops the command processor, with the error "CP encountered STOP OPCODE" (driver gaudi2.c:1126).
+    /// Stops the command processor, with the error "CP encountered STOP OPCODE" (driver
+    /// gaudi2.c:1126).
     Stop(StopCtl, 8) {
         reserved: u32
     }
@@ -66,8 +68,8 @@ impl Default for Stop {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct ArbPointCfg {
-    /// Of two streams that ask at once the one with the higher number goes first, where the arbiter goes by priority (hl-thunk
-    /// test_cs_two_streams_with_priority_arb).
+    /// Of two streams that ask at once the one with the higher number goes first, where the arbiter
+    /// goes by priority (hl-thunk test_cs_two_streams_with_priority_arb).
     #[bits(24)]
     pub priority: u32,
     #[bits(7)]
@@ -96,7 +98,8 @@ pub struct ArbPointCtl {
 }
 
 packet8! {
-    /// Asks the arbiter of the queue manager for the grant, or gives it back. Does nothing where the arbiter is off.
+    /// Asks the arbiter of the queue manager for the grant, or gives it back. Does nothing where
+    /// the arbiter is off.
     ArbPoint(ArbPointCfg, ArbPointCtl)
 }
 
@@ -157,7 +160,8 @@ pub struct RepeatCtl {
 }
 
 packet8! {
-    /// Repeats packets of a command buffer. The layout is public, what it does is not: no program in public uses one.
+    /// Repeats packets of a command buffer. The layout is public, what it does is not: no program
+    /// in public uses one.
     Repeat(RepeatCfg, RepeatCtl)
 }
 
@@ -206,12 +210,14 @@ pub struct WaitCtl {
 }
 
 packet8! {
-    /// Adds to a fence counter of its own command processor after some cycles (`source: inferred` from the names of its fields).
+    /// Adds to a fence counter of its own command processor after some cycles (`source: inferred`
+    /// from the names of its fields).
     Wait(WaitCfg, WaitCtl)
 }
 
 impl Wait {
-    /// Adds `increment` to counter `id` after `cycles`. `None` where `cycles` has more than 24 bits, `increment` > 15 or `id` > 3.
+    /// Adds `increment` to counter `id` after `cycles`. `None` where `cycles` has more than 24
+    /// bits, `increment` > 15 or `id` > 3.
     #[inline]
     pub const fn new(cycles: u32, id: u8, increment: u8) -> Option<Self> {
         if cycles >> 24 != 0 || id > 3 || increment > 15 {
@@ -268,7 +274,8 @@ impl CpDma {
         }
     }
 
-    /// Runs them on the processor that executes this, after the buffer that it is in (hl-thunk test_cs_cb_list).
+    /// Runs them on the processor that executes this, after the buffer that it is in (hl-thunk
+    /// test_cs_cb_list).
     #[must_use]
     #[inline]
     pub const fn on_upper(mut self, on: bool) -> Self {
@@ -311,7 +318,8 @@ pub struct CbListCtl {
     /// The predicate that must hold; 0 always does.
     #[bits(5)]
     pub predicate: u8,
-    /// Bytes of an entry of the table: 0 for 16, which alone is supported (hl-thunk gaudi2_add_cb_list_pkt), 1 for 32.
+    /// Bytes of an entry of the table: 0 for 16, which alone is supported (hl-thunk
+    /// gaudi2_add_cb_list_pkt), 1 for 32.
     pub size_desc: bool,
     #[bits(18)]
     __: u32,
@@ -326,7 +334,8 @@ pub struct CbListCtl {
 }
 
 packet! {
-    /// Executes the entry of a table that a word in memory chooses; an entry is a CP_DMA packet (hl-thunk test_cs_cb_list).
+    /// Executes the entry of a table that a word in memory chooses; an entry is a CP_DMA packet
+    /// (hl-thunk test_cs_cb_list).
     CbList(CbListCtl, 24) {
         reserved: u32,
         index: u64,
@@ -419,10 +428,12 @@ pub struct LoadAndExeCtl {
 }
 
 packet! {
-    /// Loads predicates or scalars of the command processor from memory, and executes a packet that the scalars hold.
+    /// Loads predicates or scalars of the command processor from memory, and executes a packet that
+    /// the scalars hold.
     ///
-    /// Predicates are 4 bytes in a row or 128 bytes in words, scalars 16 bytes (hl-thunk test_cs_load_predicates,
-    /// test_cs_load_scalars_exe_4_rfs). Public programs load from multiples of 128.
+    /// Predicates are 4 bytes in a row or 128 bytes in words, scalars 16 bytes (hl-thunk
+    /// test_cs_load_predicates, test_cs_load_scalars_exe_4_rfs). Public programs load from
+    /// multiples of 128.
     LoadAndExe(LoadAndExeCtl, 16) {
         cfg: LoadAndExeCfg,
         source: u64
@@ -435,7 +446,8 @@ impl LoadAndExe {
     /// Bytes of the predicates as 32 words.
     pub const PREDICATE_WORDS: usize = 128;
 
-    /// Loads the predicates from bit 0 of each of the 32 words at `source`. Predicate 0 is not changed.
+    /// Loads the predicates from bit 0 of each of the 32 words at `source`. Predicate 0 is not
+    /// changed.
     #[inline]
     pub const fn predicates(source: DeviceVa) -> Self {
         Self::with(source, LoadAndExeCfg::new().with_load(true))
@@ -456,7 +468,8 @@ impl LoadAndExe {
         Self::with(source, LoadAndExeCfg::new().with_load(true).with_scalars(true))
     }
 
-    /// Executes the packet that the scalars hold: 16 bytes from scalar 0 on, or 8 from scalar 2 on where `upper`.
+    /// Executes the packet that the scalars hold: 16 bytes from scalar 0 on, or 8 from scalar 2 on
+    /// where `upper`.
     #[inline]
     pub const fn execute(upper: bool) -> Self {
         Self::with(DeviceVa(0), LoadAndExeCfg::new().with_exe(true).with_upper(upper))

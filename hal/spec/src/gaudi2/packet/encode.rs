@@ -9,7 +9,8 @@ use super::{
 
 /// A place that takes a packet's bytes whole or not at all.
 ///
-/// Memory that a device reads is never a `&mut [u8]`, so a queue implements this over its own raw mapping.
+/// Memory that a device reads is never a `&mut [u8]`, so a queue implements this over its own raw
+/// mapping.
 pub trait Sink {
     /// Appends the bytes, or leaves everything as it was.
     fn put(&mut self, bytes: &[u8]) -> Result<(), Full>;

@@ -160,8 +160,8 @@ message! {
 
 message! {
     MsgProtCtl, "Control word of a MSG_PROT.", 0x7,
-    /// MSG_LONG with the rights that the queue manager gives its command processors (`GLBL_PROT`), which are a user's for a user's
-    /// queues (driver gaudi2_masks.h `QMAN_MAKE_TRUSTED`).
+    /// MSG_LONG with the rights that the queue manager gives its command processors (`GLBL_PROT`),
+    /// which are a user's for a user's queues (driver gaudi2_masks.h `QMAN_MAKE_TRUSTED`).
     MsgProt
 }
 
@@ -234,7 +234,8 @@ impl MsgShort {
         Self::at(MsgBase::Sobs, 0, sob, update.into_bits())
     }
 
-    /// Says where a monitor writes, low half. `None` where the monitor is out of reach, as in the ones below.
+    /// Says where a monitor writes, low half. `None` where the monitor is out of reach, as in the
+    /// ones below.
     #[inline]
     pub const fn monitor_address_low(monitor: u32, address: DeviceVa) -> Option<Self> {
         Self::at(MsgBase::Monitors, 0, monitor, address.0 as u32)
@@ -364,7 +365,8 @@ packet! {
 }
 
 impl Fence {
-    /// Waits for counter `id` to reach `target`, then takes `decrement` off it. `None` where `id` > 3 or `decrement` > 15.
+    /// Waits for counter `id` to reach `target`, then takes `decrement` off it. `None` where `id` >
+    /// 3 or `decrement` > 15.
     #[inline]
     pub const fn new(id: u8, target: u8, decrement: u8) -> Option<Self> {
         if id > 3 || decrement > 15 {
@@ -500,8 +502,10 @@ impl LinDma {
 
     /// Fills `size` bytes with a pattern, its lowest byte first.
     ///
-    /// The driver fills through this packet with a 32-bit value in the 64-bit source field (gaudi2.c:10618).
-    // guess: bits 63..32 of the field are not used; no public text says whether the pattern could be 64 bits wide.
+    /// The driver fills through this packet with a 32-bit value in the 64-bit source field
+    /// (gaudi2.c:10618).
+    // guess: bits 63..32 of the field are not used; no public text says whether the pattern could
+    // be 64 bits wide.
     #[inline]
     pub const fn memset(destination: DeviceVa, pattern: u32, size: u32) -> Self {
         let ctl = const { LinDmaCtl::new().with_memset(true) };

@@ -77,7 +77,8 @@ macro_rules! packet8 {
 macro_rules! predicated {
     ($($name:ident),*) => {
         $(impl $name {
-            /// Is executed only where predicate `predicate` of the command processor holds; 0 always does. `None` where `predicate` > 31.
+            /// Is executed only where predicate `predicate` of the command processor holds; 0
+            /// always does. `None` where `predicate` > 31.
             #[inline]
             pub const fn with_predicate(mut self, predicate: u8) -> Option<Self> {
                 if predicate >= 32 {

@@ -1,13 +1,15 @@
-//! Command-processor packets: bytes to packets and back (gaudi2_packets.h of the driver, which has the words, and of hl-thunk, which has
-//! the fields in them).
+//! Command-processor packets: bytes to packets and back (gaudi2_packets.h of the driver, which has
+//! the words, and of hl-thunk, which has the fields in them).
 //!
-//! A packet is a 32-bit word, a 32-bit control word with the opcode in bits 28..24, and what follows; all little-endian. A command
-//! buffer is packets without gaps.
+//! A packet is a 32-bit word, a 32-bit control word with the opcode in bits 28..24, and what
+//! follows; all little-endian. A command buffer is packets without gaps.
 //!
-//! - [`Packets`] walks any bytes: it never panics and always ends, at the first error at the latest.
+//! - [`Packets`] walks any bytes: it never panics and always ends, at the first error at the
+//!   latest.
 //! - [`Packet::emit`] gives the bytes back exactly, bits without a name included.
 //! - [`Encoder`] writes packets into a [`Sink`] without allocating.
-//! - A builder costs what storing its words costs: control words are constants (`const { … }`), and all of it is inlined across crates.
+//! - A builder costs what storing its words costs: control words are constants (`const { … }`), and
+//!   all of it is inlined across crates.
 
 #![allow(
     clippy::result_unit_err,
@@ -320,7 +322,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The predicate that must hold for the packet to be executed, 0 for always; `None` of a packet that has none.
+    /// The predicate that must hold for the packet to be executed, 0 for always; `None` of a packet
+    /// that has none.
     pub fn predicate(&self) -> Option<u8> {
         Some(match self {
             Self::Wreg32(packet) => packet.ctl().predicate(),

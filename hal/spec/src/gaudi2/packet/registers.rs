@@ -1,7 +1,8 @@
 //! Packets that write registers of the queue manager's own engine.
 //!
-//! A register is named by its offset in the 64 KiB of the configuration space that hold queue manager and engine: `0xa000` is the queue
-//! manager's start, `0xb000` the engine's (vendor graph compiler, gaudi2 `QMAN_BLOCK_BASE`, `DMA_BLOCK_BASE`).
+//! A register is named by its offset in the 64 KiB of the configuration space that hold queue
+//! manager and engine: `0xa000` is the queue manager's start, `0xb000` the engine's (vendor graph
+//! compiler, gaudi2 `QMAN_BLOCK_BASE`, `DMA_BLOCK_BASE`).
 
 use bitfield_struct::bitfield;
 
@@ -180,8 +181,9 @@ bulk! {
 }
 
 impl<'a> WregBulk<'a> {
-    /// Makes a packet in `buffer` that writes `values` from the register at `offset` on, where predicate `predicate` holds. `None` where
-    /// the buffer is too short, there are too many values, or `predicate` > 31.
+    /// Makes a packet in `buffer` that writes `values` from the register at `offset` on, where
+    /// predicate `predicate` holds. `None` where the buffer is too short, there are too many
+    /// values, or `predicate` > 31.
     pub fn build(buffer: &'a mut [u8], offset: u16, values: &[u64], predicate: u8) -> Option<Self> {
         if predicate >= 32 {
             return None;
@@ -199,7 +201,8 @@ bulk! {
 }
 
 impl<'a> WriteArcStream<'a> {
-    /// Makes a packet in `buffer`. `None` where the buffer is too short or there are too many values.
+    /// Makes a packet in `buffer`. `None` where the buffer is too short or there are too many
+    /// values.
     pub fn build(buffer: &'a mut [u8], values: &[u64]) -> Option<Self> {
         Self::fill(buffer, const { WriteArcStreamCtl::new() }, values)
     }
@@ -232,15 +235,16 @@ pub struct Wreg64ShortCtl {
 }
 
 packet! {
-    /// Writes a base register plus a signed 32-bit offset to two registers (vendor graph compiler, gaudi2 `WriteReg64`).
+    /// Writes a base register plus a signed 32-bit offset to two registers (vendor graph compiler,
+    /// gaudi2 `WriteReg64`).
     Wreg64Short(Wreg64ShortCtl, 8) {
         offset: u32
     }
 }
 
 impl Wreg64Short {
-    /// Writes base register `base` plus `offset` to the registers at `register` and `register` + 4. `None` where `base` > 15 or
-    /// `register` is not a multiple of 4.
+    /// Writes base register `base` plus `offset` to the registers at `register` and `register` + 4.
+    /// `None` where `base` > 15 or `register` is not a multiple of 4.
     #[inline]
     pub const fn new(register: u16, base: u8, offset: i32) -> Option<Self> {
         if base > 15 || register % 4 != 0 {
@@ -298,8 +302,8 @@ pub struct Wreg64LongCtl {
     /// Which of the queue manager's sixteen base registers.
     #[bits(4)]
     pub base: u8,
-    /// Adds the base register; without it the value is written as it is (`source: inferred` from the name: public programs all set
-    /// it).
+    /// Adds the base register; without it the value is written as it is (`source: inferred` from
+    /// the name: public programs all set it).
     pub rel: bool,
     /// The first of the two registers, in words.
     #[bits(14)]
@@ -316,8 +320,8 @@ pub struct Wreg64LongCtl {
 }
 
 packet! {
-    /// Writes a 64-bit value, or a base register plus a value, to two registers or one of them (vendor graph compiler, gaudi2
-    /// `WriteReg64`).
+    /// Writes a 64-bit value, or a base register plus a value, to two registers or one of them
+    /// (vendor graph compiler, gaudi2 `WriteReg64`).
     Wreg64Long(Wreg64LongCtl, 16) {
         cfg: Wreg64LongCfg,
         offset: u64
@@ -325,7 +329,8 @@ packet! {
 }
 
 impl Wreg64Long {
-    /// Writes `value` to the registers at `register` and `register` + 4. `None` where `register` is not a multiple of 4.
+    /// Writes `value` to the registers at `register` and `register` + 4. `None` where `register` is
+    /// not a multiple of 4.
     #[inline]
     pub const fn absolute(register: u16, value: u64) -> Option<Self> {
         if register % 4 != 0 {
@@ -338,7 +343,8 @@ impl Wreg64Long {
         })
     }
 
-    /// Writes base register `base` plus `offset`. `None` where `base` > 15 or `register` is not a multiple of 4.
+    /// Writes base register `base` plus `offset`. `None` where `base` > 15 or `register` is not a
+    /// multiple of 4.
     #[inline]
     pub const fn relative(register: u16, base: u8, offset: u64) -> Option<Self> {
         if base > 15 {
