@@ -36,12 +36,12 @@ fn the_readme_shows_what_the_demo_prints() {
 
 #[test]
 fn the_documents_show_the_example_as_it_is() {
-    let example = read("drivers/device/examples/first_copy.rs");
+    let example = read("drivers/gaudi/examples/first_copy.rs");
     let (_, body) = example.split_once('\n').expect("more than its first line");
     for document in ["README.md", "docs/src/tutorial/first-copy.md"] {
         assert!(
             read(document).contains(body),
-            "{document} shows drivers/device/examples/first_copy.rs word for word"
+            "{document} shows drivers/gaudi/examples/first_copy.rs word for word"
         );
     }
 }

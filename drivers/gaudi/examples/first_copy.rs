@@ -1,6 +1,5 @@
-//! A first program: bytes to the device and back. `cargo run -p gaudi-device --example first_copy
-//! -- mock:gaudi2`
-use gaudi_device::{Deadline, Device};
+//! A first program: bytes to the device and back. `first_copy [DEVICE]`
+use gaudi::{Deadline, Device};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = match std::env::args().nth(1) {
