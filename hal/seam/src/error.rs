@@ -4,185 +4,13 @@ use std::fmt;
 
 use gaudi_sys::Errno;
 
-use crate::io::Backend;
+use crate::device_id::DeviceId;
+use crate::error_kind::ErrorKind;
 use crate::operation::Operation;
-use crate::rules::{Rule, Subject};
+use crate::rule::{Rule, Subject};
 
 /// `Result` with the framework's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// The kind of an error, for code that decides what to do next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// The request is invalid: a size, an alignment, a handle, a combination (`EINVAL`). Do not
-    /// repeat it.
-    InvalidInput,
-    /// This backend, chip or kernel does not have the operation (`EOPNOTSUPP`, `ENOTTY`).
-    Unsupported,
-    /// No such device, handle or file (`ENOENT`, `ENODEV` at open).
-    NotFound,
-    /// The user lacks the permission (`EPERM`, `EACCES`).
-    PermissionDenied,
-    /// Another user has the device or the object (`EBUSY`). Try again after its release.
-    Busy,
-    /// An export, a mapping or a region still uses the object. Release that first.
-    InUse,
-    /// The operation would have to wait, and did nothing (`EAGAIN`). Try again after progress.
-    WouldBlock,
-    /// The caller's deadline passed; the work continues.
-    TimedOut,
-    /// The work ran into the driver's timeout (`ETIMEDOUT`); a reset follows.
-    Hung,
-    /// The device was reset, removed or disabled (`ENODEV`, `EIO`). All its objects are invalid.
-    DeviceLost,
-    /// The device is in reset (`EAGAIN` at open). Try again.
-    InReset,
-    /// There is no host memory, or it cannot be pinned (`ENOMEM`).
-    OutOfMemory,
-    /// There is no device memory (`ENOMEM` of an allocation on the device).
-    OutOfDeviceMemory,
-    /// An address is not mapped (`EFAULT`).
-    BadAddress,
-    /// The process has no free file descriptor (`EMFILE`, `ENFILE`).
-    TooManyFiles,
-    /// The object belongs to the parent process of this fork child.
-    Forked,
-    /// A key, a bound or an access right forbids the remote operation.
-    AccessDenied,
-    /// The peer closed the connection or died.
-    Disconnected,
-    /// The peer violated the protocol.
-    Protocol,
-    /// Data is corrupt: a digest or a comparison failed.
-    Corrupt,
-    /// Any other I/O error; see the errno.
-    Io,
-}
-
-impl ErrorKind {
-    /// The kind's name in messages and JSON: `snake_case`, stable.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::InvalidInput => "invalid_input",
-            Self::Unsupported => "unsupported",
-            Self::NotFound => "not_found",
-            Self::PermissionDenied => "permission_denied",
-            Self::Busy => "busy",
-            Self::InUse => "in_use",
-            Self::WouldBlock => "would_block",
-            Self::TimedOut => "timed_out",
-            Self::Hung => "hung",
-            Self::DeviceLost => "device_lost",
-            Self::InReset => "in_reset",
-            Self::OutOfMemory => "out_of_memory",
-            Self::OutOfDeviceMemory => "out_of_device_memory",
-            Self::BadAddress => "bad_address",
-            Self::TooManyFiles => "too_many_files",
-            Self::Forked => "forked",
-            Self::AccessDenied => "access_denied",
-            Self::Disconnected => "disconnected",
-            Self::Protocol => "protocol",
-            Self::Corrupt => "corrupt",
-            Self::Io => "io",
-        }
-    }
-
-    /// The kind with this [`name`](Self::name). `None` if there is none.
-    pub fn of_name(name: &str) -> Option<Self> {
-        const ALL: [ErrorKind; 21] = [
-            ErrorKind::InvalidInput,
-            ErrorKind::Unsupported,
-            ErrorKind::NotFound,
-            ErrorKind::PermissionDenied,
-            ErrorKind::Busy,
-            ErrorKind::InUse,
-            ErrorKind::WouldBlock,
-            ErrorKind::TimedOut,
-            ErrorKind::Hung,
-            ErrorKind::DeviceLost,
-            ErrorKind::InReset,
-            ErrorKind::OutOfMemory,
-            ErrorKind::OutOfDeviceMemory,
-            ErrorKind::BadAddress,
-            ErrorKind::TooManyFiles,
-            ErrorKind::Forked,
-            ErrorKind::AccessDenied,
-            ErrorKind::Disconnected,
-            ErrorKind::Protocol,
-            ErrorKind::Corrupt,
-            ErrorKind::Io,
-        ];
-        ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// The usual kind of an errno, for any operation.
-    pub fn of_errno(errno: Errno) -> Self {
-        match errno {
-            Errno::EINVAL | Errno::E2BIG | Errno::ERANGE | Errno::EOVERFLOW | Errno::EBADF => {
-                Self::InvalidInput
-            }
-            Errno::EOPNOTSUPP | Errno::ENOTTY | Errno::ENOSYS => Self::Unsupported,
-            Errno::ENOENT | Errno::ENXIO => Self::NotFound,
-            Errno::EPERM | Errno::EACCES => Self::PermissionDenied,
-            Errno::EBUSY => Self::Busy,
-            Errno::EAGAIN => Self::WouldBlock,
-            Errno::ETIMEDOUT => Self::Hung,
-            Errno::ENODEV => Self::DeviceLost,
-            Errno::ENOMEM => Self::OutOfMemory,
-            Errno::EFAULT => Self::BadAddress,
-            Errno::EMFILE | Errno::ENFILE => Self::TooManyFiles,
-            Errno::EPIPE | Errno::ECONNRESET | Errno::ECONNABORTED | Errno::ENOTCONN => Self::Disconnected,
-            Errno::EPROTO | Errno::EBADMSG => Self::Protocol,
-            _ => Self::Io,
-        }
-    }
-}
-
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name().replace('_', " "))
-    }
-}
-
-/// A device, in errors and tables. Small enough to be stored inline.
-///
-/// Two mocks of one index and different names are two devices. `Display` gives `accel3`, `mock0`
-/// or, for a mock with a name, `mock0?name=foo`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeviceId {
-    /// The kind of backend.
-    pub backend: Backend,
-    /// N of `accelN`, or the mock's index in its process.
-    pub index: u32,
-    /// The name of a mock, as its spec has it. The second reference makes this one pointer wide.
-    name: Option<&'static &'static str>,
-}
-
-impl DeviceId {
-    /// A device without a name.
-    pub const fn new(backend: Backend, index: u32) -> Self {
-        Self {
-            backend,
-            index,
-            name: None,
-        }
-    }
-
-    pub(crate) const fn named(self, name: Option<&'static &'static str>) -> Self {
-        Self { name, ..self }
-    }
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.backend {
-            Backend::Kernel => write!(f, "accel{}", self.index),
-            Backend::Mock => write!(f, "mock{}", self.index),
-        }?;
-        self.name.map_or(Ok(()), |name| write!(f, "?name={name}"))
-    }
-}
 
 /// The evidence of an error, for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -460,6 +288,7 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device_id::Backend;
     use crate::rules;
 
     #[test]

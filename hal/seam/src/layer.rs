@@ -7,14 +7,15 @@ use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::RawMapping;
 
 use crate::error::Result;
-use crate::io::{
-    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, ExportRequest,
-    InfoRequest, InterruptWait, KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest,
-    MultiWaitAnswer, NicRequest, Node, RegisterDmabuf, TimestampRegistration, TsHandle, WaitAnswer,
-};
+use crate::io::{KernelIo, Node};
 use crate::operation::{
     CbDestroy, CbQuery, Info, MapBlock, MemFree, MemUnmap, RegisterEvents, Request, TsAlloc,
     UnregisterEvents, WaitCs, WaitMultiCs,
+};
+use crate::request::{
+    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, ExportRequest,
+    InfoRequest, InterruptWait, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer,
+    NicRequest, RegisterDmabuf, TimestampRegistration, TsHandle, WaitAnswer,
 };
 
 /// A node over another node. [`KernelIo`] is implemented for every layer.

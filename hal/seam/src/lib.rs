@@ -12,32 +12,37 @@
 //! - *No system calls.*
 
 pub mod device;
+mod device_id;
 pub mod engine;
-mod errno;
 pub mod error;
+mod error_kind;
 pub mod io;
 mod layer;
 pub mod operation;
 mod pci;
+mod request;
+mod rule;
 pub mod rules;
 pub mod spec;
 
 pub use device::{BarWindow, DeviceIo};
+pub use device_id::{Backend, DeviceId};
 pub use engine::Engine;
-pub use error::{DeviceId, Error, ErrorKind, Evidence, Result};
+pub use error::{Error, Evidence, Result};
+pub use error_kind::ErrorKind;
 pub use gaudi_spec::addr::{BarOffset, DeviceVa, HostVa, Iova};
 pub use gaudi_spec::asic::QueueId;
 pub use gaudi_sys::{Errno, Event, RawMapping};
 pub use gaudi_uapi::{Era, NodeKind};
-pub use io::{
-    Backend, BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsArgument, CsRequest,
-    CsReservation, CsSeq, DebugRequest, ExportRequest, InfoRequest, InterruptId, InterruptWait,
-    InterruptWord, KernelIo, KernelIoExt, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest,
-    MultiWaitAnswer, NicRequest, Node, RegisterDmabuf, SharedIo, TimestampRegistration, TsHandle, WaitAnswer,
-    WaitStatus,
-};
+pub use io::{KernelIo, KernelIoExt, Node, SharedIo};
 pub use layer::Layer;
 pub use operation::{Answer, AnyAnswer, AnyRequest, Operation, Request};
 pub use pci::{InvalidPciAddress, PciAddress};
+pub use request::{
+    BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsArgument, CsRequest, CsReservation,
+    CsSeq, DebugRequest, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord, MapDevice,
+    MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, RegisterDmabuf,
+    TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
+};
 pub use rules::Rule;
 pub use spec::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, SpecError};

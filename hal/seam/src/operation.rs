@@ -13,7 +13,7 @@ use std::time::Duration;
 use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::RawMapping;
 
-use crate::io::{
+use crate::request::{
     BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, ExportRequest,
     InfoRequest, InterruptWait, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer,
     NicRequest, RegisterDmabuf, TimestampRegistration, TsHandle, WaitAnswer,

@@ -19,8 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 use gaudi_spec::{ASICS, Asic, asic};
 
-use crate::error::DeviceId;
-use crate::io::Backend;
+use crate::device_id::{Backend, DeviceId};
 use crate::pci::{InvalidPciAddress, PciAddress};
 
 /// A device and the layers around it.

@@ -3,11 +3,11 @@
 use gaudi_sys::Errno;
 use gaudi_uapi::NodeKind;
 
-use super::{Rule, Subject, rules};
-use crate::error::ErrorKind;
+use crate::error_kind::ErrorKind;
 use crate::operation::Operation;
+use crate::rule::{Rule, Subject, rows};
 
-rules! {
+rows! {
     /// Rules of every submission.
     mod submit {
         PADDING "submit.padding" [Submit] EINVAL ; rare;

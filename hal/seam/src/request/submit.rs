@@ -308,7 +308,7 @@ impl InterruptId {
 /// A 64-bit counter in a command buffer of the driver, which the device increments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CqCounter {
-    /// `cq_counters_handle`: created by [`KernelIo::cb_create`](super::KernelIo::cb_create).
+    /// `cq_counters_handle`: created by [`KernelIo::cb_create`](crate::KernelIo::cb_create).
     pub handle: CbHandle,
     /// `cq_counters_offset`: in counters of 8 bytes, not in bytes.
     pub offset: u64,

@@ -1,0 +1,201 @@
+//! [`ErrorKind`]: what an error means to a program.
+
+use std::fmt;
+
+use gaudi_sys::Errno;
+
+use crate::operation::Operation;
+
+/// The kind of an error, for code that decides what to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request is invalid: a size, an alignment, a handle, a combination (`EINVAL`). Do not
+    /// repeat it.
+    InvalidInput,
+    /// This backend, chip or kernel does not have the operation (`EOPNOTSUPP`, `ENOTTY`).
+    Unsupported,
+    /// No such device, handle or file (`ENOENT`, `ENODEV` at open).
+    NotFound,
+    /// The user lacks the permission (`EPERM`, `EACCES`).
+    PermissionDenied,
+    /// Another user has the device or the object (`EBUSY`). Try again after its release.
+    Busy,
+    /// An export, a mapping or a region still uses the object. Release that first.
+    InUse,
+    /// The operation would have to wait, and did nothing (`EAGAIN`). Try again after progress.
+    WouldBlock,
+    /// The caller's deadline passed; the work continues.
+    TimedOut,
+    /// The work ran into the driver's timeout (`ETIMEDOUT`); a reset follows.
+    Hung,
+    /// The device was reset, removed or disabled (`ENODEV`, `EIO`). All its objects are invalid.
+    DeviceLost,
+    /// The device is in reset (`EAGAIN` at open). Try again.
+    InReset,
+    /// There is no host memory, or it cannot be pinned (`ENOMEM`).
+    OutOfMemory,
+    /// There is no device memory (`ENOMEM` of an allocation on the device).
+    OutOfDeviceMemory,
+    /// An address is not mapped (`EFAULT`).
+    BadAddress,
+    /// The process has no free file descriptor (`EMFILE`, `ENFILE`).
+    TooManyFiles,
+    /// The object belongs to the parent process of this fork child.
+    Forked,
+    /// A key, a bound or an access right forbids the remote operation.
+    AccessDenied,
+    /// The peer closed the connection or died.
+    Disconnected,
+    /// The peer violated the protocol.
+    Protocol,
+    /// Data is corrupt: a digest or a comparison failed.
+    Corrupt,
+    /// Any other I/O error; see the errno.
+    Io,
+}
+
+impl ErrorKind {
+    /// The kind's name in messages and JSON: `snake_case`, stable.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidInput => "invalid_input",
+            Self::Unsupported => "unsupported",
+            Self::NotFound => "not_found",
+            Self::PermissionDenied => "permission_denied",
+            Self::Busy => "busy",
+            Self::InUse => "in_use",
+            Self::WouldBlock => "would_block",
+            Self::TimedOut => "timed_out",
+            Self::Hung => "hung",
+            Self::DeviceLost => "device_lost",
+            Self::InReset => "in_reset",
+            Self::OutOfMemory => "out_of_memory",
+            Self::OutOfDeviceMemory => "out_of_device_memory",
+            Self::BadAddress => "bad_address",
+            Self::TooManyFiles => "too_many_files",
+            Self::Forked => "forked",
+            Self::AccessDenied => "access_denied",
+            Self::Disconnected => "disconnected",
+            Self::Protocol => "protocol",
+            Self::Corrupt => "corrupt",
+            Self::Io => "io",
+        }
+    }
+
+    /// The kind with this [`name`](Self::name). `None` if there is none.
+    pub fn of_name(name: &str) -> Option<Self> {
+        const ALL: [ErrorKind; 21] = [
+            ErrorKind::InvalidInput,
+            ErrorKind::Unsupported,
+            ErrorKind::NotFound,
+            ErrorKind::PermissionDenied,
+            ErrorKind::Busy,
+            ErrorKind::InUse,
+            ErrorKind::WouldBlock,
+            ErrorKind::TimedOut,
+            ErrorKind::Hung,
+            ErrorKind::DeviceLost,
+            ErrorKind::InReset,
+            ErrorKind::OutOfMemory,
+            ErrorKind::OutOfDeviceMemory,
+            ErrorKind::BadAddress,
+            ErrorKind::TooManyFiles,
+            ErrorKind::Forked,
+            ErrorKind::AccessDenied,
+            ErrorKind::Disconnected,
+            ErrorKind::Protocol,
+            ErrorKind::Corrupt,
+            ErrorKind::Io,
+        ];
+        ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The usual kind of an errno, for any operation.
+    pub fn of_errno(errno: Errno) -> Self {
+        match errno {
+            Errno::EINVAL | Errno::E2BIG | Errno::ERANGE | Errno::EOVERFLOW | Errno::EBADF => {
+                Self::InvalidInput
+            }
+            Errno::EOPNOTSUPP | Errno::ENOTTY | Errno::ENOSYS => Self::Unsupported,
+            Errno::ENOENT | Errno::ENXIO => Self::NotFound,
+            Errno::EPERM | Errno::EACCES => Self::PermissionDenied,
+            Errno::EBUSY => Self::Busy,
+            Errno::EAGAIN => Self::WouldBlock,
+            Errno::ETIMEDOUT => Self::Hung,
+            Errno::ENODEV => Self::DeviceLost,
+            Errno::ENOMEM => Self::OutOfMemory,
+            Errno::EFAULT => Self::BadAddress,
+            Errno::EMFILE | Errno::ENFILE => Self::TooManyFiles,
+            Errno::EPIPE | Errno::ECONNRESET | Errno::ECONNABORTED | Errno::ENOTCONN => Self::Disconnected,
+            Errno::EPROTO | Errno::EBADMSG => Self::Protocol,
+            _ => Self::Io,
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name().replace('_', " "))
+    }
+}
+
+impl ErrorKind {
+    /// The kind of an errno that the driver gave to an operation on an open node. Where the
+    /// driver's errno says something else than its name does, the operation decides;
+    /// [`of_errno`](Self::of_errno) is for the rest.
+    pub fn of_operation(operation: Operation, errno: Errno) -> Self {
+        use Operation as Op;
+        match (operation, errno) {
+            // A device that is not operational; a backend that can ask the device refines it.
+            (_, Errno::EBUSY) => Self::DeviceLost,
+            (Op::WaitCs | Op::WaitMultiCs | Op::WaitInterrupt | Op::RegisterTimestamp, Errno::EIO) => {
+                Self::DeviceLost
+            }
+            (
+                Op::Submit
+                | Op::WaitCs
+                | Op::WaitMultiCs
+                | Op::WaitInterrupt
+                | Op::RegisterTimestamp
+                | Op::MapBlock,
+                Errno::EPERM,
+            ) => Self::Unsupported,
+            (Op::MemAlloc | Op::MemMapDevice, Errno::ENOMEM) => Self::OutOfDeviceMemory,
+            // Not in debug mode: the driver says EFAULT, but no address is to blame.
+            (Op::Debug, Errno::EFAULT) => Self::InvalidInput,
+            _ => Self::of_errno(errno),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operation_decides_where_the_errno_alone_would_mislead() {
+        for (operation, errno, kind) in [
+            (Operation::MemFree, Errno::EBUSY, ErrorKind::DeviceLost),
+            (Operation::WaitCs, Errno::EIO, ErrorKind::DeviceLost),
+            (Operation::Submit, Errno::EPERM, ErrorKind::Unsupported),
+            (Operation::MemAlloc, Errno::ENOMEM, ErrorKind::OutOfDeviceMemory),
+            (Operation::Debug, Errno::EFAULT, ErrorKind::InvalidInput),
+        ] {
+            assert_eq!(
+                ErrorKind::of_operation(operation, errno),
+                kind,
+                "{operation:?} {errno:?}"
+            );
+            assert_ne!(
+                ErrorKind::of_errno(errno),
+                kind,
+                "the row for {operation:?} {errno:?} says what its errno alone says"
+            );
+        }
+        assert_eq!(
+            ErrorKind::of_operation(Operation::MemFree, Errno::EINVAL),
+            ErrorKind::InvalidInput
+        );
+    }
+}

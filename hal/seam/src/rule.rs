@@ -1,0 +1,141 @@
+//! [`Rule`]: one refusal of the driver, and the macro that makes rows of them.
+
+use std::fmt;
+
+use gaudi_sys::Errno;
+use gaudi_uapi::NodeKind;
+
+use crate::error_kind::ErrorKind;
+use crate::operation::Operation;
+
+/// One condition under which the driver refuses a request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The name that cases, pages and tools use: `export.unaligned-offset`.
+    pub id: &'static str,
+    /// Which requests it applies to.
+    pub subject: Subject,
+    /// The INFO op, the kind of submission or the debug op that it applies to, as the headers name
+    /// it. `None` if it applies to each request of the subject.
+    pub request: Option<&'static str>,
+    /// What the driver answers.
+    pub errno: Errno,
+    /// The kind, where operation and errno do not imply it.
+    pub(crate) kind: Option<ErrorKind>,
+    /// Whether no request alone meets it: the kernel's memory, a race, a fault, another chip.
+    pub is_rare: bool,
+    /// The condition, as a clause.
+    pub condition: &'static str,
+    /// Where the driver decides it.
+    pub source: &'static str,
+    /// What to do next.
+    pub advice: Option<&'static str>,
+}
+
+/// What a rule applies to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// open(2) of a node.
+    Open(NodeKind),
+    /// Any ioctl, before it is dispatched.
+    AnyIoctl,
+    /// These operations.
+    Operations(&'static [Operation]),
+    /// Mapping an exported dma-buf for another device: an RDMA registration, for example.
+    Attach,
+}
+
+impl Subject {
+    /// Whether a rule of this subject applies to an operation.
+    pub fn has(self, operation: Operation) -> bool {
+        match self {
+            Self::AnyIoctl => operation != Operation::Mmap,
+            Self::Operations(operations) => operations.contains(&operation),
+            Self::Open(_) | Self::Attach => false,
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(NodeKind::Compute) => f.write_str("open"),
+            Self::Open(NodeKind::Control) => f.write_str("open(control)"),
+            Self::AnyIoctl => f.write_str("any ioctl"),
+            Self::Attach => f.write_str("attach"),
+            Self::Operations(operations) => {
+                for (i, operation) in operations.iter().enumerate() {
+                    let separator = if i == 0 { "" } else { ", " };
+                    write!(f, "{separator}{}", operation.kernel_name())?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Rule {
+    /// The kind of the error of `operation`; `None` for open and attach.
+    pub fn kind(&self, operation: Option<Operation>) -> ErrorKind {
+        self.kind.unwrap_or_else(|| match operation {
+            Some(operation) => ErrorKind::of_operation(operation, self.errno),
+            None => ErrorKind::of_errno(self.errno),
+        })
+    }
+
+    /// The conditions of `rules` in one clause.
+    pub fn conditions(rules: &[&'static Self]) -> String {
+        let conditions: Vec<_> = rules.iter().map(|rule| rule.condition).collect();
+        conditions.join("; or ")
+    }
+
+    /// What to do next about any of `rules`.
+    pub fn advices(rules: &[&'static Self]) -> Option<String> {
+        let advices: Vec<_> = rules.iter().filter_map(|rule| rule.advice).collect();
+        (!advices.is_empty()).then(|| advices.join("; or "))
+    }
+}
+
+/// Makes the rows of one group: a static each, and all of them.
+macro_rules! rows {
+    (@subject open) => { Subject::Open(NodeKind::Compute) };
+    (@subject control) => { Subject::Open(NodeKind::Control) };
+    (@subject ioctl) => { Subject::AnyIoctl };
+    (@subject attach) => { Subject::Attach };
+    (@subject [$($operation:ident)+]) => { Subject::Operations(&[$(Operation::$operation),+]) };
+    (@option) => { None };
+    (@option $value:expr) => { Some($value) };
+    (@rare) => { false };
+    (@rare rare) => { true };
+    ($(
+        $(#[$meta:meta])*
+        mod $group:ident {$(
+            $name:ident $id:literal $subject:tt $errno:ident $(for $request:literal)? $(as $kind:ident)?
+                $(; $rare:ident;)? $condition:literal, $source:literal $(, $advice:literal)?;
+        )*}
+    )*) => {$(
+        $(#[$meta])*
+        pub mod $group {
+            #[allow(unused_imports, reason = "not every group has each kind of subject")]
+            use super::{Errno, ErrorKind, NodeKind, Operation, Rule, Subject, rows};
+
+            $(
+                #[doc = $condition]
+                pub static $name: Rule = Rule {
+                    id: $id,
+                    subject: rows!(@subject $subject),
+                    request: rows!(@option $($request)?),
+                    errno: Errno::$errno,
+                    kind: rows!(@option $(ErrorKind::$kind)?),
+                    is_rare: rows!(@rare $($rare)?),
+                    condition: $condition,
+                    source: $source,
+                    advice: rows!(@option $($advice)?),
+                };
+            )*
+
+            pub(crate) static ALL: &[&Rule] = &[$(&$name),*];
+        }
+    )*};
+}
+pub(crate) use rows;
