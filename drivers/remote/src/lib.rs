@@ -21,10 +21,12 @@
 //! # let nic_a = gaudi_verbs::Context::open(nic_a)?;
 //! # let nic_b = gaudi_verbs::Context::open(nic_b)?;
 //! // Node B offers a buffer.
-//! let b = std::thread::spawn(move || -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+//! # type Failure = Box<dyn std::error::Error + Send + Sync>;
+//! let b = std::thread::spawn(move || -> Result<Vec<u8>, Failure> {
 //!     let device = Device::open(&"mock:gaudi2?name=b".parse()?)?;
 //!     let buffer = device.alloc_exclusive(1 << 20)?;
-//!     let mut endpoint = Endpoint::over(stream_b, &Nic::new(&nic_b)?, Some(&device), EndpointOptions::default())?;
+//!     let (nic, options) = (Nic::new(&nic_b)?, EndpointOptions::default());
+//!     let mut endpoint = Endpoint::over(stream_b, &nic, Some(&device), options)?;
 //!     println!("{}", endpoint.offer(&buffer, Rights::BOTH)?);
 //!     // A puts a word into memory of B when it has finished.
 //!     let word = endpoint.receive_offer(Duration::from_secs(10))?;
@@ -37,7 +39,8 @@
 //! let device = Device::open(&"mock:gaudi2?name=a".parse()?)?;
 //! let buffer = device.alloc_exclusive(1 << 20)?;
 //! device.fill(&buffer, 42)?.wait(Duration::from_secs(10))?;
-//! let mut endpoint = Endpoint::over(stream_a, &Nic::new(&nic_a)?, Some(&device), EndpointOptions::default())?;
+//! let (nic, options) = (Nic::new(&nic_a)?, EndpointOptions::default());
+//! let mut endpoint = Endpoint::over(stream_a, &nic, Some(&device), options)?;
 //! let remote = endpoint.receive_offer(Duration::from_secs(10))?;
 //! let put = endpoint.put(&buffer, &remote)?;
 //! let done = endpoint.wait(put, Duration::from_secs(10))?;

@@ -19,6 +19,7 @@
 //! ```
 
 pub mod fault;
+mod file_error;
 mod stack;
 pub mod time;
 pub mod trace;

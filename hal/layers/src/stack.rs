@@ -1,11 +1,10 @@
 //! [`Stack`]: the layers of a [`DeviceSpec`](gaudi_seam::DeviceSpec).
 
 use std::fmt;
-use std::io::ErrorKind as IoKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use gaudi_seam::{Errno, Error, ErrorKind, KernelIo, LayerSpec, Result, SharedIo};
+use gaudi_seam::{Error, ErrorKind, KernelIo, LayerSpec, Result, SharedIo};
 
 use crate::fault::{FaultHandle, FaultLayer, Plan, PlanSource, read_plan, record_handles, shortened};
 use crate::time::Time;
@@ -141,17 +140,4 @@ fn fault(argument: &str) -> Result<Prepared> {
             "OP[:when=FIRST[..LAST][+STEP]]:error=ERRNO|delay=TIME|lose|reset[:p=PERCENT][:seed=N]",
         )
     })
-}
-
-/// The error of opening or reading a layer's file. A missing file is an invalid spec, not a missing
-/// device.
-pub(crate) fn failed(error: &std::io::Error, cause: String) -> Error {
-    match error.raw_os_error() {
-        // The spec is invalid; no device is missing.
-        Some(raw) if error.kind() == IoKind::NotFound => Error::from_errno("open", Errno::from_raw(raw))
-            .with_kind(ErrorKind::InvalidInput)
-            .because(cause),
-        Some(raw) => Error::from_errno("open", Errno::from_raw(raw)).because(cause),
-        None => Error::new(ErrorKind::InvalidInput, "open").because(format!("{cause}: {error}")),
-    }
 }

@@ -1,4 +1,4 @@
-//! [`VfioDevice`]: a PCI function that vfio-pci is bound to, as a [`DeviceIo`](gaudi_seam::DeviceIo).
+//! [`VfioDevice`]: a PCI function bound to vfio-pci, as a [`DeviceIo`](gaudi_seam::DeviceIo).
 //!
 //! - *Any process that may open the function's group drives it*, and the kernel's driver does not.
 //! - *DMA reaches only mapped memory*: a function without an IOMMU is not opened.

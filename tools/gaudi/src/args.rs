@@ -1,10 +1,9 @@
 //! The arguments of the command line.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::exit::Usage;
+use crate::common::{Common, bytes, seconds};
 use crate::output::Output;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -53,109 +52,6 @@ impl Cli {
             },
             _ => None,
         }
-    }
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Common options")]
-pub(crate) struct Common {
-    /// Device: kernel:N, kernel:BUS, kernel?module=N, map:N or mock:gaudi2?key=value&…; may be
-    /// repeated where a command takes several. Without it GAUDI_DEVICE, then the first entry of
-    /// GAUDI_MAPPING_TABLE, then the first free device.
-    #[arg(short, long = "device", value_name = "SPEC", global = true)]
-    pub(crate) devices: Vec<String>,
-    /// Print one JSON document instead of a table.
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-    /// Write the result to a file instead of standard output.
-    #[arg(long, value_name = "FILE", global = true)]
-    pub(crate) output: Option<PathBuf>,
-    /// Write every operation of the devices to a file, decoded, as JSON Lines.
-    #[arg(
-        long,
-        value_name = "FILE",
-        global = true,
-        help_heading = "Layers around every device"
-    )]
-    pub(crate) trace: Option<PathBuf>,
-    /// Make operations fail: a plan such as submit:when=3:error=EIO, or a file with one.
-    #[arg(
-        long,
-        value_name = "PLAN",
-        global = true,
-        help_heading = "Layers around every device"
-    )]
-    pub(crate) fault: Option<String>,
-    /// Random seed of a mock, and of the plan's rules without a seed.
-    #[arg(
-        long,
-        value_name = "N",
-        global = true,
-        help_heading = "Layers around every device"
-    )]
-    pub(crate) seed: Option<u64>,
-    /// Allow a fault plan on a real device: it may need a reset afterwards.
-    #[arg(long, global = true, help_heading = "Layers around every device")]
-    pub(crate) on_hardware: bool,
-    /// Log on standard error: once each operation of a device with its result, twice with its
-    /// request, three times with the packets too. GAUDI_LOG takes a filter instead.
-    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
-    pub(crate) verbose: u8,
-    /// No notes on standard error.
-    #[arg(short, long, global = true)]
-    pub(crate) quiet: bool,
-    /// Colour: on a terminal, always or never. NO_COLOR turns it off, CLICOLOR_FORCE on.
-    #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN", global = true)]
-    pub(crate) color: Color,
-}
-
-impl Common {
-    /// Refuses layers for a command that opens no device, and `--device` for one that takes none.
-    pub(crate) fn without_layers(&self, command: &str, device: bool) -> Result<(), Usage> {
-        let given = [
-            ("--trace", self.trace.is_some()),
-            ("--fault", self.fault.is_some()),
-            ("--seed", self.seed.is_some()),
-            ("--on-hardware", self.on_hardware),
-            ("--device", !device && !self.devices.is_empty()),
-        ];
-        match given.iter().find(|(_, given)| *given) {
-            Some((option, _)) => Err(Usage(format!(
-                "{option} does nothing here: `gaudi {command}` opens no device for use"
-            ))),
-            None => Ok(()),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
-    /// On a terminal.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
-impl Color {
-    /// The value of `--color` on a command line that was not fully parsed: a request for help, or
-    /// an invalid one.
-    pub(crate) fn in_words(words: impl Iterator<Item = OsString>) -> Self {
-        let mut wanted = Self::Auto;
-        let mut is_next = false;
-        for word in words {
-            let word = word.to_string_lossy();
-            let value = word.strip_prefix("--color=").or(is_next.then_some(&*word));
-            wanted = value
-                .and_then(|value| Self::from_str(value, false).ok())
-                .unwrap_or(wanted);
-            is_next = word == "--color";
-            if word == "--" {
-                break;
-            }
-        }
-        wanted
     }
 }
 
@@ -510,25 +406,6 @@ impl Stage {
     }
 }
 
-/// A pause of a millisecond to a day.
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let wanted = "wanted seconds from 0.001 to 86400";
-    let number: f64 = text.parse().map_err(|_| wanted.to_owned())?;
-    if (0.001..=86_400.0).contains(&number) {
-        Ok(Duration::from_secs_f64(number))
-    } else {
-        Err(wanted.to_owned())
-    }
-}
-
-/// A number of bytes, as device specs write it.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    if text.is_empty() {
-        return Err("wanted a size, such as 4096 or 4KiB".to_owned());
-    }
-    gaudi_seam::spec::parse_bytes(text).map_err(|error| format!("{}; {}", error.problem, error.wanted))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -602,22 +479,5 @@ mod tests {
             left.extend(below.map(|below| (format!("{path} {}", below.get_name()).trim().to_owned(), below)));
         }
         assert!(seen > 40, "{seen} options were looked for");
-    }
-
-    #[test]
-    fn pauses_are_times() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for wrong in ["0", "-1", "nan", "inf", "1e30", "x"] {
-            assert!(seconds(wrong).is_err(), "{wrong:?} is refused");
-        }
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(bytes("4097"), Ok(4097));
-        assert_eq!(bytes("16MiB"), Ok(16 << 20));
-        for wrong in ["", "MiB", "1MB", "-1", "99999999999GiB"] {
-            assert!(bytes(wrong).is_err(), "{wrong:?} is refused");
-        }
     }
 }

@@ -58,7 +58,7 @@ pub(crate) struct PerfRdma {
     pub(crate) gid_index: Option<u32>,
     /// Sizes to measure, separated by commas; atomics have 8 bytes [default:
     /// 8,4KiB,64KiB,1MiB].
-    #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = crate::args::bytes)]
+    #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = crate::common::bytes)]
     pub(crate) sizes: Option<Vec<u64>>,
     /// Memory at both ends [default: host].
     #[arg(long, value_enum, value_name = "KIND")]
@@ -73,7 +73,7 @@ pub(crate) struct PerfRdma {
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
     pub(crate) iterations: Option<u32>,
     /// Seconds of each row, instead of a number of operations.
-    #[arg(short = 'D', long, value_name = "SEC", value_parser = crate::args::seconds, conflicts_with = "iterations")]
+    #[arg(short = 'D', long, value_name = "SEC", value_parser = crate::common::seconds, conflicts_with = "iterations")]
     pub(crate) duration: Option<Duration>,
     /// Operations of each row that are not counted, at its start [default: 100].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
@@ -102,7 +102,7 @@ pub(crate) struct PerfRdma {
     #[arg(short = 'H', long)]
     pub(crate) histogram: bool,
     /// Seconds to wait for the peer: until it connects, and for each of its messages.
-    #[arg(long, value_name = "SEC", default_value = "60", value_parser = crate::args::seconds)]
+    #[arg(long, value_name = "SEC", default_value = "60", value_parser = crate::common::seconds)]
     pub(crate) timeout: Duration,
     /// Be the peer: standard input is the socket to the process that started it.
     #[arg(long, hide = true)]

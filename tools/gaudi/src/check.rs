@@ -15,7 +15,8 @@ use gaudi_device::Info;
 use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind, KernelSelector, PciAddress};
 use serde::Serialize;
 
-use crate::args::{self, Common};
+use crate::args;
+use crate::common::Common;
 use crate::exit::{self, Usage};
 use crate::info::{backend_of, chosen};
 use crate::output::{Output, Style};

@@ -8,7 +8,8 @@ use gaudi_seam::{Error, ErrorKind};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::args::{self, Common, Place};
+use crate::args::{self, Place};
+use crate::common::Common;
 use crate::exit::{self, Judged, Usage};
 use crate::info::chosen;
 use crate::output::{Output, grouped};

@@ -7,7 +7,7 @@ use gaudi_hal::layers::Stack;
 use gaudi_hal::layers::fault::{PlanSource, Target, read_plan, tally};
 use gaudi_seam::{BackendSpec, DeviceSpec, ErrorKind, LayerSpec};
 
-use crate::args::Common;
+use crate::common::Common;
 use crate::exit::Usage;
 
 const FAULT: &str = "fault";

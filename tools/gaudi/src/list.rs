@@ -6,7 +6,8 @@ use gaudi_hal::Environment;
 use gaudi_seam::{DeviceSpec, Error, ErrorKind, PciAddress};
 use serde::Serialize;
 
-use crate::args::{self, Common};
+use crate::args;
+use crate::common::Common;
 use crate::exit;
 use crate::info::{backend_of, chosen};
 use crate::layers::around;

@@ -10,6 +10,7 @@
 mod args;
 mod args_rdma;
 mod check;
+mod common;
 mod control;
 mod copy;
 mod demo;
@@ -109,7 +110,7 @@ fn run() -> ExitCode {
 /// Prints what the parser returned: help or version, which are results, or what is wrong with the
 /// command line.
 fn print_usage(error: &clap::Error) -> ExitCode {
-    let wanted = args::Color::in_words(std::env::args_os());
+    let wanted = common::Color::in_words(std::env::args_os());
     let text = |terminal| match wanted.is_on(terminal) {
         true => error.render().ansi().to_string(),
         false => error.render().to_string(),

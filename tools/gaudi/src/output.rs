@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 
 use serde::Serialize;
 
-use crate::args::{Color, Common};
+use crate::common::{Color, Common};
 use crate::saved::Saved;
 use crate::table::{self, Layout};
 

@@ -8,7 +8,8 @@ use gaudi_device::{Device, Fallback, HostBuffer, Location, Pages};
 use gaudi_seam::{Error, ErrorKind};
 use serde::Serialize;
 
-use crate::args::{Common, HostPages, Measured, Perf, PerfCopy, Place};
+use crate::args::{HostPages, Measured, Perf, PerfCopy, Place};
+use crate::common::Common;
 use crate::copy::{self, Memory};
 use crate::exit::{self, Judged, Usage};
 use crate::info::chosen;

@@ -1,5 +1,5 @@
-//! [`Regions`]: registered memory by key, and [`Claim`]s that keep it registered while a thread moves
-//! bytes.
+//! [`Regions`]: registered memory by key, and [`Claim`]s that keep it registered while a thread
+//! moves bytes.
 
 #![expect(
     unsafe_code,

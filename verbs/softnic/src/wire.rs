@@ -11,7 +11,7 @@
 //! 12     4     src_qpn    queue pair that it comes from
 //! 16     8     msn        number of the message in its send queue
 //! 24     8     raddr      first byte of the whole message in the peer's region
-//! 32     4     rkey       of that region; the key to invalidate of a SendInv; the qkey of a datagram
+//! 32     4     rkey       of that region; SendInv: the key to invalidate; datagram: the qkey
 //! 36     4     imm        immediate data
 //! 40     4     total      bytes of the whole message
 //! 44     4     offset     of this frame's payload in the message

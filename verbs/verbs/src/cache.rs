@@ -1,5 +1,5 @@
-//! [`MrCache`]: memory regions of one domain, kept for the next request: registering costs more than a
-//! transfer.
+//! [`MrCache`]: memory regions of one domain, kept for the next request: registering costs more
+//! than a transfer.
 //!
 //! - The key is the allocation's generation, the range as the region's keys count it
 //!   ([`Mr::addr`]), and the exact rights. Any range inside a region's is a hit.

@@ -27,7 +27,8 @@
 //! let sge = Sge { addr: MrAddr(0), length: 1, lkey: Rkey(7) }; // a remote key
 //! ```
 //! ```compile_fail,E0599
-//! # fn f(qp: &mut gaudi_verbs::UdQp, to: &gaudi_verbs::AddressHandle, there: gaudi_verbs::RemoteAddr) {
+//! # use gaudi_verbs::{AddressHandle, RemoteAddr, UdQp};
+//! # fn f(qp: &mut UdQp, to: &AddressHandle, there: RemoteAddr) {
 //! qp.post_send(1, to, gaudi_verbs::Qpn(2), 3).write(&[], there); // only a connection writes
 //! # }
 //! ```

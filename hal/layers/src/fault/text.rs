@@ -56,7 +56,7 @@ pub fn read_plan(argument: &str) -> Result<PlanText> {
     };
     let failed = |error: std::io::Error| match error.kind() {
         IoKind::NotFound | IoKind::NotADirectory => cannot("no such file"),
-        _ => crate::stack::failed(
+        _ => crate::file_error::failed(
             &error,
             format!("the fault plan {} cannot be read", shortened(argument)),
         ),

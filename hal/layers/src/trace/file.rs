@@ -138,5 +138,5 @@ fn wrong(cause: String) -> Error {
 }
 
 fn failed(error: &io::Error, cause: String) -> Error {
-    crate::stack::failed(error, cause).helped_by(NAME_ANOTHER)
+    crate::file_error::failed(error, cause).helped_by(NAME_ANOTHER)
 }

@@ -17,7 +17,8 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use gaudi::{BackendSpec, DeviceSpec, Environment, Error, ErrorKind};
 
-use crate::args::{Common, Demo, Stage};
+use crate::args::{Demo, Stage};
+use crate::common::Common;
 use crate::control::Control;
 use crate::exit::{self, Judged, Usage};
 use crate::layers::around;

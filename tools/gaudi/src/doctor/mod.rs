@@ -20,6 +20,7 @@ use gaudi_sys::limits::Limit;
 use serde::Serialize;
 
 use crate::args;
+use crate::common::Common;
 use crate::exit::{self, Usage};
 use crate::info::chosen;
 use crate::output::{Output, Style};
@@ -81,7 +82,7 @@ fn fail(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -
     }
 }
 
-pub(crate) fn run(common: &args::Common, doctor: &args::Doctor, output: &mut Output) -> Result<u8> {
+pub(crate) fn run(common: &Common, doctor: &args::Doctor, output: &mut Output) -> Result<u8> {
     if let Some(errno) = &doctor.explain {
         common.without_layers("doctor --explain", false)?;
         return print_meanings(errno, output);

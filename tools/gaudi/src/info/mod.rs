@@ -11,7 +11,8 @@ use gaudi_hal::Environment;
 use gaudi_seam::{Backend, BackendSpec, DeviceSpec, KernelSelector, PciAddress};
 use serde::Serialize;
 
-use crate::args::{self, Common};
+use crate::args;
+use crate::common::Common;
 use crate::exit::{self, Judged, Usage};
 use crate::layers::around;
 use crate::output::{Output, grouped};

@@ -11,17 +11,8 @@ use gaudi_sys::clock::process_cpu_time;
 use super::node::Node;
 use super::op::{Op, RDMA, RECEIVED, Tally};
 use super::plan::Plan;
-use super::samples::Samples;
+use super::samples::{Samples, Taken};
 use super::watch::Watch;
-
-/// The times of a row.
-#[derive(Debug)]
-pub(super) struct Taken {
-    /// Of single operations, for latency.
-    pub(super) samples: Samples,
-    pub(super) ours: Tally,
-    pub(super) theirs: Tally,
-}
 
 /// When a loop ends.
 #[derive(Debug, Clone, Copy)]

@@ -22,8 +22,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use gaudi::DeviceSpec;
 
-use crate::args::Common;
 use crate::args_rdma::{Memory, PerfRdma};
+use crate::common::Common;
 use crate::exit::{Judged, Usage};
 use crate::nic::SOFTNIC;
 use crate::output::Output;

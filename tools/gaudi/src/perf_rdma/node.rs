@@ -13,8 +13,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::op::{Op, RECEIVED};
 use super::plan::Plan;
-use crate::args::Common;
 use crate::args_rdma::{Memory, PerfRdma, Way};
+use crate::common::Common;
 use crate::control::Control;
 use crate::demo::{Noise, hex};
 use crate::info::chosen;

@@ -5,11 +5,10 @@ use std::fmt;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::loops::Taken;
 use super::node::Side;
 use super::op::{Measure, Op, Tally};
 use super::plan::Plan;
-use super::samples::Bucket;
+use super::samples::{Bucket, Taken};
 use crate::control::printable;
 use crate::nic::with_provider;
 use crate::output::{Output, grouped};

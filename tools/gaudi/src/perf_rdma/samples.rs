@@ -2,7 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::op::Tally;
 use crate::perf::rank;
+
+/// The times of a row.
+#[derive(Debug)]
+pub(super) struct Taken {
+    /// Of single operations, for latency.
+    pub(super) samples: Samples,
+    pub(super) ours: Tally,
+    pub(super) theirs: Tally,
+}
 
 /// Times that are stored for percentiles. Of more, a random sample is stored: a row may last a day.
 const KEPT: usize = 1 << 20;

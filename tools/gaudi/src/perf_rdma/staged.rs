@@ -8,13 +8,13 @@ use gaudi::remote::{Endpoint, EndpointOptions, Policy, Rights, Transfer};
 use gaudi::{Deadline, Error};
 
 use super::client::compare;
-use super::loops::{Limit, Stopwatch, Taken, nanos};
+use super::loops::{Limit, Stopwatch, nanos};
 use super::message::Message;
 use super::node::Node;
 use super::op::{Measure, Op, Tally};
 use super::plan::Plan;
 use super::report::Row;
-use super::samples::Samples;
+use super::samples::{Samples, Taken};
 use super::watch::SIGN;
 use super::wire::Wire;
 use crate::args_rdma::PerfRdma;

@@ -15,7 +15,8 @@ use anyhow::{Context as _, Result, anyhow};
 use gaudi_dmabuf::reach::{Folder, Manifest, Recorder, Topology, Tree};
 use gaudi_seam::{BackendSpec, Error, ErrorKind, KernelSelector, PciAddress};
 
-use crate::args::{Common, Topo};
+use crate::args::Topo;
+use crate::common::Common;
 use crate::exit::{self, Usage};
 use crate::info::chosen;
 use crate::nics::{EXAMPLE, EXAMPLE_PORTS};
