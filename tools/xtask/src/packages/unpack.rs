@@ -13,7 +13,9 @@ use crate::missing::missing;
 /// Unpacks archives over one another, each into its own folder first, so that a link of one cannot
 /// redirect the next out of the tree.
 pub(super) fn unpack(archives: &[&Path], into: &Path) -> anyhow::Result<()> {
-    let one = into.with_file_name(format!("part-one-{}", std::process::id()));
+    // Named after `into`, which ends in the process's number: two threads may unpack at once.
+    let name = into.file_name().unwrap_or_default().to_string_lossy();
+    let one = into.with_file_name(format!("part-one-{name}"));
     let unpacked = unpack_each(archives, into, &one);
     let _ = fs::remove_dir_all(&one); // it may not be there
     if unpacked.is_err() {
