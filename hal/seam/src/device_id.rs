@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The kind of backend behind a [`KernelIo`].
+/// The kind of backend behind a [`KernelIo`](crate::KernelIo).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Backend {
