@@ -15,6 +15,7 @@ use gaudi_uapi::Ioctl;
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, InfoOp};
 use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
 
+use crate::dialect::Dialect;
 use crate::system::Syscalls;
 
 /// The address of a slice for the kernel. 0 for an empty slice, which the driver takes as none.
@@ -39,6 +40,7 @@ pub(crate) fn address_mut(slice: &mut [u8]) -> u64 {
 /// An open node of the driver.
 pub(crate) struct File<S: Syscalls + ?Sized> {
     pub(crate) node: Node,
+    pub(crate) dialect: Dialect,
     fd: OwnedFd,
     system: Arc<S>,
     owner: OwnerProcess,
@@ -50,7 +52,7 @@ pub(crate) struct File<S: Syscalls + ?Sized> {
 }
 
 impl<S: Syscalls + ?Sized> File<S> {
-    pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<S>) -> Self {
+    pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<S>, dialect: Dialect) -> Self {
         let owner = OwnerProcess::current();
         let serves = match node.kind {
             NodeKind::Compute => owner,
@@ -59,6 +61,7 @@ impl<S: Syscalls + ?Sized> File<S> {
         let requests = Ioctl::ALL.map(|ioctl| node.era.request(ioctl).unwrap_or(0));
         Self {
             node,
+            dialect,
             fd,
             system,
             owner,

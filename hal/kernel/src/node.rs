@@ -24,7 +24,7 @@ use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags};
 use gaudi_uapi::wait::HlWaitCsIn;
 use gaudi_uapi::{Ioctl, Since};
 
-use crate::dialect::{Dialect, lacks, lacks_info};
+use crate::dialect::{lacks, lacks_info};
 use crate::file::{File, address, address_mut};
 use crate::system::{Syscalls, System};
 
@@ -33,7 +33,6 @@ use crate::system::{Syscalls, System};
 /// Dropping it closes the file. The driver then releases the context and resets the device; while
 /// an exported dma-buf lives, the device stays busy.
 pub struct Kernel<S: Syscalls + ?Sized = System> {
-    dialect: Dialect,
     file: File<S>,
 }
 
@@ -46,8 +45,8 @@ impl<S: Syscalls + ?Sized> std::fmt::Debug for Kernel<S> {
 }
 
 impl<S: Syscalls + ?Sized> Kernel<S> {
-    pub(crate) fn new(file: File<S>, dialect: Dialect) -> Self {
-        Self { dialect, file }
+    pub(crate) fn new(file: File<S>) -> Self {
+        Self { file }
     }
 
     fn cb(&self, operation: Operation, request: HlCbIn) -> Result<HlCbArgs> {
@@ -103,7 +102,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         self.file.admit(OPERATION, true)?;
         let (arg, result) = self.file.info(request.op, request.arg, answer);
         let Err(errno) = result else {
-            self.dialect.modernise(request.op, answer);
+            self.file.dialect.modernise(request.op, answer);
             return Ok(arg);
         };
         if let Some(error) = lacks_info(&self.file.node, OPERATION, request.op, errno) {
@@ -155,7 +154,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     // Inlined here and in a wait: an idle layer over this type then adds no call.
     #[inline(always)]
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        self.file.submit(&self.dialect, request)
+        self.file.submit(request)
     }
 
     #[inline(always)]
@@ -217,17 +216,17 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // SAFETY: no address of this process.
         let answer = unsafe { self.memory(Operation::MemAlloc, input) }?;
         let handle = MemHandle(answer.handle());
-        self.dialect.allocated(handle, request.size);
+        self.file.dialect.allocated(handle, request.size);
         Ok(handle)
     }
 
     fn mem_free(&self, handle: MemHandle) -> Result<()> {
         // Before the ioctl: the driver may reuse the number at once, for another thread.
-        let forgotten = self.dialect.forget_allocation(handle);
+        let forgotten = self.file.dialect.forget_allocation(handle);
         // SAFETY: no address of this process.
         let freed = unsafe { self.memory(Operation::MemFree, HlMemIn::free(handle.0)) };
         if let (Err(_), Some(size)) = (&freed, forgotten) {
-            self.dialect.allocated(handle, size);
+            self.file.dialect.allocated(handle, size);
         }
         freed.map(drop)
     }
@@ -245,7 +244,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // SAFETY: no address of this process: USERPTR is not set.
         let answer = unsafe { self.memory(OPERATION, input) }?;
         let address = DeviceVa(answer.device_virt_addr());
-        self.dialect.mapped(address, request.handle);
+        self.file.dialect.mapped(address, request.handle);
         Ok(address)
     }
 
@@ -259,11 +258,11 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
 
     fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
         // As in `mem_free`.
-        let forgotten = self.dialect.forget_mapping(address);
+        let forgotten = self.file.dialect.forget_mapping(address);
         // SAFETY: no address of this process.
         let unmapped = unsafe { self.memory(Operation::MemUnmap, HlMemIn::unmap(address.0)) };
         if let (Err(_), Some(handle)) = (&unmapped, forgotten) {
-            self.dialect.mapped(address, handle);
+            self.file.dialect.mapped(address, handle);
         }
         unmapped.map(drop)
     }
@@ -288,6 +287,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         const OPERATION: Operation = Operation::ExportDmabuf;
         self.file.admit(OPERATION, false)?;
         let input = self
+            .file
             .dialect
             .export_input(&self.file.node, OPERATION, request, || self.query())?;
         // SAFETY: no address of this process: EXPORT's is the device's, whatever bits `flags` has.

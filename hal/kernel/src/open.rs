@@ -182,8 +182,13 @@ impl<S: Syscalls + ?Sized> Driver<S> {
             era,
             name,
         };
-        let file = File::new(node, fd, Arc::clone(&self.system));
-        Ok(Kernel::new(file, Dialect::of(&self.machine, era)))
+        let dialect = Dialect::of(&self.machine, era);
+        Ok(Kernel::new(File::new(
+            node,
+            fd,
+            Arc::clone(&self.system),
+            dialect,
+        )))
     }
 
     /// Rejects before the open: nodes of other drivers, which share `/dev/accel`, and drivers older

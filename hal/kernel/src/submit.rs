@@ -12,7 +12,6 @@ use gaudi_uapi::Ioctl;
 use gaudi_uapi::cs::{HlCsArgs, HlCsIn, HlCsInChunks};
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 
-use crate::dialect::Dialect;
 use crate::file::{File, address};
 use crate::system::Syscalls;
 
@@ -51,38 +50,38 @@ fn submitted(args: &HlCsArgs) -> CsAnswer {
 impl<S: Syscalls + ?Sized> File<S> {
     /// `HL_IOCTL_CS`.
     #[inline]
-    pub(crate) fn submit(&self, dialect: &Dialect, request: &CsRequest<'_>) -> Result<CsAnswer> {
+    pub(crate) fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
         let plain = matches!(request.argument, CsArgument::None)
-            && request.flags.0 & dialect.not_plain == 0
+            && request.flags.0 & self.dialect.not_plain == 0
             && request.execute.len() <= MOST_JOBS
             && request.restore.len() <= MOST_JOBS;
         if !plain || !self.is_served() {
-            return self.submit_special(dialect, request);
+            return self.submit_special(request);
         }
         let mut args = HlCsArgs::from(jobs(request));
         // SAFETY: the addresses and counts are those of the request's slices, which the driver only
         // reads: no flag makes it read anything else there.
         match unsafe { self.once(Ioctl::Cs, &mut args) } {
             Ok(()) => Ok(submitted(&args)),
-            Err(errno) => self.submit_again(dialect, request, errno),
+            Err(errno) => self.submit_again(request, errno),
         }
     }
 
     /// After an errno. A signal changes nothing: the driver has done nothing then.
     #[cold]
     #[inline(never)]
-    fn submit_again(&self, dialect: &Dialect, request: &CsRequest<'_>, errno: Errno) -> Result<CsAnswer> {
+    fn submit_again(&self, request: &CsRequest<'_>, errno: Errno) -> Result<CsAnswer> {
         match errno {
-            Errno::EINTR => self.submit_special(dialect, request),
+            Errno::EINTR => self.submit_special(request),
             errno => Err(self.failed(SUBMIT, errno)),
         }
     }
 
     /// Any submission, with the checks of those that the driver would misread.
     #[inline(never)]
-    fn submit_special(&self, dialect: &Dialect, request: &CsRequest<'_>) -> Result<CsAnswer> {
+    fn submit_special(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
         self.admit(SUBMIT, false)?;
-        dialect.check_flags(&self.node, SUBMIT, request.cs_flags())?;
+        self.dialect.check_flags(&self.node, SUBMIT, request.cs_flags())?;
         let input = self.cs_in(request)?;
         loop {
             let mut args = HlCsArgs::from(input);
