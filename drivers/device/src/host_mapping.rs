@@ -190,7 +190,7 @@ impl HostMapping {
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let from = self.inside("HostMapping::read", offset, into.len())?;
         // SAFETY: the range lies in memory that stays mapped while `self` lives, and to which
-        // nobody makes a reference.
+        // no reference exists.
         unsafe { shared::copy_out(from, into) };
         Ok(())
     }

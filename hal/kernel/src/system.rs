@@ -20,8 +20,8 @@ pub trait Syscalls: Send + Sync + 'static {
     /// # Safety
     /// - `args` is at least as long as the size that the request number carries.
     /// - Every address in `args` that this request makes the kernel read or write during the call
-    ///   is valid for it over the length that stands beside it; where the kernel writes, nobody
-    ///   else uses the memory.
+    ///   is valid for it over the length that stands beside it; where the kernel writes, no
+    ///   other code uses the memory.
     /// - Where the request makes a device use host memory after the call, the caller keeps the
     ///   promise of [`KernelIo::mem_map_host`](gaudi_seam::KernelIo::mem_map_host).
     unsafe fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, args: &mut [u8]) -> SysResult<()>;

@@ -246,8 +246,8 @@ pub fn vfio_export(device: impl AsFd, bar: u32, ranges: &[VfioRegionDmaRange]) -
         words.extend([range.offset, range.length]);
     }
     let raw = vfio_feature(device.as_fd(), &words)?;
-    // SAFETY: a successful VFIO_DEVICE_FEATURE_DMA_BUF returns a new descriptor that nobody else
-    // owns.
+    // SAFETY: a successful VFIO_DEVICE_FEATURE_DMA_BUF returns a new descriptor without
+    // another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 

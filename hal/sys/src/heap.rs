@@ -72,8 +72,7 @@ pub fn allocate(heap: impl AsFd, len: u64, fd_flags: u32, heap_flags: u64) -> Sy
     let fd = i32::try_from(data.fd).map_err(|_| Errno::EBADF)?;
     // SAFETY: borrowed for one question, which has an answer for any number.
     if !is_dmabuf(unsafe { BorrowedFd::borrow_raw(fd) })? {
-        // Another file took the number for something else and left the 0, which may be somebody's
-        // standard input.
+        // Another driver uses this ioctl number and left the 0, which may be standard input.
         return Err(Errno::EBADF);
     }
     // SAFETY: a successful DMA_HEAP_IOCTL_ALLOC returns a new descriptor that only this process

@@ -161,8 +161,8 @@ impl RawMapping {
     /// `EFAULT`: the range leaves the mapping.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
         let from = self.at(offset, into.len())?;
-        // SAFETY: `at` proved that the range lies in this live mapping, to which nobody makes a
-        // reference.
+        // SAFETY: `at` proved that the range lies in this live mapping, to which no
+        // reference exists.
         unsafe { shared::copy_out(from, into) };
         Ok(())
     }

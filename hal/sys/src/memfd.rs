@@ -79,18 +79,15 @@ impl Memfd {
     }
 }
 
-/// Whether a mapping of somebody else's file can be touched: nothing that its owner does ends the
-/// toucher with a SIGBUS.
+/// Whether a mapping of a foreign file can be accessed without a SIGBUS, whatever its owner does.
 ///
-/// - It is sealed against shrinking: no page of it lies past the end.
-/// - It is of tmpfs, which makes a page anew where there is none, so that a hole punched into it
-///   reads as zeros. A memfd of huge pages (`MFD_HUGETLB`) is refused: each of its pages comes from
-///   a pool that may be empty, and a hole gives back even those that a mapping had reserved
-///   (fs/hugetlbfs/inode.c `hugetlbfs_punch_hole`); no seal but `F_SEAL_WRITE` forbids holes, and
-///   that forbids use.
+/// - The file is sealed against shrinking: every page lies before its end.
+/// - It is of tmpfs, which allocates a missing page, so that a punched hole reads as zeros. A memfd
+///   of huge pages (`MFD_HUGETLB`) is rejected: its pages come from a pool that may be empty, and a
+///   hole frees even pages that a mapping had reserved (fs/hugetlbfs/inode.c
+///   `hugetlbfs_punch_hole`). Only `F_SEAL_WRITE` forbids holes, and it forbids use.
 ///
-/// What is left is a machine without memory for a page: that ends whoever touches it, as with
-/// memory of its own.
+/// An access still fails if the machine has no memory for a page, as with anonymous memory.
 pub fn is_lasting(file: impl AsFd) -> bool {
     let file = file.as_fd();
     let sealed = fcntl(file, FcntlArg::F_GET_SEALS)
