@@ -100,7 +100,8 @@ fn listener_survives_junk_connections() {
     for bytes in junk {
         let mut stream = server.connect();
         stream.write_all(bytes).expect("it is taken");
-        stream.shutdown(std::net::Shutdown::Write).expect("it is closed");
+        // The server refuses some junk before it reads all of it; its reset may arrive first.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
         stream.set_read_timeout(Some(GENEROUS)).expect("a time");
         // Closed by the server, which takes the next one then.
         let _ = stream.read_to_end(&mut Vec::new());
