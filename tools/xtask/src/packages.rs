@@ -12,6 +12,6 @@ mod pins;
 mod sources;
 mod unpack;
 
-pub(crate) use self::bundle::{Bundle, Pin, Release, Slice};
+pub(crate) use self::bundle::{Bundle, Pin, RELEASE, Release, Slice};
 pub(crate) use self::cache::Cache;
 pub(crate) use self::pins::{Headers, Pins};

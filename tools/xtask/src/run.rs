@@ -1,7 +1,6 @@
 //! Runs a child: streams its output, keeps a log of it, and ends it when its time is up.
 
-use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,13 +8,15 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+
+use crate::files;
 
 /// Ten times what a step takes on two cores: long enough to be no judge of speed, short enough for
 /// CI.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1800);
-/// Lines of a failed step's log that are shown again where they are not missed.
-pub(crate) const TAIL: usize = 60;
+/// Lines of a failed step's log that are printed once more, at the end of the step.
+const TAIL: usize = 120;
 
 /// How a child ended.
 #[derive(Debug)]
@@ -42,16 +43,18 @@ impl Outcome {
         }
     }
 
-    /// The last lines of the log.
-    pub(crate) fn tail(&self, count: usize) -> String {
-        let mut last = VecDeque::with_capacity(count);
-        for line in self.lines() {
-            if last.len() == count {
-                last.pop_front();
-            }
-            last.push_back(line);
+    /// Succeeds if the child did; otherwise prints the end of its log.
+    pub(crate) fn check(&self, what: &str) -> anyhow::Result<()> {
+        if self.ok() {
+            return Ok(());
         }
-        Vec::from(last).join("\n")
+        println!("\n-- the end of {}\n{}", self.log.display(), self.tail());
+        bail!("{}", self.why(what))
+    }
+
+    /// The last lines of the log.
+    pub(crate) fn tail(&self) -> String {
+        last_lines(self.lines())
     }
 
     /// The log, a line at a time, without colours.
@@ -60,11 +63,14 @@ impl Outcome {
         reader
             .into_iter()
             .flat_map(|reader| reader.split(b'\n').map_while(Result::ok))
-            .map(|bytes| {
-                let text = String::from_utf8_lossy(&bytes);
-                plain(&text)
-            })
+            .map(|bytes| plain(&String::from_utf8_lossy(&bytes)))
     }
+}
+
+/// The last [`TAIL`] of these lines.
+pub(crate) fn last_lines(lines: impl Iterator<Item = String>) -> String {
+    let lines: Vec<_> = lines.collect();
+    lines[lines.len().saturating_sub(TAIL)..].join("\n")
 }
 
 /// Whether a child's output is shown while it runs.
@@ -76,18 +82,14 @@ pub(crate) enum Show {
 
 /// Runs `command` for at most `limit` and logs to `log`.
 pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) -> anyhow::Result<Outcome> {
-    if let Some(folder) = log.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    }
-    let file = Mutex::new(File::create(log).with_context(|| format!("cannot write {}", log.display()))?);
+    log.parent().map_or(Ok(()), files::make_folder)?;
+    let file = Mutex::new(files::create(log)?);
     let mut limited = limited(command, limit);
     limited
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut child = limited
-        .spawn()
-        .with_context(|| format!("cannot run {}", command.get_program().to_string_lossy()))?;
+    let mut child = limited.spawn().with_context(|| cannot_run(command))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
         scope.spawn(|| out.map(|pipe| copy(pipe, &file, show)));
@@ -102,6 +104,30 @@ pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) ->
         timed_out,
         log: log.to_owned(),
     })
+}
+
+/// Runs a command to its end, without a limit. Returns what it wrote to stdout.
+///
+/// Its failure is an error with what it wrote to stderr.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
+    let output = command.output().with_context(|| cannot_run(command))?;
+    if !output.status.success() {
+        let program = command.get_program().to_string_lossy();
+        bail!(
+            "{program} failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(output.stdout)
+}
+
+/// [`output`] as text, without the space around it.
+pub(crate) fn text(command: &mut Command) -> anyhow::Result<String> {
+    output(command).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+fn cannot_run(command: &Command) -> String {
+    format!("cannot run {}", command.get_program().to_string_lossy())
 }
 
 /// The same command under `timeout(1)`, which ends the whole process group. Where we go first, by
@@ -205,7 +231,7 @@ mod tests {
             "the ledger says why: {}",
             outcome.why("sh")
         );
-        assert_eq!(outcome.tail(1), "begun", "what it printed before is kept");
+        assert_eq!(outcome.tail(), "begun", "what it printed before is kept");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use cargo_metadata::{Artifact, Message, TargetKind};
 
 use super::image::Program;
 use super::kernels::Guest;
+use crate::run;
 use crate::workspace::{Crate, Workspace};
 
 /// The program that serves modelled cards to guests.
@@ -23,19 +24,28 @@ pub(super) struct Binary {
     pub(super) path: PathBuf,
 }
 
+/// What `lab test` boots guests with.
+pub(super) struct Built {
+    pub(super) binaries: Vec<Binary>,
+    /// Programs and examples that tests find on PATH.
+    pub(super) programs: Vec<Program>,
+    /// The program that serves cards.
+    pub(super) server: PathBuf,
+}
+
 /// Builds the tests of the crates with this machine's cargo, and the guest's programs and examples
 /// beside them.
 pub(super) fn tests(
     workspace: &Workspace,
-    crates: &[&str],
+    crates: &[String],
     guest: &Guest,
     release: bool,
-) -> anyhow::Result<(Vec<Binary>, Vec<Program>, PathBuf)> {
+) -> anyhow::Result<Built> {
     let examples: Vec<_> = guest.examples.iter().map(|row| target(row)).collect();
     let programs = guest.programs.iter().map(|row| target(row).0);
     // A program comes with its own tests. Asked for alone, cargo would build all that it needs once
     // more, with the features of that choice.
-    let named = crates.iter().copied().chain(programs).chain([SERVER]);
+    let named = crates.iter().map(String::as_str).chain(programs).chain([SERVER]);
     let named: Vec<_> = named.chain(examples.iter().map(|row| row.0)).collect();
     let command = |words: &[&str]| {
         let mut command = workspace.cargo();
@@ -66,7 +76,7 @@ pub(super) fn tests(
             TargetKind::Test => artifact.target.name.clone(),
             kind => kind.to_string(),
         };
-        let is_test = artifact.profile.test && crates.contains(&package.as_str());
+        let is_test = artifact.profile.test && crates.contains(&package);
         let path = artifact.executable.clone().filter(|_| is_test)?;
         Some(Binary {
             name: format!("{package}/{target}"),
@@ -81,11 +91,13 @@ pub(super) fn tests(
         (place, binary.name.clone())
     });
     let server = programs_of(&artifacts, &TargetKind::Bin, &[SERVER.to_owned()])?.pop();
-    let server = server.context("cargo made no server of cards")?.host;
-    let mut beside = programs_of(&artifacts, &TargetKind::Bin, &guest.programs)?;
-    let examples: Vec<_> = examples.iter().map(|(_, name)| (*name).to_owned()).collect();
-    beside.extend(programs_of(&artifacts, &TargetKind::Example, &examples)?);
-    Ok((binaries, beside, server))
+    let mut programs = programs_of(&artifacts, &TargetKind::Bin, &guest.programs)?;
+    programs.extend(programs_of(&artifacts, &TargetKind::Example, &guest.examples)?);
+    Ok(Built {
+        binaries,
+        programs,
+        server: server.context("cargo made no server of cards")?.host,
+    })
 }
 
 /// The crate and the name of a program or an example of kernels.toml.
@@ -154,12 +166,10 @@ fn built(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
 /// How many tests the binaries hold: what is skipped when none can run.
 pub(super) fn count<'a>(binaries: impl IntoIterator<Item = &'a Binary>, words: &[String]) -> usize {
     let tests = |binary: &Binary| {
-        let output = Command::new(&binary.path)
-            .args(["--list", "--format", "terse"])
-            .args(words)
-            .output();
-        output.map_or(0, |output| {
-            let text = String::from_utf8_lossy(&output.stdout);
+        let mut list = Command::new(&binary.path);
+        let text = run::text(list.args(["--list", "--format", "terse"]).args(words));
+        // A program that cannot list its tests is counted as none, and fails when it runs.
+        text.map_or(0, |text| {
             text.lines().filter(|line| line.ends_with(": test")).count()
         })
     };

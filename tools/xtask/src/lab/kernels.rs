@@ -1,12 +1,12 @@
 //! `tests/lab/kernels.toml`: which kernels the lab boots, and with what.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::packages::{Bundle, Pin, Release, Slice};
+use crate::files;
+use crate::packages::{Bundle, Pin, RELEASE, Release, Slice};
 
 /// The file, relative to the workspace's root.
 pub(crate) const FILE: &str = "tests/lab/kernels.toml";
@@ -39,8 +39,8 @@ pub(crate) struct Kernel {
     series: String,
     /// The image and the folder of modules below the package's root; `{release}` stands for the
     /// release.
-    image: String,
-    modules: String,
+    pub(crate) image: String,
+    pub(crate) modules: String,
     packages: Vec<Pin>,
     pub(crate) rxe: Rxe,
 }
@@ -107,7 +107,7 @@ pub(crate) struct Shape {
 
 impl Kernels {
     pub(crate) fn load(root: &Path) -> anyhow::Result<Kernels> {
-        let text = fs::read_to_string(root.join(FILE)).with_context(|| format!("cannot read {FILE}"))?;
+        let text = files::read_text(&root.join(FILE))?;
         Kernels::parse(&text).with_context(|| format!("{FILE} is wrong"))
     }
 
@@ -135,51 +135,53 @@ impl Kernels {
             bail!("qemu has no suite");
         }
         let of_row = |row: &'_ Kernel| {
-            let rxe = row.rxe.tools.iter().chain([&row.rxe.source]);
-            row.packages.iter().chain(rxe).cloned().collect::<Vec<_>>()
+            [
+                &row.packages[..],
+                &row.rxe.tools,
+                std::slice::from_ref(&row.rxe.source),
+            ]
+            .concat()
         };
-        let pins: Vec<Pin> = kernels.rows.iter().flat_map(of_row).collect();
-        for pin in pins
-            .iter()
-            .chain(&kernels.qemu.packages)
-            .chain(&kernels.verbs.packages)
-        {
-            if !pin.is_whole() {
-                bail!("{}: {:?} is no SHA-256", pin.name, pin.sha256);
-            }
+        let mut pins: Vec<Pin> = kernels.rows.iter().flat_map(of_row).collect();
+        pins.extend_from_slice(&kernels.qemu.packages);
+        pins.extend_from_slice(&kernels.verbs.packages);
+        if let Some(pin) = pins.iter().find(|pin| !pin.is_whole()) {
+            bail!("{}: {:?} is not a SHA-256", pin.name, pin.sha256);
         }
         Ok(kernels)
     }
 
     /// The rows with these ids, in the file's order; all when none is named.
     pub(crate) fn chosen(&self, ids: &[String]) -> anyhow::Result<Vec<&Kernel>> {
-        let known = || self.rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>();
-        if let Some(unknown) = ids.iter().find(|id| !known().contains(&id.as_str())) {
-            bail!("no kernel {unknown}; {FILE} has {}", known().join(", "));
+        for id in ids {
+            named(&self.rows, id, |row| &row.id)?;
         }
         let is_chosen = |row: &&Kernel| ids.is_empty() || ids.contains(&row.id);
         Ok(self.rows.iter().filter(is_chosen).collect())
     }
 
+    /// The last of the [`chosen`](Kernels::chosen) rows.
+    pub(crate) fn newest_of(&self, ids: &[String]) -> anyhow::Result<&Kernel> {
+        self.chosen(ids)?.pop().context("there is no kernel")
+    }
+
     /// The machine of this name.
     pub(crate) fn shape(&self, id: &str) -> anyhow::Result<&Shape> {
-        let known = || {
-            self.shapes
-                .iter()
-                .map(|shape| shape.id.as_str())
-                .collect::<Vec<_>>()
-        };
-        let found = self.shapes.iter().find(|shape| shape.id == id);
-        found.with_context(|| format!("there is no machine {id}; {FILE} has {}", known().join(", ")))
+        named(&self.shapes, id, |shape| &shape.id)
     }
 
     /// Whether a test program (CRATE/FILE) needs a card.
     pub(crate) fn needs_card(&self, program: &str) -> bool {
-        let with_cards = self.shapes.iter().filter(|shape| shape.cards > 0);
-        with_cards
-            .flat_map(|shape| &shape.tests)
-            .any(|test| test == program)
+        let mut with_cards = self.shapes.iter().filter(|shape| shape.cards > 0);
+        with_cards.any(|shape| shape.tests.iter().any(|test| test == program))
     }
+}
+
+/// The row of this id.
+fn named<'a, T>(rows: &'a [T], id: &str, id_of: impl Fn(&T) -> &String) -> anyhow::Result<&'a T> {
+    let known: Vec<_> = rows.iter().map(|row| id_of(row).as_str()).collect();
+    let found = rows.iter().find(|row| id_of(row) == id);
+    found.with_context(|| format!("{FILE} has no {id}, only {}", known.join(", ")))
 }
 
 impl Shape {
@@ -227,25 +229,24 @@ impl Kernel {
     /// Headers of this very release, with a compiler and all that a build needs: a root to change
     /// into.
     pub(crate) fn tools(&self, release: &str) -> Bundle {
-        let mut packages = self.rxe.tools.clone();
-        for pin in &mut packages {
-            pin.name = pin.name.replace("{release}", release);
-        }
+        let named = |pin: &Pin| Pin {
+            name: pin.name.replace(RELEASE, release),
+            ..pin.clone()
+        };
+        let without = ["linux-image-", "initramfs-tools", "udev_", "klibc-utils_"];
         Bundle {
             id: format!("tools-{}", self.id),
             suites: self.rxe.suites.clone(),
-            packages,
+            packages: self.rxe.tools.iter().map(named).collect(),
             closure: true,
             // Bookworm's headers depend on the kernel itself, which wants to write an initramfs.
-            without: ["linux-image-", "initramfs-tools", "udev_", "klibc-utils_"]
-                .map(str::to_owned)
-                .to_vec(),
+            without: without.map(str::to_owned).to_vec(),
             ..Bundle::default()
         }
     }
 
-    /// The driver's sources, and where in the tree they are.
-    pub(crate) fn source(&self) -> (Bundle, String) {
+    /// The driver's sources, cut out by `busybox`, and where in the tree they are.
+    pub(crate) fn source(&self, busybox: &Path) -> (Bundle, String) {
         let name = &self.rxe.source.name;
         let folder = format!("{name}/drivers/infiniband/sw/rxe");
         let bundle = Bundle {
@@ -255,18 +256,11 @@ impl Kernel {
             slice: Some(Slice {
                 archive: format!("usr/src/{name}.tar.xz"),
                 folder: folder.clone(),
+                busybox: busybox.to_owned(),
             }),
             ..Bundle::default()
         };
         (bundle, folder)
-    }
-
-    pub(crate) fn image(&self, release: &str) -> String {
-        self.image.replace("{release}", release)
-    }
-
-    pub(crate) fn modules(&self, release: &str) -> String {
-        self.modules.replace("{release}", release)
     }
 }
 
@@ -276,7 +270,7 @@ mod tests {
 
     fn real() -> String {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        fs::read_to_string(root.join(FILE)).expect("the file is part of the workspace")
+        files::read_text(&root.join(FILE)).expect("the file is part of the workspace")
     }
 
     #[test]
@@ -290,7 +284,7 @@ mod tests {
         );
         let row = &kernels.rows[1];
         assert_eq!(
-            row.image("7.4.1+x"),
+            row.image.replace(RELEASE, "7.4.1+x"),
             "usr/lib/modules/7.4.1+x/vmlinuz.unsigned",
             "a stand-in's release is in its paths"
         );
@@ -311,25 +305,35 @@ mod tests {
             let error = Kernels::parse(&text.replacen(from, to, 1)).expect_err("it is wrong");
             format!("{error:#}")
         };
-        assert!(
-            refused("sha256 = \"447d", "sha256 = \"447").contains("no SHA-256"),
-            "a short digest"
-        );
-        assert!(
-            refused("id = \"7.3\"", "id = \"6.12\"").contains("two kernels"),
-            "one id, one kernel"
-        );
-        assert!(
-            refused("id = \"7.3\"", "id = \"../7\"").contains("file names"),
-            "an id is no path"
-        );
-        assert!(
-            refused("series = \"7.\"", "series = \"8.\"").contains("series 8."),
-            "a release of another series"
-        );
-        assert!(
-            refused("[guest]", "[gast]").contains("gast"),
-            "an unknown word is named"
-        );
+        for (from, to, part, why) in [
+            (
+                "sha256 = \"447d",
+                "sha256 = \"447",
+                "not a SHA-256",
+                "a short digest",
+            ),
+            (
+                "id = \"7.3\"",
+                "id = \"6.12\"",
+                "two kernels",
+                "one id, one kernel",
+            ),
+            (
+                "id = \"7.3\"",
+                "id = \"../7\"",
+                "file names",
+                "an id is not a path",
+            ),
+            (
+                "series = \"7.\"",
+                "series = \"8.\"",
+                "series 8.",
+                "a release of another series",
+            ),
+            ("[guest]", "[gast]", "gast", "an unknown word is named"),
+        ] {
+            let message = refused(from, to);
+            assert!(message.contains(part), "{why}: {message}");
+        }
     }
 }

@@ -4,14 +4,14 @@
 //! walk reads what depmod reads: the `.modinfo` section of each module.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use object::Endianness;
 use object::read::elf::ElfFile64;
 use object::read::{Object as _, ObjectSection as _};
+
+use crate::files;
 
 /// A module as it goes into the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,22 +34,20 @@ pub(crate) struct Tree {
 
 impl Tree {
     pub(crate) fn open(folder: &Path) -> anyhow::Result<Tree> {
-        let mut files = BTreeMap::new();
+        let mut all = BTreeMap::new();
         let mut folders = vec![folder.join("kernel")];
         while let Some(next) = folders.pop() {
-            let entries = fs::read_dir(&next).with_context(|| format!("cannot read {}", next.display()))?;
-            for entry in entries {
-                let entry = entry?;
-                if entry.file_type()?.is_dir() {
-                    folders.push(entry.path());
-                } else if let Some((stem, _)) = entry.file_name().to_string_lossy().split_once(".ko") {
-                    files.insert(plain(stem), entry.path());
+            for path in files::children(&next)? {
+                if path.is_dir() {
+                    folders.push(path);
+                } else if let Some((stem, _)) = files::name(&path).split_once(".ko") {
+                    all.insert(plain(stem), path);
                 }
             }
         }
         Ok(Tree {
             folder: folder.to_owned(),
-            files,
+            files: all,
         })
     }
 
@@ -61,34 +59,28 @@ impl Tree {
         read: impl Fn(&Path) -> anyhow::Result<Vec<u8>>,
     ) -> anyhow::Result<Vec<Module>> {
         let load = |name: &str| {
-            let file = self
-                .files
-                .get(name)
-                .with_context(|| format!("{} holds no module {name}", self.folder.display()))?;
+            let file = self.files.get(name);
+            let file = file.with_context(|| format!("{} holds no module {name}", self.folder.display()))?;
             let content = read(file)?;
             let info = info(&content).with_context(|| format!("cannot read {}", file.display()))?;
+            let values = |wanted: &'static str| {
+                info.iter()
+                    .filter(move |(key, _)| key == wanted)
+                    .map(|(_, value)| value)
+            };
+            let depends = values("depends").flat_map(|value| value.split(','));
             let place = file
                 .strip_prefix(&self.folder)
                 .unwrap_or(file)
                 .display()
                 .to_string();
-            let path = place
-                .find(".ko")
-                .map_or(place.clone(), |at| place[..at].to_owned() + ".ko");
+            let end = place.find(".ko").unwrap_or(place.len());
             Ok(Module {
                 name: name.to_owned(),
-                path,
+                path: format!("{}.ko", &place[..end]),
+                depends: depends.filter(|name| !name.is_empty()).map(plain).collect(),
+                aliases: values("alias").cloned().collect(),
                 content,
-                depends: info
-                    .iter()
-                    .filter(|(key, _)| key == "depends")
-                    .flat_map(|(_, value)| value.split(',').filter(|name| !name.is_empty()).map(plain))
-                    .collect(),
-                aliases: info
-                    .iter()
-                    .filter(|(key, _)| key == "alias")
-                    .map(|(_, value)| value.clone())
-                    .collect(),
             })
         };
         // A name with a question mark is wanted where the kernel has it: a library of a newer one
@@ -146,12 +138,8 @@ pub(crate) fn modules_dep(modules: &[Module]) -> String {
                 wanted.extend(found.depends.iter().rev());
             }
         }
-        text += &module.path;
-        text.push(':');
-        for other in needed {
-            let _ = write!(text, " {}", other.path);
-        }
-        text.push('\n');
+        let needed: String = needed.iter().flat_map(|other| [" ", &other.path]).collect();
+        text += &format!("{}:{needed}\n", module.path);
     }
     text
 }
@@ -188,6 +176,8 @@ fn info(elf: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn module(name: &str, depends: &[&str]) -> Module {

@@ -31,14 +31,12 @@ pub(super) fn build(workspace: &Workspace, show: Show) -> anyhow::Result<Outcome
 /// Runs what [`build`] built.
 pub(super) fn run(workspace: &Workspace, built: anyhow::Result<Outcome>) -> Row {
     Row::time("demo", |row| {
-        if let Err(error) = built.and_then(|built| steps(workspace, row, &built)) {
-            println!("FAIL  demo  {error:#}");
-            row.fail(format!("{error:#}"));
-        }
+        built?.check("cargo build --release")?;
+        steps(workspace, row)
     })
 }
 
-fn steps(workspace: &Workspace, row: &mut Row, built: &Outcome) -> anyhow::Result<()> {
+fn steps(workspace: &Workspace, row: &mut Row) -> anyhow::Result<()> {
     let gaudi = |name: &str, args: &[&str], show: Show| {
         let mut command = workspace.cargo();
         command
@@ -54,11 +52,6 @@ fn steps(workspace: &Workspace, row: &mut Row, built: &Outcome) -> anyhow::Resul
             show,
         )
     };
-    if !built.ok() {
-        println!("{}", built.tail(40));
-        row.fail(built.why("cargo build --release"));
-        return Ok(());
-    }
     judge(row, "demo", &gaudi("whole", &["demo"], Show::Stream)?, None);
     for stage in STAGES {
         let outcome = gaudi(
@@ -105,7 +98,7 @@ fn judge_size(row: &mut Row, size: u64, outcome: &Outcome) {
         .lines()
         .find_map(|line| serde_json::from_str::<serde_json::Value>(&line).ok());
     let Some(report) = report.filter(|_| outcome.ok()) else {
-        println!("{}\nFAIL  {what}", outcome.tail(40));
+        println!("{}\nFAIL  {what}", outcome.tail());
         row.fail(outcome.why(&what));
         return;
     };
@@ -145,7 +138,7 @@ fn judge(row: &mut Row, what: &str, outcome: &Outcome, stage: Option<&str>) {
             row.pass();
         }
         Some(why) => {
-            println!("{}\nFAIL  {what}  {why}", outcome.tail(40));
+            println!("{}\nFAIL  {what}  {why}", outcome.tail());
             row.fail(why);
         }
     }
