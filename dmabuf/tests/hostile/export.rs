@@ -79,7 +79,7 @@ fn released_memory_closes_on_retry() {
 }
 
 #[test]
-fn importer_that_holds_duplicates_and_mappings_is_in_use() {
+fn duplicates_and_mappings_keep_buffer_held() {
     let (victim, fd) = imported();
     let map = gaudi_sys::RawMapping::of_fd(&fd, 0, 4096).expect("it maps");
     drop(fd);
@@ -88,7 +88,7 @@ fn importer_that_holds_duplicates_and_mappings_is_in_use() {
 }
 
 #[test]
-fn importer_that_sends_it_to_itself_holds_it() {
+fn buffer_queued_to_its_importer_is_held() {
     let (victim, fd) = imported();
     let (a, b) = std::os::unix::net::UnixStream::pair().expect("a socket");
     gaudi_sys::socket::send_with_fds(&a, b"x", &[fd.as_fd()]).expect("it is sent");

@@ -169,7 +169,7 @@ fn out_of_band_byte_does_not_block() {
 }
 
 #[test]
-fn out_of_band_byte_in_mid_message_is_refused() {
+fn out_of_band_byte_is_rejected() {
     let fd = stand_in(LEN);
     let bytes = Message::about(fd.as_fd(), LEN).bytes();
     let victim = Victim::start(Role::Brief);
@@ -180,7 +180,7 @@ fn out_of_band_byte_in_mid_message_is_refused() {
 }
 
 #[test]
-fn peer_that_keeps_its_socket_alive_times_out() {
+fn peer_that_sends_nothing_times_out() {
     // The attacked process holds the attacker's end while it waits for the rest: no end of file
     // comes when the attacker dies.
     let victim = Victim::start(Role::Brief);

@@ -100,7 +100,7 @@ fn window_past_the_file_is_refused() {
 }
 
 #[test]
-fn lock_to_the_end_of_time_is_refused() {
+fn lock_beyond_the_largest_offset_is_rejected() {
     for (start, len) in [(0, 0), (0, i64::MAX), (i64::MAX, 1), (4096, i64::MAX - 4096)] {
         let file = forged(MFdFlags::empty(), SealFlag::F_SEAL_SHRINK).expect("a memfd");
         lock(file.as_fd(), nix::libc::F_UNLCK, 0, 0).expect("it is ours");

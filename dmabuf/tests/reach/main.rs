@@ -354,7 +354,7 @@ fn virtual_function_routes_as_its_physical_one() {
 }
 
 #[test]
-fn functions_of_one_card_meet_at_root_port() {
+fn functions_of_one_card_share_root_port() {
     let topology = topology("epyc");
     let between = topology.between(at("0000:41:00.0"), at("0000:41:00.1"));
     let route = between.route().expect("allowed");

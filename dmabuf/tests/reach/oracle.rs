@@ -134,7 +134,7 @@ proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn every_pair_is_answered_as_the_kernel_does(spots in machine(), zen: bool) {
+    fn every_pair_matches_the_kernels_rule(spots in machine(), zen: bool) {
         let (tree, addresses) = tree(&spots, zen);
         let topology = Topology::read(&tree);
         prop_assert_eq!(&topology.problems, &Vec::<String>::new());

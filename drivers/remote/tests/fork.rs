@@ -75,7 +75,7 @@ fn fork_child_drops_an_endpoint_without_effect() {
 }
 
 #[test]
-fn every_call_in_a_fork_child_fails_with_forked() {
+fn fork_child_gets_forked_from_every_call() {
     let (mut a, mut b) = pair("fork-calls", &Setup::direct(), &Setup::direct());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);

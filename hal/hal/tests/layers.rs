@@ -183,7 +183,7 @@ fn calls(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_trace_outside_sees_what_a_fault_inside_does_and_a_trace_inside_does_not() {
+fn outer_trace_records_injected_fault() {
     let folder = tempfile::tempdir().expect("a folder");
     let (inside, outside) = (folder.path().join("inside"), folder.path().join("outside"));
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
@@ -225,7 +225,7 @@ fn a_trace_outside_sees_what_a_fault_inside_does_and_a_trace_inside_does_not() {
 }
 
 #[test]
-fn nodes_of_one_spec_share_a_trace_and_an_old_one_is_dropped() {
+fn nodes_of_one_spec_share_a_trace() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run.jsonl");
     fs::write(&path, OLD_TRACE).expect("written");
@@ -268,7 +268,7 @@ fn a_plan_may_be_a_file() {
 }
 
 #[test]
-fn a_wrong_layer_is_refused_before_the_device_is_opened() {
+fn invalid_layer_is_rejected_before_open() {
     for (layer, argument, kind, says) in [
         (
             "fault",
@@ -356,7 +356,7 @@ impl Drop for Commands {
 }
 
 #[test]
-fn a_completion_is_lost_on_a_device_that_did_the_work() {
+fn lost_completion_still_did_the_work() {
     let device = open(&spec("layers-lost", &[])).expect("opens");
     let plan: Plan = "submit:when=2:lose".parse().expect("a plan");
     let layer = Arc::new(FaultLayer::new(
@@ -390,7 +390,7 @@ fn a_completion_is_lost_on_a_device_that_did_the_work() {
 }
 
 #[test]
-fn the_mock_refuses_what_validate_expects_it_to_refuse() {
+fn mock_rejects_what_validate_expects() {
     let layer = Arc::new(ValidateLayer::new(
         open(&spec("layers-judge", &[])).expect("opens"),
         Policy::Explain,
@@ -449,7 +449,7 @@ fn the_mock_refuses_what_validate_expects_it_to_refuse() {
 }
 
 #[test]
-fn a_right_program_leaves_no_finding_and_every_operation_has_its_line() {
+fn correct_program_has_no_findings() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run.jsonl");
     let traced = open(&spec("layers-right", &[("trace", path.to_str().expect("UTF-8"))])).expect("opens");

@@ -6,7 +6,7 @@ use gaudi_hal::{DeviceSpec, Environment, ErrorKind, choose, control, list, mock_
 use gaudi_seam::{BackendSpec, NodeKind};
 
 #[test]
-fn a_chosen_mock_opens_once_and_is_looked_at_freely() {
+fn selected_mock_opens_once_for_compute() {
     let environment = Environment {
         device: Some("mock:gaudi2?name=hal".into()),
         mapping_table: None,
@@ -40,7 +40,7 @@ fn a_chosen_mock_opens_once_and_is_looked_at_freely() {
 }
 
 #[test]
-fn a_machine_without_a_card_shows_the_way() {
+fn missing_card_error_suggests_the_mock() {
     // The highest number that a spec can name: no server has so many.
     let spec: DeviceSpec = "kernel:255".parse().expect("a spec");
     let error = open(&spec).err().expect("no such device");

@@ -109,7 +109,7 @@ proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn a_right_table_is_read_whatever_its_order_and_prints_what_was_read(entries in entries(), order in 0..6usize) {
+    fn valid_table_round_trips_in_any_order(entries in entries(), order in 0..6usize) {
         let rows: Vec<_> = entries.iter().map(|entry| text(entry, order)).collect();
         let table = MappingTable::parse(&join(&rows)).expect("a right table");
         let mut wanted = entries;
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn a_wrong_value_is_named_by_entry_and_field(
+    fn invalid_value_is_named_by_field(
         (entries, which, field) in entries().prop_flat_map(|e| { let n = e.len(); (Just(e), 0..n, 0..3usize) }),
         order in 0..6usize,
         values in (wrong_value(true), wrong_value(false)),
@@ -139,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn a_field_too_few_too_many_or_twice_is_named(
+    fn wrong_field_count_is_named(
         (entries, which, field) in entries().prop_flat_map(|e| { let n = e.len(); (Just(e), 0..n, 0..3usize) }),
         order in 0..6usize,
         how in 0..3u8,
@@ -182,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn a_right_table_with_any_bytes_changed_is_read_or_refused(
+    fn mutated_table_parses_or_fails(
         entries in entries(),
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3u8), 1..6),
     ) {
@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn any_json_like_text_is_read_or_refused(text in r#"[\[\]{}":,0-9a-f. \\-]{0,120}"#) {
+    fn any_json_like_text_parses_or_fails(text in r#"[\[\]{}":,0-9a-f. \\-]{0,120}"#) {
         takes_or_refuses(text.into_bytes())?;
     }
 }

@@ -38,7 +38,7 @@ fn hw_ip(module_id: u32) -> Reply {
 }
 
 #[test]
-fn devices_of_every_era_are_listed_by_their_control_nodes() {
+fn control_nodes_list_devices_of_every_era() {
     for (manifest, era, numbers, asks, _) in MACHINES {
         let machine = Machine::of(manifest, Behind::Driver(era));
         for module in [3, 7] {
@@ -81,7 +81,7 @@ fn devices_of_every_era_are_listed_by_their_control_nodes() {
 }
 
 #[test]
-fn devices_of_every_era_open_by_number_bus_and_module() {
+fn devices_open_by_number_bus_and_module() {
     for (manifest, era, numbers, _, asks) in MACHINES {
         let machine = Machine::of(manifest, Behind::Driver(era));
         let second = KernelSelector::Index(numbers[1]);
@@ -123,7 +123,7 @@ fn devices_of_every_era_open_by_number_bus_and_module() {
 }
 
 #[test]
-fn a_module_is_found_by_sysfs_where_control_nodes_may_not_be_opened() {
+fn sysfs_finds_module_without_control_node() {
     for (manifest, era, numbers, _, _) in MACHINES {
         let machine = Machine::of(manifest, Behind::Driver(era));
         for n in numbers {
@@ -147,7 +147,7 @@ fn a_module_is_found_by_sysfs_where_control_nodes_may_not_be_opened() {
 }
 
 #[test]
-fn a_device_number_leads_to_its_node_by_name_and_not_by_arithmetic() {
+fn device_number_resolves_by_name() {
     let cases = [
         ("drm-7.3.txt", (261, 2), Some("/dev/accel/accel2")),
         // Its own major, and a minor that is the compute node's too.
@@ -169,7 +169,7 @@ fn a_device_number_leads_to_its_node_by_name_and_not_by_arithmetic() {
 }
 
 #[test]
-fn accel_nodes_come_before_old_names_for_the_same_cards() {
+fn accel_nodes_precede_old_names() {
     let machine = Machine::of("both-names.txt", Behind::Driver(Era::AccelDrm));
     assert_eq!(machine.driver.indices(), [0]);
     machine
@@ -190,7 +190,7 @@ fn says(machine: &Machine, kind: NodeKind) -> (ErrorKind, String, String) {
 }
 
 #[test]
-fn each_reason_why_there_is_no_device_is_told_with_the_next_step() {
+fn each_missing_device_reason_has_next_step() {
     let cases = [
         (
             "others.txt",
@@ -257,7 +257,7 @@ fn each_reason_why_there_is_no_device_is_told_with_the_next_step() {
 }
 
 #[test]
-fn what_was_seen_instead_of_a_device_is_told() {
+fn foreign_devices_are_reported() {
     let seen = |manifest| {
         let machine = Machine::of(manifest, Behind::Driver(Era::AccelDrm));
         let error = machine.fails(KernelSelector::FirstFree, NodeKind::Compute);
@@ -274,7 +274,7 @@ fn what_was_seen_instead_of_a_device_is_told() {
 }
 
 #[test]
-fn a_compute_node_that_is_missing_alone_is_named() {
+fn missing_compute_node_is_named() {
     let machine = Machine::of("hl-6.1.txt", Behind::Driver(Era::HlMisc));
     machine.remove("dev/hl0");
     let (kind, cause, help) = says(&machine, NodeKind::Compute);
@@ -284,7 +284,7 @@ fn a_compute_node_that_is_missing_alone_is_named() {
 }
 
 #[test]
-fn a_folder_of_nodes_that_may_not_be_read_is_told_from_an_empty_one() {
+fn unreadable_folder_differs_from_empty() {
     let machine = Machine::of("drm-7.3.txt", Behind::Driver(Era::AccelDrm));
     fs::remove_dir_all(machine.root.path().join("sys/class")).unwrap();
     let mode = |path: &str, mode| {
@@ -314,7 +314,7 @@ fn a_folder_of_nodes_that_may_not_be_read_is_told_from_an_empty_one() {
 }
 
 #[test]
-fn the_flag_that_mainline_lacks_is_told_of_accel_nodes_only() {
+fn missing_open_flag_concerns_accel_nodes_only() {
     for (manifest, era, _, _, _) in MACHINES {
         let machine = Machine::of(manifest, Behind::Driver(era));
         for node in ["accel0", "hl0"] {
@@ -336,7 +336,7 @@ fn the_flag_that_mainline_lacks_is_told_of_accel_nodes_only() {
 }
 
 #[test]
-fn a_driver_older_than_the_oldest_header_gives_information_only() {
+fn ancient_driver_gives_information_only() {
     let machine = Machine::of("hl-6.1.txt", Behind::Driver(Era::HlMisc));
     machine.write("proc/sys/kernel/osrelease", "5.10.0-33-amd64");
     let error = machine.fails(KernelSelector::Index(0), NodeKind::Compute);
@@ -353,7 +353,7 @@ fn a_driver_older_than_the_oldest_header_gives_information_only() {
 }
 
 #[test]
-fn nodes_of_other_drivers_are_known_by_what_they_answer() {
+fn foreign_nodes_are_identified_by_answer() {
     let machine = Machine::with(&[(0, "0000:19:00.0")]);
     fs::remove_dir_all(machine.root.path().join("sys")).unwrap();
     machine.recorder.put(Behind::Other("intel_vpu"));
@@ -384,7 +384,7 @@ fn nodes_of_other_drivers_are_known_by_what_they_answer() {
 }
 
 #[test]
-fn a_device_in_reset_is_waited_for_without_spinning() {
+fn device_in_reset_is_polled_with_delay() {
     let machine = Machine::with(&[(0, "0000:19:00.0")]);
     machine.recorder.refuse("accel0", Errno::EAGAIN);
     let open = |patience| {

@@ -315,7 +315,7 @@ fn register(io: &dyn KernelIo, offset: u64, buffer: Option<TsHandle>, index: u64
 }
 
 #[test]
-fn an_unknown_timestamps_buffer_explains_a_refusal_and_is_no_finding_without_one() {
+fn unknown_timestamp_buffer_only_explains_a_refusal() {
     let (below, io) = validated(Policy::Refuse);
     register(&io, 511, None, 7).expect("the last of both");
     register(&io, 0, Some(TsHandle(0xabc)), 0).expect("made before the layer looked, perhaps");
@@ -328,7 +328,7 @@ fn an_unknown_timestamps_buffer_explains_a_refusal_and_is_no_finding_without_one
 }
 
 #[test]
-fn what_the_driver_refuses_is_stopped_before_it_when_asked() {
+fn strict_mode_rejects_before_the_driver() {
     for (says, mistake, operation) in REFUSED {
         let (below, io) = validated(Policy::Refuse);
         let error = mistake(&io).unwrap_or_else(|| panic!("{says}: the mistake must be refused"));
@@ -357,7 +357,7 @@ fn what_the_driver_refuses_is_stopped_before_it_when_asked() {
 
 /// A driver that refuses the nth operation of a kind, as the real one does.
 #[test]
-fn by_default_the_driver_refuses_and_the_layer_explains() {
+fn default_mode_explains_the_drivers_refusal() {
     let (below, io) = validated(Policy::Explain);
     let handle = alloc(&io, 4096).expect("good");
     let va = map(&io, handle).expect("good");
@@ -392,7 +392,7 @@ fn by_default_the_driver_refuses_and_the_layer_explains() {
 }
 
 #[test]
-fn a_driver_that_accepts_a_mistake_is_believed_and_the_finding_says_so() {
+fn accepted_mistake_is_reported() {
     for (says, mistake, _) in REFUSED {
         let (_, io) = validated(Policy::Explain);
         assert!(
@@ -407,7 +407,7 @@ fn a_driver_that_accepts_a_mistake_is_believed_and_the_finding_says_so() {
 }
 
 #[test]
-fn a_mistake_that_the_driver_does_not_see_is_told_and_passed_on() {
+fn undetected_mistake_is_reported_and_forwarded() {
     for policy in [Policy::Explain, Policy::Refuse] {
         let (below, io) = validated(policy);
         let va = map_host(&io, 0x7000, 4096).expect("good");
@@ -435,7 +435,7 @@ fn a_mistake_that_the_driver_does_not_see_is_told_and_passed_on() {
 }
 
 #[test]
-fn commands_may_lie_in_a_buffer_that_the_device_sees_or_in_its_sram() {
+fn commands_may_lie_in_sram() {
     let (_, io) = validated(Policy::Refuse);
     let handle = io
         .cb_create(CbCreate {
@@ -456,7 +456,7 @@ fn commands_may_lie_in_a_buffer_that_the_device_sees_or_in_its_sram() {
 }
 
 #[test]
-fn what_is_not_certain_is_told_only_when_the_driver_refuses() {
+fn uncertain_findings_need_a_refusal() {
     let (below, io) = validated(Policy::Refuse);
     let va = map(&io, alloc(&io, 8192).expect("good")).expect("good");
     export(&io, va, 4096, 4096).expect("good");
@@ -479,7 +479,7 @@ fn what_is_not_certain_is_told_only_when_the_driver_refuses() {
 }
 
 #[test]
-fn a_refused_submission_uses_up_a_number_that_may_be_waited_for() {
+fn refused_submission_consumes_a_number() {
     let (below, io) = validated(Policy::Refuse);
     let va = map_host(&io, 0x7000, 4096).expect("good");
     let chunks = [HlCsChunk::user(0, va.0, 64)];
@@ -491,7 +491,7 @@ fn a_refused_submission_uses_up_a_number_that_may_be_waited_for() {
 }
 
 #[test]
-fn names_that_are_given_out_again_are_good_again_and_leaks_are_counted() {
+fn reused_handles_are_valid_and_leaks_counted() {
     let (_, io) = validated(Policy::Refuse);
     assert!(io.leaks().is_empty());
     let handle = alloc(&io, 100).expect("good");
@@ -534,7 +534,7 @@ fn a_right_program_sees_no_difference() {
 
 /// An import may get the address of a mapping that went; its unmap is right.
 #[test]
-fn an_import_is_a_mapping_like_any_other() {
+fn import_counts_as_mapping() {
     use std::os::fd::AsFd as _;
     let (_below, io) = validated(Policy::Refuse);
     let file = std::fs::File::open("/dev/null").expect("it is there");
@@ -551,7 +551,7 @@ fn an_import_is_a_mapping_like_any_other() {
 }
 
 #[test]
-fn a_destroyed_buffer_may_be_asked_about_while_something_holds_it_but_not_destroyed_again() {
+fn destroyed_cb_answers_info_while_referenced() {
     let (below, io) = validated(Policy::Refuse);
     let handle = io
         .cb_create(CbCreate {
@@ -569,7 +569,7 @@ fn a_destroyed_buffer_may_be_asked_about_while_something_holds_it_but_not_destro
 }
 
 #[test]
-fn a_control_node_is_left_to_the_driver() {
+fn control_node_is_not_checked() {
     let below = Recorder::with_node(NodeKind::Control);
     let io = ValidateLayer::new(below.clone(), Policy::Refuse);
     below.refuse(Operation::MemAlloc, Errno::ENOTTY);

@@ -72,7 +72,7 @@ fn device_memory(io: &dyn KernelIo) -> DeviceVa {
 }
 
 #[test]
-fn a_full_eventfd_that_waits_does_not_hold_the_device() {
+fn full_eventfd_does_not_block_the_device() {
     let full = u64::MAX - 1;
     let eventfd = EventFd::from_value_and_flags(0, EfdFlags::empty()).unwrap();
     nix::unistd::write(&eventfd, &full.to_ne_bytes()).unwrap();

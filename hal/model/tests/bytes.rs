@@ -332,7 +332,7 @@ fn buffer() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn any_bytes_end_and_stay_where_they_were_mapped() {
+fn any_bytes_stay_inside_their_mappings() {
     let config = gaudi_random::config(CASES);
     let (cases, seed) = (config.cases, config.rng_seed);
     let world = RefCell::new(World::new());

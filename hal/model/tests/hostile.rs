@@ -13,7 +13,7 @@ use gaudi_spec::gaudi2::{CFG_BASE, DRAM_PHYS_BASE, qman, queue, sync};
 use card::{FILL, HOST, Rig, program};
 
 #[test]
-fn a_transfer_whose_end_starts_it_again_is_refused() {
+fn transfer_that_restarts_itself_is_rejected() {
     let mut rig = Rig::new();
     let commit = qman::KDMA + qman::COMMIT;
     rig.kdma_fill(HOST, 4, (CFG_BASE.get() + u64::from(commit), FILL));
@@ -33,7 +33,7 @@ fn a_transfer_whose_end_starts_it_again_is_refused() {
 }
 
 #[test]
-fn a_packet_at_the_end_of_the_address_space_is_no_memory() {
+fn packet_at_end_of_address_space_faults() {
     let mut rig = Rig::new();
     rig.boot();
     rig.queues();
@@ -86,7 +86,7 @@ fn one_write_does_not_move_gigabytes() {
 }
 
 #[test]
-fn the_kernels_engine_does_not_move_gigabytes_within_a_write_either() {
+fn register_write_moves_no_gigabytes() {
     const SIZE: u32 = 160 << 20;
     let mut rig = Rig::new();
     let sob = CFG_BASE.get() + u64::from(sync::OBJS) + 4 * 4;
@@ -109,7 +109,7 @@ fn the_kernels_engine_does_not_move_gigabytes_within_a_write_either() {
 }
 
 #[test]
-fn a_doorbell_sets_off_one_reset_of_the_engines_at_a_time() {
+fn doorbell_resets_engines_once_at_a_time() {
     const PACKETS: u32 = 100;
     let mut rig = Rig::new();
     rig.boot();

@@ -20,7 +20,7 @@ use gaudi_sys::RawMapping;
 use card::{DOORBELL, FILL, HOST, HOST_LEN, REGISTERS, Rig, SRAM, program};
 
 #[test]
-fn firmware_loads_and_a_message_is_no_image() {
+fn firmware_loads_after_its_message() {
     let mut rig = Rig::new();
     assert_eq!(rig.read(firmware::BOOT_STATUS), boot::WAITING_FOR_BOOT_FIT);
     assert_eq!(rig.read(firmware::HW_STATE), 0, "nobody uses it yet");
@@ -55,7 +55,7 @@ fn firmware_loads_and_a_message_is_no_image() {
 }
 
 #[test]
-fn a_card_of_five_stacks_says_so_and_has_memory_to_their_end() {
+fn card_with_five_hbms_ends_there() {
     for (dram, binned) in [(80 << 30, 1 << 5), (96 << 30, 0)] {
         let mut rig = Rig::of(PciConfig {
             dram,
@@ -246,7 +246,7 @@ fn copies_across_hbm_pages_follow_page_tables() {
 }
 
 #[test]
-fn engines_reach_memory_through_the_page_tables_of_their_context() {
+fn engines_translate_by_their_context() {
     let mut rig = Rig::new();
     rig.boot();
     let hbm = DRAM_VA.start.get();
@@ -321,7 +321,7 @@ fn engines_reach_memory_through_the_page_tables_of_their_context() {
 }
 
 #[test]
-fn what_no_row_knows_is_kept_counted_and_told_once() {
+fn unknown_registers_are_stored_and_logged_once() {
     let mut rig = Rig::new();
     while rig.chip.next_note().is_some() {}
     let unknown = 0x5f0_0000;
@@ -401,7 +401,7 @@ fn dma_mappings_touch_and_never_overlap() {
 }
 
 #[test]
-fn a_reset_leaves_nothing_of_the_last_guest() {
+fn reset_clears_the_last_guest() {
     let mut rig = Rig::new();
     let whole = usize::try_from(rig.chip.bar_size(MSIX_BAR.0)).expect("small");
     rig.chip.bar_write(MSIX_BAR.0, BarOffset(0), &vec![0x5a; whole]);
@@ -429,7 +429,7 @@ fn a_reset_leaves_nothing_of_the_last_guest() {
 }
 
 #[test]
-fn a_card_whose_firmware_hangs_hangs_after_a_reset_too() {
+fn hanging_firmware_hangs_after_reset_too() {
     let mut rig = Rig::of(PciConfig {
         hang_firmware: true,
         ..PciConfig::default()
@@ -470,7 +470,7 @@ fn with_user_page() -> (Rig, u64) {
 }
 
 #[test]
-fn monitors_of_outer_die_cores_use_the_interfaces_asid() {
+fn outer_die_monitors_use_interface_asid() {
     let (mut rig, va) = with_user_page();
     // As gaudi2.c `gaudi2_mmu_dcore_prepare` writes it: the bus interface holds the user's context.
     rig.write(sync::GLBL + sync::ASID_NONE_SEC_PRIV, 1);

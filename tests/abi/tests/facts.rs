@@ -44,7 +44,7 @@ fn ours() -> BTreeMap<String, Vec<u64>> {
 }
 
 #[test]
-fn the_gaudi3_release_s_header_is_as_the_facts_say() {
+fn gaudi3_header_matches_committed_facts() {
     let (told, ours) = (told(GAUDI3), ours());
     assert!(told.len() > 500, "the table has its lines: {}", told.len());
     for (what, numbers) in &told {
@@ -59,7 +59,7 @@ fn the_gaudi3_release_s_header_is_as_the_facts_say() {
 }
 
 #[test]
-fn the_nodes_before_drm_are_as_the_facts_say() {
+fn nodes_before_drm_match_committed_facts() {
     let era = Era::AccelH;
     for fact in facts(ACCEL_H) {
         let words: Vec<&str> = fact.words.iter().map(String::as_str).collect();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::run;
 
 /// How long the driver may take to end what it does by itself, such as a reset.
-const PATIENCE: Duration = Duration::from_secs(240);
+const MAX_WAIT: Duration = Duration::from_secs(240);
 /// Bytes of a card's memory in one answer of the host, of the 64 KiB that there may be.
 const MOST: usize = 16 << 10;
 
@@ -20,13 +20,13 @@ const MOST: usize = 16 << 10;
 pub fn load(options: &[&str]) {
     let words: Vec<_> = ["lab-card"].iter().chain(options).copied().collect();
     let output = run(&words);
-    let (said, wrong) = (
+    let (stdout, wrong) = (
         String::from_utf8_lossy(&output.stdout).trim().to_owned(),
         String::from_utf8_lossy(&output.stderr).trim().to_owned(),
     );
     assert!(
         output.status.success(),
-        "the driver and hl_open_flag load: {said}; {wrong}"
+        "the driver and hl_open_flag load: {stdout}; {wrong}"
     );
 }
 
@@ -36,8 +36,8 @@ pub fn load(options: &[&str]) {
 /// Where it stays.
 pub fn unload() {
     let output = run(&["rmmod", "habanalabs"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "nobody holds the driver: {said}");
+    let stdout = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "nobody holds the driver: {stdout}");
 }
 
 /// The kernel's log.
@@ -58,7 +58,7 @@ pub fn wait_for(words: &str, from: usize) {
         }
         let end: Vec<_> = log.lines().rev().take(20).collect();
         assert!(
-            begin.elapsed() < PATIENCE,
+            begin.elapsed() < MAX_WAIT,
             "{words:?} in the kernel's log, which ends: {end:#?}"
         );
         std::thread::sleep(Duration::from_millis(200));

@@ -117,8 +117,11 @@ pub fn say(line: &str) {
 /// Where it does not load, with what modprobe said.
 pub fn modprobe(name: &str) {
     let output = run(&["modprobe", name]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name} must load, modprobe said: {said}");
+    let stdout = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{name} must load, modprobe stdout: {stdout}"
+    );
     assert!(is_loaded(name), "a loaded module has a folder in sysfs: {name}");
 }
 
@@ -168,11 +171,11 @@ pub fn run(words: &[&str]) -> Output {
 ///
 /// # Panics
 /// Where there is no such program, or it fails.
-pub fn said(words: &[&str]) -> String {
+pub fn stdout_of(words: &[&str]) -> String {
     let output = run(words);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (said, cried) = (text(&output.stdout), text(&output.stderr));
-    println!("{said}{cried}");
-    assert!(output.status.success(), "{words:?}: {cried}");
-    said
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    println!("{stdout}{stderr}");
+    assert!(output.status.success(), "{words:?}: {stderr}");
+    stdout
 }

@@ -202,10 +202,10 @@ pub fn device(build: Build, name: &str, interface: &str, at: &str) -> (u8, [u8; 
 
 fn succeed(words: &[&str]) {
     let output = run(words);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "{} must succeed, it said: {said}",
+        "{} must succeed, it stdout: {stdout}",
         words.join(" ")
     );
 }

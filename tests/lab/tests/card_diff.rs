@@ -52,7 +52,7 @@ fn the_mock_answers_as_the_driver_does() {
 /// exported.
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn the_bar_has_room_for_all_of_the_cards_memory() {
+fn bar_covers_all_card_memory() {
     card::load(&[]);
     let ranges = std::fs::read_to_string("/sys/class/accel/accel0/device/resource").expect("its BARs");
     let sizes = ranges.lines().filter_map(|line| {

@@ -68,7 +68,7 @@ fn page() -> Arc<RawMapping> {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_spec_opens_it_and_a_second_user_is_told() {
+fn vfio_spec_opens_for_one_user() {
     let _alone = alone();
     let address = address();
     vfio::bind(&address);
@@ -94,7 +94,7 @@ fn a_spec_opens_it_and_a_second_user_is_told() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_vfio_pci_does_not_have_is_refused_with_a_next_step() {
+fn missing_vfio_feature_has_a_next_step() {
     let refused = |address: &str| {
         let spec: DeviceSpec = format!("vfio:{address}").parse().expect("a spec");
         gaudi_vfio::open(&spec).expect_err("it does not open")
@@ -130,7 +130,7 @@ fn what_vfio_pci_does_not_have_is_refused_with_a_next_step() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn closing_it_resets_it_and_takes_everything_back() {
+fn close_resets_and_releases_the_function() {
     let _alone = alone();
     let device = open();
     set_scratch(&device, 7).expect("in the BAR");
@@ -163,7 +163,7 @@ fn capability(device: &VfioDevice, wanted: u8) -> u64 {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn bars_that_do_not_answer_are_an_error_and_no_signal() {
+fn dead_bars_return_an_error() {
     const ON: u16 = 0b110;
     const OFF: u16 = 0b100;
     let _alone = alone();
@@ -300,12 +300,12 @@ fn many_mappings_come_and_go() {
     );
     assert_eq!(taken, PIECES * LEN as u64);
     card.start_copy(SRAM_BASE.get(), HOST + 51 * STEP, 64);
-    assert!(card.is_refused(), "they are gone");
+    assert!(card.is_refused(), "they are removed");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_fork_child_does_nothing_and_takes_nothing_away() {
+fn fork_child_changes_nothing() {
     let _alone = alone();
     let device = open();
     let memory = page();

@@ -14,7 +14,7 @@ use gaudi_vfio::VfioDevice;
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_function_that_is_taken_out_while_it_is_open_is_let_go() {
+fn removed_function_is_released_while_open() {
     let mut cards = vfio::functions(VENDOR, DEVICE);
     let name = cards.pop().expect("the lab plugs a card into this machine");
     let address = vfio::bind(&name);
@@ -31,7 +31,7 @@ fn a_function_that_is_taken_out_while_it_is_open_is_let_go() {
     // thread for ever.
     drop(device);
     taker.join().expect("a thread").expect("taken out");
-    assert!(!folder.exists(), "it is gone");
+    assert!(!folder.exists(), "it is removed");
     let error = VfioDevice::open(address).expect_err("there is none");
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }

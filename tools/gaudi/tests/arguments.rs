@@ -244,7 +244,7 @@ fn unknown_csv_format_is_usage() {
 }
 
 #[test]
-fn errors_of_a_nic_name_the_software_one() {
+fn nic_errors_suggest_softnic() {
     for command in [&["demo"][..], &["perf", "write"]] {
         let (code, error) = fails(&[command, &["--nic", "absent0"]].concat());
         assert_eq!(code, Some(3), "{error}");

@@ -35,7 +35,7 @@ fn the_readme_shows_what_the_demo_prints() {
 }
 
 #[test]
-fn the_documents_show_the_example_as_it_is() {
+fn documents_show_the_example_verbatim() {
     let example = read("drivers/gaudi/examples/first_copy.rs");
     let (_, body) = example.split_once('\n').expect("more than its first line");
     for document in ["README.md", "docs/src/tutorial/first-copy.md"] {
@@ -58,7 +58,7 @@ fn markdown_below(folder: &Path, pages: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn every_page_is_in_the_summary_and_every_link_leads_somewhere() {
+fn pages_are_listed_and_links_resolve() {
     let link = regex::Regex::new(r"\]\(([^)#:]+)(#[^):]*)?\)").unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = vec![root.join("README.md")];
@@ -106,7 +106,7 @@ fn options(text: &str) -> BTreeSet<String> {
 
 /// The man pages are made from the parser's own definitions.
 #[test]
-fn the_reference_has_the_options_of_the_parser() {
+fn reference_matches_parser_options() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_gaudi"))
         .arg("man")
@@ -151,7 +151,7 @@ fn the_reference_has_the_options_of_the_parser() {
 
 /// The table of `perf`'s options has each of them, with its letter and its default.
 #[test]
-fn the_table_of_perf_has_every_letter_and_default() {
+fn perf_table_has_every_letter_and_default() {
     let output = Command::new(env!("CARGO_BIN_EXE_gaudi"))
         .args(["perf", "write", "--help"])
         .output()

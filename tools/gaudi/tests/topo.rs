@@ -64,7 +64,7 @@ fn trees_and_matrices_are_drawn() {
 }
 
 #[test]
-fn a_machine_without_a_card_is_shown_an_example() {
+fn machine_without_card_shows_an_example() {
     let output = topo(&["--sysfs", "nothing.tree"]).assert().success();
     let said = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
     assert!(
@@ -76,7 +76,7 @@ fn a_machine_without_a_card_is_shown_an_example() {
 }
 
 #[test]
-fn a_mock_has_no_place_on_the_bus() {
+fn mock_has_no_bus_address() {
     let output = topo(&["-d", "mock:gaudi2"]).assert().code(1);
     let said = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
     assert!(
@@ -86,7 +86,7 @@ fn a_mock_has_no_place_on_the_bus() {
 }
 
 #[test]
-fn what_is_not_there_is_told_by_its_code() {
+fn missing_device_has_its_code() {
     for (arguments, code, word) in [
         (
             &["--sysfs", "epyc.tree", "-d", "kernel:7"][..],

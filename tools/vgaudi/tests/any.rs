@@ -263,7 +263,7 @@ proptest! {
 }
 
 #[test]
-fn a_peer_sees_a_card_and_its_memory() {
+fn peer_sees_card_and_memory() {
     let (here, there) = UnixStream::pair().expect("sockets");
     let card = ModelDevice::new(PciConfig::default()).expect("a card");
     thread::scope(|scope| {

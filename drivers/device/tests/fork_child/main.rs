@@ -82,7 +82,7 @@ fn commands_in_open_slot_are_forked() {
 }
 
 #[test]
-fn clear_and_refill_of_open_slot_is_forked() {
+fn fork_child_clears_and_refills_open_slot() {
     Parent::new("clear").withstands(|checks, loot, _| {
         let loot = held(loot);
         loot.open.clear();

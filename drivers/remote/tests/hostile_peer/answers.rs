@@ -118,7 +118,7 @@ fn failure(name: &str) -> [u8; MESSAGE] {
 }
 
 #[test]
-fn answer_for_an_idle_slot_ends_the_connection() {
+fn answer_for_idle_slot_ends_connection() {
     answered("idle-slot", &message(DONE, 3, 0, 0, 0), ErrorKind::Protocol);
     answered("no-slot", &message(DONE, 255, 0, 0, 0), ErrorKind::Protocol);
 }
@@ -157,7 +157,7 @@ fn repeated_answer_ends_the_connection() {
 }
 
 #[test]
-fn failure_of_the_peer_is_not_the_victims() {
+fn peer_failure_fails_only_the_peer() {
     for name in [
         "device_lost",
         "in_reset",
@@ -264,7 +264,7 @@ fn impossible_offers_end_the_connection() {
 }
 
 #[test]
-fn offer_longer_than_its_region_ends_the_connection() {
+fn offer_beyond_its_region_ends_connection() {
     let mut scene = Scene::new("offer-longer", &Setup::direct());
     let forged = Forged {
         len: 0x10001,
@@ -276,7 +276,7 @@ fn offer_longer_than_its_region_ends_the_connection() {
 }
 
 #[test]
-fn offer_of_the_whole_address_space_overflows_nothing() {
+fn offer_of_whole_address_space_cannot_overflow() {
     let mut scene = Scene::new("offer-huge", &Setup::direct());
     let forged = Forged {
         len: u64::MAX,

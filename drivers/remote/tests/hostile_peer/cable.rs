@@ -188,14 +188,14 @@ fn garbage_on_the_cable_ends_the_transfer() {
 }
 
 #[test]
-fn wrong_version_on_the_cable_ends_the_transfer() {
+fn wrong_cable_version_ends_transfer() {
     let mut header = [0; 56];
     header[..6].copy_from_slice(b"gsn\0\x01\x06");
     disturbed("version", 0, |relay| relay.inject(&header));
 }
 
 #[test]
-fn oversized_frame_on_the_cable_ends_the_transfer() {
+fn oversized_frame_ends_transfer() {
     let mut header = [0; 56];
     header[..6].copy_from_slice(b"gsn\0\x02\x01");
     header[40..44].copy_from_slice(&u32::MAX.to_le_bytes());

@@ -209,7 +209,7 @@ fn trickled_handshake_times_out() {
 }
 
 #[test]
-fn trickled_offer_times_out_and_ends_the_connection() {
+fn trickled_offer_times_out() {
     let mut scene = Scene::new("trickled-offer", &Setup::direct());
     let mut stream = scene.attacker.stream.try_clone().expect("a clone");
     let started = Instant::now();
@@ -255,7 +255,7 @@ fn replayed_frames_end_the_connection() {
 }
 
 #[test]
-fn control_bytes_of_a_name_reach_no_terminal() {
+fn control_characters_of_names_are_escaped() {
     let (nic, peer) = SoftNic::pair(nic_config()).expect("two NICs");
     let (stream, mut theirs) = UnixStream::pair().expect("two sockets");
     let mut hello = hello(&peer);

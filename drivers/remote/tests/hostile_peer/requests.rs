@@ -226,7 +226,7 @@ fn slots_end_where_the_stage_does() {
 /// The attacker overwrites a slot while it is stored: only its own bytes arrive, in the range that
 /// it was offered.
 #[test]
-fn slot_changed_during_a_store_reaches_the_offer_only() {
+fn slot_changed_during_store_stays_inside_offer() {
     let mut scene = Scene::new("race", &setup());
     let memory = scene.victim.buffer(2 * LEN, 4);
     let part = memory.at(..LEN).expect("in it");

@@ -11,7 +11,7 @@ use crate::nodes::{PATIENCE, Setup, noise, pair};
 /// A call that timed out has left its transfer under way: the next must not write into what the NIC
 /// still reads.
 #[test]
-fn bytes_after_a_timeout_are_the_ones_that_were_put() {
+fn put_after_timeout_arrives_unchanged() {
     const LEN: usize = 256 << 10;
     let (mut a, mut b) = pair("after-timeout", &Setup::direct(), &Setup::direct());
     let memory = [1, 2].map(|_| Arc::new(HostBuffer::new(LEN).expect("host memory")));
@@ -46,7 +46,7 @@ fn bytes_after_a_timeout_are_the_ones_that_were_put() {
 }
 
 #[test]
-fn every_result_is_kept_until_it_is_taken_and_too_many_are_refused() {
+fn unclaimed_results_are_kept_and_bounded() {
     let (mut a, mut b) = pair("kept", &Setup::direct(), &Setup::direct());
     let memory = [(); 2].map(|()| Arc::new(HostBuffer::new(4096).expect("host memory")));
     b.endpoint.offer(&memory[0], Rights::BOTH).expect("offered");
@@ -75,7 +75,7 @@ fn every_result_is_kept_until_it_is_taken_and_too_many_are_refused() {
 
 /// A program that moves ever new host memory would pin all of it.
 #[test]
-fn host_memory_is_let_go_when_it_is_forgotten() {
+fn forgotten_host_memory_is_released() {
     let (mut a, mut b) = pair("host-forget", &Setup::direct(), &Setup::direct());
     let theirs = Arc::new(HostBuffer::new(4096).expect("host memory"));
     b.endpoint.offer(&theirs, Rights::BOTH).expect("offered");

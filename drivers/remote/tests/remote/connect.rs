@@ -14,7 +14,7 @@ fn nics() -> [Nic; 2] {
 }
 
 #[test]
-fn a_timeout_beyond_all_clocks_is_no_end() {
+fn unrepresentable_timeout_never_expires() {
     let mut options = EndpointOptions::default();
     options.connect_timeout = Duration::MAX;
     let [nic, _other] = nics();
@@ -28,7 +28,7 @@ fn a_timeout_beyond_all_clocks_is_no_end() {
 
 /// A machine that loses power says nothing: the kernel asks it, and 30 s later ends every wait.
 #[test]
-fn a_tcp_stream_is_asked_whether_the_peer_is_still_there() {
+fn tcp_stream_reports_a_dead_peer() {
     let [nic_a, nic_b] = nics();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");

@@ -45,7 +45,7 @@ fn end(node: Node, buffers: Vec<gaudi_device::Buffer>) {
 }
 
 #[test]
-fn nothing_is_left_after_a_close_by_any_way() {
+fn every_close_releases_everything() {
     for (name, a, b) in [
         ("direct", Setup::direct(), Setup::direct()),
         ("staged", staged(), staged()),
@@ -61,7 +61,7 @@ fn nothing_is_left_after_a_close_by_any_way() {
 }
 
 #[test]
-fn a_buffer_is_free_once_it_is_forgotten_and_not_before() {
+fn forget_releases_the_buffer() {
     let (mut a, mut b) = pair("forget", &Setup::direct(), &Setup::direct());
     let to = b.buffer(LEN, 2);
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
@@ -83,7 +83,7 @@ fn a_buffer_is_free_once_it_is_forgotten_and_not_before() {
 }
 
 #[test]
-fn a_staged_buffer_that_is_forgotten_is_refused_and_the_connection_lives() {
+fn forgotten_staged_buffer_is_rejected() {
     let (mut a, mut b) = pair("withdrawn", &Setup::direct(), &staged());
     let (gone, stays) = (b.buffer(LEN, 2), b.buffer(LEN, 3));
     let from = a.buffer(LEN, 1);
@@ -100,7 +100,7 @@ fn a_staged_buffer_that_is_forgotten_is_refused_and_the_connection_lives() {
 }
 
 #[test]
-fn rights_that_were_not_given_are_refused_before_anything_is_sent() {
+fn missing_rights_are_rejected_before_sending() {
     let (mut a, mut b) = pair("rights", &Setup::direct(), &Setup::direct());
     let (ours, theirs) = (a.buffer(4096, 1), b.buffer(4096, 2));
     let put_only = b.offer_to(&mut a, &theirs, Rights::PUT);
@@ -119,7 +119,7 @@ fn rights_that_were_not_given_are_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn ranges_and_lengths_that_do_not_fit_are_refused() {
+fn ranges_outside_the_buffer_are_rejected() {
     let (mut a, mut b) = pair("ranges", &Setup::direct(), &Setup::direct());
     let (ours, theirs) = (a.buffer(4096, 1), b.buffer(4096, 2));
     let remote = b.offer_to(&mut a, &theirs, Rights::BOTH);
@@ -152,7 +152,7 @@ fn ranges_and_lengths_that_do_not_fit_are_refused() {
 
 /// Whatever dies, the transfer ends soon, as `Disconnected`, and this end lets everything go.
 #[test]
-fn a_peer_that_dies_in_the_middle_is_disconnected_and_nothing_is_left() {
+fn peer_death_disconnects_and_releases_everything() {
     for (name, setup_a, setup_b) in [
         ("direct", Setup::direct(), Setup::direct()),
         ("staged", staged(), staged()),
@@ -186,7 +186,7 @@ fn a_peer_that_dies_in_the_middle_is_disconnected_and_nothing_is_left() {
 /// The peer's NIC answers and its program hangs up while its engine is at work: only the socket
 /// tells.
 #[test]
-fn a_peer_that_owes_an_answer_and_hangs_up_is_disconnected() {
+fn peer_that_hangs_up_before_answering_disconnects() {
     let b = "mock:gaudi2?name=owes-b+fault=submit:when=2:delay=3s";
     let (mut a, mut b) = pair_on("mock:gaudi2?name=owes-a", b, &Setup::direct(), &staged());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
@@ -210,7 +210,7 @@ fn a_peer_that_owes_an_answer_and_hangs_up_is_disconnected() {
 }
 
 #[test]
-fn a_device_that_is_lost_at_the_peer_is_told_and_its_regions_go() {
+fn lost_peer_device_deregisters_its_regions() {
     // The first submission fills the buffer, the second is the first chunk that is stored for A.
     let b = "mock:gaudi2?name=lost-b+fault=submit:when=2:reset";
     let (mut a, mut b) = pair_on("mock:gaudi2?name=lost-a", b, &Setup::direct(), &Setup::direct());
@@ -241,7 +241,7 @@ fn a_device_that_is_lost_at_the_peer_is_told_and_its_regions_go() {
 }
 
 #[test]
-fn a_device_that_is_lost_here_in_the_middle_fails_the_transfer_and_its_regions_go() {
+fn lost_local_device_fails_transfer_and_deregisters() {
     let a = "mock:gaudi2?name=lost-here+fault=submit:when=7:reset";
     let (mut a, mut b) = pair_on(a, "mock:gaudi2?name=lost-there", &staged(), &Setup::direct());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
@@ -258,7 +258,7 @@ fn a_device_that_is_lost_here_in_the_middle_fails_the_transfer_and_its_regions_g
 }
 
 #[test]
-fn a_copy_that_the_driver_refuses_fails_its_transfer_and_no_other() {
+fn refused_copy_fails_only_its_transfer() {
     let b = "mock:gaudi2?name=refused-b+fault=submit:when=2:error=ENOMEM";
     let (mut a, mut b) = pair_on("mock:gaudi2?name=refused-a", b, &Setup::direct(), &staged());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
@@ -277,7 +277,7 @@ fn a_copy_that_the_driver_refuses_fails_its_transfer_and_no_other() {
 
 /// The fault hits the third submission: a chunk between this node's memory and its stage.
 #[test]
-fn failed_copy_to_the_own_stage_fails_the_transfer() {
+fn failed_copy_to_local_stage_fails_transfer() {
     for put in [true, false] {
         let a = format!("mock:gaudi2?name=own-stage-{put}-a+fault=submit:when=3:error=ENOMEM");
         let b = format!("mock:gaudi2?name=own-stage-{put}-b");
@@ -302,7 +302,7 @@ fn failed_copy_to_the_own_stage_fails_the_transfer() {
 /// A peer that closes the connection may have sent its answer before. Late answers are lost, so at
 /// least one of several must be received.
 #[test]
-fn answer_sent_around_a_hang_up_is_taken() {
+fn answer_sent_before_hang_up_is_received() {
     let taken = (0..10).any(|round| {
         let b = format!("mock:gaudi2?name=grace-{round}-b+fault=submit:when=2:delay=30ms");
         let a = format!("mock:gaudi2?name=grace-{round}-a");
@@ -317,7 +317,7 @@ fn answer_sent_around_a_hang_up_is_taken() {
 }
 
 #[test]
-fn giving_a_device_up_for_a_reset_deregisters_at_once() {
+fn prepare_for_reset_deregisters_at_once() {
     let (mut a, mut b) = pair("given-up", &Setup::direct(), &Setup::direct());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
@@ -331,7 +331,7 @@ fn giving_a_device_up_for_a_reset_deregisters_at_once() {
 
 /// Chunks that were asked for are answered by nobody then: the hang-up tells.
 #[test]
-fn giving_a_device_up_in_the_middle_of_staged_transfers_ends_them() {
+fn prepare_for_reset_ends_staged_transfers() {
     let b = "mock:gaudi2?name=given-up-staged+fault=submit:when=3:delay=300ms";
     let (mut a, mut b) = pair_on("mock:gaudi2?name=asks", b, &Setup::direct(), &staged());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
@@ -344,7 +344,7 @@ fn giving_a_device_up_in_the_middle_of_staged_transfers_ends_them() {
 }
 
 #[test]
-fn a_peer_that_says_something_else_is_refused() {
+fn unexpected_message_is_rejected() {
     let (nic, _other) = SoftNic::pair(SoftNicConfig::default()).expect("two NICs");
     let nic = gaudi_remote::Nic::new(&Context::open(nic).expect("open")).expect("a NIC");
     let meet = |bytes: &[u8], hang_up: bool| {
@@ -386,7 +386,7 @@ fn a_peer_that_says_something_else_is_refused() {
 
 /// Half a message is no step that could be taken again: the next would read its rest as a head.
 #[test]
-fn a_message_that_stops_in_its_middle_ends_the_connection() {
+fn truncated_message_ends_connection() {
     let (mut a, mut b) = pair("middle", &Setup::direct(), &Setup::direct());
     let to = b.buffer(4096, 2);
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
@@ -416,7 +416,7 @@ fn a_message_that_stops_in_its_middle_ends_the_connection() {
 }
 
 #[test]
-fn a_wait_has_an_end_and_the_transfer_goes_on() {
+fn wait_times_out_while_transfer_continues() {
     let (mut a, mut b) = pair("slow", &staged(), &staged());
     let (from, to) = (a.buffer(16 * LEN, 1), b.buffer(16 * LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
@@ -430,7 +430,7 @@ fn a_wait_has_an_end_and_the_transfer_goes_on() {
 }
 
 #[test]
-fn the_memory_of_both_mocks_is_empty_again() {
+fn both_mocks_end_without_allocations() {
     let specs =
         ["mock:gaudi2?name=ledger-a", "mock:gaudi2?name=ledger-b"].map(|text| text.parse().expect("a spec"));
     let _control = specs
@@ -452,7 +452,7 @@ fn the_memory_of_both_mocks_is_empty_again() {
 
 /// RoCE v2 goes over one family of IP.
 #[test]
-fn addresses_of_two_families_are_told_before_anything_is_sent() {
+fn address_family_mismatch_fails_before_sending() {
     let meet = |a: &str, b: &str| {
         let setup = |address: &str| Setup {
             address: Some(address.parse().expect("an address")),

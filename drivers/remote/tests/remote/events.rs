@@ -24,7 +24,7 @@ fn tell(node: &Node, event_type: AsyncEventType, element: AsyncElement) {
 
 /// Completions that are lost never come: only the event tells.
 #[test]
-fn a_completion_queue_that_overflowed_ends_its_endpoint_and_no_other() {
+fn cq_overflow_ends_only_its_endpoint() {
     let b = "mock:gaudi2?name=overflow-b+fault=submit:when=2:delay=2s";
     let serving = Setup::staged().chunks(64 << 10, 4);
     let (mut a, mut b) = pair_on("mock:gaudi2?name=overflow-a", b, &Setup::direct(), &serving);
@@ -56,7 +56,7 @@ fn a_completion_queue_that_overflowed_ends_its_endpoint_and_no_other() {
 }
 
 #[test]
-fn a_nic_that_fails_ends_its_endpoints_and_its_regions_are_suspect() {
+fn failed_nic_ends_endpoints_and_taints_regions() {
     let (mut a, mut b) = pair("nic-fatal", &Setup::direct(), &Setup::direct());
     let to = b.buffer(LEN, 2);
     b.offer_to(&mut a, &to, Rights::BOTH);
@@ -76,7 +76,7 @@ fn a_nic_that_fails_ends_its_endpoints_and_its_regions_are_suspect() {
 
 /// The software NIC tells of a key that does not allow what a peer does, as others do.
 #[test]
-fn an_access_error_makes_what_the_peer_may_use_suspect() {
+fn access_error_taints_offered_regions() {
     let (mut a, mut b) = pair("suspect", &Setup::direct(), &Setup::direct());
     let (gone, stays) = (b.buffer(LEN, 2), b.buffer(LEN, 3));
     let remote = b.offer_to(&mut a, &gone, Rights::BOTH);

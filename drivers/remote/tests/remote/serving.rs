@@ -66,7 +66,7 @@ fn nothing_lands_in_memory_that_was_forgotten() {
 }
 
 #[test]
-fn memory_that_a_hung_engine_works_on_is_not_forgotten_and_the_error_says_why() {
+fn memory_of_hung_engine_cannot_be_forgotten() {
     let b = "mock:gaudi2?name=hung-b+fault=submit:when=2:lose;submit:when=3:reset";
     let mut serving = staged();
     serving.options.copy_timeout = Duration::from_secs(1);
@@ -87,7 +87,7 @@ fn memory_that_a_hung_engine_works_on_is_not_forgotten_and_the_error_says_why() 
 
 /// A hung engine is when a reset is wanted: nothing that stands in its way may wait for the engine.
 #[test]
-fn a_device_whose_engine_hangs_is_given_up_at_once() {
+fn device_with_hung_engine_is_abandoned() {
     for (name, given_up) in [("lost", true), ("dropped", false)] {
         let b = format!("mock:gaudi2?name=hangs-{name}-b+fault=submit:when=2:lose;submit:when=3:reset");
         let a = format!("mock:gaudi2?name=hangs-{name}-a");
@@ -161,7 +161,7 @@ impl Stream for Moody {
 }
 
 #[test]
-fn an_offer_whose_service_does_not_start_can_be_made_again() {
+fn failed_service_start_allows_another_offer() {
     let (nic_a, nic_b) = SoftNic::pair(SoftNicConfig::default()).expect("two NICs");
     let [nic_a, nic_b] =
         [nic_a, nic_b].map(|nic| Nic::new(&Context::open(nic).expect("open")).expect("a NIC"));

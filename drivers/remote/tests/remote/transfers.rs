@@ -21,7 +21,7 @@ fn ways() -> [(&'static str, Setup, Setup); 4] {
 }
 
 #[test]
-fn a_put_and_a_get_arrive_by_every_pair_of_ways() {
+fn put_and_get_use_every_path_pair() {
     for (name, a, b) in ways() {
         let (mut a, mut b) = pair(&format!("every-{name}"), &a, &b);
         let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
@@ -86,7 +86,7 @@ fn last_chunk_of_one_byte_is_copied() {
 }
 
 #[test]
-fn chunks_fit_the_longest_message_of_the_port() {
+fn chunks_fit_max_msg_sz() {
     let small = Setup {
         max_msg_sz: Some(64 << 10),
         ..Setup::direct()
@@ -101,7 +101,7 @@ fn chunks_fit_the_longest_message_of_the_port() {
 }
 
 #[test]
-fn the_processor_copies_nothing_by_dma_buf_and_nothing_by_stage() {
+fn processor_copies_no_bytes() {
     for (name, a, b) in ways() {
         let (mut a, mut b) = pair(&format!("cpu-{name}"), &a, &b);
         let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
@@ -141,7 +141,7 @@ fn the_processor_copies_nothing_by_dma_buf_and_nothing_by_stage() {
 }
 
 #[test]
-fn a_buffer_is_registered_once_and_found_again() {
+fn buffer_is_registered_once() {
     let (mut a, mut b) = pair("again", &Setup::direct(), &Setup::direct());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
@@ -223,7 +223,7 @@ fn both_ends_ask_at_the_same_time() {
 }
 
 #[test]
-fn host_memory_is_put_and_got_as_it_is() {
+fn host_memory_is_put_and_got() {
     let (mut a, mut b) = pair("host", &Setup::direct(), &Setup::staged());
     let to = b.buffer(100_000, 2);
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);

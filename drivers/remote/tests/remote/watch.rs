@@ -30,7 +30,7 @@ fn reset(device: &Device, buffer: &gaudi_device::Buffer) {
 }
 
 #[test]
-fn a_reset_ends_regions_without_a_call_of_the_program() {
+fn reset_deregisters_without_a_call() {
     let b_spec = "mock:gaudi2?name=watch-b+fault=submit:when=2:reset";
     let (mut a, mut b) = pair_on(
         "mock:gaudi2?name=watch-a",
@@ -79,7 +79,7 @@ fn a_reset_ends_regions_without_a_call_of_the_program() {
 }
 
 #[test]
-fn a_wait_ends_with_the_reset_of_our_device_and_says_so() {
+fn reset_of_local_device_ends_the_wait() {
     let a_spec = "mock:gaudi2?name=watch-wait+fault=submit:when=2:reset";
     let (mut a, mut b) = pair_on(
         a_spec,
@@ -102,7 +102,7 @@ fn a_wait_ends_with_the_reset_of_our_device_and_says_so() {
 }
 
 #[test]
-fn revoking_by_hand_ends_every_region_of_the_device_and_no_other() {
+fn revoke_deregisters_only_that_device() {
     let (mut a, mut b) = pair("revoke", &Setup::direct(), &Setup::direct());
     let to = b.buffer(LEN, 2);
     b.offer_to(&mut a, &to, Rights::BOTH);
@@ -125,7 +125,7 @@ fn revoking_by_hand_ends_every_region_of_the_device_and_no_other() {
 }
 
 #[test]
-fn a_close_names_the_regions_that_block_it() {
+fn close_names_the_blocking_regions() {
     let (mut a, mut b) = pair("blockers", &Setup::direct(), &Setup::direct());
     let to = b.buffer(LEN, 2);
     b.offer_to(&mut a, &to, Rights::PUT);
@@ -154,7 +154,7 @@ fn a_close_names_the_regions_that_block_it() {
 }
 
 #[test]
-fn endpoints_share_the_region_of_a_buffer_until_it_is_freed() {
+fn endpoints_share_a_region_until_free() {
     let (mut a, mut b) = pair("shared", &Setup::direct(), &Setup::direct());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
@@ -203,7 +203,7 @@ fn endpoints_share_the_region_of_a_buffer_until_it_is_freed() {
 }
 
 #[test]
-fn a_nic_that_keeps_nothing_deregisters_with_the_next_registration() {
+fn uncached_nic_deregisters_at_next_registration() {
     let (a, b) = pair("no-cache", &Setup::direct(), &Setup::direct());
     let limits = CacheLimits { entries: 0, bytes: 0 };
     let nic = Nic::with_cache(a.nic.context(), limits).expect("a NIC");

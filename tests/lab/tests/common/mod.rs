@@ -84,8 +84,8 @@ pub(crate) fn refused<T>(answer: Result<T, Error>, kind: ErrorKind, reason: &str
         .err()
         .unwrap_or_else(|| panic!("{reason:?} must be a reason to refuse"));
     assert_eq!(error.kind(), kind, "the kind of: {error}");
-    let said = format!("{error}; {}", error.help().unwrap_or_default());
-    assert!(said.contains(reason), "it must say {reason:?}: {said}");
+    let message = format!("{error}; {}", error.help().unwrap_or_default());
+    assert!(message.contains(reason), "it must say {reason:?}: {message}");
     error
 }
 
@@ -159,13 +159,13 @@ impl Drop for Other {
 }
 
 /// Waits for a byte of the peer; the end of the stream is none.
-pub(crate) fn hear(socket: &UnixStream) -> bool {
+pub(crate) fn await_notice(socket: &UnixStream) -> bool {
     use std::io::Read as _;
     let mut socket = socket;
     socket.read_exact(&mut [0]).is_ok()
 }
 
-pub(crate) fn tell(socket: &UnixStream) {
+pub(crate) fn notify(socket: &UnixStream) {
     use std::io::Write as _;
     let mut socket = socket;
     socket.write_all(b"x").expect("the peer listens");

@@ -41,7 +41,7 @@ macro_rules! nic {
 }
 
 /// Ten times what the slowest answer takes: a refusal is retried by the requester for some seconds.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// All that a peer can be allowed, and the local right that it needs.
 pub(crate) const ALL: Access = Access::LOCAL_WRITE
@@ -404,11 +404,11 @@ pub(crate) fn wait(cq: &dyn CompletionQueue) -> WorkCompletion {
         if cq.poll(&mut one).expect("the queue is whole") == 1 {
             return one[0];
         }
-        let ready = poll::readable([cq.event_fd()], PATIENCE).expect("a descriptor");
+        let ready = poll::readable([cq.event_fd()], MAX_WAIT).expect("a descriptor");
         if ready[0] {
             cq.ack_event().expect("an event");
         }
-        assert!(begin.elapsed() < PATIENCE, "a request has an end");
+        assert!(begin.elapsed() < MAX_WAIT, "a request has an end");
     }
 }
 
@@ -469,7 +469,7 @@ pub(crate) fn is_readable(fd: impl AsFd) -> bool {
 /// The next event of a NIC's context.
 pub(crate) fn event(nic: &Nic) -> AsyncEvent {
     let fd = nic.device.async_fd().expect("libibverbs has events");
-    let ready = poll::readable([fd], PATIENCE).expect("a descriptor");
+    let ready = poll::readable([fd], MAX_WAIT).expect("a descriptor");
     assert!(ready[0], "an event comes");
     nic.device
         .get_async_event()

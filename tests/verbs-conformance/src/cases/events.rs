@@ -30,7 +30,7 @@ cases! {
         assert_eq!(f.b.get_async_event().unwrap(), None);
     }
 
-    fn a_wrong_key_is_told_where_it_was_used(f) [Events, AccessEvents] {
+    fn wrong_key_raises_qp_access_error(f) [Events, AccessEvents] {
         let (mut a, b) = pair(f);
         let bad = RemoteAddr { addr: b.mr.addr(), rkey: Rkey(b.mr.rkey().0 ^ 0x55) };
         a.qp.post_send(1).write(&[a.mr.part(0, 8)], bad).post().unwrap();
@@ -59,7 +59,7 @@ cases! {
         no_event(&f.b, AsyncEventType::QP_ACCESS_ERR);
     }
 
-    fn an_access_error_makes_the_domains_dma_buf_regions_suspect(f) [Events, AccessEvents, DmaBuf] {
+    fn access_error_taints_dma_bufs_of_pd(f) [Events, AccessEvents, DmaBuf] {
         let (mut a, b) = pair(f);
         let (_m1, mr) = b.device(f, FULL);
         let other = End::new(&f.b);
@@ -74,7 +74,7 @@ cases! {
         assert_eq!(b.mr.state().unwrap(), MrState::Live, "host memory is not taken back");
     }
 
-    fn an_overflow_of_a_completion_queue_is_told_and_keeps_what_there_was_room_for(f) [Events, Overflow] {
+    fn cq_overflow_is_reported_and_keeps_entries(f) [Events, Overflow] {
         let b = End::new(&f.b);
         let mut a = End::with(&f.a, 2, |init| init.max_send_wr = 64);
         let mut peer = b.pd.create_qp(&QpInit::new(&b.cq)).unwrap();

@@ -31,7 +31,7 @@ const ROUNDS: u64 = 25;
 /// Set where this program is one of the four: which.
 const RANK: &str = "SOFTNIC_TEST_RANK";
 const SEED: &str = "SOFTNIC_TEST_SEED";
-const NAME: &str = "all_to_all::four_processes_exchange_device_memory_under_random_faults";
+const NAME: &str = "all_to_all::four_processes_exchange_memory_under_faults";
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
@@ -238,7 +238,7 @@ fn member(rank: usize, seed: u64) {
 }
 
 #[test]
-fn four_processes_exchange_device_memory_under_random_faults() {
+fn four_processes_exchange_memory_under_faults() {
     if let (Some(rank), Some(seed)) = (number(RANK), number(SEED)) {
         return member(rank as usize, seed);
     }

@@ -70,7 +70,7 @@ fn our_own_frames_are_understood() {
 }
 
 #[test]
-fn bytes_that_are_no_frame_take_the_cable_down_with_a_reason() {
+fn invalid_frame_takes_cable_down() {
     let (a, mut peer) = against_a_socket();
     peer.write_all(&[0x55; HEADER]).unwrap();
     a.completes(0, WcStatus::WR_FLUSH_ERR);
@@ -80,7 +80,7 @@ fn bytes_that_are_no_frame_take_the_cable_down_with_a_reason() {
 }
 
 #[test]
-fn a_peer_that_stops_in_a_frame_is_given_up() {
+fn peer_stopped_inside_frame_times_out() {
     let (cable, mut peer) = UnixStream::pair().unwrap();
     let config = SoftNicConfig {
         stall_timeout: Duration::from_millis(50),
@@ -95,7 +95,7 @@ fn a_peer_that_stops_in_a_frame_is_given_up() {
 }
 
 #[test]
-fn requests_to_queue_pairs_that_are_not_there_are_bounded() {
+fn requests_to_unknown_qps_are_bounded() {
     let (a, peer) = against_a_socket();
     let mut bytes = Vec::new();
     for qpn in 0..20_000 {
@@ -128,7 +128,7 @@ proptest! {
     /// Frames that are nearly right: valid ones of all kinds with some bytes changed, answers to
     /// work that is outstanding among them.
     #[test]
-    fn mutated_frames_end_well_and_touch_nothing_without_a_key(
+    fn mutated_frames_touch_no_memory(
         frames in prop::collection::vec((1u8..15, 0u64..4, 0u32..3000, any::<bool>()), 1..12),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         sends in 0u64..4,
@@ -167,7 +167,7 @@ proptest! {
 
 /// The stall clock runs for the frame, not from byte to byte.
 #[test]
-fn a_peer_that_creeps_holds_up_nobody_who_destroys() {
+fn slow_peer_does_not_block_destroy() {
     let (cable, mut peer) = UnixStream::pair().unwrap();
     let config = SoftNicConfig {
         stall_timeout: Duration::from_millis(200),
@@ -235,7 +235,7 @@ fn connect_impatiently(qp: &mut Qp) {
 
 /// Frames for other queue pairs say nothing of the one that waits.
 #[test]
-fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
+fn traffic_elsewhere_does_not_renew_timeout() {
     let (cable, mut peer) = UnixStream::pair().unwrap();
     let mut a = Node::new(SoftNic::open("softnic0", cable, SoftNicConfig::default()).unwrap());
     connect_impatiently(&mut a.qp);
@@ -295,7 +295,7 @@ fn has_read(nic: &SoftNic, bytes: u64) {
 }
 
 #[test]
-fn an_answer_counts_only_over_the_cable_that_was_asked_over() {
+fn answer_must_use_the_requests_cable() {
     let (mut a, [mut asked, mut other]) = against_two_sockets();
     let local = [a.host_mr.sge(0, 8).unwrap()];
     a.qp.post_send(1).signaled(true).send(&local).post().unwrap();
@@ -311,7 +311,7 @@ fn an_answer_counts_only_over_the_cable_that_was_asked_over() {
 }
 
 #[test]
-fn an_answer_to_a_datagram_queue_pair_changes_nothing() {
+fn answer_to_datagram_qp_is_ignored() {
     let (a, [mut peer, _other]) = against_two_sockets();
     let mut ud = a.pd.create_ud_qp(&QpInit::new(&a.cq)).unwrap();
     ud.activate(7).unwrap();
@@ -325,7 +325,7 @@ fn an_answer_to_a_datagram_queue_pair_changes_nothing() {
 }
 
 #[test]
-fn a_message_that_begins_anew_as_another_one_is_refused() {
+fn restarted_message_is_refused() {
     let (a, mut peer) = against_a_socket();
     let (qpn, rkey) = (a.qp.qpn().0, a.device_mr.rkey().0);
     // The first half of a send takes a receive of 1000 bytes ...
@@ -343,7 +343,7 @@ fn a_message_that_begins_anew_as_another_one_is_refused() {
 }
 
 #[test]
-fn a_peer_says_once_who_it_is_and_not_that_it_is_us() {
+fn peer_sends_its_identity_once() {
     for twice in [true, false] {
         let (cable, mut peer) = UnixStream::pair().unwrap();
         let nic = SoftNic::open("softnic0", cable, SoftNicConfig::default()).unwrap();
@@ -370,7 +370,7 @@ impl Drop for Over<'_> {
 
 /// The first answer said all that there was to say: its repetitions are no sign of life.
 #[test]
-fn a_peer_that_repeats_itself_does_not_keep_a_request_alive() {
+fn repeated_answers_do_not_renew_timeout() {
     let (a, [mut peer, _other]) = against_two_sockets();
     let mut impatient = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
     connect_impatiently(&mut impatient);
@@ -397,7 +397,7 @@ fn a_peer_that_repeats_itself_does_not_keep_a_request_alive() {
 }
 
 #[test]
-fn datagrams_to_a_dead_cable_are_dropped_and_hold_up_no_other() {
+fn datagrams_to_dead_cable_are_dropped() {
     let (a, [first, mut second]) = against_two_sockets();
     let mut ud = a.pd.create_ud_qp(&QpInit::new(&a.cq)).unwrap();
     ud.activate(7).unwrap();
@@ -422,7 +422,7 @@ fn datagrams_to_a_dead_cable_are_dropped_and_hold_up_no_other() {
 }
 
 #[test]
-fn a_new_cable_takes_the_place_of_a_dead_one() {
+fn new_cable_replaces_dead_one() {
     let (a, [first, _second]) = against_two_sockets();
     let dead = a.nic.counters().rx.wire_bytes;
     drop(first);

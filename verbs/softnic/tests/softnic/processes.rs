@@ -77,7 +77,7 @@ fn device_memory_travels_to_another_process() {
 }
 
 #[test]
-fn a_peer_process_that_is_killed_is_noticed() {
+fn killed_peer_process_is_detected() {
     let (_setup, theirs) = UnixStream::pair().unwrap();
     let (cable, far) = UnixStream::pair().unwrap();
     // A process that holds the far end of the cable and does nothing else.

@@ -81,14 +81,14 @@ pub(crate) fn perf(op: &str, devices: [&str; 2]) -> Value {
     ]
     .concat();
     let output = gaudi_lab::run(&words);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     println!(
-        "$ {}\n{said}{}",
+        "$ {}\n{stdout}{}",
         words.join(" "),
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(output.status.success(), "it measures");
-    let answer: Value = serde_json::from_str(&said).expect("one document");
+    let answer: Value = serde_json::from_str(&stdout).expect("one document");
     for (side, device) in ["local", "remote"].into_iter().zip(devices) {
         let backend = device.split(':').next().unwrap_or_default();
         assert_eq!(answer[side]["device_backend"], backend, "{answer}");
