@@ -213,12 +213,12 @@ fn perftest(program: &str, gid: u8, size: usize, turns: u64, column: usize) -> f
     });
     let row = row.unwrap_or_else(|| {
         panic!(
-            "{program} says no row:\n{text}\n{}",
+            "{program} prints no row:\n{text}\n{}",
             String::from_utf8_lossy(&client.stderr)
         )
     });
     let word = row.split_whitespace().nth(column).expect("a column");
-    word.parse().unwrap_or_else(|_| panic!("{program} says {row}"))
+    word.parse().unwrap_or_else(|_| panic!("{program} prints {row}"))
 }
 
 fn both(nic: &Nic) -> (Queue, Queue) {

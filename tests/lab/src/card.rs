@@ -37,7 +37,7 @@ pub fn load(options: &[&str]) {
 pub fn unload() {
     let output = run(&["rmmod", "habanalabs"]);
     let stdout = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "nobody holds the driver: {stdout}");
+    assert!(output.status.success(), "the driver has no user: {stdout}");
 }
 
 /// The kernel's log.
@@ -95,7 +95,7 @@ pub fn ask(card: u8, request: &str) -> String {
         .read(true)
         .write(true)
         .open(port)
-        .expect("nobody else has it open");
+        .expect("the card opens");
     port.write_all(format!("ask {} {request}\n", on_host(card)).as_bytes())
         .expect("the host listens");
     let mut answer = String::new();
@@ -132,7 +132,7 @@ pub fn hbm(card: u8, offset: u64, len: usize) -> Vec<u8> {
     (0..len).step_by(MOST).flat_map(part).collect()
 }
 
-/// Where in a card's HBM a buffer lies that has pages of its own. The driver tells no physical
+/// The offset in a card's HBM of a buffer with pages of its own. The driver reports no physical
 /// addresses, so bytes that are nowhere else are put to the buffer's start (`put`) and looked for
 /// at the start of each page; they stay there.
 ///
@@ -159,6 +159,6 @@ pub fn place(card: u8, put: impl FnOnce(&[u8; 32])) -> u64 {
 /// # Panics
 /// Where the kernel does not say.
 pub fn taint() -> u32 {
-    let text = fs::read_to_string("/proc/sys/kernel/tainted").expect("the kernel says what taints it");
+    let text = fs::read_to_string("/proc/sys/kernel/tainted").expect("the kernel lists its taints");
     text.trim().parse().expect("a number")
 }

@@ -137,7 +137,7 @@ impl Host {
         self.memory.read(offset, &mut bytes).map(|()| bytes)
     }
 
-    /// Fills it with a pattern in which each byte tells its place and `seed`.
+    /// Fills it with a pattern in which each byte depends on its offset and `seed`.
     ///
     /// # Errors
     /// Never: the pattern is as long as the memory.

@@ -1,7 +1,7 @@
 //! Soft-RoCE in the guest: the stock module or the lab's patched build, and a device over a network
 //! interface.
 //!
-//! One at a time: both are named `rdma_rxe`. `/sys/module/rdma_rxe/version` tells them apart, since
+//! One at a time: both are named `rdma_rxe`. `/sys/module/rdma_rxe/version` distinguishes them, since
 //! only ours has one.
 
 use std::fs;
@@ -97,7 +97,7 @@ pub fn address(interface: &str, address: &str) {
         Path::new("/sys/class/net").join(interface).exists()
     });
     if address.contains(':') {
-        // Busybox's ip knows no `nodad`; nobody else has such an address here.
+        // Busybox's ip has no `nodad`; no other interface has such an address here.
         let words = [
             "/usr/bin/ip",
             "addr",
@@ -215,7 +215,7 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
     while !done() {
         assert!(
             begin.elapsed() < Duration::from_secs(60),
-            "waited in vain for {what}"
+            "timed out waiting for {what}"
         );
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -75,7 +75,7 @@ fn a_stock_driver_finds_the_card() {
     assert_eq!(
         card::taint() & !(1 << 12 | 1 << 13),
         0,
-        "the driver is the one that Debian signed"
+        "Debian signed the driver"
     );
     let taint = fs::read_to_string("/sys/module/habanalabs/taint").expect("a module's taint");
     assert_eq!(taint.trim(), "", "the driver taints nothing");
@@ -166,7 +166,7 @@ fn lost_heartbeat_resets_the_card() {
     let before = card::ask(0, "counters");
     let hung = card::ask(0, "hang");
     assert!(hung.contains("true"), "the firmware answers nothing now: {hung}");
-    // Nobody has the card open: the driver finds out by itself, at its next question or the one
+    // No process has the card open: the driver detects it by itself, at its next question or the one
     // after.
     card::wait_for("Going to reset device", from);
     card::wait_for("Successfully finished resetting", from);
@@ -284,13 +284,13 @@ fn crossed_power_and_temperature_limits_throttle_clocks() {
 }
 
 /// Breaks the card in a child, which is this very test once more and which the driver kills;
-/// afterwards the card works. What the driver said meanwhile.
+/// afterwards the card works. Returns the driver's log of that time.
 fn broken(test: &str, how: Break) -> String {
     if std::env::var_os(BREAK).is_some() {
         let io = gaudi_hal::open(&spec()).expect("the card opens");
         break_card(&io, how);
         std::thread::sleep(Duration::from_secs(600));
-        panic!("the driver ends whoever breaks the card");
+        panic!("the driver kills the process that breaks the card");
     }
     drop(open());
     let from = card::log().len();
@@ -325,8 +325,8 @@ fn hang_resets_the_card() {
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn page_fault_resets_the_card() {
     let log = broken("page_fault_resets_the_card", Break::Fault);
-    let told = format!("PMMU page fault on va {:#x}", HOLE.0);
-    assert!(log.contains(&told), "{told:?}: {log}");
+    let expected = format!("PMMU page fault on va {:#x}", HOLE.0);
+    assert!(log.contains(&expected), "{expected:?}: {log}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use gaudi_lab::{card, skips_twice};
 
 /// Sequences of 200 operations each.
 const CASES: u64 = 104;
-/// What they are made from, unless the environment says: every run asks the same, so that a failure
+/// The seed, unless the environment sets one: every run generates the same operations, so that a failure
 /// is a change's. `cargo xtask lab diff` asks by any other.
 const SEED: u64 = 20_261_122;
 /// How many answers that must be.

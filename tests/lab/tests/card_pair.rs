@@ -2,7 +2,7 @@
 //! looked at by the card's own engine, and on the host, past the driver.
 //!
 //! Both guests run this program; each test has two halves that meet. Where the kernel has no
-//! peer-to-peer DMA the bytes are staged, and the report says why.
+//! peer-to-peer DMA the bytes are staged, and the report gives the reason.
 
 mod first_card;
 mod guests;
@@ -174,7 +174,7 @@ impl Node {
         self.endpoint.receive_offer(MAX_WAIT).expect("received")
     }
 
-    /// Both guests are here: each tells the other by an offer of a byte.
+    /// Waits for the other guest: each sends an offer of one byte.
     fn rendezvous(&mut self) {
         let byte = Arc::new(HostBuffer::new(1).expect("host memory"));
         self.offer(&byte);
@@ -278,7 +278,7 @@ fn card_with_five_hbms_has_80_gib() {
     let log = card::log();
     assert!(log.contains("Found GAUDI2 device with 80GB DRAM"), "{log}");
     let device = open();
-    let info = device.info().expect("it tells");
+    let info = device.info().expect("info");
     let page = 640 << 20;
     assert_eq!(
         (info.dram_page_bytes, info.dram_bytes),

@@ -1,4 +1,4 @@
-//! Which NIC reaches a card's memory: what the real driver answers and what `gaudi topo` says, on
+//! Which NIC reaches a card's memory: what the real driver answers and what `gaudi topo` reports, on
 //! machines (`machine` in kernels.toml) whose processor Linux trusts with peer-to-peer DMA, and
 //! does not, and with a switch above both.
 

@@ -1,7 +1,7 @@
 //! What keeps a card's memory, and the effect on the card: by the real driver, memory of a modelled
 //! card, and a region of the lab's NIC in a process that is not the card's user.
 //!
-//! habanalabs takes no export back: it waits until the last holder has gone, with the next open,
+//! habanalabs does not revoke exports: it waits for their last user, with the next open,
 //! with a reset, and with its own removal.
 
 mod chain;
@@ -40,15 +40,11 @@ fn refusal() -> ErrorKind {
     error.kind()
 }
 
-/// For some time the card has no next user, and whoever has the region writes there all the same.
+/// For some time the card cannot be opened, while the process with the region still writes to it.
 fn is_held_by(holder: &Holder) {
     for _ in 0..5 {
         assert_eq!(refusal(), ErrorKind::Busy, "common/habanalabs_drv.c:231");
-        assert_eq!(
-            status(),
-            DeviceStatus::OPERATIONAL,
-            "a user that has gone is no error"
-        );
+        assert_eq!(status(), DeviceStatus::OPERATIONAL, "an exited user is no error");
         assert!(holder.writes(), "the region is not revoked");
         std::thread::sleep(Duration::from_millis(200));
     }
@@ -127,7 +123,7 @@ fn killed_process_with_writes_leaves_nothing() {
     let (io, opened) = reopened();
     drop(io);
     say(&format!(
-        "the process is gone after {reaped:?}, the card opens {opened:?} later"
+        "the process is reaped after {reaped:?}, the card opens {opened:?} later"
     ));
     whole_chain_works();
 }

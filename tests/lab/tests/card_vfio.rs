@@ -75,7 +75,7 @@ fn vfio_spec_opens_for_one_user() {
     let spec: DeviceSpec = format!("vfio:{address}").parse().expect("a spec");
     let device = gaudi_vfio::open(&spec).expect("it opens");
     assert_eq!(device.name(), format!("{address} (vfio-pci)"));
-    let second = gaudi_vfio::open(&spec).expect_err("somebody has it");
+    let second = gaudi_vfio::open(&spec).expect_err("it is open");
     assert_eq!(
         (second.kind(), second.errno()),
         (ErrorKind::Busy, Some(Errno::EBUSY))
@@ -99,7 +99,7 @@ fn missing_vfio_feature_has_a_next_step() {
         let spec: DeviceSpec = format!("vfio:{address}").parse().expect("a spec");
         gaudi_vfio::open(&spec).expect_err("it does not open")
     };
-    // QEMU's NIC, which the kernel drives; its host bridge, which nobody does; nothing.
+    // QEMU's NIC, which the kernel drives; its host bridge, which has no driver; a missing function.
     let nic = vfio::functions(0x1af4, 0x1041)
         .pop()
         .expect("every guest has a NIC");
@@ -140,7 +140,7 @@ fn close_resets_and_releases_the_function() {
         .set_interrupt(3, Some(Event::new().expect("an event")))
         .expect("a vector");
     drop(device);
-    assert!(Arc::try_unwrap(memory).is_ok(), "nobody keeps the memory");
+    assert!(Arc::try_unwrap(memory).is_ok(), "the memory has no other owner");
     let device = open();
     assert_eq!(scratch(&device).expect("in the BAR"), 0, "as after power-on");
     device.dma_map(Iova(HOST), page()).expect("free again");
@@ -194,7 +194,7 @@ fn dead_bars_return_an_error() {
     is_off("asleep");
     state(0);
     assert_eq!(scratch(&device).expect("awake"), 7);
-    // Whoever reads while another switches gets a word or that error; a signal would end this
+    // A read during the switch returns a word or that error; a signal would end this
     // program.
     let over = AtomicBool::new(false);
     let (words, errors) = thread::scope(|scope| {

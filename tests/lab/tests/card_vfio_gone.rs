@@ -27,7 +27,7 @@ fn removed_function_is_released_while_open() {
     let mut identity = [0; 2];
     device.config_read(0, &mut identity).expect("it still answers");
     assert_eq!(identity, VENDOR.to_le_bytes());
-    // It is gone as soon as its last file is closed: one that was left open would keep the other
+    // It disappears when its last file is closed: a file left open would keep the other
     // thread for ever.
     drop(device);
     taker.join().expect("a thread").expect("taken out");

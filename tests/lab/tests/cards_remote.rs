@@ -14,7 +14,7 @@ use first_card::{perf, wait_until_free};
 
 const CARDS: [&str; 2] = ["kernel:0", "kernel:1"];
 
-/// Waits until nobody has a card.
+/// Waits until no process has a card open.
 fn both_are_free() {
     for text in CARDS {
         wait_until_free(&text.parse().expect("a spec"));

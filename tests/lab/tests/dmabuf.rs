@@ -314,7 +314,7 @@ fn kernel_lists_live_buffer_with_exporter() {
     let seen = row(&list()).unwrap_or_else(|| panic!("inode {inode} is in bufinfo"));
     assert!(seen.contains("system"), "its exporter is shown: {seen}");
     drop(buffer);
-    assert_eq!(row(&list()), None, "a closed buffer is gone from the list");
+    assert_eq!(row(&list()), None, "a closed buffer is not listed");
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn the_system_heap_gives_zeroed_whole_pages() {
     assert_eq!(
         buffer.size(),
         2 * PAGE,
-        "a size is rounded up to pages, and the dma-buf says so"
+        "a size is rounded up to pages, and the dma-buf reports that size"
     );
     assert_eq!(
         buffer.exporter(),

@@ -1,4 +1,4 @@
-//! Fences and CPU access: who waits for whom, seen with work that a test begins and ends.
+//! Fences and CPU access: what waits for what, with work that a test begins and ends.
 
 mod common;
 mod vgem;
@@ -37,7 +37,7 @@ fn waits(buffer: &DmaBuf, directions: Directions, release: impl FnOnce()) {
         std::thread::sleep(WATCHED);
         let early = began.load(Ordering::SeqCst);
         release();
-        waiter.join().expect("it was let go");
+        waiter.join().expect("the fence signals");
         assert!(!early, "{directions:?} must wait for the work");
     });
 }
@@ -216,7 +216,7 @@ fn a_fence_outlives_its_buffer() {
     let twin =
         DmaBuf::from_fd(gaudi_sys::fd::duplicate(&vgem.buffer).expect("a duplicate")).expect("a dma-buf");
     let fence = twin.export_fence(Directions::Read).expect("a sync_file");
-    twin.close().expect("nobody else holds this handle");
+    twin.close().expect("the handle is not in use");
     vgem.signal(work).expect("work ends");
     fence.wait(LONG).expect("it completes all the same");
 }

@@ -186,7 +186,7 @@ fn covered_windows_share_one_export() {
     assert_eq!(
         again.dmabuf().identity(),
         outer.dmabuf().identity(),
-        "what has gone is not used again"
+        "a closed export is not reused"
     );
 }
 

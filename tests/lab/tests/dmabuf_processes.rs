@@ -1,4 +1,4 @@
-//! Buffers in several processes: passing, fetching, forking, and who holds on.
+//! Buffers in several processes: passing, fetching, forking, and their lifetime.
 
 mod common;
 
@@ -49,12 +49,12 @@ fn what_another_process_writes_is_read_here() {
 fn identity_is_equal_in_both_processes() {
     let _alone = alone();
     let buffers = [buffer(1), heap().allocate(PAGE).expect("a heap buffer")];
-    let told: Vec<_> = buffers
+    let sent: Vec<_> = buffers
         .iter()
         .map(|b| (b.identity(), b.exporter().clone()))
         .collect();
     let other = Other::new(|socket| {
-        told.iter().all(|(identity, exporter)| {
+        sent.iter().all(|(identity, exporter)| {
             let window = receive(socket, LONG).expect("it comes");
             (window.dmabuf().identity(), window.dmabuf().exporter()) == (*identity, exporter)
         })
@@ -371,7 +371,11 @@ fn list_shows_buffer_with_its_process() {
     assert_eq!(row["holders"][0]["pid"], std::process::id());
     assert_eq!(row["holders"][0]["descriptors"], 1);
     drop(buffer);
-    assert_eq!(self::row(&listing(), inode), None, "closed is gone");
+    assert_eq!(
+        self::row(&listing(), inode),
+        None,
+        "a closed buffer is not listed"
+    );
 }
 
 #[test]

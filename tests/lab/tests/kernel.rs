@@ -15,7 +15,7 @@ fn running_kernel_is_the_labs() {
     let (major, minor) = kernel();
     assert!(
         release.starts_with(&format!("{major}.{minor}.")),
-        "the lab says {major}.{minor}, the kernel {release}"
+        "the lab expects {major}.{minor}, the kernel is {release}"
     );
 }
 
@@ -45,7 +45,7 @@ fn unloaded_driver_differs_from_missing_card() {
     };
     let info = || {
         let output = run(&["gaudi", "info", "-d", "kernel:0"]);
-        assert!(!output.status.success(), "there is no device to tell of");
+        assert!(!output.status.success(), "there is no device to list");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
 

@@ -90,11 +90,7 @@ fn receive_without_free_descriptor_leaks_nothing() {
     let answer = exhausted(0, || receive(&far, LONG));
     refused(answer, ErrorKind::TooManyFiles, "EMFILE");
     drop(buffer);
-    assert_eq!(
-        common::listed(inode),
-        None,
-        "the descriptor that did not fit is gone"
-    );
+    assert_eq!(common::listed(inode), None, "the excess descriptor is closed");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What `gaudi topo` says of a BAR and a NIC, against what the kernel does when the one is
+//! What `gaudi topo` reports for a BAR and a NIC, against what the kernel does when the one is
 //! registered with the other.
 //!
 //! It runs on several machines (`machine` in kernels.toml): the kernel's answer is another one on

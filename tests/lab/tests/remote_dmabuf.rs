@@ -76,10 +76,10 @@ fn report_names_the_ioctl_at_both_ends() {
     let _alone = patched!("report_names_the_ioctl_at_both_ends");
     let (mut a, mut b) = pair("report", [Policy::Try; 2]);
     let (ours, theirs) = (a.buffer(1), b.buffer(2));
-    let told = b.endpoint.offer(&theirs, Rights::PUT).expect("offered");
-    let heard = a.endpoint.receive_offer(MAX_WAIT).expect("received");
+    let offered = b.endpoint.offer(&theirs, Rights::PUT).expect("offered");
+    let received = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     let own = a.endpoint.report(&ours).expect("registered");
-    for report in [&told, heard.report(), &own] {
+    for report in [&offered, received.report(), &own] {
         assert_eq!((report.path, report.failed.len()), (DIRECT, 0), "{report}");
         assert_eq!(report.nic, "rxe0");
         assert!(
@@ -323,7 +323,7 @@ fn buffer_with_region_is_not_released() {
     assert!(error.to_string().contains("rxe0"), "it names the region: {error}");
     b.endpoint.forget(&to).expect("deregistered");
     to.close().expect("free");
-    // The kernel refuses what comes for a region that is gone, which ends the connection.
+    // The kernel refuses requests to a deregistered region, which ends the connection.
     let put = a.endpoint.put(&from, &remote).expect("begun");
     let error = a.endpoint.wait(put, MAX_WAIT).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
@@ -372,7 +372,7 @@ fn prepare_for_reset_leaves_no_regions() {
     let error = ended
         .map(drop)
         .and_then(|()| next.and_then(|put| a.endpoint.wait(put, MAX_WAIT)).map(drop))
-        .expect_err("nobody serves");
+        .expect_err("the service has ended");
     assert!(
         matches!(error.kind(), ErrorKind::Disconnected | ErrorKind::AccessDenied),
         "{error}"
@@ -404,7 +404,7 @@ fn engine_reset_deregisters_without_a_call() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     assert!(b.nic.stats().deregistrations > before, "its region went");
-    // The connection is over before its regions are gone; the reason is known when they are.
+    // The connection ends before its regions are deregistered; the reason is known after that.
     let mut later = b.endpoint.offer(&own, Rights::PUT).expect_err("the end is over");
     while later.kind() == ErrorKind::Disconnected && begin.elapsed() < MAX_WAIT {
         std::thread::sleep(std::time::Duration::from_millis(5));

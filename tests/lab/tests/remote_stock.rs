@@ -56,7 +56,7 @@ fn require_fails_and_stages_nothing() {
     for error in [&offer, &report] {
         tells_why(error);
         assert!(error.to_string().contains("dma-buf region required"), "{error}");
-        assert!(error.help().is_some(), "it says what to do: {error:?}");
+        assert!(error.help().is_some(), "it has a next step: {error:?}");
     }
     for node in [&a, &b] {
         assert_eq!(node.nic.stats().engine_bytes, 0);
@@ -86,10 +86,10 @@ fn report_gives_the_reason_at_both_ends() {
     let _alone = stock!("report_gives_the_reason_at_both_ends");
     let (mut a, mut b) = pair("why", [Policy::Try; 2]);
     let (ours, theirs) = (a.buffer(1), b.buffer(2));
-    let told = b.endpoint.offer(&theirs, Rights::PUT).expect("staged");
-    let heard = a.endpoint.receive_offer(MAX_WAIT).expect("received");
+    let offered = b.endpoint.offer(&theirs, Rights::PUT).expect("staged");
+    let received = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     let own = a.endpoint.report(&ours).expect("staged");
-    for report in [&told, heard.report(), &own] {
+    for report in [&offered, received.report(), &own] {
         assert!(report.path.is_staged(), "{report}");
         tells_why(&report.failed[0].error);
         assert!(!report.failed[0].remembered, "{report}");
@@ -106,7 +106,7 @@ fn never_stages_without_asking() {
     assert!(report.to_string().contains("the policy is `never`"), "{report}");
     assert!(
         !report.to_string().contains("EOPNOTSUPP"),
-        "nobody was asked: {report}"
+        "no registration was tried: {report}"
     );
     assert!(a.nic.remembered(ours.device()).is_none());
     a.end(vec![ours]);
@@ -188,12 +188,12 @@ fn two_processes_stage_for_one_another() {
 fn forget_releases_staged_buffer() {
     let _alone = stock!("forget_releases_staged_buffer");
     let (mut a, mut b) = pair("withdrawn", [Policy::Try; 2]);
-    let (from, gone, stays) = (a.buffer(1), b.buffer(2), b.buffer(3));
-    let remotes = [b.offer_to(&mut a, &gone), b.offer_to(&mut a, &stays)];
-    let (gone, error) = gone.close().expect_err("it is offered");
+    let (from, withdrawn, stays) = (a.buffer(1), b.buffer(2), b.buffer(3));
+    let remotes = [b.offer_to(&mut a, &withdrawn), b.offer_to(&mut a, &stays)];
+    let (withdrawn, error) = withdrawn.close().expect_err("it is offered");
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
-    b.endpoint.forget(&gone).expect("withdrawn");
-    gone.close().expect("free");
+    b.endpoint.forget(&withdrawn).expect("forgotten");
+    withdrawn.close().expect("free");
     let put = a.endpoint.put(&from, &remotes[0]).expect("begun");
     let error = a.endpoint.wait(put, MAX_WAIT).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");

@@ -29,7 +29,7 @@ macro_rules! rxe0 {
     }};
 }
 
-/// What a command says on both streams, and its exit code.
+/// Runs `gaudi`; returns its exit code and both streams.
 fn gaudi(words: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new("gaudi").args(words).output().expect("gaudi runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");

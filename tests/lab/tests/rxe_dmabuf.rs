@@ -158,7 +158,7 @@ fn sends(nic: &Nic, buffer: &Buffer, region: Region, host: &Host) {
             let done = pair.wait(gaudi_lab::nic::MAX_WAIT).expect("both ends");
             assert_eq!(done.status, status::SUCCESS, "request {} ends well", done.id);
             if done.id == 1 {
-                assert_eq!(done.length, from.length, "the receive tells its length");
+                assert_eq!(done.length, from.length, "the receive reports its length");
             }
         }
     };
@@ -237,7 +237,7 @@ fn the_patched_build_says_what_it_is() {
     assert_eq!(
         version.trim(),
         "gaudi-hal-lab-dmabuf",
-        "nobody takes it for Linux's own"
+        "it differs from Linux's own"
     );
 }
 
@@ -598,7 +598,7 @@ fn revoked_bar_is_never_accessed() {
     assert_eq!(
         nic.run(local, Request::Write { remote, rkey }),
         status::WR_FLUSH_ERR,
-        "as a source it is gone too, and rxe says it as of every source that is refused"
+        "as a source it is invalid too; rxe reports every refused source so"
     );
     assert_eq!(
         nic.run(local, Request::Read { remote, rkey }),

@@ -1,4 +1,4 @@
-//! `gaudi topo` in a guest, against what QEMU was told to build and what the kernel lists.
+//! `gaudi topo` in a guest, against the machine that QEMU builds and what the kernel lists.
 
 use std::collections::BTreeSet;
 

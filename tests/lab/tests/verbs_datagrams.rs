@@ -140,7 +140,7 @@ fn two_qps_share_one_srq() {
         assert_eq!(
             (got.wr_id, got.byte_len, got.opcode),
             (turn as u64, 50 + turn as u32, WcOpcode::RECV),
-            "the oldest receive, whoever takes it"
+            "the oldest receive, for either queue pair"
         );
         ends.push((here, there));
     }
@@ -149,7 +149,7 @@ fn two_qps_share_one_srq() {
         there.close();
         here.close();
     }
-    nic.device.destroy_srq(srq).expect("nobody takes from it");
+    nic.device.destroy_srq(srq).expect("it is not in use");
     let sges = [to.sge(0, 8)];
     refused(
         shared.post_recv(&RecvWr {
@@ -328,7 +328,7 @@ fn send_can_invalidate_a_peers_window() {
     assert_eq!(
         (got.wr_id, got.invalidated_rkey, got.imm_data),
         (5, Some(rkey), None),
-        "the receive says which key"
+        "the receive reports the key"
     );
     let to = RemoteAddr { addr: to.iova, rkey };
     let done = here.run(&[from.sge(0, 8)], SendOp::Write(to));
@@ -365,7 +365,7 @@ fn region_without_bind_right_rejects_windows() {
             );
         }
     }
-    let gone = SendOp::BindMw {
+    let rebind = SendOp::BindMw {
         mw: gaudi_verbs::MwHandle(u32::MAX),
         old: mw.rkey,
         rkey: Rkey(mw.rkey.0 ^ 1),
@@ -375,6 +375,6 @@ fn region_without_bind_right_rejects_windows() {
         length: 4096,
         access: Access::REMOTE_WRITE,
     };
-    refused(there.post(2, &[], gone), ErrorKind::InvalidInput, Errno::EINVAL);
+    refused(there.post(2, &[], rebind), ErrorKind::InvalidInput, Errno::EINVAL);
     nic.device.dealloc_mw(mw.handle).expect("it ends");
 }

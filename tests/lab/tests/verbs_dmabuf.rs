@@ -231,7 +231,7 @@ fn the_probe_leaves_nothing_behind() {
     for _ in 0..3 {
         let other = Nic::named("rxe0");
         other.device.query_device().expect("it probes");
-        // Its domain is the only one: the probe's own has gone.
+        // Its domain is the only one: the probe's own is deallocated.
         other.device.dealloc_pd(other.pd).expect("it is empty");
     }
     drop(nic);
@@ -328,7 +328,7 @@ fn rights_that_the_kernel_refuses_are_refused() {
         ("windows on it", bits(IBV_ACCESS_MW_BIND)),
         ("addresses from zero", bits(IBV_ACCESS_ZERO_BASED)),
         ("huge pages", bits(IBV_ACCESS_HUGETLB)),
-        ("what nobody knows", bits(1 << 31)),
+        ("an unknown flag", bits(1 << 31)),
     ] {
         let error = nic.window(&memory.window, 0, access).expect_err(what);
         assert_eq!(
@@ -419,7 +419,7 @@ fn buffer_lists_registered_nics() {
         "which NIC, and where: {held:?}"
     );
     nic.device.dereg_mr(mr.handle).expect("it ends");
-    assert!(buffer.attached().is_empty(), "nobody any more");
+    assert!(buffer.attached().is_empty(), "no NIC is attached");
     nic.window(&memory.window, 1, ALL)
         .expect_err("refused by the kernel");
     assert!(
@@ -574,7 +574,7 @@ fn revoked_bar_is_never_accessed() {
     assert_eq!(
         nic.device.mr_state(mr.handle).expect("it answers"),
         None,
-        "nothing tells user space"
+        "user space gets no event"
     );
     let again = nic.window(&window, 0, ALL).expect("a new region");
     assert_eq!(write(&again), WcStatus::SUCCESS, "it works");

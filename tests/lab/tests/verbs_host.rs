@@ -18,7 +18,7 @@ fn write_changes_exactly_its_bytes() {
     let (here, _there) = nic.pair();
     let done = here.run(&[from.sge(5, 30_001)], SendOp::Write(to.remote(11)));
     succeeded(&done, "a write");
-    assert_eq!(done.opcode, WcOpcode::RDMA_WRITE, "it says what it was");
+    assert_eq!(done.opcode, WcOpcode::RDMA_WRITE, "the completion has its opcode");
     assert_eq!(done.qp_num, here.queue.qpn(), "and of which queue pair");
     let mut wanted = vec![0; LEN];
     wanted[11..11 + 30_001].copy_from_slice(&pattern(1, LEN)[5..5 + 30_001]);
@@ -53,7 +53,7 @@ fn a_read_brings_the_peers_bytes() {
     let (here, _there) = nic.pair();
     let done = here.run(&[to.sge(1, 50_000)], SendOp::Read(from.remote(4099)));
     succeeded(&done, "a read");
-    assert_eq!(done.opcode, WcOpcode::RDMA_READ, "it says what it was");
+    assert_eq!(done.opcode, WcOpcode::RDMA_READ, "the completion has its opcode");
     assert!(
         to.bytes(1, 50_000) == pattern(3, LEN)[4099..4099 + 50_000],
         "each byte"
@@ -126,10 +126,15 @@ fn write_with_imm_consumes_receive() {
         &here.run(&[from.sge(0, 3000)], SendOp::WriteImm(to.remote(9), number)),
         "a write with a number",
     );
-    let told = there.wait();
-    succeeded(&told, "the peer is told");
+    let notified = there.wait();
+    succeeded(&notified, "the peer completes");
     assert_eq!(
-        (told.wr_id, told.opcode, told.imm_data, told.byte_len),
+        (
+            notified.wr_id,
+            notified.opcode,
+            notified.imm_data,
+            notified.byte_len
+        ),
         (70, WcOpcode::RECV_RDMA_WITH_IMM, Some(number), 3000),
         "receive, kind, number in the order of the sender, and length"
     );
@@ -258,7 +263,11 @@ fn compare_and_swap_needs_equal_value() {
     assert_eq!(done.opcode, WcOpcode::COMP_SWAP);
     assert_eq!((word(&old, 0), word(&cell, 8)), (7, 9), "it is swapped");
     succeeded(&here.run(&[old.sge(0, 8)], swap(7, 11)), "one that differs");
-    assert_eq!((word(&old, 0), word(&cell, 8)), (9, 9), "it stays, and is told");
+    assert_eq!(
+        (word(&old, 0), word(&cell, 8)),
+        (9, 9),
+        "it is unchanged and returned"
+    );
 }
 
 #[test]

@@ -155,10 +155,10 @@ fn pd_in_use_is_not_deallocated() {
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn destroyed_objects_are_rejected_everywhere() {
     let nic = nic!("destroyed_objects_are_rejected_everywhere");
-    let gone = nic.device.alloc_pd().expect("a domain");
-    nic.device.dealloc_pd(gone).expect("it ends");
+    let freed = nic.device.alloc_pd().expect("a domain");
+    nic.device.dealloc_pd(freed).expect("it ends");
     refused(
-        nic.device.dealloc_pd(gone),
+        nic.device.dealloc_pd(freed),
         ErrorKind::InvalidInput,
         Errno::EINVAL,
     );
@@ -168,7 +168,7 @@ fn destroyed_objects_are_rejected_everywhere() {
         Errno::EINVAL,
     );
     refused(
-        nic.device.alloc_mw(gone, MwType::Type2),
+        nic.device.alloc_mw(freed, MwType::Type2),
         ErrorKind::InvalidInput,
         Errno::EINVAL,
     );
@@ -362,7 +362,7 @@ fn cq_event_comes_once_per_request() {
     here.post(1, &[host.sge(0, 8)], SendOp::Write(host.remote(64)))
         .expect("room");
     poll_one();
-    assert!(!is_readable(here.cq.event_fd()), "nobody asked");
+    assert!(!is_readable(here.cq.event_fd()), "no event was requested");
     here.cq.req_notify(false).expect("it can be asked");
     assert!(!is_readable(here.cq.event_fd()), "nothing happened since");
     for wr_id in 2..4 {
@@ -391,7 +391,10 @@ fn solicited_wait_ignores_other_completions() {
     while there.cq.poll(&mut one).expect("whole") == 0 {
         std::thread::yield_now();
     }
-    assert!(!is_readable(there.cq.event_fd()), "a plain one wakes nobody");
+    assert!(
+        !is_readable(there.cq.event_fd()),
+        "an unsolicited completion raises no event"
+    );
     let sges = [host.sge(8, 8)];
     let mut send = request(3, Payload::Sges(&sges), SendOp::Send);
     send.solicited = true;
@@ -460,7 +463,7 @@ fn wrong_peer_key_fails_its_queue_pair() {
             assert_ne!(
                 event.event_type,
                 AsyncEventType::QP_ACCESS_ERR,
-                "6.12 tells nobody"
+                "6.12 raises no event"
             );
         }
     } else {
@@ -468,7 +471,7 @@ fn wrong_peer_key_fails_its_queue_pair() {
         assert_eq!(
             event.element,
             AsyncElement::Qp(there.handle),
-            "the one that was asked"
+            "the queue pair that was accessed"
         );
     }
     assert_eq!(
@@ -513,8 +516,8 @@ fn cq_overflow_is_permanent() {
         here.post(wr_id, &[host.sge(0, 8)], SendOp::Write(host.remote(64)))
             .expect("room");
     }
-    let told = event_of(&nic, AsyncEventType::CQ_ERR);
-    assert_eq!(told.element, AsyncElement::Cq(cq), "which one");
+    let event = event_of(&nic, AsyncEventType::CQ_ERR);
+    assert_eq!(event.element, AsyncElement::Cq(cq), "which one");
     let mut some = [WorkCompletion::EMPTY; 64];
     let mut polled = 0;
     let error = loop {
@@ -565,6 +568,6 @@ fn fork_child_leaves_the_nic_alone() {
     ibv::in_child(|| drop(nic.device.clone()));
     succeeded(
         &here.run(&[host.sge(0, 8)], SendOp::Write(host.remote(64))),
-        "after a child has come and gone",
+        "after the child exited",
     );
 }

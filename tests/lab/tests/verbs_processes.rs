@@ -86,7 +86,7 @@ fn asks(nic: &Nic, socket: &UnixStream) -> bool {
     same
 }
 
-/// The end whose memory is used: says what the peer must have done to it.
+/// The end whose memory is used: checks what the peer must have done to it.
 fn answers(nic: &Nic, socket: &UnixStream, view: &RawMapping, addr: u64, rkey: Rkey) {
     let inbox = nic.host(4096);
     let queue = nic.queue();
@@ -168,8 +168,8 @@ fn next_write_detects_dead_peer() {
     meet(&other.socket);
     other.agrees();
     let done = queue.run(&[host.sge(0, 8)], SendOp::Write(to));
-    // rxe by itself would ask for ever where it is told to ask seven times.
-    assert_eq!(done.status, WcStatus::RETRY_EXC_ERR, "nobody answers: {done:?}");
+    // rxe retries for ever if the count is seven.
+    assert_eq!(done.status, WcStatus::RETRY_EXC_ERR, "no answer comes: {done:?}");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn regions_of_dead_process_are_unreachable() {
     assert_eq!(
         done.status,
         WcStatus::REM_ACCESS_ERR,
-        "its key is nobody's: {done:?}"
+        "its key is unknown: {done:?}"
     );
 }
 

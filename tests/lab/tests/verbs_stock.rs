@@ -1,4 +1,4 @@
-//! libibverbs on the kernel's own soft-RoCE, which registers no dma-bufs: the probe says no and
+//! libibverbs on the kernel's own soft-RoCE, which registers no dma-bufs: the probe reports no and
 //! why, bytes are staged.
 
 mod common;

@@ -66,7 +66,7 @@ pub(crate) fn put(device: &Device, buffer: &Buffer, bytes: &[u8]) {
         .expect("up");
 }
 
-/// Before 7.0 Debian's kernels have no peer-to-peer DMA, and the driver gives its memory to nobody.
+/// Before 7.0 Debian's kernels have no peer-to-peer DMA, and the driver exports to no device.
 pub(crate) fn without_peers(nic: &Nic, fd: i32) -> bool {
     if kernel() >= (7, 0) {
         return false;
@@ -134,7 +134,7 @@ pub(crate) fn reopen() -> SharedIo {
     reopened().0
 }
 
-/// Another process with a region of somebody's memory, and nothing else of it.
+/// Another process with only a region of the card's memory.
 pub(crate) struct Holder(Other);
 
 impl Holder {

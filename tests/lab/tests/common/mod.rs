@@ -97,7 +97,7 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Forks. The child does this with its end of the socket, and exits with 0 where it says yes.
+    /// Forks. The child runs `body` with its end of the socket and exits with 0 if that returns true.
     pub(crate) fn new(work: impl FnOnce(&UnixStream) -> bool) -> Self {
         let (socket, peer) = UnixStream::pair().expect("a pair of sockets");
         // SAFETY: the child works on what it receives and leaves by _exit; libc keeps its allocator
@@ -122,7 +122,7 @@ impl Other {
         }
     }
 
-    /// Waits for its end, and that it said yes.
+    /// Waits until it exits; its body must have returned true.
     #[track_caller]
     pub(crate) fn agrees(mut self) {
         self.ended = true;
@@ -136,7 +136,7 @@ impl Other {
 }
 
 impl Other {
-    /// Waits for its end, and that somebody killed it.
+    /// Waits until it exits; a signal must have killed it.
     #[track_caller]
     pub(crate) fn dies(mut self) {
         self.ended = true;

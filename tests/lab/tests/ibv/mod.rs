@@ -451,7 +451,7 @@ pub(crate) fn in_child(work: impl FnOnce()) {
     }
 }
 
-/// An lkey that is nobody's.
+/// An lkey of no region.
 pub(crate) const NOBODYS: Lkey = Lkey(0xdead_beef);
 
 /// Descriptors of this process.
@@ -477,7 +477,7 @@ pub(crate) fn event(nic: &Nic) -> AsyncEvent {
         .expect("there is one")
 }
 
-/// The next one of a kind: an rxe also tells of its port and addresses, when others of the guest
+/// The next event of a kind: an rxe also reports port and address changes, when others of the guest
 /// come and go.
 pub(crate) fn event_of(nic: &Nic, wanted: AsyncEventType) -> AsyncEvent {
     loop {

@@ -23,7 +23,7 @@ pub(crate) struct Node {
     pub(crate) device: Device,
 }
 
-/// `rxe0` of a build; nobody else has it open.
+/// Sets `rxe0` up with a build of the driver.
 pub(crate) fn rxe0(build: Build) {
     rxe::device(build, "rxe0", "eth0", "10.77.0.1");
 }

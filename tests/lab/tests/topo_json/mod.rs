@@ -1,4 +1,4 @@
-//! What `gaudi topo` says of who reaches whom.
+//! What `gaudi topo` reports: which NIC reaches which exporter.
 
 use gaudi_lab::stdout_of;
 use serde_json::Value;
