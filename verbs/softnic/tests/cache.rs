@@ -1,4 +1,4 @@
-//! The cache of memory regions over the software NIC: who hits what, who goes when, and that
+//! The cache of memory regions over the software NIC: which lookups hit, which regions are evicted, and that
 //! nothing stays registered.
 
 use std::sync::Arc;
@@ -166,17 +166,17 @@ fn invalidated_region_lives_until_last_user() {
     assert_eq!(
         (done.closed, done.in_use, done.refused.len()),
         (1, 1, 0),
-        "the idle one is gone"
+        "the idle region is evicted"
     );
     assert!(!mr.is_current(), "the user can know");
-    assert!(cache.get(&key(1, 0, 0, 8)).is_none(), "nobody finds it any more");
+    assert!(cache.get(&key(1, 0, 0, 8)).is_none(), "it is no longer found");
     assert_eq!(
         (rig.registered(), mr.state().is_ok()),
         (1, true),
         "its keys stay good"
     );
     let new = rig.get(&cache, &key(1, 0, 0, 8));
-    assert!(new.rkey() != mr.rkey(), "who asks now gets another");
+    assert!(new.rkey() != mr.rkey(), "a new request gets another region");
     drop(mr);
     assert_eq!(rig.registered(), 2, "a clone is a user");
     // In whatever thread it ends.
@@ -391,11 +391,11 @@ proptest! {
             for (mr, _) in &held {
                 prop_assert!(mr.state().is_ok(), "what is held is registered");
             }
-            let mut gone: Vec<u32> = held.iter().filter(|(mr, _)| !mr.is_current()).map(|(mr, _)| mr.rkey().0).collect();
-            gone.sort_unstable();
-            gone.dedup();
-            prop_assert_eq!(rig.registered(), cache.stats().entries + gone.len(), "kept, or held by somebody");
-            // The limits are kept by a miss; what is let go stays until the next.
+            let mut stale: Vec<u32> = held.iter().filter(|(mr, _)| !mr.is_current()).map(|(mr, _)| mr.rkey().0).collect();
+            stale.sort_unstable();
+            stale.dedup();
+            prop_assert_eq!(rig.registered(), cache.stats().entries + stale.len(), "cached, or in use");
+            // A miss enforces the limits; released regions stay cached until the next miss.
             prop_assert!(cache.stats().misses == misses || cache.stats().entries <= entries + held.len() + 1);
         }
         held.clear();
@@ -405,7 +405,7 @@ proptest! {
 }
 
 /// An allocation is freed by one thread while another's miss throws its region out: when the
-/// invalidation returns, the region is gone.
+/// invalidation returns, the region is deregistered.
 #[test]
 fn invalidation_waits_for_eviction() {
     let rig = Rig::new();
@@ -478,7 +478,7 @@ fn hits_continue_while_regions_change() {
     }
     let stats = cache.stats();
     println!("{rounds} invalidations beside {stats:?}");
-    let cache = Arc::into_inner(cache).expect("nobody else");
-    cache.close().expect("nobody holds any");
+    let cache = Arc::into_inner(cache).expect("the only owner");
+    cache.close().expect("no region is in use");
     assert_eq!(rig.registered(), 0, "nothing stays registered");
 }

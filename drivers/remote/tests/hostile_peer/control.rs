@@ -10,7 +10,7 @@ use gaudi_softnic::SoftNic;
 use gaudi_verbs::{Context, Message as _, QpInit};
 
 use crate::attacker::{HELLO, OFFER, READY, Scene, frame, hear, nic_config};
-use crate::nodes::{PATIENCE, Setup};
+use crate::nodes::{MAX_WAIT, Setup};
 
 /// How long the victim waits for a handshake.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ fn meet(script: impl FnOnce(UnixStream, Vec<u8>) + Send) -> Error {
     let stats = nic.stats();
     assert_eq!(stats.registrations, stats.deregistrations, "{stats:?}");
     assert!(nic.context().regions().is_empty(), "regions that live");
-    assert!(started.elapsed() < PATIENCE, "it took {:?}", started.elapsed());
+    assert!(started.elapsed() < MAX_WAIT, "it took {:?}", started.elapsed());
     error
 }
 
@@ -247,7 +247,7 @@ fn replayed_frames_end_the_connection() {
         let error = scene
             .victim
             .endpoint
-            .receive_offer(PATIENCE)
+            .receive_offer(MAX_WAIT)
             .expect_err("not an offer");
         assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
         scene.end();

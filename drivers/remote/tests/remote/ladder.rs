@@ -1,4 +1,4 @@
-//! The ladder: which step is taken, what is said of the others, what is remembered.
+//! The choice of path: which is used, what is reported of the others, what is cached.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use gaudi_remote::{ErrorKind, MemoryPath, Policy, Rights};
 use gaudi_seam::Errno;
 use gaudi_verbs::RegPath;
 
-use crate::nodes::{PATIENCE, Setup, pair};
+use crate::nodes::{MAX_WAIT, Setup, pair};
 
 fn refusing(errno: Errno) -> Setup {
     Setup {
@@ -19,11 +19,11 @@ fn refusing(errno: Errno) -> Setup {
 fn best_path_is_used_without_failures() {
     let (mut a, mut b) = pair("best", &Setup::direct(), &Setup::direct());
     let (ours, theirs) = (a.buffer(4096, 1), b.buffer(4096, 1));
-    let told = b.endpoint.offer(&theirs, Rights::PUT).expect("offered");
-    let heard = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let offered = b.endpoint.offer(&theirs, Rights::PUT).expect("offered");
+    let received = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     for report in [
-        &told,
-        heard.report(),
+        &offered,
+        received.report(),
         &a.endpoint.report(&ours).expect("registered"),
     ] {
         assert_eq!(report.path, MemoryPath::DmaBuf(RegPath::Software), "{report}");
@@ -42,9 +42,9 @@ fn refusal_reaches_both_ends_with_errno() {
     ] {
         let (mut a, mut b) = pair("told", &Setup::direct(), &refusing(errno));
         let theirs = b.buffer(4096, 1);
-        let told = b.endpoint.offer(&theirs, Rights::PUT).expect("staged instead");
-        let heard = a.endpoint.receive_offer(PATIENCE).expect("heard");
-        for report in [&told, heard.report()] {
+        let offered = b.endpoint.offer(&theirs, Rights::PUT).expect("staged instead");
+        let received = a.endpoint.receive_offer(MAX_WAIT).expect("received");
+        for report in [&offered, received.report()] {
             assert!(report.path.is_staged(), "{report}");
             let error = &report.failed[0].error;
             assert_eq!(error.errno(), Some(errno), "{report}");

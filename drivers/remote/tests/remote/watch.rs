@@ -1,5 +1,5 @@
 //! Regions that go in time: a device that is reset while endpoints hold regions of it, kept
-//! regions, and who blocks a close.
+//! regions, and what blocks a close.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use gaudi_device::Device;
 use gaudi_remote::{CacheLimits, Endpoint, EndpointOptions, ErrorKind, Nic, Rights};
 use gaudi_verbs::MrState;
 
-use crate::nodes::{Node, PATIENCE, Setup, noise, pair, pair_on};
+use crate::nodes::{MAX_WAIT, Node, Setup, noise, pair, pair_on};
 
 const LEN: u64 = 1 << 20;
 
@@ -15,7 +15,7 @@ const LEN: u64 = 1 << 20;
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
+        assert!(started.elapsed() < MAX_WAIT, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -24,7 +24,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn reset(device: &Device, buffer: &gaudi_device::Buffer) {
     let error = device
         .fill(buffer, 1)
-        .and_then(|done| done.wait(PATIENCE))
+        .and_then(|done| done.wait(MAX_WAIT))
         .expect_err("the fault resets");
     assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
 }
@@ -49,14 +49,14 @@ fn reset_deregisters_without_a_call() {
     until("and are counted", || b.nic.stats().revoked == 2);
     assert_eq!(b.nic.stats().cached_regions, 0);
     assert!(b.nic.blockers(b.device.id()).own.is_empty());
-    // Ours says why; the peer is told by its NIC that the memory is gone, or by the hang-up.
+    // This end reports the reason; the peer's NIC reports the dead region, or the hang-up does.
     let again = b.endpoint.offer(&own, Rights::PUT).expect_err("the end is over");
     assert_eq!(again.kind(), ErrorKind::DeviceLost, "{again}");
     assert!(again.to_string().contains("IN_RESET"), "{again}");
     let put = a.endpoint.put(&from, &remote);
     let error = put
-        .and_then(|put| a.endpoint.wait(put, PATIENCE))
-        .expect_err("the memory is gone");
+        .and_then(|put| a.endpoint.wait(put, MAX_WAIT))
+        .expect_err("the region is deregistered");
     assert!(
         matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::Disconnected),
         "{error}"
@@ -74,7 +74,7 @@ fn reset_deregisters_without_a_call() {
     let stats = nic.stats();
     assert_eq!(stats.registrations, stats.deregistrations);
     drop((own, kept, device));
-    let device = Device::open(&b_spec.parse().expect("a spec")).expect("it is reset now, and nobody has it");
+    let device = Device::open(&b_spec.parse().expect("a spec")).expect("it is reset and closed");
     device.alloc_exclusive(LEN).expect("it works");
 }
 
@@ -93,7 +93,7 @@ fn reset_of_local_device_ends_the_wait() {
     let put = a.endpoint.put(&from, &remote).expect("begun");
     let (device, buffer) = (a.device.clone(), from.clone());
     let other = std::thread::spawn(move || reset(&device, &buffer));
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("lost");
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("lost");
     assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
     other.join().expect("reset");
     let next = a.endpoint.put(&from, &remote).expect_err("it is over");
@@ -120,7 +120,7 @@ fn revoke_deregisters_only_that_device() {
     assert_eq!(b.live(), 1, "host memory stays");
     assert_eq!(b.nic.revoke(b.device.id()).expect("nothing to do"), 0);
     for buffer in [to, kept] {
-        buffer.close().expect("nobody holds the buffer");
+        buffer.close().expect("the buffer is not in use");
     }
 }
 
@@ -145,7 +145,7 @@ fn close_names_the_blocking_regions() {
     let (device, error) = b.device.close().expect_err("a buffer lives");
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     named(&error);
-    // Without regions nothing is said of them.
+    // Without regions there is nothing to report.
     b.endpoint.forget(&to).expect("deregistered");
     let (device, error) = device.close().expect_err("the endpoint has it");
     assert!(!error.to_string().contains("of this process"), "{error}");
@@ -159,7 +159,7 @@ fn endpoints_share_a_region_until_free() {
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    a.endpoint.wait(put, PATIENCE).expect("put");
+    a.endpoint.wait(put, MAX_WAIT).expect("put");
     let made = a.provider.tried.load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(made, 1);
     // Another connection of the same two NICs.
@@ -172,10 +172,10 @@ fn endpoints_share_a_region_until_free() {
         Endpoint::over(ours, &a.nic, Some(&a.device), EndpointOptions::default()).expect("node A");
     let mut second_b = other.join().expect("no panic");
     second_b.offer(&to, Rights::BOTH).expect("offered");
-    let remote = second.receive_offer(PATIENCE).expect("heard");
+    let remote = second.receive_offer(MAX_WAIT).expect("received");
     a.endpoint.close().expect("the first goes");
     let put = second.put(&from, &remote).expect("begun");
-    second.wait(put, PATIENCE).expect("put");
+    second.wait(put, MAX_WAIT).expect("put");
     assert_eq!(b.bytes(&to), noise(1, LEN as usize));
     assert_eq!(
         a.provider.tried.load(std::sync::atomic::Ordering::Relaxed),
@@ -198,7 +198,7 @@ fn endpoints_share_a_region_until_free() {
     assert_eq!(a.provider.live.load(std::sync::atomic::Ordering::Relaxed), 0);
     let next = a.device.alloc_exclusive(LEN).expect("again");
     assert_eq!(next.address(), address, "the driver gives the address again");
-    next.close().expect("nobody holds the buffer");
+    next.close().expect("the buffer is not in use");
     a.device.close().expect("nothing lingers");
 }
 

@@ -233,7 +233,7 @@ cases! {
         let sge = Sge { lkey: Lkey(a.mr.lkey().0 ^ 0x55), ..a.mr.part(0, 8) };
         let qpn = b.qp.qpn();
         a.qp.post_send(1, &a.to, qpn, QKEY).send(&[sge]).post().unwrap();
-        completes(&a.cq, 1, f.dialect.says(Answer::LocalProtection));
+        completes(&a.cq, 1, f.dialect.status(Answer::LocalProtection));
         assert_eq!(a.qp.state().unwrap(), QpState::ERR);
     }
 

@@ -76,7 +76,7 @@ cases! {
         b.qp.post_recv(1).post(&[]).unwrap();
         let bad = gaudi_verbs::Sge { lkey: gaudi_verbs::Lkey(a.mr.lkey().0 ^ 0x55), ..a.mr.part(0, 8) };
         a.qp.post_send(2).send(&[bad]).post().unwrap();
-        a.completes(2, f.dialect.says(Answer::LocalProtection));
+        a.completes(2, f.dialect.status(Answer::LocalProtection));
         std::thread::sleep(QUIET);
         b.nothing_completes();
         assert_eq!(b.qp.state().unwrap(), QpState::RTS);
@@ -186,7 +186,7 @@ cases! {
 
     fn full_send_queue_rejects_the_post(f) {
         let (mut a, _b) = pair(f);
-        // Nobody receives, so that nothing completes.
+        // No receive is posted, so that nothing completes.
         let mut posted = 0;
         let error = loop {
             match a.qp.post_send(posted).send(&[a.mr.part(0, 8)]).post() {

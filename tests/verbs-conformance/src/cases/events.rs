@@ -1,4 +1,4 @@
-//! What a NIC tells without being asked.
+//! Asynchronous events.
 
 use gaudi_verbs::{
     AsyncElement, AsyncEventType, MrState, QpInit, RemoteAddr, Rkey, WcStatus, WorkCompletion,
@@ -10,7 +10,7 @@ use crate::fixture::Fixture;
 use crate::suite::cases;
 
 fn readable(f: &Fixture, millis: u16) -> bool {
-    let fd = f.b.async_fd().expect("the NIC tells events");
+    let fd = f.b.async_fd().expect("the NIC has events");
     poll(
         &mut [PollFd::new(fd, PollFlags::POLLIN)],
         PollTimeout::from(millis),
@@ -35,9 +35,9 @@ cases! {
         let bad = RemoteAddr { addr: b.mr.addr(), rkey: Rkey(b.mr.rkey().0 ^ 0x55) };
         a.qp.post_send(1).write(&[a.mr.part(0, 8)], bad).post().unwrap();
         a.completes(1, WcStatus::REM_ACCESS_ERR);
-        assert!(readable(f, 60_000), "the descriptor tells");
-        let told = event(&f.b, AsyncEventType::QP_ACCESS_ERR);
-        assert_eq!(told.element, AsyncElement::Qp(b.qp.handle()));
+        assert!(readable(f, 60_000), "an event is pending");
+        let event = event(&f.b, AsyncEventType::QP_ACCESS_ERR);
+        assert_eq!(event.element, AsyncElement::Qp(b.qp.handle()));
         no_event(&f.b, AsyncEventType::QP_ACCESS_ERR);
         assert!(!readable(f, 0), "the event is taken");
     }
@@ -67,7 +67,7 @@ cases! {
         let bad = RemoteAddr { addr: mr.addr(), rkey: Rkey(mr.rkey().0 ^ 0x55) };
         a.qp.post_send(1).write(&[a.mr.part(0, 8)], bad).post().unwrap();
         a.completes(1, WcStatus::REM_ACCESS_ERR);
-        assert_eq!(mr.state().unwrap(), MrState::Live, "nobody has taken the event");
+        assert_eq!(mr.state().unwrap(), MrState::Live, "the event is not read yet");
         event(&f.b, AsyncEventType::QP_ACCESS_ERR);
         assert_eq!(mr.state().unwrap(), MrState::Suspect);
         assert_eq!(elsewhere.state().unwrap(), MrState::Live, "of another domain");
@@ -82,8 +82,8 @@ cases! {
         for wr_id in 0..40 {
             a.qp.post_send(wr_id).write(&[a.mr.part(0, 8)], b.mr.far(0, 8)).post().unwrap();
         }
-        let told = event(&f.a, AsyncEventType::CQ_ERR);
-        assert_eq!(told.element, AsyncElement::Cq(a.cq.handle()));
+        let event = event(&f.a, AsyncEventType::CQ_ERR);
+        assert_eq!(event.element, AsyncElement::Cq(a.cq.handle()));
         let mut wc = [WorkCompletion::EMPTY; 64];
         let kept = a.cq.poll(&mut wc).unwrap();
         assert!((2..40).contains(&kept), "{kept} are kept");

@@ -1,4 +1,4 @@
-//! What a NIC says of itself, and what is more than that.
+//! A NIC's attributes and limits, and requests above them.
 
 use gaudi_seam::Errno;
 use gaudi_verbs::{Guid, PortState, QpInit};

@@ -335,7 +335,7 @@ cases! {
         let mut seen = Vec::new();
         let mut wc = [WorkCompletion::EMPTY; 4];
         while seen.len() < 6 {
-            let count = a.cq.wait(&mut wc, PATIENCE).unwrap();
+            let count = a.cq.wait(&mut wc, MAX_WAIT).unwrap();
             assert!(count <= 4);
             seen.extend(wc[..count].iter().map(|wc| wc.wr_id));
         }
@@ -358,7 +358,7 @@ cases! {
         a.cq.req_notify(false).unwrap();
         assert!(!readable(&a, 0), "nothing has completed yet");
         a.qp.post_send(2).write(&[a.mr.part(0, 8)], b.mr.far(0, 8)).post().unwrap();
-        assert!(readable(&a, 60_000), "a completion tells");
+        assert!(readable(&a, 60_000), "a completion event");
         a.cq.ack_event().unwrap();
         a.qp.post_send(3).write(&[a.mr.part(0, 8)], b.mr.far(0, 8)).post().unwrap();
         a.succeeds(2);
@@ -375,7 +375,7 @@ cases! {
         a.succeeds(1);
         assert!(!readable(&b, 30), "only a solicited completion was asked for");
         a.qp.post_send(2).solicited(true).send(&[a.mr.part(0, 8)]).post().unwrap();
-        assert!(readable(&b, 60_000), "a solicited completion tells");
+        assert!(readable(&b, 60_000), "a solicited completion event");
         b.succeeds(0);
         b.succeeds(1);
     }

@@ -66,14 +66,14 @@ cases! {
     fn host_memory_iova_matches_page_offset(f) {
         let a = End::new(&f.a);
         let address = HostVa(a.mr.addr().0);
-        // SAFETY: the mapping outlives the region, and nobody makes references into it.
+        // SAFETY: the mapping outlives the region, and no reference into it exists.
         refused(unsafe { a.pd.reg_mr(address, 4096, MrAddr(8), FULL) }, Errno::EINVAL);
     }
 
     fn host_memory_accepts_another_iova(f) {
         let (mut a, b) = pair(f);
         let address = HostVa(b.mr.addr().0 + 8192);
-        // SAFETY: the mapping outlives the region, and nobody makes references into it.
+        // SAFETY: the mapping outlives the region, and no reference into it exists.
         let mr = unsafe { b.pd.reg_mr(address, 4096, MrAddr(0x1000), FULL) }.unwrap();
         a.put(0, b"elsewhere");
         let to = RemoteAddr { addr: MrAddr(0x1005), rkey: mr.rkey() };

@@ -34,7 +34,7 @@ fn local_error(fixture: &Fixture, a: &mut End, b: &End, sge: Sge) {
         .write(&[sge], b.mr.far(0, sge.length.into()))
         .post()
         .unwrap();
-    a.completes(1, fixture.dialect.says(Answer::LocalProtection));
+    a.completes(1, fixture.dialect.status(Answer::LocalProtection));
 }
 
 cases! {
@@ -218,7 +218,7 @@ cases! {
         let (mut a, b) = pair(f);
         let mr = a.pd.reg_mapping(a.host.clone(), Access::empty()).unwrap();
         a.qp.post_send(1).read(&[mr.sge(0, 4).unwrap()], b.mr.far(0, 4)).post().unwrap();
-        // The data finds no place, which both dialects tell in the completion.
+        // The data cannot be written, which both dialects report in the completion.
         a.completes(1, WcStatus::LOC_PROT_ERR);
     }
 
@@ -236,7 +236,7 @@ cases! {
         let mr = b.pd.reg_mapping(b.host.clone(), Access::REMOTE_READ).unwrap();
         b.qp.post_recv(1).post(&[mr.sge(0, 64).unwrap()]).unwrap();
         a.qp.post_send(2).send(&[a.mr.part(0, 5)]).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::ReceiveProtection));
+        b.completes(1, f.dialect.status(Answer::ReceiveProtection));
         a.completes(2, WcStatus::REM_OP_ERR);
     }
 
@@ -245,7 +245,7 @@ cases! {
         let sge = Sge { lkey: Lkey(b.mr.lkey().0 ^ 0x55), ..b.mr.part(0, 64) };
         b.qp.post_recv(1).post(&[sge]).unwrap();
         a.qp.post_send(2).send(&[a.mr.part(0, 5)]).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::ReceiveProtection));
+        b.completes(1, f.dialect.status(Answer::ReceiveProtection));
         a.completes(2, WcStatus::REM_OP_ERR);
     }
 
@@ -253,8 +253,8 @@ cases! {
         let (mut a, mut b) = pair(f);
         b.qp.post_recv(1).post(&[b.mr.part(0, 4)]).unwrap();
         a.qp.post_send(2).send(&[a.mr.part(0, 5)]).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::ReceiveLength));
-        a.completes(2, f.dialect.says(Answer::SendLength));
+        b.completes(1, f.dialect.status(Answer::ReceiveLength));
+        a.completes(2, f.dialect.status(Answer::SendLength));
     }
 
     fn refused_write_with_imm_fails_the_receive(f) {

@@ -97,8 +97,8 @@ cases! {
         no_event(&f.b, AsyncEventType::SRQ_LIMIT_REACHED);
         s.left[0].post_send(2).send(&[s.a.mr.part(0, 8)]).post().unwrap();
         s.a.succeeds(2);
-        let told = event(&f.b, AsyncEventType::SRQ_LIMIT_REACHED);
-        assert_eq!(told.element, AsyncElement::Srq(s.srq.handle()));
+        let event = event(&f.b, AsyncEventType::SRQ_LIMIT_REACHED);
+        assert_eq!(event.element, AsyncElement::Srq(s.srq.handle()));
         s.left[0].post_send(3).send(&[s.a.mr.part(0, 8)]).post().unwrap();
         s.a.succeeds(3);
         no_event(&f.b, AsyncEventType::SRQ_LIMIT_REACHED);
@@ -149,8 +149,8 @@ cases! {
     fn failed_queue_pair_raises_last_wqe_reached(f) [Srq, Events] {
         let mut s = sharing(f, 8, &Link::default());
         s.right[0].to_error().unwrap();
-        let told = event(&f.b, AsyncEventType::QP_LAST_WQE_REACHED);
-        assert_eq!(told.element, AsyncElement::Qp(s.right[0].handle()));
+        let event = event(&f.b, AsyncEventType::QP_LAST_WQE_REACHED);
+        assert_eq!(event.element, AsyncElement::Qp(s.right[0].handle()));
     }
 
     fn srq_in_use_is_not_destroyed(f) [Srq] {

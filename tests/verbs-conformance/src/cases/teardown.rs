@@ -1,4 +1,4 @@
-//! Orders in which things go, and what is said where they cannot.
+//! Orders of destruction, and the errors of wrong orders.
 
 use gaudi_seam::{Errno, Error, ErrorKind};
 use gaudi_verbs::{QpInit, WcStatus};

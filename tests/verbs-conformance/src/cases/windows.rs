@@ -46,7 +46,7 @@ cases! {
             let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 4096, 8192, Access::REMOTE_WRITE).post().unwrap();
             b.succeeds(1);
             let to = RemoteAddr { addr: MrAddr(region.addr.0.wrapping_add(offset)), rkey: region.rkey };
-            write(&mut a, to, if wrong { f.dialect.says(Answer::WindowBounds) } else { WcStatus::SUCCESS });
+            write(&mut a, to, if wrong { f.dialect.status(Answer::WindowBounds) } else { WcStatus::SUCCESS });
             mw.close().unwrap();
         }
     }
@@ -149,7 +149,7 @@ cases! {
         b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
         b.succeeds(1);
         b.qp.post_send(2).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
-        b.completes(2, f.dialect.says(Answer::Bind));
+        b.completes(2, f.dialect.status(Answer::Bind));
         mw.close().unwrap();
     }
 
@@ -158,7 +158,7 @@ cases! {
         let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();
         let mr = b.pd.reg_mapping(b.host.clone(), FULL).unwrap();
         b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::Bind));
+        b.completes(1, f.dialect.status(Answer::Bind));
         mw.close().unwrap();
     }
 
@@ -167,7 +167,7 @@ cases! {
         let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();
         let (closed, open) = (b.pd.reg_mapping(b.host.clone(), FULL).unwrap(), bindable(&b));
         let failed = b.qp.post_send(1).bind_mw(&mut mw, &closed, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::Bind));
+        b.completes(1, f.dialect.status(Answer::Bind));
         assert!(mw.take_back(failed.rkey));
         for qp in [&mut a.qp, &mut b.qp] {
             qp.reset().unwrap();
@@ -184,7 +184,7 @@ cases! {
         let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();
         let mr = b.pd.reg_mapping(b.host.clone(), Access::REMOTE_READ | Access::MW_BIND).unwrap();
         b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::Bind));
+        b.completes(1, f.dialect.status(Answer::Bind));
         mw.close().unwrap();
     }
 
@@ -193,7 +193,7 @@ cases! {
         let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
         let past = HOST as u64 - 4095;
         b.qp.post_send(1).bind_mw(&mut mw, &mr, past, 4096, Access::REMOTE_READ).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::Bind));
+        b.completes(1, f.dialect.status(Answer::Bind));
         mw.close().unwrap();
     }
 
@@ -248,7 +248,7 @@ cases! {
     fn invalidation_of_unknown_key_fails(f) [Windows] {
         let (_a, mut b) = pair(f);
         b.qp.post_send(1).local_inv(Rkey(b.mr.rkey().0 ^ 0x55)).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::LocalInvalidate));
+        b.completes(1, f.dialect.status(Answer::LocalInvalidate));
     }
 
     fn atomics_go_through_a_window(f) [Windows, Atomics] {

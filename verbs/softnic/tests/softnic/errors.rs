@@ -201,7 +201,7 @@ fn receive_with_wrong_lkey_fails_both_ends() {
     a.completes(2, WcStatus::REM_OP_ERR);
 }
 
-/// Connected by hand, so that the peer's patience is short.
+/// Connected by hand, with a short timeout at the peer.
 fn impatient(rnr_retry: u8) -> (Node, Node) {
     let (a, b) = SoftNic::pair(Default::default()).unwrap();
     let (mut a, mut b) = (Node::new(a), Node::new(b));
@@ -309,7 +309,7 @@ fn destroyed_peer_leaves_the_cable_up() {
 
 #[test]
 fn a_silent_peer_is_given_up() {
-    // The other end of the cable is held open, and nobody reads it.
+    // The other end of the cable stays open and unread.
     let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let mut a = Node::new(SoftNic::open("softnic0", ours, Default::default()).unwrap());
     let mut remote = a.qp.address().unwrap();
@@ -347,7 +347,7 @@ fn a_silent_peer_is_given_up() {
 fn closed_cable_ends_all_work() {
     let (mut a, b) = pair();
     a.qp.post_recv(9).post(&[]).unwrap();
-    // Nobody answers a send without a receive, so that these are outstanding when the cable goes.
+    // A send without a receive is not answered, so these are outstanding when the cable closes.
     let local = [a.host_mr.sge(0, 1 << 20).unwrap()];
     a.qp.post_send(1).send(&local).post().unwrap();
     a.qp.post_send(2).send(&local).post().unwrap();
@@ -396,7 +396,7 @@ fn cq_overflow_is_an_error() {
     }
     // Polling would make room: the overflow is waited for without it, by what the peer has seen and
     // time for its answers.
-    let end = std::time::Instant::now() + PATIENCE;
+    let end = std::time::Instant::now() + MAX_WAIT;
     while b.nic.counters().rx.write.messages < 3 && std::time::Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -432,7 +432,7 @@ fn deregistration_under_traffic_protects_memory() {
     assert_eq!(
         window.dmabuf().attachments(),
         Vec::<String>::new(),
-        "the NIC let go of the dma-buf"
+        "the NIC released the dma-buf"
     );
     device.fill(0, DEVICE as usize, 0x11).unwrap();
     let mut refused = false;
@@ -497,7 +497,7 @@ fn deregistered_source_is_local_error() {
     let mut statuses = Vec::new();
     let mut wc = [WorkCompletion::EMPTY; 8];
     while statuses.len() < 60 {
-        let count = cq.wait(&mut wc, PATIENCE).unwrap();
+        let count = cq.wait(&mut wc, MAX_WAIT).unwrap();
         statuses.extend(wc[..count].iter().map(|wc| wc.status));
     }
     let good = statuses
@@ -588,14 +588,14 @@ fn events_come_once_per_request() {
     let mut wc = [WorkCompletion::EMPTY; 4];
     a.qp.post_send(1).send(&local).post().unwrap();
     a.completes(1, WcStatus::SUCCESS);
-    assert!(!readable(&b, 0), "nobody asked to be told");
+    assert!(!readable(&b, 0), "no event was requested");
     assert_eq!(b.cq.poll(&mut wc).unwrap(), 1);
     b.cq.req_notify(true).unwrap();
     a.qp.post_send(2).send(&local).post().unwrap();
     a.completes(2, WcStatus::SUCCESS);
     assert!(!readable(&b, 0), "only a solicited completion was asked for");
     a.qp.post_send(3).solicited(true).send(&local).post().unwrap();
-    assert!(readable(&b, 60_000), "a solicited completion tells");
+    assert!(readable(&b, 60_000), "a solicited completion event");
     b.cq.ack_event().unwrap();
     assert!(!readable(&b, 0), "the event is taken");
     assert_eq!(b.cq.poll(&mut wc).unwrap(), 2);

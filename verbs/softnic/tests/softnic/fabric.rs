@@ -101,7 +101,7 @@ fn dead_cable_ends_its_connections_only() {
         .context
         .get_async_event()
         .unwrap()
-        .expect("a dead cable is told");
+        .expect("a dead cable is reported");
     assert_eq!(
         (event.event_type, event.element),
         (AsyncEventType::PORT_ERR, AsyncElement::Port(1))

@@ -32,7 +32,7 @@ fn against_a_socket() -> (Node, UnixStream) {
 
 /// Sends `bytes`, closes, and expects the NIC to notice: everything that was posted ends.
 fn ends_well(a: Node, mut peer: UnixStream, bytes: &[u8], sends: u64) {
-    peer.set_write_timeout(Some(PATIENCE)).unwrap();
+    peer.set_write_timeout(Some(MAX_WAIT)).unwrap();
     let mut reader = peer.try_clone().unwrap();
     let drain = std::thread::spawn(move || {
         let mut scratch = [0; 4096];
@@ -44,7 +44,7 @@ fn ends_well(a: Node, mut peer: UnixStream, bytes: &[u8], sends: u64) {
     let mut wc = [WorkCompletion::EMPTY; 16];
     let mut ended = 0;
     while ended < 8 + sends {
-        ended += a.cq.wait(&mut wc, PATIENCE).expect("all work ends") as u64;
+        ended += a.cq.wait(&mut wc, MAX_WAIT).expect("all work ends") as u64;
     }
     while a.nic.cable_error().is_none() {
         std::thread::sleep(Duration::from_millis(1));
@@ -60,9 +60,9 @@ fn our_own_frames_are_understood() {
     bytes.extend(b"hello");
     peer.write_all(&bytes).unwrap();
     let mut answer = [0; HEADER];
-    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    peer.set_read_timeout(Some(MAX_WAIT)).unwrap();
     peer.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[5], 14, "a NIC says hello first");
+    assert_eq!(answer[5], 14, "a NIC sends its hello first");
     peer.read_exact(&mut answer).unwrap();
     assert_eq!(answer[5], 7, "an acknowledgement: the layout here is the NIC's");
     assert_eq!(bytes_of(&a.device, 3, 5), b"hello");
@@ -233,18 +233,18 @@ fn connect_impatiently(qp: &mut Qp) {
     }
 }
 
-/// Frames for other queue pairs say nothing of the one that waits.
+/// Frames for other queue pairs do not renew the timeout of the one that waits.
 #[test]
 fn traffic_elsewhere_does_not_renew_timeout() {
     let (cable, mut peer) = UnixStream::pair().unwrap();
     let mut a = Node::new(SoftNic::open("softnic0", cable, SoftNicConfig::default()).unwrap());
     connect_impatiently(&mut a.qp);
     let local = [a.host_mr.sge(0, 8).unwrap()];
-    let nobody = gaudi_verbs::RemoteAddr {
+    let unknown = gaudi_verbs::RemoteAddr {
         addr: gaudi_verbs::MrAddr(0),
         rkey: gaudi_verbs::Rkey(1),
     };
-    a.qp.post_send(99).write(&local, nobody).post().unwrap();
+    a.qp.post_send(99).write(&local, unknown).post().unwrap();
     let ended = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stop = ended.clone();
     let chat = std::thread::spawn(move || {
@@ -272,7 +272,7 @@ fn against_two_sockets() -> (Node, [UnixStream; 2]) {
         let (cable, mut peer) = UnixStream::pair().unwrap();
         nic.plug(cable).unwrap();
         peer.write_all(&hello([number; 16])).unwrap();
-        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.set_read_timeout(Some(MAX_WAIT)).unwrap();
         let mut greeting = [0; HEADER];
         peer.read_exact(&mut greeting).unwrap();
         peer
@@ -368,7 +368,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// The first answer said all that there was to say: its repetitions are no sign of life.
+/// Repetitions of an answer do not prove that the peer makes progress.
 #[test]
 fn repeated_answers_do_not_renew_timeout() {
     let (a, [mut peer, _other]) = against_two_sockets();
@@ -418,7 +418,7 @@ fn datagrams_to_dead_cable_are_dropped() {
     let mut frame = [0; HEADER + 8];
     second.read_exact(&mut frame).unwrap();
     second.read_exact(&mut frame).unwrap();
-    assert_eq!(a.nic.counters().datagrams_dropped, 2, "to nobody");
+    assert_eq!(a.nic.counters().datagrams_dropped, 2, "to no receiver");
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn new_cable_replaces_dead_one() {
     qp.connect(&PEER, FULL).expect("the new cable leads there");
     let local = [a.host_mr.sge(0, 8).unwrap()];
     qp.post_send(5).signaled(true).send(&local).post().unwrap();
-    again.set_read_timeout(Some(PATIENCE)).unwrap();
+    again.set_read_timeout(Some(MAX_WAIT)).unwrap();
     let mut frames = [0; HEADER + HEADER + 8];
     again.read_exact(&mut frames).unwrap();
     let msn = number_of(&frames[HEADER..]);

@@ -229,7 +229,7 @@ fn names_say_that_it_is_software() {
     assert!(format!("{:?}", a.nic).starts_with("softnic (software)"));
     assert!(
         a.window.dmabuf().attachments()[0].contains("softnic (software)"),
-        "the dma-buf names who is attached: {:?}",
+        "the dma-buf lists its attachments: {:?}",
         a.window.dmabuf().attachments()
     );
     assert_eq!(a.context.query_port().unwrap().state, PortState::ACTIVE);
@@ -272,7 +272,7 @@ fn ordered_teardown_releases_the_dma_buf() {
     assert_eq!(
         gaudi_sys::standin::is_exported(&memory, whole),
         Ok(false),
-        "nobody holds the export any more"
+        "the export is closed"
     );
 }
 

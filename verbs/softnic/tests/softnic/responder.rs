@@ -32,7 +32,7 @@ const WAY: Way = Way {
     reads: 16,
     rnr_retry: 3,
     // Long enough that no test ends by it.
-    timeout: PATIENCE,
+    timeout: MAX_WAIT,
     retry_cnt: 7,
 };
 const RNR_TIMER: Duration = Duration::from_millis(20);

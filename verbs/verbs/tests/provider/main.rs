@@ -122,12 +122,12 @@ fn region_is_listed_until_deregistered() {
         });
         let seen = |regions: Vec<gaudi_verbs::RegionInfo>| regions.iter().any(|info| info.iova == iova);
         assert!(seen(group.regions()), "the group sees it");
-        assert!(seen(group.blockers().own), "and says that it blocks");
+        assert!(seen(group.blockers().own), "and is reported as a blocker");
         assert!(seen(node.context.regions()), "the context sees it");
         assert_eq!(group.suspect(), 1, "it can be suspected");
         let revoked = scope.spawn(|| group.revoke());
         std::thread::sleep(Duration::from_millis(50));
-        assert!(!revoked.is_finished(), "revoking waits for who came first");
+        assert!(!revoked.is_finished(), "revoking waits for the earlier close");
         drop(slow);
         assert_eq!(revoked.join().unwrap().unwrap(), 1);
     });
@@ -230,7 +230,7 @@ fn fork_child_drops_region_being_deregistered() {
     // alarm ends it where it hangs.
     match unsafe { fork() }.expect("a child") {
         ForkResult::Child => {
-            // SAFETY: as said above.
+            // SAFETY: as above.
             unsafe { nix::libc::alarm(10) };
             let [revoked, other] = regions;
             drop(revoked);
@@ -277,7 +277,7 @@ fn connection_lowers_reads_to_capability() {
     ] {
         let mut node = node_of(Fake::new(answers, asks));
         let own = node.qp.address().unwrap();
-        assert_eq!(own.rd_atom, answers, "the peer is told what we answer");
+        assert_eq!(own.rd_atom, answers, "the peer gets what we answer");
         let remote = gaudi_verbs::QpAddress { rd_atom: peer, ..own };
         node.qp.connect(&remote, Access::REMOTE_READ).unwrap();
         let noted = node.nic.noted();
@@ -372,7 +372,7 @@ fn failed_bind_is_undone_alone() {
         let (first, second) = (bind(), bind());
         assert!(!window.take_back(Rkey(first.0 ^ 0x100)), "another window's");
         assert_eq!(window.rkey(), second);
-        // Both failed, told in either order.
+        // Both failed, reported in either order.
         let order = if round % 2 == 0 {
             [first, second]
         } else {
