@@ -1,4 +1,4 @@
-//! What a descriptor is, windows of it, and who is attached.
+//! What a descriptor is, its windows and its attachments.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -101,7 +101,7 @@ fn attachments_are_named_and_block_closing() {
     drop(clone);
     assert!(is_exported(&memory));
     buffer.close().unwrap();
-    assert!(!is_exported(&memory), "the export is gone");
+    assert!(!is_exported(&memory), "the export is closed");
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn importer_cannot_seal_device_memory() {
     }
     drop(fd);
     // The next allocation gets the same pages: they are zeros, and they can be discarded again.
-    victim.after_close().is("done", "none").says("kept=0");
+    victim.after_close().is("done", "none").contains("kept=0");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn importer_cannot_resize_device_memory() {
         assert!(answer.is_err(), "{len}: {answer:?}");
     }
     drop(fd);
-    victim.after_close().is("done", "none").says("kept=0");
+    victim.after_close().is("done", "none").contains("kept=0");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn released_memory_closes_on_retry() {
     victim.hears(b'b');
     drop(fd);
     victim.go_on();
-    victim.report().is("done", "none").says("kept=0");
+    victim.report().is("done", "none").contains("kept=0");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn buffer_queued_to_its_importer_is_held() {
 fn importer_that_dies_releases_the_memory() {
     let (victim, fd) = imported();
     drop(fd);
-    victim.after_close().is("done", "none").says("kept=0");
+    victim.after_close().is("done", "none").contains("kept=0");
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn attack(fd: &OwnedFd) -> Report {
 
 #[track_caller]
 fn is_refused(fd: &OwnedFd, words: &str) {
-    attack(fd).is("receive", "protocol").says(words);
+    attack(fd).is("receive", "protocol").contains(words);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn sockets_and_its_own_socket_are_refused() {
     let own = gaudi_sys::fd::duplicate(&victim.socket).expect("a descriptor");
     let message = Message::about(own.as_fd(), LEN);
     victim.pass(&message.bytes(), &[own.as_fd()]).expect("it is sent");
-    victim.after_close().is("receive", "protocol").says("socket:");
+    victim.after_close().is("receive", "protocol").contains("socket:");
 }
 
 #[test]

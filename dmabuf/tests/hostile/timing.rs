@@ -60,7 +60,7 @@ fn holes_punched_while_mapped_read_zeros() {
         victim.pass(&message.bytes(), &[fd.as_fd()]).expect("it is sent");
         let report = victim.after_close();
         ended.store(true, Ordering::Relaxed);
-        report.is("done", "none").says("first=0");
+        report.is("done", "none").contains("first=0");
     });
 }
 

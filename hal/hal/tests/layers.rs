@@ -77,7 +77,7 @@ fn trace_keeps_files_that_are_not_traces() {
     fs::write(at("old"), OLD_TRACE).expect("written");
     std::os::unix::fs::symlink(at("old"), at("link")).expect("linked");
     nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("made");
-    for (name, says) in [
+    for (name, expected) in [
         ("letter", "not a trace"),
         ("json", "not a trace"),
         ("link", "symbolic link"),
@@ -88,7 +88,7 @@ fn trace_keeps_files_that_are_not_traces() {
             .err()
             .unwrap_or_else(|| panic!("{name} is refused"));
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}: {error}");
-        assert!(error.to_string().contains(says), "{name}: {error}");
+        assert!(error.to_string().contains(expected), "{name}: {error}");
     }
     assert_eq!(fs::read_to_string(at("letter")).expect("read"), "dear reader\n");
     assert_eq!(fs::read_to_string(at("old")).expect("read"), OLD_TRACE);
@@ -130,11 +130,11 @@ fn fault_plan_from_pipe_does_not_block() {
     let pipe = folder.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("made");
     let missing = folder.path().join("missing");
-    for (path, says) in [(&pipe, "has no writer"), (&missing, "no such file")] {
+    for (path, expected) in [(&pipe, "has no writer"), (&missing, "no such file")] {
         let spec = spec("layers-pipe", &[("fault", path.to_str().expect("UTF-8"))]);
         let error = open(&spec).err().expect("refused");
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
@@ -269,7 +269,7 @@ fn a_plan_may_be_a_file() {
 
 #[test]
 fn invalid_layer_is_rejected_before_open() {
-    for (layer, argument, kind, says) in [
+    for (layer, argument, kind, expected) in [
         (
             "fault",
             "alloc:lose",
@@ -301,8 +301,8 @@ fn invalid_layer_is_rejected_before_open() {
         let error = open(&wrong).err().expect("refused");
         assert_eq!(error.kind(), kind, "{layer}={argument}: {error}");
         assert!(
-            error.to_string().contains(says),
-            "{layer}={argument} must say {says:?}: {error}"
+            error.to_string().contains(expected),
+            "{layer}={argument} must say {expected:?}: {error}"
         );
         assert!(error.help().is_some(), "{layer}={argument}: a way out");
         assert_eq!(gaudi_hal::mock_ledger(&wrong), None, "no device was made");
@@ -373,7 +373,11 @@ fn lost_completion_still_did_the_work() {
             .map(|answer| answer.status)
     };
     assert_eq!(status(&*io, first), Ok(WaitStatus::Completed));
-    assert_eq!(status(&*io, second), Ok(WaitStatus::Busy), "nobody sees its end");
+    assert_eq!(
+        status(&*io, second),
+        Ok(WaitStatus::Busy),
+        "its completion is lost"
+    );
     assert_eq!(
         status(&*device, second),
         Ok(WaitStatus::Completed),
@@ -382,7 +386,7 @@ fn lost_completion_still_did_the_work() {
     assert_eq!(handle.log().events.len(), 1);
     let error = io
         .wait_cs(second, Duration::from_secs(60))
-        .expect_err("given up after 30 s");
+        .expect_err("aborted after 30 s");
     assert_eq!(
         (error.kind(), error.errno()),
         (ErrorKind::Hung, Some(Errno::ETIMEDOUT))
@@ -426,7 +430,7 @@ fn mock_rejects_what_validate_expects() {
         );
     }
     drop(fd);
-    io.mem_unmap(va).expect("the dma-buf is gone");
+    io.mem_unmap(va).expect("the dma-buf is closed");
     let again = [
         io.mem_unmap(va).err(),
         io.mem_free(handle).err(),

@@ -12,7 +12,7 @@ fn selected_mock_opens_once_for_compute() {
         mapping_table: None,
     };
     let spec = choose(None, &environment).expect("the environment chooses");
-    assert_eq!(mock_ledger(&spec), None, "nobody has it yet");
+    assert_eq!(mock_ledger(&spec), None, "it is not open yet");
     let device = open(&spec).expect("the compute node opens");
     assert_eq!(device.node().kind, NodeKind::Compute);
     assert_eq!(
@@ -23,7 +23,7 @@ fn selected_mock_opens_once_for_compute() {
     assert_eq!(
         control(&spec).map(|io| io.node().kind),
         Ok(NodeKind::Control),
-        "the control node disturbs nobody"
+        "the control node does not disturb"
     );
     assert!(
         mock_ledger(&spec).is_some_and(|ledger| ledger.is_clean()),

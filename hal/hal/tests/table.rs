@@ -77,7 +77,7 @@ fn is_a_refusal(error: &Error) -> Result<(), TestCaseError> {
         (error.kind(), error.operation()),
         (ErrorKind::InvalidInput, TABLE_VARIABLE)
     );
-    prop_assert!(error.help().is_some(), "the next step is told: {error:?}");
+    prop_assert!(error.help().is_some(), "there is a next step: {error:?}");
     Ok(())
 }
 
@@ -146,14 +146,14 @@ proptest! {
     ) {
         let mut rows: Vec<_> = entries.iter().map(|entry| text(entry, order)).collect();
         let name = rows[which][field].split('"').nth(1).unwrap().to_owned();
-        let told = match how {
+        let expected = match how {
             0 => { rows[which].remove(field); format!("missing field `{name}`") }
             1 => { rows[which].insert(field, "\"uuid\": 7".to_owned()); "unknown field `uuid`".to_owned() }
             _ => { let twin = rows[which][field].clone(); rows[which].push(twin); format!("duplicate field `{name}`") }
         };
         let error = MappingTable::parse(&join(&rows)).expect_err("a wrong entry");
         is_a_refusal(&error)?;
-        prop_assert!(error.to_string().contains(&format!("entry {which}: {told}")), "{told} in entry {which}: {error}");
+        prop_assert!(error.to_string().contains(&format!("entry {which}: {expected}")), "{expected} in entry {which}: {error}");
     }
 
     #[test]
@@ -177,8 +177,8 @@ proptest! {
         let name = ["index", "module_id", "bus_id"][field];
         let error = MappingTable::parse(&join(&rows)).expect_err("a card that stands twice");
         is_a_refusal(&error)?;
-        let told = format!("entry {}: its {name} is that of entry {which}", entries.len());
-        prop_assert!(error.to_string().contains(&told), "{told}: {error}");
+        let expected = format!("entry {}: its {name} is that of entry {which}", entries.len());
+        prop_assert!(error.to_string().contains(&expected), "{expected}: {error}");
     }
 
     #[test]

@@ -510,7 +510,7 @@ fn mmap_passes_handle_and_length() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(
         error.to_string().contains("mapped already"),
-        "the driver's causes are told: {error}"
+        "the driver's causes are listed: {error}"
     );
 }
 

@@ -141,7 +141,7 @@ fn first_free_device_opens() {
     assert_eq!(
         (error.kind(), error.device().unwrap().index),
         (ErrorKind::Busy, 0),
-        "the first error is told"
+        "the first error is returned"
     );
 }
 

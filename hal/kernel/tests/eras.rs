@@ -171,7 +171,7 @@ fn short_structs_of_linux61_are_zero_extended() {
     );
 }
 
-/// What an operation says that the driver lacks.
+/// The error of an operation that the driver lacks.
 fn lacks(error: &Error, name: &str, interface: &str, since: &str) {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     let wanted = format!("this driver does not have {name} (saw the interface {interface}, wanted {since})");
@@ -398,20 +398,21 @@ fn unsafe_export_by_handle_is_rejected() {
     lacks(&offset, name, "hl-misc", "drm/habanalabs_accel.h of Linux 6.12");
     assert!(ioctls(&machine).is_empty(), "neither was sent");
 
-    // Gone is the mapping: the address would be read as a handle, and could hit one.
+    // The mapping is removed: the address would be read as a handle, and could hit one.
     machine
         .recorder
         .reply([Reply::Args(vec![]), Reply::Info(words(&[0; 64]), 0)]);
     kernel.mem_unmap(DeviceVa(MAPPED)).unwrap();
-    let gone = kernel.export_dmabuf(export(ALLOCATION, 0)).unwrap_err();
+    let error = kernel.export_dmabuf(export(ALLOCATION, 0)).unwrap_err();
     assert_eq!(
-        (gone.kind(), gone.errno()),
+        (error.kind(), error.errno()),
         (ErrorKind::InvalidInput, Some(Errno::EINVAL))
     );
     assert!(
-        gone.to_string()
+        error
+            .to_string()
             .contains("no mapping of device memory that this file made"),
-        "{gone}"
+        "{error}"
     );
     let asked: Vec<u32> = ioctls(&machine).into_iter().map(|(request, _)| request).collect();
     assert_eq!(

@@ -24,8 +24,8 @@ const OPERATIONAL: u32 = 0;
 const IN_RESET: u32 = 1;
 const MALFUNCTION: u32 = 2;
 
-/// The error of one call whose ioctl fails; `status` is what the device then says of itself, if it
-/// is asked.
+/// The error of one call whose ioctl fails; `status` is the device's answer to a status query, if
+/// it is asked.
 fn fails(errno: Errno, status: Option<u32>, call: impl Fn(&Kernel<dyn Syscalls>) -> Option<Error>) -> Error {
     fails_on(NodeKind::Compute, errno, status, call)
 }
@@ -101,7 +101,7 @@ fn busy_is_explained_by_device_status() {
     );
     assert!(
         error.to_string().contains("IN_RESET"),
-        "the status is told: {error}"
+        "the status is reported: {error}"
     );
     let error = fails(Errno::EBUSY, Some(OPERATIONAL), wait);
     assert_eq!(

@@ -179,14 +179,14 @@ fn accel_nodes_precede_old_names() {
     assert_eq!(machine.opened(), ["accel_controlD0"]);
 }
 
-/// What an open of node 0 says.
-fn says(machine: &Machine, kind: NodeKind) -> (ErrorKind, String, String) {
+/// The error of opening node 0.
+fn open_error(machine: &Machine, kind: NodeKind) -> (ErrorKind, String, String) {
     let by_number = machine.fails(KernelSelector::Index(0), kind);
-    let told = |error: &Error| {
+    let parts = |error: &Error| {
         let help = error.help().expect("there is a next step").to_owned();
         (error.kind(), error.cause().unwrap().to_owned(), help)
     };
-    told(&by_number)
+    parts(&by_number)
 }
 
 #[test]
@@ -235,8 +235,8 @@ fn each_missing_device_reason_has_next_step() {
             machine.driver.list().is_empty(),
             "{manifest}: nothing to list is no error"
         );
-        let (seen, said, next) = says(&machine, NodeKind::Compute);
-        assert_eq!((seen, said.as_str()), (kind, cause), "{manifest}");
+        let (seen, cause_text, next) = open_error(&machine, NodeKind::Compute);
+        assert_eq!((seen, cause_text.as_str()), (kind, cause), "{manifest}");
         assert!(next.contains(help), "{manifest}: {help:?} is in {next:?}");
         let first = machine.fails(KernelSelector::FirstFree, NodeKind::Compute);
         assert_eq!(first.kind(), kind, "{manifest}: first-free agrees: {first}");
@@ -248,7 +248,7 @@ fn each_missing_device_reason_has_next_step() {
     }
     let machine = Machine::bare(Behind::File);
     machine.recorder.be_strict();
-    let (kind, cause, help) = says(&machine, NodeKind::Compute);
+    let (kind, cause, help) = open_error(&machine, NodeKind::Compute);
     assert_eq!(
         (kind, cause.as_str()),
         (ErrorKind::NotFound, "the habanalabs driver is not loaded")
@@ -266,7 +266,7 @@ fn foreign_devices_are_reported() {
     assert_eq!(
         seen("no-device.txt"),
         "0000:b3:00.0 (driver vfio-pci), 0000:b4:00.0 (no driver)",
-        "the cards and who has them"
+        "the cards and their drivers"
     );
     assert_eq!(seen("not-loaded.txt"), "0000:b3:00.0 (no driver)");
     assert_eq!(seen("others.txt"), "accel0 of amdxdna");
@@ -277,7 +277,7 @@ fn foreign_devices_are_reported() {
 fn missing_compute_node_is_named() {
     let machine = Machine::of("hl-6.1.txt", Behind::Driver(Era::HlMisc));
     machine.remove("dev/hl0");
-    let (kind, cause, help) = says(&machine, NodeKind::Compute);
+    let (kind, cause, help) = open_error(&machine, NodeKind::Compute);
     assert_eq!(kind, ErrorKind::NotFound);
     assert_eq!(cause, "the device has its control node, but /dev/hl0 is missing");
     assert!(help.contains("--device=/dev/hl0"), "{help}");
@@ -292,7 +292,7 @@ fn unreadable_folder_differs_from_empty() {
     };
     mode("", 0o755);
     mode("dev/accel", 0o311);
-    // Root reads every folder: a thread looks as nobody. Where the test is not root's, this changes
+    // Root reads every folder: a thread reads as user `nobody`. For another user, this changes
     // nothing.
     let error = std::thread::scope(|scope| {
         let look = scope.spawn(|| {
@@ -321,10 +321,10 @@ fn missing_open_flag_concerns_accel_nodes_only() {
             machine.recorder.refuse(node, Errno::EINVAL);
         }
         let error = machine.fails(KernelSelector::Index(0), NodeKind::Compute);
-        let told = error.to_string().contains("FOP_UNSIGNED_OFFSET");
-        assert_eq!(told, era != Era::HlMisc, "{manifest}: {error}");
+        let names_flag = error.to_string().contains("FOP_UNSIGNED_OFFSET");
+        assert_eq!(names_flag, era != Era::HlMisc, "{manifest}: {error}");
         assert_eq!(error.errno(), Some(Errno::EINVAL));
-        if told {
+        if names_flag {
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.help().unwrap().contains("control node"), "{error:?}");
         }
@@ -345,7 +345,7 @@ fn ancient_driver_gives_information_only() {
         error.to_string().contains("saw Linux 5.10, wanted 6.1 or newer"),
         "{error}"
     );
-    assert!(machine.opened().is_empty(), "an open in vain costs a reset");
+    assert!(machine.opened().is_empty(), "a failed open costs a reset");
     machine
         .driver
         .open(KernelSelector::Index(0), NodeKind::Control)
@@ -387,10 +387,10 @@ fn foreign_nodes_are_identified_by_answer() {
 fn device_in_reset_is_polled_with_delay() {
     let machine = Machine::with(&[(0, "0000:19:00.0")]);
     machine.recorder.refuse("accel0", Errno::EAGAIN);
-    let open = |patience| {
+    let open = |timeout| {
         machine
             .driver
-            .open_within(KernelSelector::Index(0), NodeKind::Compute, patience)
+            .open_within(KernelSelector::Index(0), NodeKind::Compute, timeout)
     };
     let error = open(Duration::from_millis(100)).unwrap_err();
     assert_eq!(
@@ -403,7 +403,7 @@ fn device_in_reset_is_polled_with_delay() {
         "pauses of 10, 20, 40 and 30 ms lie between five tries"
     );
     assert_eq!(open(Duration::ZERO).unwrap_err().kind(), ErrorKind::InReset);
-    assert_eq!(machine.opened().len(), 1, "no patience, one try");
+    assert_eq!(machine.opened().len(), 1, "no timeout, one try");
 
     let recorder = &machine.recorder;
     std::thread::scope(|scope| {

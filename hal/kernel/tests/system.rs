@@ -117,7 +117,7 @@ fn mmap_maps_the_node() {
 }
 
 /// Whatever this machine has, the list and the nodes in `/dev` are of one mind, and each device is
-/// told whole or with a reason and a next step.
+/// reported whole or with a reason and a next step.
 #[test]
 fn diagnosis_matches_this_machines_nodes() {
     let names = |folder: &str, prefix: &str| {

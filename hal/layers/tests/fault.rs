@@ -61,7 +61,7 @@ fn plan_round_trips_through_text() {
 
 #[test]
 fn wrong_plans_say_what_would_be_right() {
-    for (plan, says) in [
+    for (plan, expected) in [
         ("alloc:error=EIO", "known: info, cb_create, cb_destroy"),
         ("mem_alloc", "no verdict"),
         ("mem_alloc:error=EFOO", "the driver answers EPERM, ENOENT"),
@@ -81,7 +81,10 @@ fn wrong_plans_say_what_would_be_right() {
         ("submit:lose:seed=1:seed=2", "a second seed"),
     ] {
         let text = refusal(plan);
-        assert!(text.contains(says), "{plan:?} must say {says:?}, said: {text}");
+        assert!(
+            text.contains(expected),
+            "{plan:?} must contain {expected:?}: {text}"
+        );
     }
 }
 
@@ -245,7 +248,7 @@ fn lost_submission_runs_but_never_completes() {
 fn lost_submission_times_out_and_resets() {
     let bench = bench("submit:lose");
     let seq = submit(&bench.io, CsFlags::CUSTOM_TIMEOUT, 2);
-    let error = bench.io.wait_cs(seq, Duration::MAX).expect_err("given up");
+    let error = bench.io.wait_cs(seq, Duration::MAX).expect_err("aborted");
     assert_eq!(
         (error.kind(), error.errno()),
         (ErrorKind::Hung, Some(Errno::ETIMEDOUT))
@@ -339,14 +342,14 @@ fn typed_stack_equals_dynamic_stack() {
     };
     let prepared = || Stack::prepare(&specs).expect("good plans");
     let (any, known) = (Recorder::new(), Recorder::new());
-    let told = seen(prepared().over(any.clone(), &time), &any);
+    let typed = seen(prepared().over(any.clone(), &time), &any);
     assert_eq!(
-        told.0,
+        typed.0,
         [Some(Errno::EAGAIN), Some(Errno::EIO), None],
         "the rightmost is asked first"
     );
-    assert_eq!(told.1, [Operation::Submit], "two were refused");
-    assert_eq!(seen(prepared().over_known(known.clone(), &time), &known), told);
+    assert_eq!(typed.1, [Operation::Submit], "two were refused");
+    assert_eq!(seen(prepared().over_known(known.clone(), &time), &known), typed);
     let bare = Recorder::new();
     let io = Stack::default().over_known(bare.clone(), &time);
     assert_eq!(seen(io, &bare).1.len(), 3, "without layers it is the node");

@@ -181,7 +181,7 @@ fn full_disk_is_counted_and_changes_nothing() {
     recorder::alloc(&io, 1).expect("there is room");
     paper.leave_room(Some(10));
     for _ in 0..3 {
-        recorder::alloc(&io, 1).expect("a trace that cannot be written stops nobody");
+        recorder::alloc(&io, 1).expect("an unwritable trace does not stop the caller");
     }
     paper.leave_room(None);
     recorder::alloc(&io, 1).expect("there is room again");
@@ -262,7 +262,7 @@ fn unknown_records_are_kept() {
     assert_eq!(operation.call, Call::Unknown("fly".to_owned()));
     assert_eq!(operation.request.number("height"), Some(u64::MAX));
 
-    for (text, says) in [
+    for (text, expected) in [
         (unknown.to_owned(), "not the header of a trace"),
         (header("x", 1), "the schema is \"x\""),
         (header("gaudi.trace", 2), "version 2 is newer"),
@@ -273,8 +273,8 @@ fn unknown_records_are_kept() {
             panic!("one error was expected, saw {records:?}")
         };
         assert!(
-            error.to_string().contains(says),
-            "{text} must say {says:?}: {error}"
+            error.to_string().contains(expected),
+            "{text} must say {expected:?}: {error}"
         );
     }
     let long = header("gaudi.trace", 1)

@@ -1,4 +1,4 @@
-//! What is misuse, how it is told, and that nothing else changes.
+//! What is misuse, how it is reported, and that nothing else changes.
 
 mod recorder;
 
@@ -35,7 +35,7 @@ fn export(io: &dyn KernelIo, address: DeviceVa, size: u64, offset: u64) -> Resul
     io.export_dmabuf(request).map(drop)
 }
 
-/// Everything a program may do wrong, with the operation and a part of what is said.
+/// Everything a program may do wrong, with the operation and a part of the message.
 type Mistake = (&'static str, fn(&dyn KernelIo) -> Option<Error>, Operation);
 
 const REFUSED: &[Mistake] = &[
@@ -300,7 +300,7 @@ fn counter(io: &dyn KernelIo, offset: u64) -> Option<CqCounter> {
     Some(CqCounter { handle, offset })
 }
 
-/// Registers in a new buffer of 8 timestamps, or in the one that is given.
+/// Registers in a new buffer of 8 timestamps, or in the given one.
 fn register(io: &dyn KernelIo, offset: u64, buffer: Option<TsHandle>, index: u64) -> Result<()> {
     io.register_timestamp(&TimestampRegistration {
         interrupt: InterruptId(48),
@@ -322,22 +322,32 @@ fn unknown_timestamp_buffer_only_explains_a_refusal() {
     assert_eq!(io.findings(), []);
     below.refuse(Operation::RegisterTimestamp, Errno::EINVAL);
     let error = register(&io, 0, Some(TsHandle(0xabc)), 0).expect_err("the driver knows none");
-    let says = "no timestamps buffer 0xabc was made here";
-    assert!(error.to_string().contains(says), "{says:?} must be said: {error}");
+    let expected = "no timestamps buffer 0xabc was made here";
+    assert!(
+        error.to_string().contains(expected),
+        "{expected:?} must be reported: {error}"
+    );
     assert_eq!(io.findings().len(), 1);
 }
 
 #[test]
 fn strict_mode_rejects_before_the_driver() {
-    for (says, mistake, operation) in REFUSED {
+    for (expected, mistake, operation) in REFUSED {
         let (below, io) = validated(Policy::Refuse);
-        let error = mistake(&io).unwrap_or_else(|| panic!("{says}: the mistake must be refused"));
-        assert!(error.to_string().contains(says), "{says:?} must be said: {error}");
-        assert_eq!(error.errno(), Some(Errno::EINVAL), "{says}: the driver's errno");
+        let error = mistake(&io).unwrap_or_else(|| panic!("{expected}: the mistake must be refused"));
+        assert!(
+            error.to_string().contains(expected),
+            "{expected:?} must be reported: {error}"
+        );
+        assert_eq!(
+            error.errno(),
+            Some(Errno::EINVAL),
+            "{expected}: the driver's errno"
+        );
         assert_eq!(error.operation(), operation.kernel_name());
         let findings = io.findings();
         let [finding] = findings.as_slice() else {
-            panic!("{says}: one finding was expected, saw {findings:?}")
+            panic!("{expected}: one finding was expected, saw {findings:?}")
         };
         assert_eq!(
             (finding.operation, finding.outcome),
@@ -347,11 +357,14 @@ fn strict_mode_rejects_before_the_driver() {
         let reached = below.seen().iter().filter(|seen| *seen == operation).count();
         let good = usize::from(
             matches!(
-                *says,
+                *expected,
                 "was freed already" | "was unmapped already" | "was destroyed already"
             ) && *operation != Operation::MemMapDevice,
         );
-        assert_eq!(reached, good, "{says}: the wrong one did not reach the driver");
+        assert_eq!(
+            reached, good,
+            "{expected}: the wrong one did not reach the driver"
+        );
     }
 }
 
@@ -393,14 +406,14 @@ fn default_mode_explains_the_drivers_refusal() {
 
 #[test]
 fn accepted_mistake_is_reported() {
-    for (says, mistake, _) in REFUSED {
+    for (expected, mistake, _) in REFUSED {
         let (_, io) = validated(Policy::Explain);
         assert!(
             mistake(&io).is_none(),
-            "{says}: nothing is refused that the driver accepts"
+            "{expected}: nothing is refused that the driver accepts"
         );
         let findings = io.findings();
-        assert_eq!(findings.len(), 1, "{says}: {findings:?}");
+        assert_eq!(findings.len(), 1, "{expected}: {findings:?}");
         assert_eq!(findings[0].outcome, Judgement::Accepted);
         assert_eq!(findings[0].expected, Some(Errno::EINVAL));
     }
@@ -473,7 +486,7 @@ fn uncertain_findings_need_a_refusal() {
     let (_, io) = validated(Policy::Refuse);
     let va = map(&io, alloc(&io, 8192).expect("good")).expect("good");
     export(&io, va, 4096, 4096).expect("good");
-    io.mem_unmap(va).expect("the dma-buf is gone");
+    io.mem_unmap(va).expect("the dma-buf is closed");
     io.mem_free(MemHandle(77)).expect("a handle of another context");
     assert_eq!(io.findings(), [], "nothing was wrong");
 }

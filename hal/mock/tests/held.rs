@@ -1,4 +1,4 @@
-//! Nobody holds the device for long: what takes a user's time does not take the others'.
+//! No caller holds the device for long: slow work of one does not delay the others.
 
 #![expect(unsafe_code, reason = "host memory is pinned by address")]
 
@@ -81,7 +81,7 @@ fn full_eventfd_does_not_block_the_device() {
     let user = thread::spawn(move || {
         let io = open("held-eventfd");
         io.register_events(eventfd.as_fd()).unwrap();
-        // No program: the engine's error is told to whoever is registered.
+        // No program: the engine's error is reported to registered eventfds.
         submit(&*io, &[0xff; 64]);
         sender.send(()).unwrap();
     });
@@ -132,7 +132,7 @@ fn others_are_answered_while_memory_is_pinned() {
             };
             answers.store(0, Ordering::Relaxed);
             pinning.store(true, Ordering::Release);
-            // SAFETY: the memory outlives its mapping, and nobody refers to it.
+            // SAFETY: the memory outlives its mapping, and no reference to it exists.
             let va = unsafe { io.mem_map_host(request) };
             pinning.store(false, Ordering::Release);
             io.mem_unmap(va.unwrap()).unwrap();

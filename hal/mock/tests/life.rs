@@ -219,7 +219,7 @@ fn export_keeps_the_device_busy() {
     let io = gaudi_mock::open(&spec).unwrap();
     assert!(
         gaudi_mock::ledger(&spec).unwrap().is_clean(),
-        "the last user's things are gone"
+        "the last user's objects are freed"
     );
     let again = alloc_and_map(&*io, 1);
     assert_eq!(again.0.0, 1, "handles start again");
@@ -261,7 +261,7 @@ fn hung_submission_is_aborted_and_device_recovers() {
         DeviceStatus::IN_RESET
     );
     drop(io);
-    let io = gaudi_mock::open(&spec).expect("once its user is gone the device is reset and works");
+    let io = gaudi_mock::open(&spec).expect("after its user exits the device is reset and works");
     assert_eq!(
         run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::new())]),
         Ok(WaitStatus::Completed)
@@ -502,7 +502,7 @@ proptest! {
             match ended {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => prop_assert!(matches!(error.kind(), ErrorKind::Hung | ErrorKind::DeviceLost), "{:?}", error),
-                None => prop_assert!(false, "neither done nor given up after 40 s"),
+                None => prop_assert!(false, "neither done nor aborted after 40 s"),
             }
             drop(host);
         }

@@ -111,7 +111,7 @@ impl World {
         host.fill(0, host.len(), 0xa5).expect("all of it");
         for (piece, at) in [GUARD, 2 * GUARD + PIECE].into_iter().enumerate() {
             let start = host.at(at, PIECE).expect("inside");
-            // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds
+            // SAFETY: the mapping outlives the chip, which is dropped first; no caller holds
             // references to it.
             let range = unsafe { HostRange::new(start, PIECE) };
             chip.mmu_map_host(va(HOST, piece * PIECE), range).expect("free");

@@ -64,7 +64,7 @@ impl World {
         host.fill(0, host.len(), MARK).expect("all of it");
         let range = |memory: &RawMapping, at, len| {
             let start = memory.at(at, len).expect("inside");
-            // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds
+            // SAFETY: the mapping outlives the chip, which is dropped first; no caller holds
             // references to it.
             unsafe { HostRange::new(start, len) }
         };
@@ -77,7 +77,7 @@ impl World {
         Self { chip, host, code }
     }
 
-    /// Runs the buffers, and says what is wrong.
+    /// Runs the buffers and returns what is wrong.
     fn run(&mut self, buffers: &[(usize, Vec<u8>)]) -> Result<Seen, TestCaseError> {
         self.chip.reset(Reset::Soft).expect("no memory is touched");
         let mut at = 0;

@@ -29,7 +29,7 @@ fn transfer_that_restarts_itself_is_rejected() {
             })
         )
     });
-    assert!(refused, "and it is told");
+    assert!(refused, "and it is logged");
 }
 
 #[test]
@@ -44,10 +44,10 @@ fn packet_at_end_of_address_space_faults() {
         rig.put(HOST + 0x1000, &entry);
         rig.write(firmware::PQ_PI, 1);
         rig.write(firmware::GIC_HOST_PI_UPD, 1);
-        let told = std::iter::from_fn(|| rig.chip.next_note());
+        let notes = std::iter::from_fn(|| rig.chip.next_note());
         assert!(
-            told.into_iter().any(|note| note == Note::BadAddress(at)),
-            "{at:#x} is told"
+            notes.into_iter().any(|note| note == Note::BadAddress(at)),
+            "{at:#x} is logged"
         );
         rig.queues();
     }
@@ -96,7 +96,7 @@ fn register_write_moves_no_gigabytes() {
     assert!(rig.chip.engines().memset <= u64::from(SIZE) / 2);
     while rig.chip.run(1 << 10) {}
     assert_eq!(rig.chip.engines().memset, u64::from(SIZE));
-    assert_eq!(rig.sob(4), 7, "its end is told once it is done");
+    assert_eq!(rig.sob(4), 7, "its completion is written at its end");
     // More than it takes are lost; and a reset ends what is left.
     for _ in 0..40 {
         rig.write(qman::KDMA + qman::COMMIT, FILL);

@@ -243,7 +243,7 @@ fn a_stop_ends_its_stream_alone() {
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
     assert_eq!(rig.chip.stream_state(PDMA_0_0), Some(StreamState::Halted));
     let [Event::Stop(stop)] = rig.events()[..] else {
-        panic!("a STOP is told");
+        panic!("a STOP is logged");
     };
     assert_eq!((stop.reason, stop.offset), (StopReason::Asked, 0));
     rig.run_beside(PDMA_0_1, Program::new().long(va(HOST, 4), 2));

@@ -402,7 +402,7 @@ fn soft_reset_keeps_memory() {
     rig.push(PDMA_1_0, 2, &[0; 8]);
     rig.chip.run(BUDGET);
     rig.chip.reset(Reset::Soft).unwrap();
-    assert_eq!(rig.events(), [], "events not taken are gone");
+    assert_eq!(rig.events(), [], "unread events are discarded");
     assert_eq!(rig.chip.sob(0, 500), Some(0));
     for queue in [PDMA_0_0, PDMA_1_0] {
         assert_eq!(

@@ -333,7 +333,7 @@ fn grant_lasts_until_release() {
     assert_eq!(
         rig.chip.run(BUDGET),
         RunOutcome::Idle,
-        "an arbiter that is off holds nobody"
+        "a disabled arbiter blocks no stream"
     );
     assert_eq!(rig.host_bytes(0, 1), [1]);
     assert!(

@@ -133,7 +133,7 @@ fn two_queues_play_ping_pong() {
         let mut rig = Rig::with(mode);
         let (mut ping, mut pong) = (Program::new(), Program::new());
         for round in 1..=20u16 {
-            // Each side copies one byte along, tells the other, and waits for the answer.
+            // Each side copies one byte along, notifies the other, and waits for the answer.
             let at = usize::from(round) * 2;
             ping = ping
                 .copy(va(DRAM, at), va(DRAM, at - 1), 1)
@@ -263,7 +263,7 @@ fn self_arming_monitor_is_bounded() {
     );
     assert_eq!(rig.chip.run(1000), RunOutcome::Budget, "and it goes on");
     rig.chip.clear_user_sync();
-    assert_eq!(rig.chip.run(1000), RunOutcome::Idle, "until somebody clears it");
+    assert_eq!(rig.chip.run(1000), RunOutcome::Idle, "until it is cleared");
 }
 
 #[test]

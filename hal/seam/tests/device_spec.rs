@@ -98,7 +98,7 @@ fn size_between_pages_names_both_neighbours() {
 
 #[test]
 fn wrong_specs_say_what_would_be_right() {
-    for (text, says) in [
+    for (text, expected) in [
         ("", "known: kernel, map, mock, replay, vfio"),
         ("gpu:0", "unknown backend \"gpu\""),
         ("mock:gaudi9", "known to the mock: gaudi2"),
@@ -126,8 +126,8 @@ fn wrong_specs_say_what_would_be_right() {
     ] {
         let refused = refusal(text);
         assert!(
-            refused.contains(says),
-            "{text:?} must be refused with {says:?}, not {refused:?}"
+            refused.contains(expected),
+            "{text:?} must be refused with {expected:?}, not {refused:?}"
         );
     }
 }

@@ -1,8 +1,8 @@
 //! Soft-RoCE in the guest: the stock module or the lab's patched build, and a device over a network
 //! interface.
 //!
-//! One at a time: both are named `rdma_rxe`. `/sys/module/rdma_rxe/version` distinguishes them, since
-//! only ours has one.
+//! One at a time: both are named `rdma_rxe`. `/sys/module/rdma_rxe/version` distinguishes them,
+//! since only ours has one.
 
 use std::fs;
 use std::os::fd::AsRawFd;

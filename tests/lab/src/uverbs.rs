@@ -47,10 +47,10 @@ pub mod status {
     pub const SUCCESS: u32 = 0;
     /// A local key does not allow it, or its region is deregistered.
     pub const LOC_PROT_ERR: u32 = 4;
-    /// The queue pair failed before it was reached. rxe also reports this where it finds the request's
-    /// own memory refused while it makes the packet: its requester notes [`LOC_PROT_ERR`] and puts
-    /// the queue pair into the error state, and its completer, which comes next, flushes what it
-    /// finds there without a look at the note (rxe_comp.c).
+    /// The queue pair failed before it was reached. rxe also reports this where it finds the
+    /// request's own memory refused while it makes the packet: its requester notes [`LOC_PROT_ERR`]
+    /// and puts the queue pair into the error state, and its completer, which comes next, flushes
+    /// what it finds there without a look at the note (rxe_comp.c).
     pub const WR_FLUSH_ERR: u32 = 5;
     /// The peer found the request wrong (a misaligned atomic).
     pub const REM_INV_REQ_ERR: u32 = 9;
@@ -223,8 +223,8 @@ impl Context {
                 attribute(8, 4, rkey),
             ],
         );
-        // SAFETY: the call holds as many attributes as its header counts, and the addresses in it are
-        // of live words that the kernel may write.
+        // SAFETY: the call holds as many attributes as its header counts, and the addresses in it
+        // are of live words that the kernel may write.
         unsafe { raw::rdma_verbs(self.device.as_raw_fd(), (&raw mut call).cast()) }?;
         let handle = u32::try_from(call.attributes[0].data & 0xffff_ffff).map_err(|_| Errno::EPROTO)?;
         let [lkey, rkey] = [&raw const keys[0], &raw const keys[1]].map(|key| {

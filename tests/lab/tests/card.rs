@@ -166,8 +166,8 @@ fn lost_heartbeat_resets_the_card() {
     let before = card::ask(0, "counters");
     let hung = card::ask(0, "hang");
     assert!(hung.contains("true"), "the firmware answers nothing now: {hung}");
-    // No process has the card open: the driver detects it by itself, at its next question or the one
-    // after.
+    // No process has the card open: the driver detects it by itself, at its next question or the
+    // one after.
     card::wait_for("Going to reset device", from);
     card::wait_for("Successfully finished resetting", from);
     let log = card::log();

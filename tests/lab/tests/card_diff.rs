@@ -6,8 +6,8 @@ use gaudi_lab::{card, skips_twice};
 
 /// Sequences of 200 operations each.
 const CASES: u64 = 104;
-/// The seed, unless the environment sets one: every run generates the same operations, so that a failure
-/// is a change's. `cargo xtask lab diff` asks by any other.
+/// The seed, unless the environment sets one: every run generates the same operations, so that a
+/// failure is a change's. `cargo xtask lab diff` asks by any other.
 const SEED: u64 = 20_261_122;
 /// How many answers that must be.
 const LEAST: u64 = 20_000;

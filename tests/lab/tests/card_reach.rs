@@ -1,5 +1,5 @@
-//! Which NIC reaches a card's memory: what the real driver answers and what `gaudi topo` reports, on
-//! machines (`machine` in kernels.toml) whose processor Linux trusts with peer-to-peer DMA, and
+//! Which NIC reaches a card's memory: what the real driver answers and what `gaudi topo` reports,
+//! on machines (`machine` in kernels.toml) whose processor Linux trusts with peer-to-peer DMA, and
 //! does not, and with a switch above both.
 
 mod chain;

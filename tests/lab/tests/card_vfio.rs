@@ -99,7 +99,8 @@ fn missing_vfio_feature_has_a_next_step() {
         let spec: DeviceSpec = format!("vfio:{address}").parse().expect("a spec");
         gaudi_vfio::open(&spec).expect_err("it does not open")
     };
-    // QEMU's NIC, which the kernel drives; its host bridge, which has no driver; a missing function.
+    // QEMU's NIC, which the kernel drives; its host bridge, which has no driver; a missing
+    // function.
     let nic = vfio::functions(0x1af4, 0x1041)
         .pop()
         .expect("every guest has a NIC");

@@ -84,8 +84,8 @@ impl Fixture {
         self
     }
 
-    /// Marks a feature as missing in the provider, with the reason. Cases that need it are counted as
-    /// unsupported.
+    /// Marks a feature as missing in the provider, with the reason. Cases that need it are counted
+    /// as unsupported.
     pub fn lacking(mut self, feature: Feature, why: impl Into<String>) -> Self {
         self.lacks.push((feature, why.into()));
         self

@@ -150,7 +150,7 @@ fn names_are_bare_lines() {
 #[test]
 fn help_names_every_variable() {
     let help = text(&run(&["--help"]).stdout);
-    for variable in program::HEEDED {
+    for variable in program::VARIABLES {
         assert!(help.contains(variable), "{variable} is not in the help: {help}");
     }
     let version = text(&run(&["--version"]).stdout);

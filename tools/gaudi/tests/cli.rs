@@ -10,13 +10,13 @@ use std::process::{Command as Process, Stdio};
 use snapbox::cmd::Command;
 use snapbox::{Assert, file};
 
-use program::{HEEDED, settled};
+use program::{VARIABLES, settled};
 
 /// The program, with nothing of the caller's environment that it heeds.
 fn gaudi(arguments: &[&str]) -> Command {
     let assert = Assert::new().action_env(snapbox::assert::DEFAULT_ACTION_ENV);
     let mut command = Command::new(snapbox::cmd::cargo_bin!("gaudi")).with_assert(assert);
-    for name in HEEDED {
+    for name in VARIABLES {
         command = command.env_remove(name);
     }
     command.args(arguments)
@@ -390,7 +390,10 @@ fn output_file_is_complete_or_absent() {
         .assert()
         .code(1);
     let text = String::from_utf8_lossy(&full.get_output().stderr).into_owned();
-    assert!(text.contains("No space left"), "node B's reason is told: {text}");
+    assert!(
+        text.contains("No space left"),
+        "node B's reason is reported: {text}"
+    );
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn missing_huge_pages_are_not_claimed() {
     ];
     let output = run(&[&arguments[..], &["--json"]].concat());
     let report: Value = serde_json::from_slice(&output.stdout).expect("a document");
-    let got = report["host_pages"].as_str().expect("told");
+    let got = report["host_pages"].as_str().expect("reported");
     let noted = text(&output.stderr).contains("smaller ones");
     assert_eq!(
         noted,
@@ -228,13 +228,13 @@ fn empty_plan_is_usage_error() {
         ),
     ] {
         let output = run(arguments);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
         assert!(
-            said.starts_with(&format!("error: {whose}")),
-            "{arguments:?}: {said}"
+            stderr.starts_with(&format!("error: {whose}")),
+            "{arguments:?}: {stderr}"
         );
-        assert!(said.contains("  help: "), "what a plan looks like: {said}");
+        assert!(stderr.contains("  help: "), "what a plan looks like: {stderr}");
     }
 }
 
@@ -361,16 +361,16 @@ fn colour_needs_terminal_or_option() {
         !coloured(&[&list[..], &["--json", "--color", "always"]].concat(), None),
         "a document never"
     );
-    for said in [&["--help"][..], &["copy", "--help"]] {
-        assert!(!coloured(said, None), "help into a pipe gets none");
+    for help in [&["--help"][..], &["copy", "--help"]] {
+        assert!(!coloured(help, None), "help into a pipe gets none");
         assert!(
-            coloured(&[&["--color", "always"], said].concat(), None),
-            "{said:?}"
+            coloured(&[&["--color", "always"], help].concat(), None),
+            "{help:?}"
         );
-        assert!(coloured(&[said, &["--color=always"]].concat(), None), "{said:?}");
+        assert!(coloured(&[help, &["--color=always"]].concat(), None), "{help:?}");
         assert!(
-            !coloured(&[said, &["--color", "never"]].concat(), Some("CLICOLOR_FORCE")),
-            "{said:?}"
+            !coloured(&[help, &["--color", "never"]].concat(), Some("CLICOLOR_FORCE")),
+            "{help:?}"
         );
     }
     let wrong = run(&["--no-such-thing", "--color", "always"]);

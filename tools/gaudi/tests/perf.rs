@@ -14,7 +14,7 @@ use snapbox::file;
 const FEW: [&str; 6] = ["--iterations", "40", "--warm-up", "5", "--sizes", "8,5000"];
 /// Longer than any test takes, so that the other end's death ends it and not the work.
 const LONG: [&str; 4] = ["--duration", "600", "--sizes", "8"];
-/// A wait that must end by itself is given up after this.
+/// A wait that must end by itself fails after this.
 const GENEROUS: Duration = Duration::from_secs(100);
 
 /// A listening end and its address.

@@ -154,11 +154,11 @@ fn two_machines_listen_and_connect() {
             .stdout(Stdio::null())
             .spawn()
             .expect("the program starts");
-        let mut said = String::new();
+        let mut line = String::new();
         BufReader::new(server.stderr.as_mut().expect("standard error"))
-            .read_line(&mut said)
+            .read_line(&mut line)
             .expect("a line");
-        let address = said
+        let address = line
             .trim()
             .strip_prefix("waiting at ")
             .expect("its address")
@@ -190,9 +190,9 @@ fn what_cannot_be_measured_is_told() {
             .stdin(Stdio::null())
             .output()
             .expect("the program starts");
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(said.contains(word), "{arguments:?}: {said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(word), "{arguments:?}: {stderr}");
     }
 }
 

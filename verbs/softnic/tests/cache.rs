@@ -1,5 +1,5 @@
-//! The cache of memory regions over the software NIC: which lookups hit, which regions are evicted, and that
-//! nothing stays registered.
+//! The cache of memory regions over the software NIC: which lookups hit, which regions are evicted,
+//! and that nothing stays registered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

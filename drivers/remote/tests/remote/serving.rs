@@ -131,7 +131,8 @@ impl AsFd for Moody {
     #[expect(unsafe_code, reason = "a descriptor that is none")]
     fn as_fd(&self) -> BorrowedFd<'_> {
         if self.refuses.load(Ordering::Relaxed) {
-            // SAFETY: no process has so many descriptors: this one is closed, and the call only fails.
+            // SAFETY: no process has so many descriptors: this one is closed, and the call only
+            // fails.
             unsafe { BorrowedFd::borrow_raw(i32::MAX - 1) }
         } else {
             self.stream.as_fd()

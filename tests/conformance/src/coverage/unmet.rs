@@ -16,7 +16,7 @@ pub enum Why {
     Binned,
     /// The kernel itself must have broken what it keeps true: the line is there in case.
     Never,
-    /// Somebody else must act in the moment between two lines of the driver.
+    /// Another thread must act between two lines of the driver.
     Race,
     /// The card must be removed, fail, or be started anew.
     Card,

@@ -97,7 +97,8 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Forks. The child runs `body` with its end of the socket and exits with 0 if that returns true.
+    /// Forks. The child runs `body` with its end of the socket and exits with 0 if that returns
+    /// true.
     pub(crate) fn new(work: impl FnOnce(&UnixStream) -> bool) -> Self {
         let (socket, peer) = UnixStream::pair().expect("a pair of sockets");
         // SAFETY: the child works on what it receives and leaves by _exit; libc keeps its allocator
