@@ -293,7 +293,7 @@ mod tests {
     use gaudi_seam::Errno;
 
     #[test]
-    fn the_page_of_the_documentation_is_the_table() {
+    fn documentation_page_matches_the_table() {
         snapbox::Assert::new()
             .action_env(snapbox::assert::DEFAULT_ACTION_ENV)
             .eq(
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_found_by_name_and_by_either_sign() {
+    fn errno_is_found_by_name_and_number() {
         assert_eq!(named("eperm"), named("1"));
         assert_eq!(named("-524"), named("ENOTSUPP"));
         assert!(named("x").is_empty() && named("").is_empty());
