@@ -465,7 +465,10 @@ mod tests {
                 })
                 .collect();
             if !path.is_empty() {
-                assert!(!text.is_empty(), "gaudi {path} has no paragraph in the reference page");
+                assert!(
+                    !text.is_empty(),
+                    "gaudi {path} has no paragraph in the reference page"
+                );
             }
             for option in options(command, false) {
                 assert!(

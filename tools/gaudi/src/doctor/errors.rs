@@ -321,11 +321,7 @@ mod tests {
             assert!(!explain(Step::Registration, number).is_empty(), "errno {number}");
         }
         assert!(explain(Step::Host, 12)[0].cause.contains("RLIMIT_MEMLOCK"));
-        assert_eq!(
-            explain(Step::Registration, 22).len(),
-            4,
-            "EINVAL has four causes"
-        );
+        assert_eq!(explain(Step::Registration, 22).len(), 4, "EINVAL has four causes");
         assert!(explain(Step::Registration, 77).is_empty());
     }
 
