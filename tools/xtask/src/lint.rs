@@ -84,9 +84,6 @@ const TOOLS: [(&str, Option<&str>); 3] = [
     ("doc --locked --workspace --no-deps", None),
 ];
 
-/// Files and folders whose prose is still too wide.
-const WIDE: &[&str] = &["README.md", "docs/src/", "Cargo.toml", "tools/hl-open-flag/"];
-
 /// Runs every check; the cheap ones first, and without `tools` only these.
 pub(crate) fn run(workspace: &Workspace, tools: bool) -> anyhow::Result<Vec<Row>> {
     let texts = &texts(workspace)?;
@@ -103,7 +100,7 @@ pub(crate) fn run(workspace: &Workspace, tools: bool) -> anyhow::Result<Vec<Row>
         rule("lint crate-words", || manifest::crate_words(crates, texts)),
         rule("lint file-length", Vec::new),
         rule("lint cycles", || cycles::check(crates, texts)),
-        rule("lint columns", || columns(texts)),
+        rule("lint columns", || texts.iter().flat_map(prose::columns).collect()),
         rule("lint chip-names", || names::chip(crates, texts)),
         rule("lint eras", || names::era(crates, texts)),
         rule("lint unfinished", || house::unfinished(texts)),
@@ -114,20 +111,6 @@ pub(crate) fn run(workspace: &Workspace, tools: bool) -> anyhow::Result<Vec<Row>
         rows.push(tool(workspace, words, *component));
     }
     Ok(rows)
-}
-
-/// [`prose::columns`], with the exemptions of [`WIDE`].
-fn columns(texts: &[Text]) -> Vec<Finding> {
-    let mut findings: Vec<_> = texts.iter().flat_map(prose::columns).collect();
-    for exempt in WIDE {
-        let before = findings.len();
-        findings.retain(|finding| !finding.file.starts_with(exempt));
-        if findings.len() == before {
-            let message = "passes columns: remove it from `WIDE` in tools/xtask/src/lint.rs";
-            findings.push(Finding::new(exempt, 1, message));
-        }
-    }
-    findings
 }
 
 fn rule(name: &str, check: impl FnOnce() -> Vec<Finding>) -> Row {
