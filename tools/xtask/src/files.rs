@@ -57,10 +57,3 @@ pub(crate) fn name(path: &Path) -> String {
         .to_string_lossy()
         .into_owned()
 }
-
-/// The last line of a log, for an error; a log that cannot be read has none.
-pub(crate) fn last_line(log: &Path) -> String {
-    let bytes = fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    text.lines().last().unwrap_or("no message").to_owned()
-}

@@ -4,7 +4,7 @@
 //!   not about a model of it.
 //! - Kernels are data (`tests/lab/kernels.toml`); packages come through [`crate::packages`], so a
 //!   second run needs no network.
-//! - The kernel's log and the programs' words travel apart ([`channel`]): neither can be taken for
+//! - The kernel's log and the programs' output travel apart ([`channel`]): neither can be taken for
 //!   the other.
 //! - What this machine lacks is a counted skip with what would un-skip it.
 
@@ -32,14 +32,14 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Subcommand;
 
-use self::bench::{Which, console_tail, folder, one, open};
+use self::bench::{Which, folder, one, open};
 use self::guest::Variant;
 use self::image::Job;
 use self::kernels::Kernels;
 use self::suite::Selection;
-use crate::files;
 use crate::ledger::{self, Row};
 use crate::workspace::Workspace;
+use crate::{files, run};
 
 #[derive(Subcommand)]
 pub(crate) enum Lab {
@@ -50,7 +50,7 @@ pub(crate) enum Lab {
     /// Run the same operations on the mock and the real driver of a guest's card, and compare every
     /// answer
     Diff(diff::Options),
-    /// Prove in guests of their own that a hang and a kernel's cry fail a run
+    /// Prove in guests of their own that a hang and a kernel's warning fail a run
     Prove(Which),
     /// Boot a guest with a card again and again, and each time take a byte's whole way by RDMA into
     /// its memory and back
@@ -113,7 +113,7 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
                 bail!("{what} is not found, only {findings:?}");
             }
             println!("ok    {what} is found: {}", findings.join("; "));
-            println!("{}", console_tail(&machine.console));
+            println!("{}", run::tail(&machine.console));
             row.pass();
             Ok(())
         })

@@ -15,6 +15,7 @@ use std::fmt;
 
 use crate::files;
 use crate::ledger::Row;
+use crate::missing::OrSkip as _;
 use crate::run::{self, LIMIT, Show};
 use crate::workspace::Workspace;
 
@@ -131,22 +132,20 @@ fn rule(name: &str, check: impl FnOnce() -> Vec<Finding>) -> Row {
 fn tool(workspace: &Workspace, words: &str, component: Option<&str>) -> Row {
     let tool = words.split(' ').next().unwrap_or(words);
     let name = &format!("lint {tool}");
-    Row::time(name, |row| {
-        let mut version = workspace.cargo();
-        version.args([tool, "--version"]);
-        if let Some(component) = component.filter(|_| run::output(&mut version).is_err()) {
-            println!("skip  {name}");
-            let need = format!("cargo {tool} is not installed: rustup component add {component}");
-            row.skip(name, need);
-            return Ok(());
+    let check = || {
+        if let Some(component) = component {
+            let version = run::output(workspace.cargo().args([tool, "--version"]));
+            version.or_skip(format!("rustup component add {component}"))?;
         }
         let mut command = workspace.cargo();
         command.args(words.split(' ')).env("RUSTDOCFLAGS", "-D warnings");
         let log = workspace.logs.join(format!("lint-{tool}.log"));
         // The compilers' own messages carry file:line.
         run::run(&command, &log, LIMIT, Show::Quiet)?.check(&format!("cargo {words}"))?;
-        println!("ok    {name}");
-        row.pass();
+        Ok(format!("cargo {words}"))
+    };
+    Row::time(name, |row| {
+        row.settle(name, check());
         Ok(())
     })
 }

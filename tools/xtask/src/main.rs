@@ -1,7 +1,7 @@
 //! Test, lint and package the workspace: `cargo xtask lint`, `cargo xtask test`, `cargo xtask lab`.
 //!
-//! - Depends on no crate of the workspace, so that it still builds and speaks when one of them does
-//!   not.
+//! - Depends on no crate of the workspace, so that it builds and reports when one of them does not
+//!   build.
 //! - Every rule is data: the arrows between crates in the workspace's `Cargo.toml`, the Debian
 //!   packages in `packages.toml`, exemptions in the manifests' `[package.metadata.lint]`. A change
 //!   of a rule is a change of a row.

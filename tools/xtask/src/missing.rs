@@ -1,4 +1,4 @@
-//! What the machine lacks: an error that is no defect of this project.
+//! What the machine lacks: an error that is not a defect of this project.
 
 use std::fmt::Display;
 

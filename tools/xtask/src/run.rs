@@ -12,8 +12,8 @@ use anyhow::{Context, bail};
 
 use crate::files;
 
-/// Ten times what a step takes on two cores: long enough to be no judge of speed, short enough for
-/// CI.
+/// Ten times what a step takes on two cores: long enough not to depend on the machine's speed, short
+/// enough for CI.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1800);
 /// Lines of a failed step's log that are printed once more, at the end of the step.
 const TAIL: usize = 120;
@@ -48,29 +48,35 @@ impl Outcome {
         if self.ok() {
             return Ok(());
         }
-        println!("\n-- the end of {}\n{}", self.log.display(), self.tail());
+        println!("\n{}", tail(&self.log));
         bail!("{}", self.why(what))
-    }
-
-    /// The last lines of the log.
-    pub(crate) fn tail(&self) -> String {
-        last_lines(self.lines())
     }
 
     /// The log, a line at a time, without colours.
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
-        let reader = File::open(&self.log).ok().map(BufReader::new);
-        reader
-            .into_iter()
-            .flat_map(|reader| reader.split(b'\n').map_while(Result::ok))
-            .map(|bytes| plain(&String::from_utf8_lossy(&bytes)))
+        lines(&self.log)
     }
 }
 
-/// The last [`TAIL`] of these lines.
-pub(crate) fn last_lines(lines: impl Iterator<Item = String>) -> String {
-    let lines: Vec<_> = lines.collect();
-    lines[lines.len().saturating_sub(TAIL)..].join("\n")
+/// A log, a line at a time, without colours; nothing of one that cannot be read.
+pub(crate) fn lines(log: &Path) -> impl Iterator<Item = String> {
+    let reader = File::open(log).ok().map(BufReader::new);
+    let lines = reader
+        .into_iter()
+        .flat_map(|reader| reader.split(b'\n').map_while(Result::ok));
+    lines.map(|bytes| plain(&String::from_utf8_lossy(&bytes)))
+}
+
+/// The last [`TAIL`] lines of a log, under its name.
+pub(crate) fn tail(log: &Path) -> String {
+    let lines: Vec<_> = lines(log).collect();
+    let end = lines[lines.len().saturating_sub(TAIL)..].join("\n");
+    format!("-- the end of {}\n{end}", log.display())
+}
+
+/// The last line of a log, for an error.
+pub(crate) fn last_line(log: &Path) -> String {
+    lines(log).last().unwrap_or_else(|| "no message".to_owned())
 }
 
 /// Whether a child's output is shown while it runs.
@@ -96,8 +102,8 @@ pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) ->
         scope.spawn(|| err.map(|pipe| copy(pipe, &file, show)));
     });
     let status = child.wait().context("cannot wait for a child")?;
-    // timeout(1) says 124 when it ended the child, and is killed itself (137 from a shell) when it
-    // had to insist.
+    // timeout(1) exits with 124 when it ended the child with SIGTERM; when it has to kill, it is
+    // killed too (137 from a shell).
     let timed_out = status.code() == Some(124);
     Ok(Outcome {
         code: status.code(),
@@ -112,11 +118,8 @@ pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) ->
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
     let output = command.output().with_context(|| cannot_run(command))?;
     if !output.status.success() {
-        let program = command.get_program().to_string_lossy();
-        bail!(
-            "{program} failed: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        let (program, message) = (command.get_program(), String::from_utf8_lossy(&output.stderr));
+        bail!("{} failed: {}", program.to_string_lossy(), message.trim());
     }
     Ok(output.stdout)
 }
@@ -130,25 +133,23 @@ fn cannot_run(command: &Command) -> String {
     format!("cannot run {}", command.get_program().to_string_lossy())
 }
 
-/// The same command under `timeout(1)`, which ends the whole process group. Where we go first, by
-/// Ctrl-C or a signal, it is told so by `setpriv(1)`'s death signal and ends the group too. Both
-/// are part of every Debian.
+/// The same command under `timeout(1)`, which ends the whole process group. If this process ends
+/// first, by Ctrl-C or a signal, `setpriv(1)`'s death signal reaches timeout, which then ends the
+/// group. Both programs are part of every Debian.
 pub(crate) fn limited(command: &Command, limit: Duration) -> Command {
     let mut limited = mortal();
-    limited
-        .args(["timeout", "--kill-after=10"])
-        .arg(limit.as_secs().to_string());
+    limited.args(["timeout", "--kill-after=10", &limit.as_secs().to_string()]);
     after(limited, command)
 }
 
-/// `setpriv(1)`: what it runs gets SIGTERM when we are gone.
+/// `setpriv(1)`: its child gets SIGTERM when this process ends.
 pub(crate) fn mortal() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM"]);
     command
 }
 
-/// A command as the last words of another, which will run it: with its variables and its folder.
+/// A command as the last arguments of another, which will run it: with its variables and folder.
 pub(crate) fn after(mut first: Command, command: &Command) -> Command {
     first.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -163,8 +164,7 @@ pub(crate) fn after(mut first: Command, command: &Command) -> Command {
     first
 }
 
-/// Whole lines, so that two pipes do not cut each other's words; a long line is passed on in
-/// pieces.
+/// Copies whole lines, so that two pipes do not mix within a line; a long line comes in pieces.
 fn copy(pipe: impl Read, log: &Mutex<File>, show: Show) {
     const LONGEST: u64 = 64 << 10;
     let mut reader = BufReader::new(pipe);
@@ -182,7 +182,7 @@ fn copy(pipe: impl Read, log: &Mutex<File>, show: Show) {
     }
 }
 
-/// `text` without ANSI escape sequences: rustdoc colours its harness when cargo is told to.
+/// `text` without ANSI escape sequences: rustdoc colours its harness when cargo asks for it.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -191,7 +191,7 @@ fn plain(text: &str) -> String {
             out.push(c);
         } else if chars.next() == Some('[') {
             // A CSI sequence ends with a byte of '@'..='~'.
-            let _ = chars.by_ref().find(|c| ('@'..='~').contains(c));
+            let _end = chars.by_ref().find(|c| ('@'..='~').contains(c));
         }
     }
     out
@@ -228,10 +228,14 @@ mod tests {
         );
         assert!(
             outcome.why("sh").contains("out of time"),
-            "the ledger says why: {}",
+            "the ledger has the reason: {}",
             outcome.why("sh")
         );
-        assert_eq!(outcome.tail(), "begun", "what it printed before is kept");
+        let tail = tail(&outcome.log);
+        assert!(
+            tail.ends_with("\nbegun"),
+            "what it printed before is kept: {tail}"
+        );
     }
 
     #[test]

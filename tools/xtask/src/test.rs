@@ -121,7 +121,7 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Vec<R
 /// Prints id, chip and source of each conformance case.
 pub(crate) fn list_conformance(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     if !workspace.crates.iter().any(|member| member.name == CONFORMANCE) {
-        bail!("{CONFORMANCE} is no member of this workspace; it holds the cases");
+        bail!("{CONFORMANCE} is not a member of this workspace; it holds the cases");
     }
     let mut command = workspace.cargo();
     command.args([
@@ -222,7 +222,7 @@ impl<'a> Run<'a> {
         self.rows.push(row);
     }
 
-    /// `lab` says that the lab's own tests run in their own step, where they are no skips.
+    /// With `lab`, the lab's own tests run in their own step, so they are not skips here.
     fn test(&mut self, lab: bool) -> anyhow::Result<()> {
         heading("test");
         files::create(&self.skip_log)?;
@@ -253,7 +253,7 @@ impl<'a> Run<'a> {
         self.rows.push(row);
     }
 
-    /// Runs tests and counts what they say, and what they wrote of skips.
+    /// Runs tests and counts the results that they print and the skips that they write.
     fn judge(
         &self,
         row: &mut Row,
@@ -268,12 +268,10 @@ impl<'a> Run<'a> {
         let excerpt = report.excerpt();
         report.into_row(row, "cargo test", &outcome);
         if !row.failures.is_empty() {
-            let excerpt = if excerpt.is_empty() {
-                outcome.tail()
-            } else {
-                excerpt
-            };
-            println!("\n-- from {}\n{excerpt}", outcome.log.display());
+            match excerpt.as_str() {
+                "" => println!("\n{}", run::tail(&outcome.log)),
+                excerpt => println!("\n-- from {}\n{excerpt}", outcome.log.display()),
+            }
         }
         Ok(())
     }
@@ -341,7 +339,7 @@ mod tests {
             (12.0, crate::ledger::Counts::default()),
             "seconds, no counts"
         );
-        assert_eq!(built_before(Some("soon")), None, "words are no seconds");
-        assert_eq!(built_before(None), None, "nothing said, no row");
+        assert_eq!(built_before(Some("soon")), None, "not a number of seconds");
+        assert_eq!(built_before(None), None, "without a value there is no row");
     }
 }

@@ -141,8 +141,8 @@ impl Workspace {
         command
     }
 
-    /// Files that git tracks or would track, relative to the root: a rule must speak before the
-    /// commit.
+    /// Files that git tracks or would track, relative to the root: a rule must report before
+    /// the commit.
     pub(crate) fn files(&self) -> anyhow::Result<Vec<String>> {
         let mut git = Command::new("git");
         git.arg("-c")
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(
             a.normal,
             BTreeSet::from(["gaudi-b".to_owned()]),
-            "serde is no member; gaudi-c is dev only"
+            "serde is not a member; gaudi-c is dev only"
         );
         assert_eq!(
             a.dev,

@@ -15,7 +15,7 @@ use super::image::{Job, Program, write_root};
 use super::kernels::{Kernel, Kernels};
 use super::kmod;
 use super::lock::Lock;
-use super::modules::{Module, Tree};
+use super::modules::{self, Module};
 use super::verbs::Verbs;
 use crate::missing::{OrSkip as _, missing, or_missing};
 use crate::packages::{Cache, RELEASE};
@@ -127,11 +127,10 @@ impl GuestKernel {
             or_missing(kmod::build(cache, root, row, &release, &tools.busybox, recipe))
         };
         let folder = unpacked.tree.join(row.modules.replace(RELEASE, &release));
-        let modules = Tree::open(&folder)?;
         Ok(GuestKernel {
             id: row.id.clone(),
             image: unpacked.tree.join(row.image.replace(RELEASE, &release)),
-            modules: modules.closure(&kernels.guest.modules, |file| tools.unpacked(file))?,
+            modules: modules::closure(&folder, &kernels.guest.modules, |file| tools.unpacked(file))?,
             builtin: fs::read(folder.join("modules.builtin")).unwrap_or_default(), // it has none
             note: unpacked.note,
             rxe: build(&kmod::RXE)?,
@@ -166,14 +165,6 @@ impl GuestKernel {
             cards,
         })
     }
-}
-
-/// The end of a console, for the reader of a failure.
-pub(super) fn console_tail(console: &Path) -> String {
-    let text = fs::read(console).unwrap_or_default(); // QEMU may not have begun it
-    let text = String::from_utf8_lossy(&text);
-    let end = run::last_lines(text.lines().map(str::to_owned));
-    format!("-- the end of {}\n{end}", console.display())
 }
 
 /// One kernel for `run` and `shell`: here a missing thing is an error, there is nothing to count.

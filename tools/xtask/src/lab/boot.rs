@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::bench::{Which, console_tail, one};
+use super::bench::{Which, one};
 use super::build::{self, SERVER};
 use super::channel::Message;
 use super::guest::{Machine, Qemu, Variant};
@@ -17,6 +17,7 @@ use super::image::{self, Added, Entry, Job, Program};
 use super::kernels::{Kernels, Shape};
 use super::lock::Lock;
 use crate::files::{self, At as _};
+use crate::run::tail;
 use crate::workspace::Workspace;
 
 /// The default folder in the guest for added files: the home of its user.
@@ -113,9 +114,10 @@ impl Add {
             let entry = if metadata.is_symlink() {
                 Entry::Link(fs::read_link(&host)?.to_string_lossy().into_owned())
             } else if metadata.is_dir() {
-                let place = |child: PathBuf| (format!("{guest}/{}", files::name(&child)), child);
-                let children = files::children(&host)?.into_iter().map(place);
-                left.extend(children.map(|(guest, host)| (host, guest)));
+                for child in files::children(&host)? {
+                    let place = format!("{guest}/{}", files::name(&child));
+                    left.push((child, place));
+                }
                 Entry::Folder
             } else if metadata.is_file() {
                 Entry::File(host)
@@ -198,7 +200,7 @@ impl Ready {
             self.release, verdict.wall
         );
         if !verdict.findings.is_empty() {
-            eprintln!("{}", console_tail(&self.machine.console));
+            eprintln!("{}", tail(&self.machine.console));
             bail!("{}", verdict.findings.join("; "));
         }
         let status = ended.context("the guest did not report how the command ended")?;
@@ -211,16 +213,17 @@ impl Ready {
 fn words(command: &[String], programs: &mut Vec<Program>) -> anyhow::Result<Vec<String>> {
     let mut words = command.to_vec();
     for (at, word) in words.iter_mut().enumerate() {
-        // An absolute path may be the guest's.
-        if at > 0 && Path::new(word.as_str()).is_absolute() {
+        let path = Path::new(word.as_str());
+        // Without a slash it is a program of the guest; an absolute path may be the guest's.
+        if !word.contains('/') || !path.is_file() || (at > 0 && path.is_absolute()) {
             continue;
         }
-        if let Some(program) = of_this_machine(word)? {
-            *word = format!("/{}", program.guest);
-            // A release build replaces the guest's program of that name.
-            programs.retain(|other| other.guest != program.guest);
-            programs.push(program);
-        }
+        let host = path.canonicalize().at("find", path)?;
+        let guest = format!("{}/{}", image::PROGRAMS, files::name(path));
+        *word = format!("/{guest}");
+        // A release build replaces the guest's program of that name.
+        programs.retain(|other| other.guest != guest);
+        programs.push(Program { host, guest });
     }
     Ok(words)
 }
@@ -232,17 +235,6 @@ fn job(command: Vec<String>, driver: bool) -> Job {
         name: "run".to_owned(),
         words,
     }
-}
-
-/// A path with a slash that names a file of this machine is copied.
-fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
-    let path = Path::new(word);
-    if !word.contains('/') || !path.is_file() {
-        return Ok(None);
-    }
-    let host = path.canonicalize().at("find", path)?;
-    let guest = format!("{}/{}", image::PROGRAMS, files::name(path));
-    Ok(Some(Program { host, guest }))
 }
 
 /// Runs one command in a guest. Passes on its output and exit code.

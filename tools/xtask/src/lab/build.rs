@@ -1,6 +1,5 @@
 //! What cargo builds for the guests: programs of tests, programs, examples.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -58,9 +57,6 @@ pub(super) fn tests(
         }
         command
     };
-    let manifest = |member: &Crate| workspace.root.join(&member.folder).join("Cargo.toml");
-    let members = workspace.crates.iter();
-    let folders: BTreeMap<_, _> = members.map(|member| (manifest(member), &member.name)).collect();
     let mut artifacts = built(command(&["test", "--no-run", "--lib", "--tests"]))?;
     if !examples.is_empty() {
         // By themselves: named to `cargo test`, an example becomes a harness of tests.
@@ -71,7 +67,9 @@ pub(super) fn tests(
         artifacts.extend(built(command)?);
     }
     let binary = |artifact: &Artifact| {
-        let package = (*folders.get(artifact.manifest_path.as_std_path())?).clone();
+        let manifest = artifact.manifest_path.strip_prefix(&workspace.root).ok()?;
+        let is_of = |member: &&Crate| manifest.parent().is_some_and(|folder| folder == member.folder);
+        let package = workspace.crates.iter().find(is_of)?.name.clone();
         let target = match artifact.target.kind.first()? {
             TargetKind::Test => artifact.target.name.clone(),
             kind => kind.to_string(),
@@ -105,7 +103,7 @@ fn target(row: &str) -> (&str, &str) {
     row.split_once('/').unwrap_or((row, row))
 }
 
-/// Builds programs of the workspace, for speed or not; in the guest they are on PATH.
+/// Builds programs of the workspace, optimized or not; in the guest they are on PATH.
 pub(super) fn programs(
     workspace: &Workspace,
     names: &[String],
@@ -146,7 +144,7 @@ fn programs_of(artifacts: &[Artifact], kind: &TargetKind, names: &[String]) -> a
     names.iter().map(program).collect()
 }
 
-/// Runs a build; its words for people go to this terminal.
+/// Runs a build; its messages for the user go to this terminal.
 fn built(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
     command.arg("--message-format=json-render-diagnostics");
     command.stdin(Stdio::null()).stderr(Stdio::inherit());

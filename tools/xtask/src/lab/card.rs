@@ -62,9 +62,8 @@ impl Cards {
         let log = |number: usize| logs.with_extension(format!("card{number}.log"));
         for number in 0..all.count {
             let mut command = Command::new(vgaudi);
-            command
-                .args(["serve", "--once", "--verbose", "--socket"])
-                .arg(all.socket("card", number));
+            command.args(["serve", "--once", "--verbose"]);
+            command.arg("--socket").arg(all.socket("card", number));
             command.arg("--control").arg(all.socket("control", number));
             for (option, bytes) in [("--dram", &shape.dram), ("--bar4", &shape.bar)] {
                 command.args(bytes.iter().flat_map(|bytes| [option, bytes]));
@@ -80,7 +79,7 @@ impl Cards {
         while !(0..all.count).all(|number| all.socket("card", number).exists()) {
             for (number, server) in all.servers.iter_mut().enumerate() {
                 if let Some(status) = server.try_wait().context("cannot wait for vgaudi")? {
-                    bail!("vgaudi ended with {status}: {}", files::last_line(&log(number)));
+                    bail!("vgaudi ended with {status}: {}", run::last_line(&log(number)));
                 }
             }
             if begin.elapsed() > TIMEOUT {
@@ -100,19 +99,18 @@ impl Cards {
         self.folder.join("port")
     }
 
-    /// QEMU's options. Cards reach the guest's memory through the file behind it.
-    pub(super) fn arguments(&self, memory: &str) -> Vec<String> {
-        let memory = format!("memory-backend-memfd,id=memory,size={memory},share=on");
-        let port = format!("socket,id=host,path={},server=on,wait=off", self.port().display());
-        let options = [
-            ("-object", &*memory),
-            ("-numa", "node,memdev=memory"),
-            ("-chardev", &*port),
-        ];
-        options
-            .iter()
-            .flat_map(|(option, value)| [(*option).to_owned(), (*value).to_owned()])
-            .collect()
+    /// Adds QEMU's options. Cards reach the guest's memory through the file behind it.
+    pub(super) fn add_options(&self, command: &mut Command, memory: &str) {
+        let port = self.port();
+        command.args([
+            "-object",
+            &format!("memory-backend-memfd,id=memory,size={memory},share=on"),
+        ]);
+        command.args(["-numa", "node,memdev=memory", "-chardev"]);
+        command.arg(format!(
+            "socket,id=host,path={},server=on,wait=off",
+            port.display()
+        ));
     }
 
     /// The cards as devices of QEMU: on the root bus, or each below a port of the switch `up`.
@@ -123,9 +121,8 @@ impl Cards {
             if switch {
                 // The switch's own ports have the chassis before.
                 let chassis = u32::from(number) + 4;
-                devices.push(format!(
-                    "xio3130-downstream,id=slot{number},bus=up,chassis={chassis}"
-                ));
+                let port = format!("xio3130-downstream,id=slot{number},bus=up,chassis={chassis}");
+                devices.push(port);
                 bus = format!(r#","bus":"slot{number}""#);
             }
             let path = self.socket("card", number);
@@ -198,7 +195,7 @@ impl Drop for Cards {
     fn drop(&mut self) {
         for server in &mut self.servers {
             let _ = server.kill(); // it may have ended with its guest
-            let _ = server.wait();
+            let _ = server.wait(); // its end is all that is wanted
         }
         let _ = fs::remove_dir_all(&self.folder); // what stays is only names
     }

@@ -1,5 +1,4 @@
-//! What the guest says on its virtio port, a line at a time; the kernel's log goes to the serial
-//! console.
+//! The lines that the guest writes to its virtio port; the kernel's log goes to the serial console.
 //!
 //! `tests/lab/init` writes it: a mark, a space, the rest. Programs cannot forge a mark, since each
 //! of their lines gets one of its own.
@@ -64,8 +63,8 @@ impl Message {
     }
 }
 
-/// What begins a kernel's cry for help, after the time stamp.
-const CRIES: [&str; 11] = [
+/// The beginnings of a kernel's warnings, after the time stamp.
+const WARNINGS: [&str; 11] = [
     "WARNING: ",
     "BUG: ",
     "kernel BUG at ",
@@ -80,7 +79,7 @@ const CRIES: [&str; 11] = [
 ];
 
 /// Lines of a kernel's log that no run may have.
-pub(crate) fn cries(log: &str) -> Vec<&str> {
+pub(crate) fn warnings(log: &str) -> Vec<&str> {
     let message = |line: &str| -> usize {
         let stamp = line.starts_with('[').then(|| line.find("] ")).flatten();
         stamp.map_or(0, |end| end + 2)
@@ -89,7 +88,7 @@ pub(crate) fn cries(log: &str) -> Vec<&str> {
         .map(|line| line.trim_end_matches('\r'))
         .filter(|line| {
             let rest = line[message(line)..].trim_start();
-            CRIES.iter().any(|cry| rest.starts_with(cry))
+            WARNINGS.iter().any(|begin| rest.starts_with(begin))
         })
         .collect()
 }
@@ -151,13 +150,9 @@ mod tests {
     fn warnings_of_a_kernel_are_found() {
         let log = "[    1.0] Linux version 6.12\n[    2.0] WARNING: CPU: 0 PID: 1 at mm/x.c:1 f+0x1/0x2\n\
                    BUG: kernel NULL pointer dereference, address: 0\n[    3.0] Oops: 0000 [#1]\n\
-                   [    4.0] habanalabs: debugging WARNING: not a cry\n[cut";
-        let seen = cries(log);
-        assert_eq!(
-            seen.len(),
-            3,
-            "the fourth is a driver's words, not the kernel's: {seen:?}"
-        );
-        assert!(cries("").is_empty(), "an empty log is silent");
+                   [    4.0] habanalabs: debugging WARNING: not a warning\n[cut";
+        let seen = warnings(log);
+        assert_eq!(seen.len(), 3, "the fourth is a driver's own text: {seen:?}");
+        assert!(warnings("").is_empty(), "an empty log has none");
     }
 }

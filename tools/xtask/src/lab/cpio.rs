@@ -109,7 +109,7 @@ mod tests {
         cpio.link("lib64", "usr/lib64").expect("a link");
         cpio.character_device("dev/console", 5, 1).expect("a node");
         cpio.folder("usr/bin")
-            .expect("a folder that is there already is no error");
+            .expect("a folder that exists is not an error");
         let seen = read(&cpio.finish().expect("an archive"));
         let wanted = [
             ("usr", 0o040_755, (0, 0), ""),

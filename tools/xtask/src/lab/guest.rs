@@ -178,7 +178,7 @@ impl Qemu {
     /// The first line of `--version`, which proves that it runs here.
     pub(crate) fn version(&self) -> anyhow::Result<String> {
         let text = run::text(self.command().arg("--version"))?;
-        Ok(text.lines().next().unwrap_or_default().to_owned())
+        Ok(text.lines().next().unwrap_or(&text).to_owned())
     }
 
     /// TCG only: a `/dev/kvm` that opens may still fail in the guest.
@@ -198,9 +198,12 @@ impl Qemu {
         command.args(["-accel", "tcg,thread=multi"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
         command.args(ENDS);
-        command.args(cards.map(|cards| cards.arguments(memory)).unwrap_or_default());
         let switch = shape.is_some_and(|shape| shape.switch);
-        let plugged = cards.map(|cards| cards.devices(switch)).unwrap_or_default();
+        let mut plugged = Vec::new();
+        if let Some(cards) = cards {
+            cards.add_options(&mut command, memory);
+            plugged = cards.devices(switch);
+        }
         // Their order is that of their places on the bus.
         let mut devices: Vec<&str> = match cards {
             None => vec![IOMMU],
@@ -289,16 +292,17 @@ impl Qemu {
         let log = files::read(&machine.console)?;
         let log = String::from_utf8_lossy(&log);
         let shape = machine.variant.shape.as_ref();
-        let is_known = |cry: &str| shape.is_some_and(|shape| shape.knows(cry));
-        let cries = channel::cries(&log).into_iter().filter(|cry| !is_known(cry));
-        let cries = cries
-            .take(MOST)
-            .map(|cry| format!("the kernel's log says: {cry}"));
-        verdict.findings.extend(cries);
+        let is_known = |warning: &str| shape.is_some_and(|shape| shape.knows(warning));
+        let unknown = channel::warnings(&log)
+            .into_iter()
+            .filter(|warning| !is_known(warning));
+        for warning in unknown.take(MOST) {
+            verdict.findings.push(format!("the kernel's log has: {warning}"));
+        }
         let end = if !done && verdict.wall >= limit.as_secs_f64() {
             Some(format!("the guest was killed after {} s", limit.as_secs()))
         } else if !status.success() {
-            Some(format!("QEMU ended with {status}: {}", files::last_line(&errors)))
+            Some(format!("QEMU ended with {status}: {}", run::last_line(&errors)))
         } else {
             (!done).then(|| "the guest ended before its plan did".to_owned())
         };
@@ -350,7 +354,7 @@ impl Drop for Running {
             // timeout(1) passes the signal on to QEMU.
             let pid = i32::try_from(self.0.id()).map(Pid::from_raw);
             let _ = pid.map(|pid| kill(pid, Signal::SIGTERM)); // it may have ended since
-            let _ = self.0.wait();
+            let _ = self.0.wait(); // its end is all that is wanted
         }
     }
 }

@@ -98,7 +98,7 @@ pub(crate) struct Shape {
     /// that takes by itself when none are given.
     #[serde(default)]
     pub(crate) bar: Option<String>,
-    /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
+    /// Parts of warnings of the kernel that its tests provoke and that are not defects of ours.
     #[serde(default)]
     known_cries: Vec<String>,
     /// Test programs (CRATE/FILE). Those of a machine with cards run on such machines alone.
@@ -128,7 +128,7 @@ impl Kernels {
                 bail!("two kernels have the id {}", row.id);
             }
             if !row.release.starts_with(&row.series) {
-                bail!("{} is no release of the series {}", row.release, row.series);
+                bail!("{} is not a release of the series {}", row.release, row.series);
             }
         }
         if kernels.qemu.suites.is_empty() {
@@ -185,7 +185,7 @@ fn named<'a, T>(rows: &'a [T], id: &str, id_of: impl Fn(&T) -> &String) -> anyho
 }
 
 impl Shape {
-    /// The same machine, where no cry is known.
+    /// The same machine, without known warnings.
     pub(crate) fn strict(&self) -> Shape {
         Shape {
             known_cries: Vec::new(),
@@ -198,9 +198,11 @@ impl Shape {
         self.cards > 0 && !self.iommu
     }
 
-    /// Whether a cry of the kernel is one that its tests provoke.
-    pub(crate) fn knows(&self, cry: &str) -> bool {
-        self.known_cries.iter().any(|part| cry.contains(part.as_str()))
+    /// Whether its tests provoke this warning of the kernel.
+    pub(crate) fn knows(&self, warning: &str) -> bool {
+        self.known_cries
+            .iter()
+            .any(|part| warning.contains(part.as_str()))
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! - *The kernel's own peak, where a control group was given to us*: [`GROUP`] names its folder.
 //!   Each guest gets a group below it, in which QEMU and the servers of cards start. We make none
-//!   elsewhere: groups belong to whoever runs the machine.
+//!   elsewhere: groups belong to the administrator of the machine.
 //! - *Samples otherwise*: the pages of each process that are its own, and each shared memory file
 //!   once, since the guest's memory and the card's are mapped by both sides. What came and went
 //!   between two samples is not seen.
-//! - *The figure says which it was.*
+//! - *The figure names its source.*
 
 use std::collections::BTreeMap;
 use std::env;
@@ -134,7 +134,7 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         if let Some(group) = &self.group {
-            // A group with a process that outlived us stays, under a name that tells the user.
+            // A group with a process that outlived us stays, under a name that shows its origin.
             let _ = fs::remove_dir(group);
         }
     }
@@ -154,7 +154,7 @@ fn group(above: &Path, name: &str) -> anyhow::Result<PathBuf> {
     )
 }
 
-/// Bytes that these processes and their descendants take now. One that is gone takes nothing.
+/// Bytes that these processes and their descendants use now. One that has ended uses none.
 fn taken(processes: &[u32]) -> u64 {
     let mut all = processes.to_vec();
     let mut at = 0;
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(
             own_bytes("RssAnon:\tmany kB\nRssFile:"),
             0,
-            "what is no number is none"
+            "a value that is not a number counts as 0"
         );
     }
 
@@ -288,6 +288,6 @@ mod tests {
         );
         let folder = meter.group.clone().expect("it has one");
         drop(meter);
-        assert!(!folder.exists(), "the group goes");
+        assert!(!folder.exists(), "the group is removed");
     }
 }

@@ -1,10 +1,9 @@
 //! `cargo xtask lab smoke`: one card's whole chain, boot after boot: probe, export, region, RDMA
 //! write, read and atomic, each verified.
 //!
-//! - *No boot may fail, and none is tried again*: the first that does ends the series, with its
-//!   logs.
-//! - *Nothing is known to cry here*: cries that other tests of the machine provoke are failures.
-//! - *Seconds are told, not judged*: they are this machine's. Memory is judged: it is the guest's.
+//! - *No boot may fail, and none is retried*: the first that fails ends the series; its logs stay.
+//! - *No warning is known here*: those that other tests of the machine provoke are failures.
+//! - *Seconds are printed, not judged*: they depend on the machine. Memory is judged.
 
 use std::process::ExitCode;
 
@@ -31,7 +30,7 @@ const MEMORY: u64 = 2 << 30;
 pub(crate) struct Selection {
     #[command(flatten)]
     which: Which,
-    /// How often
+    /// The number of boots
     #[arg(long, value_name = "TIMES", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     boots: u32,
 }
@@ -84,7 +83,7 @@ pub(crate) fn run(workspace: &Workspace, choice: &Selection) -> anyhow::Result<E
     Ok(ledger::finish(&rows))
 }
 
-/// What a row of the harness does not say: that the test ran, and what the guest took.
+/// Fails the row if the test did not run, or if the guest used too much memory.
 fn judge(row: &mut Row, verdict: &Verdict) {
     let (passed, skipped) = (row.counts.passed, row.counts.skipped);
     if row.counts.failed == 0 && (passed, skipped) != (1, 0) {

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 
-use super::bench::{GuestKernel, LIMIT, Tools, console_tail, folder, open};
+use super::bench::{GuestKernel, LIMIT, Tools, folder, open};
 use super::build::{self, Binary, Built, count};
 use super::channel::Message;
 use super::guest::{Side, Variant, Verdict};
@@ -20,7 +20,7 @@ use crate::files;
 use crate::ledger::Row;
 use crate::missing::or_missing;
 use crate::packages::Cache;
-use crate::run::Outcome;
+use crate::run::{Outcome, tail};
 use crate::test::report::{Report, skips, test_line};
 use crate::workspace::Workspace;
 
@@ -39,7 +39,7 @@ pub(crate) struct Selection {
     /// Run it so many times, each in a fresh guest; the first run that fails is the last
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Build the tests for speed: for what moves much
+    /// Build the tests optimized: for tests that move much data
     #[arg(long)]
     release: bool,
     /// Words for the test harness, such as a part of a test's name
@@ -352,7 +352,7 @@ impl Test<'_> {
         };
         self.judge(row, transcript, &verdict, &outcome);
         if !row.failures.is_empty() {
-            println!("\n{}", console_tail(&machine.console));
+            println!("\n{}", tail(&machine.console));
         }
         Ok(verdict)
     }
@@ -447,20 +447,23 @@ impl Transcript {
 mod tests {
     use super::*;
 
-    fn heard(said: &[Message]) -> (Transcript, Vec<String>) {
-        let mut heard = Transcript {
+    fn transcript(messages: &[Message]) -> (Transcript, Vec<String>) {
+        let mut transcript = Transcript {
             kernel: "7.3".to_owned(),
             ..Transcript::default()
         };
-        let shown = said.iter().filter_map(|said| heard.hear(said)).collect();
-        (heard, shown)
+        let shown = messages
+            .iter()
+            .filter_map(|message| transcript.hear(message))
+            .collect();
+        (transcript, shown)
     }
 
     fn program(name: &str, lines: &[&str], status: i32) -> Vec<Message> {
-        let mut said = vec![Message::Begin(name.into())];
-        said.extend(lines.iter().map(|line| Message::Out((*line).into())));
-        said.push(Message::End { status, seconds: 1.0 });
-        said
+        let mut messages = vec![Message::Begin(name.into())];
+        messages.extend(lines.iter().map(|line| Message::Out((*line).into())));
+        messages.push(Message::End { status, seconds: 1.0 });
+        messages
     }
 
     #[test]
@@ -471,7 +474,7 @@ mod tests {
             "test later ... ignored, needs a NIC",
             "test bad ... FAILED",
         ];
-        let (_, shown) = heard(&program("gaudi-lab/dmabuf", &lines, 0));
+        let (_, shown) = transcript(&program("gaudi-lab/dmabuf", &lines, 0));
         assert_eq!(
             shown,
             [
@@ -479,14 +482,14 @@ mod tests {
                 "skip  7.3  gaudi-lab/dmabuf  later",
                 "FAIL  7.3  gaudi-lab/dmabuf  bad"
             ],
-            "other words stay in the log"
+            "other lines stay in the log"
         );
     }
 
     #[test]
     fn crashed_program_is_a_failure() {
-        let (heard, shown) = heard(&program("gaudi-sys/lib", &["test a ... ok"], 139));
-        assert_eq!(heard.worst, 139, "the status is kept");
+        let (transcript, shown) = transcript(&program("gaudi-sys/lib", &["test a ... ok"], 139));
+        assert_eq!(transcript.worst, 139, "the status is kept");
         assert!(
             shown.iter().any(|line| line.contains("status 139")),
             "it is shown: {shown:?}"
@@ -497,7 +500,7 @@ mod tests {
             timed_out: false,
             log: std::path::PathBuf::new(),
         };
-        Report::read(heard.lines.into_iter()).into_row(&mut row, "the guest", &outcome);
+        Report::read(transcript.lines.into_iter()).into_row(&mut row, "the guest", &outcome);
         assert_eq!(row.counts.failed, 1, "it is counted: {row:?}");
         assert!(
             row.failures[0].contains("gaudi-sys/lib"),
@@ -508,9 +511,9 @@ mod tests {
 
     #[test]
     fn skips_in_the_guest_are_read() {
-        let (heard, _) = heard(&[Message::Skip("SKIP maps: a Gaudi".into())]);
+        let (transcript, _) = transcript(&[Message::Skip("SKIP maps: a Gaudi".into())]);
         assert_eq!(
-            skips(&heard.skips)[0].need,
+            skips(&transcript.skips)[0].need,
             "a Gaudi",
             "as it would be read from the file"
         );

@@ -1,4 +1,4 @@
-//! libibverbs in the guest: soft-RoCE's provider, perftest, and the C library that they want.
+//! libibverbs in the guest: soft-RoCE's provider, perftest, and the C library that they need.
 //!
 //! A program that this machine built runs on an older C library and on every newer one, so the
 //! guest has one, that of the bundle.
@@ -13,8 +13,8 @@ use crate::{files, run};
 
 /// Where Debian keeps libraries, in the tree and in the guest.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// Without the other drivers' lines libibverbs would look for each of them and say that it did in
-/// vain.
+/// The only driver that libibverbs looks for: it would print a warning for each other one, since
+/// none is in the guest.
 const DRIVER: &str = "etc/libibverbs.d/rxe.driver";
 /// Plugins of a private interface, whose number is in their names.
 const PROVIDERS: &str = "libibverbs";
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(
             seen,
             ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from),
-            "the vdso is no file"
+            "the vdso is not a file"
         );
         let error = listed("\tlibx.so.1 => not found\n").expect_err("it is missing");
         assert!(error.to_string().contains("libx.so.1"), "it is named: {error}");

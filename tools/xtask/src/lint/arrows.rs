@@ -18,23 +18,23 @@ pub(crate) fn check(arrows: &Arrows, crates: &[Crate], texts: &[Text]) -> Vec<Fi
     let mut findings = Vec::new();
     for member in crates {
         let (name, manifest) = (&member.name, manifest_of(member));
-        let mut say = |dependency: &str, message: String| {
+        let mut report = |dependency: &str, message: String| {
             let line = line_of(texts, &manifest, dependency);
             findings.push(Finding::new(&manifest, line, message));
         };
         let Some(room) = arrows.get(name) else {
             let table = "[workspace.metadata.arrows] of the workspace's Cargo.toml";
-            say("", format!("{name} has no row in {table}"));
+            report("", format!("{name} has no row in {table}"));
             continue;
         };
         for missing in room.needs.iter().filter(|need| !member.normal.contains(*need)) {
             let message = format!("{name} -> {missing} is missing: the diagram is drawn with this arrow");
-            say("", message);
+            report("", message);
         }
         for (kind, named) in [("normal", &member.normal), ("dev", &member.dev)] {
             for arrow in named {
                 if let Some(rule) = breaks(arrows, name, kind, arrow) {
-                    say(arrow, format!("{name} -> {arrow} ({kind}): {rule}"));
+                    report(arrow, format!("{name} -> {arrow} ({kind}): {rule}"));
                 }
             }
         }
@@ -42,7 +42,7 @@ pub(crate) fn check(arrows: &Arrows, crates: &[Crate], texts: &[Text]) -> Vec<Fi
         let is_member = |backend: &&str| crates.iter().any(|member| member.name == *backend);
         let mut present = BACKENDS.iter().copied().filter(is_member).peekable();
         if name != OPENER && present.peek().is_some() && present.all(|backend| names(&backend)) {
-            say("", format!("{name} names every backend: only {OPENER} does"));
+            report("", format!("{name} names every backend: only {OPENER} does"));
         }
     }
     let members: BTreeSet<_> = crates.iter().map(|member| &member.name).collect();
@@ -88,7 +88,7 @@ fn line_of(texts: &[Text], manifest: &str, dependency: &str) -> usize {
         let rest = line.trim_start().strip_prefix(dependency);
         rest.is_some_and(|rest| rest.starts_with(['.', ' ', '=']))
     };
-    let mut lines = text_of(texts, manifest).unwrap_or_default().lines();
+    let mut lines = text_of(texts, manifest).unwrap_or("").lines();
     lines.position(names).map_or(1, |line| line + 1)
 }
 

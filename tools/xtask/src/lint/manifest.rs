@@ -1,4 +1,4 @@
-//! Rules about a crate as a whole: its folder, its manifest, the first words of its roots.
+//! Rules about a crate as a whole: its folder, its manifest, the first line of its roots.
 
 use super::arrows::manifest_of;
 use super::{Finding, Text, text_of};
@@ -64,12 +64,12 @@ pub(super) fn pure_data(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
     findings
 }
 
-/// Every crate root, of tests and examples too, begins by saying what it is.
+/// Every crate root, of tests and examples too, begins with what it is.
 pub(super) fn crate_words(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
     let roots = crates.iter().flat_map(|member| &member.roots);
     let wrong = |root: &String| {
-        let says = text_of(texts, root).is_some_and(|text| text.starts_with("//! "));
-        (!says).then(|| Finding::new(root, 1, "a crate root begins with `//!` and what it is"))
+        let begins = text_of(texts, root).is_some_and(|text| text.starts_with("//! "));
+        (!begins).then(|| Finding::new(root, 1, "a crate root begins with `//!` and what it is"))
     };
     roots.filter_map(wrong).collect()
 }
@@ -147,9 +147,13 @@ mod tests {
     fn crate_root_begins_with_its_description() {
         let check = |words: &str| crate_words(&[spec()], &[Text::new("hal/spec/src/lib.rs", words)]).len();
         for (words, wanted, why) in [
-            ("//! Silicon as data.\n", 0, "it says what it is"),
-            ("#![no_std]\n//! Silicon as data.\n", 1, "the words come first"),
-            ("//!\n", 1, "an empty line says nothing"),
+            ("//! Silicon as data.\n", 0, "it begins with what it is"),
+            (
+                "#![no_std]\n//! Silicon as data.\n",
+                1,
+                "the description comes first",
+            ),
+            ("//!\n", 1, "an empty line describes nothing"),
         ] {
             assert_eq!(check(words), wanted, "{why}");
         }

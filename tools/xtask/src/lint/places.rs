@@ -4,7 +4,7 @@ use super::{Finding, Text};
 
 /// Where cargo's crates must come from, as `Cargo.lock` writes it.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
-/// Ends of host names that resolve only inside someone's network.
+/// Ends of host names that resolve only inside a private network.
 const PRIVATE: [&str; 6] = [".internal", ".local", ".lan", ".corp", ".intranet", ".svc"];
 
 /// Home folders and private hosts, and crates from anywhere but crates.io.

@@ -11,22 +11,18 @@ const CELL: usize = 120;
 pub(super) fn columns(text: &Text) -> Vec<Finding> {
     let is_document = text.path.ends_with(".md");
     let mut in_code = false;
-    let mut findings = Vec::new();
-    for (index, line) in text.text.lines().enumerate() {
-        if is_document && line.trim_start().starts_with("```") {
-            in_code = !in_code;
-        }
+    let finding = |(index, line): (usize, &str)| {
+        in_code ^= is_document && line.trim_start().starts_with("```");
         let prose = match text.path.rsplit('.').next() {
             Some("md") if !in_code => Some(line),
             Some("rs") => comment(line, "//"),
             Some("toml" | "sh") => comment(line, "#"),
             _ => None,
         };
-        if let Some(message) = prose.and_then(too_long) {
-            findings.push(Finding::new(&text.path, index + 1, message));
-        }
-    }
-    findings
+        let message = too_long(prose?)?;
+        Some(Finding::new(&text.path, index + 1, message))
+    };
+    text.text.lines().enumerate().filter_map(finding).collect()
 }
 
 /// The line, if it ends with a comment.

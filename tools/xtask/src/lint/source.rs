@@ -268,7 +268,7 @@ fn use_tree(tokens: &[TokenTree], prefix: &mut Vec<String>, leaves: &mut Vec<(Ve
         if prefix.len() > 1 && prefix.last().is_some_and(|last| last == "self") {
             prefix.pop();
         }
-        let name = alias.or_else(|| prefix.last().cloned()).unwrap_or_default();
+        let name = alias.or_else(|| prefix.last().cloned()).unwrap_or_default(); // `use {};`
         leaves.push((prefix.clone(), name));
     }
     prefix.truncate(depth);

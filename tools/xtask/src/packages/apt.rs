@@ -91,15 +91,15 @@ impl Apt {
 
     /// The wanted version of each package, or the nearest newer one that the suites list. One call
     /// for all packages: each call of apt reads all lists.
-    pub(crate) fn versions(&self, packages: &[(&str, &str)]) -> anyhow::Result<Vec<String>> {
+    pub(crate) fn versions(&self, names: &[String], wanted: &[&String]) -> anyhow::Result<Vec<String>> {
         let mut args = vec!["madison"];
-        args.extend(packages.iter().map(|(name, _)| *name));
+        args.extend(names.iter().map(String::as_str));
         let listed = self.apt("apt-cache", &args)?;
-        let choose = |(name, wanted): &(&str, &str)| {
+        let choose = |(name, wanted): (&String, &&String)| {
             let version = choose(wanted, &versions(&listed, name), newer_by_dpkg);
             version.or_skip(format!("Debian lists no {name} {wanted} or newer: move the pin"))
         };
-        packages.iter().map(choose).collect()
+        names.iter().zip(wanted).map(choose).collect()
     }
 
     /// Names of the packages that a regular expression matches.
@@ -158,14 +158,14 @@ impl Drop for Apt {
 
 /// The message of apt, with the step that would help.
 fn need(what: &str, output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
+    let errors = String::from_utf8_lossy(&output.stderr);
     let is_message = |line: &&str| line.starts_with("E: ") || line.starts_with("W: ");
-    let line = said.lines().find(is_message);
-    let line = line.or(said.lines().next()).unwrap_or("no message").trim();
+    let line = errors.lines().find(is_message);
+    let line = line.or(errors.lines().next()).unwrap_or("no message").trim();
     if output.status.code() == Some(124) {
         return format!("{what} took longer than {LIMIT} s: try again with a network that reaches Debian");
     }
-    let step = if said.contains("NO_PUBKEY") {
+    let step = if errors.contains("NO_PUBKEY") {
         "install a debian-archive-keyring that knows the release (2023.3+deb12u2 or newer), then run again"
     } else {
         "run once with a network that reaches Debian; the cache serves later runs"

@@ -1,10 +1,10 @@
 //! Several packages that make one tree, with or without all that they depend on.
 //!
-//! - A tree lies under a digest of its archives' digests. A record per bundle says which tree
-//!   serves which pins, so that a later run needs no network.
-//! - Kernel packages carry the kernel's release in their names (`{release}` in a pin). If the
-//!   pinned release has vanished, the nearest newer one of the series stands in, and the note says
-//!   so.
+//! - A tree lies under a digest of its archives' digests. A record for each bundle has its pins and
+//!   the name of its tree, so that a later run needs no network.
+//! - Kernel packages have the kernel's release in their names (`{release}` in a pin). If Debian no
+//!   longer has the pinned release, the nearest newer one of the series replaces it, and the note
+//!   has both.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -88,13 +88,8 @@ impl Slice {
     pub(super) fn cut(&self, part: &Path) -> anyhow::Result<()> {
         let archive = part.join(&self.archive);
         let mut command = Command::new(&self.busybox);
-        command
-            .arg("tar")
-            .arg("-xJf")
-            .arg(&archive)
-            .arg("-C")
-            .arg(part)
-            .arg(&self.folder);
+        command.args(["tar", "-xJf"]).arg(&archive);
+        command.arg("-C").arg(part).arg(&self.folder);
         run::output(&mut command).with_context(|| format!("cannot unpack {}", self.archive))?;
         if !part.join(&self.folder).is_dir() {
             bail!("{} holds no {}", self.archive, self.folder);
@@ -127,11 +122,12 @@ impl Bundle {
         let Some(release) = &self.release else {
             return Ok(String::new());
         };
+        let list = |pin: &Pin| apt.names(&pattern(&pin.name, release));
         let listed = self
             .packages
             .iter()
-            .map(|pin| apt.names(&pattern(&pin.name, release)));
-        let listed = listed.collect::<anyhow::Result<Vec<_>>>()?;
+            .map(list)
+            .collect::<anyhow::Result<Vec<_>>>()?;
         let releases = releases(&self.packages, &listed);
         let found = apt::choose(&release.pinned, &releases, apt::newer_by_dpkg);
         let (suites, Release { pinned, series }) = (self.suites.join(" "), release);
@@ -144,22 +140,17 @@ impl Bundle {
         let release = self.release(apt)?;
         let named = |pin: &Pin| pin.name.replace(RELEASE, &release);
         let names: Vec<_> = self.packages.iter().map(named).collect();
-        let wanted = names.iter().zip(&self.packages);
-        let wanted: Vec<_> = wanted
-            .map(|(name, pin)| (name.as_str(), pin.version.as_str()))
-            .collect();
-        let versions = apt.versions(&wanted)?;
+        let wanted: Vec<_> = self.packages.iter().map(|pin| &pin.version).collect();
+        let versions = apt.versions(&names, &wanted)?;
         let packages = names.into_iter().zip(versions).collect();
         Ok(Chosen { release, packages })
     }
 
     pub(super) fn download(&self, apt: &Apt, chosen: &Chosen) -> anyhow::Result<Vec<PathBuf>> {
         if self.closure {
-            let packages = chosen
-                .packages
-                .iter()
-                .map(|(name, version)| format!("{name}={version}"));
-            return apt.closure(&packages.collect::<Vec<_>>(), &self.suites[0]);
+            let package = |(name, version): &(String, String)| format!("{name}={version}");
+            let packages: Vec<_> = chosen.packages.iter().map(package).collect();
+            return apt.closure(&packages, &self.suites[0]);
         }
         let download = |(name, version): &(String, String)| apt.download(name, version);
         chosen.packages.iter().map(download).collect()
@@ -186,19 +177,14 @@ impl Bundle {
 fn pattern(name: &str, release: &Release) -> String {
     let quote = |text: &str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        let quoted = |c: char| {
-            if is_plain(c) {
-                c.to_string()
-            } else {
-                format!("\\{c}")
-            }
+        let quoted = |c: char| match is_plain(c) {
+            true => c.to_string(),
+            false => format!("\\{c}"),
         };
         text.chars().map(quoted).collect::<String>()
     };
-    let flavour = release
-        .pinned
-        .find('+')
-        .map_or("", |plus| &release.pinned[plus..]);
+    let plus = release.pinned.find('+').unwrap_or(release.pinned.len());
+    let flavour = &release.pinned[plus..];
     let any = format!("{}[0-9.]+{}", quote(&release.series), quote(flavour));
     let (before, after) = name.split_once(RELEASE).unwrap_or((name, ""));
     format!("^{}{any}{}$", quote(before), quote(after))
@@ -212,7 +198,7 @@ fn releases(pins: &[Pin], listed: &[Vec<String>]) -> Vec<String> {
         names.iter().filter_map(release).collect()
     };
     let mut all = pins.iter().zip(listed).map(|(pin, names)| of(pin, names));
-    let first = all.next().unwrap_or_default();
+    let first = all.next().unwrap_or_default(); // no packages, no releases
     all.fold(first, |mut both, next| {
         both.retain(|release| next.contains(release));
         both

@@ -87,7 +87,7 @@ impl Cache {
         for left in files::children(&self.folder)? {
             let name = files::name(&left);
             let begun = ["part-", "apt-"].iter().any(|begin| name.starts_with(begin));
-            let process = name.rsplit('-').next().unwrap_or_default();
+            let process = name.rsplit('-').next().unwrap_or(&name);
             if begun && !Path::new("/proc").join(process).exists() {
                 removed.push(left);
             }
@@ -297,7 +297,7 @@ mod tests {
         write(&"b".repeat(64));
         assert!(
             cache.record(&bundle()).is_none(),
-            "a tree that is gone is fetched anew"
+            "a missing tree is fetched again"
         );
     }
 
@@ -320,10 +320,10 @@ mod tests {
             ["aa", "bb", "part-qemu-0"],
             "trees of former pins too; a running process keeps its own"
         );
-        assert!(!folder.path().join("sha256/aa").exists(), "the tree is gone");
+        assert!(!folder.path().join("sha256/aa").exists(), "the tree is removed");
         assert!(
             !cache.record_file(&bundle()).exists(),
-            "a record without its tree is gone too"
+            "a record is removed with its tree"
         );
     }
 }

@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 
 const LIMIT: Duration = Duration::from_secs(600);
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// Stages on a file's way at which the demo can be told to flip a bit.
+/// Stages on a file's way at which the demo can flip a bit.
 const STAGES: [&str; 5] = ["host-a", "dma-a", "nic", "dma-b", "host-b"];
 /// Bytes of the files that must arrive whole.
 const SIZES: [u64; 5] = [0, 1, 4097, 64 << 20, 1 << 30];
@@ -98,7 +98,7 @@ fn judge_size(row: &mut Row, size: u64, outcome: &Outcome) {
         .lines()
         .find_map(|line| serde_json::from_str::<serde_json::Value>(&line).ok());
     let Some(report) = report.filter(|_| outcome.ok()) else {
-        println!("{}\nFAIL  {what}", outcome.tail());
+        println!("{}\nFAIL  {what}", run::tail(&outcome.log));
         row.fail(outcome.why(&what));
         return;
     };
@@ -138,7 +138,7 @@ fn judge(row: &mut Row, what: &str, outcome: &Outcome, stage: Option<&str>) {
             row.pass();
         }
         Some(why) => {
-            println!("{}\nFAIL  {what}  {why}", outcome.tail());
+            println!("{}\nFAIL  {what}  {why}", run::tail(&outcome.log));
             row.fail(why);
         }
     }
@@ -201,6 +201,6 @@ mod tests {
         assert_eq!(failures(1, Some("export")), 0, "it failed and named the stage");
         assert_eq!(failures(1, Some("read-back")), 1, "it named another stage");
         assert_eq!(failures(0, Some("export")), 1, "it did not notice");
-        assert_eq!(failures(101, Some("export")), 1, "a panic is no detection");
+        assert_eq!(failures(101, Some("export")), 1, "a panic is not a detection");
     }
 }
