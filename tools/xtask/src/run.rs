@@ -12,8 +12,8 @@ use anyhow::{Context, bail};
 
 use crate::files;
 
-/// Ten times what a step takes on two cores: long enough not to depend on the machine's speed, short
-/// enough for CI.
+/// Ten times what a step takes on two cores: long enough not to depend on the machine's speed,
+/// short enough for CI.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1800);
 /// Lines of a failed step's log that are printed once more, at the end of the step.
 const TAIL: usize = 120;

@@ -41,8 +41,8 @@ fn module_files(folder: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     Ok(all)
 }
 
-/// The named modules of a kernel's folder and all that they need, dependencies first. `read` removes
-/// the file's compression.
+/// The named modules of a kernel's folder and all that they need, dependencies first. `read`
+/// removes the file's compression.
 pub(super) fn closure(
     folder: &Path,
     names: &[String],
