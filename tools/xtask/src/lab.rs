@@ -1,7 +1,7 @@
 //! `cargo xtask lab`: real kernels in QEMU, with our tests inside.
 //!
-//! - Stock Debian kernels, under TCG, without root: what a test proves there it proves about Linux,
-//!   not about a model of it.
+//! - Stock Debian kernels, under TCG, without root: a test there is about Linux, not about a model
+//!   of it.
 //! - Kernels are data (`tests/lab/kernels.toml`); packages come through [`crate::packages`], so a
 //!   second run needs no network.
 //! - The kernel's log and the programs' output travel apart ([`channel`]): neither can be taken for
@@ -50,10 +50,10 @@ pub(crate) enum Lab {
     /// Run the same operations on the mock and the real driver of a guest's card, and compare every
     /// answer
     Diff(diff::Options),
-    /// Prove in guests of their own that a hang and a kernel's warning fail a run
+    /// Show, in guests of their own, that a hang and a kernel's warning fail a run
     Prove(Which),
-    /// Boot a guest with a card again and again, and each time take a byte's whole way by RDMA into
-    /// its memory and back
+    /// Boot a guest with a card repeatedly; each boot tests the way of a byte by RDMA into the
+    /// card's memory and back
     Smoke(smoke::Selection),
     /// A shell in a guest, on this terminal
     #[command(after_long_help = "\

@@ -1,4 +1,4 @@
-//! What ran, for how long, and how it ended: one row a step, printed last.
+//! The steps that ran, their seconds and their results: one row for each, printed last.
 
 use std::ops::AddAssign;
 use std::process::ExitCode;

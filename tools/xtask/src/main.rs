@@ -39,9 +39,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Prove format, clippy, docs, the arrows between crates and the house rules
+    /// Check format, clippy, docs, the arrows between crates and the house rules
     Lint {
-        /// Only the rules of the house: seconds, without fmt, clippy and docs
+        /// Check only the house rules, in seconds: without fmt, clippy and docs
         #[arg(long)]
         house: bool,
     },
@@ -56,7 +56,7 @@ enum Task {
     },
     /// Write the page with the graph of the crates
     Graph,
-    /// What the stack costs beside its peers, as a table: times, or instructions with --count
+    /// Compare the cost of the stack with its peers: times, or instructions with --count
     Bench {
         /// For the benchmarks' own program: --quick, --only TEXT, --count
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: the steps that a change must pass, in order, with a ledger.
 //!
 //! A test that cannot run here appends `SKIP <id>: <what is needed>` to the file that
-//! `GAUDI_SKIP_LOG` names and returns. Where `<id>` is the test's own name, the harness's "ok" is
-//! taken back: a skip is never a pass.
+//! `GAUDI_SKIP_LOG` names and returns. If `<id>` is the test's own name, the harness's "ok" does
+//! not count: a skip is never a pass.
 
 mod demo;
 mod oldest;
@@ -31,7 +31,7 @@ use crate::workspace::Workspace;
 /// The variable that names the file which skipped tests write to.
 const SKIP_LOG: &str = "GAUDI_SKIP_LOG";
 const CONFORMANCE: &str = "gaudi-conformance";
-/// Whose tests have a form for loom.
+/// The crate whose tests have a form for loom.
 const LOOM: &str = "gaudi-ranges";
 
 /// A step, in the order in which they run.
@@ -39,7 +39,7 @@ const LOOM: &str = "gaudi-ranges";
 pub(crate) enum Step {
     /// C headers of three kernel series and three libibverbs, from Debian's packages into the cache
     Headers,
-    /// Everything that `cargo xtask lint` proves
+    /// Everything that `cargo xtask lint` checks
     Lint,
     /// Build every target
     Build,
@@ -145,7 +145,7 @@ pub(crate) fn list_conformance(workspace: &Workspace) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a wrapper spent on building this program, so that the ledger accounts for all of a CI run.
+/// The seconds that a wrapper spent on building this program, so that the ledger has all of a run.
 fn built_before(seconds: Option<&str>) -> Option<Row> {
     let seconds: f64 = seconds?.parse().ok()?;
     Some(Row {
@@ -244,7 +244,7 @@ impl<'a> Run<'a> {
         let row = Row::time("loom", |row| {
             let mut command = self.cargo(&["test", "--locked"]);
             command.args(["--package", LOOM, "--test", "loom"]);
-            // Other flags build everything anew: not in the way of the rest.
+            // Other flags rebuild everything, so these builds have a folder of their own.
             command.args(["--target-dir", "target/loom"]);
             let flags = env::var("RUSTFLAGS").unwrap_or_default();
             command.env("RUSTFLAGS", format!("{flags} --cfg loom"));
@@ -276,7 +276,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A cargo whose tests see no device that the person happens to have chosen.
+    /// A cargo whose tests do not see the device that the user's environment chooses.
     fn cargo(&self, args: &[&str]) -> Command {
         let mut command = self.workspace.cargo();
         command

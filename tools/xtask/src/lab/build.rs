@@ -42,8 +42,8 @@ pub(super) fn tests(
 ) -> anyhow::Result<Built> {
     let examples: Vec<_> = guest.examples.iter().map(|row| target(row)).collect();
     let programs = guest.programs.iter().map(|row| target(row).0);
-    // A program comes with its own tests. Asked for alone, cargo would build all that it needs once
-    // more, with the features of that choice.
+    // The tests of a package come with its programs. In a build of their own, cargo would build
+    // their dependencies again, with other features.
     let named = crates.iter().map(String::as_str).chain(programs).chain([SERVER]);
     let named: Vec<_> = named.chain(examples.iter().map(|row| row.0)).collect();
     let command = |words: &[&str]| {
@@ -83,7 +83,7 @@ pub(super) fn tests(
         })
     };
     let mut binaries: Vec<_> = artifacts.iter().filter_map(binary).collect();
-    // In the order of the file: cargo's is that of its threads.
+    // In the order of the file: the order of cargo's messages depends on its threads.
     binaries.sort_by_key(|binary| {
         let place = crates.iter().position(|name| *name == binary.package);
         (place, binary.name.clone())

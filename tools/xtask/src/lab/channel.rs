@@ -1,7 +1,7 @@
 //! The lines that the guest writes to its virtio port; the kernel's log goes to the serial console.
 //!
-//! `tests/lab/init` writes it: a mark, a space, the rest. Programs cannot forge a mark, since each
-//! of their lines gets one of its own.
+//! `tests/lab/init` writes each line: a mark, a space, the rest. Programs cannot forge a mark,
+//! since init puts a mark before each of their lines.
 //!
 //! ```text
 //! = boot 2.9           the kernel is up, seconds since its start
@@ -10,7 +10,7 @@
 //! e TEXT               a line that it wrote to stderr
 //! s SKIP ID: NEED      a line that its tests wrote to GAUDI_SKIP_LOG
 //! = end STATUS 4.2     it ended: exit code, or 128 and the signal; seconds since the start
-//! = done 4.3           the plan is through and the guest powers off
+//! = done 4.3           the plan has ended and the guest powers off
 //! ```
 
 /// One line of the channel.
@@ -26,12 +26,12 @@ pub(crate) enum Message {
         seconds: f64,
     },
     Done(f64),
-    /// Not of this grammar: a defect of the init script, shown and counted.
+    /// Not of this grammar: a defect of the init script, printed and counted.
     Noise(String),
 }
 
 impl Message {
-    /// Reads a line without its end. Never fails: what it does not know is [`Message::Noise`].
+    /// Reads a line without its end. Never fails: an unknown line is [`Message::Noise`].
     pub(crate) fn read(line: &[u8]) -> Message {
         let text = String::from_utf8_lossy(line);
         let text = text.strip_suffix('\r').unwrap_or(&text);

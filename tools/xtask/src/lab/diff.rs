@@ -10,27 +10,27 @@ use super::boot::Boot;
 use super::image::Job;
 use crate::workspace::Workspace;
 
-/// The program that asks both sides.
+/// The program that compares both sides.
 const PROGRAM: &str = "gaudi-diff";
 /// The machine of kernels.toml.
 const MACHINE: &str = "whole-gaudi2";
-/// Loads the driver and asks. The driver's limit on a submission stays as it is: a wait that times
-/// out is reported as a difference before the driver kills the process. A kernel that crashes ends
-/// the guest.
+/// Loads the driver and compares. The driver's limit on a submission stays as it is: a wait that
+/// times out is reported as a difference before the driver kills the process. A kernel that
+/// crashes ends the guest.
 const SCRIPT: &str = "echo 1 >/proc/sys/kernel/panic_on_oops; lab-card >/dev/null && exec gaudi-diff \"$@\"";
 
-/// What `lab diff` asks.
+/// What `lab diff` compares.
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(flatten)]
     which: Which,
-    /// How many sequences
+    /// The number of sequences
     #[arg(long, default_value_t = 100)]
     cases: u64,
     /// Operations in each sequence
     #[arg(long, default_value_t = 200)]
     ops: u64,
-    /// What the sequences are made from
+    /// The seed of the sequences
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The number of the first sequence
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     /// Seconds after which the guest is killed
     #[arg(long, default_value_t = 900)]
     limit: u64,
-    /// Build the programs for speed: for a long run
+    /// Build the programs optimized: for a long run
     #[arg(long)]
     release: bool,
 }

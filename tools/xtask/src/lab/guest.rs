@@ -18,14 +18,14 @@ use super::kernels::Shape;
 use super::memory::Peak;
 use crate::{files, run};
 
-/// A line of the channel is cut here: a program that writes no line ends fills no memory.
+/// A longer line of the channel is cut: a program that ends no line must not fill the memory.
 const LONGEST: u64 = 1 << 20;
 
 /// loglevel 5 shows warnings. The watchdogs would measure the host's load, not the guest's health;
-/// so would the test of the timer, which panics when too few of its interrupts come in a moment.
-/// The log keeps every line of a run: tests look for what comes after a place in it.
+/// so would the test of the timer, which panics if too few of its interrupts come in time.
+/// The log has room for every line of a run: tests search it from a position on.
 ///
-/// vfio wants an IOMMU; devices of the kernel's own drivers pass through it untranslated, as on a
+/// vfio needs an IOMMU; devices of the kernel's own drivers pass through it untranslated, as on a
 /// machine that is set up for peer-to-peer DMA.
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog no_timer_check \
                             log_buf_len=8M rcupdate.rcu_cpu_stall_suppress=1 intel_iommu=on iommu=pt";
@@ -38,7 +38,7 @@ const IOMMU_OF_CARDS: &str = "intel-iommu,caching-mode=on";
 /// Memory of a guest, and of one with cards: the driver takes 350 MiB for each.
 const MEMORY_SIZE: &str = "1G";
 const MEMORY_WITH_CARDS: &str = "2G";
-/// Another size for guests with cards, as QEMU writes it: for the one test that wants more.
+/// Another size for guests with cards, as QEMU writes it: for the one test that needs more.
 const MEMORY_VARIABLE: &str = "GAUDI_LAB_MEMORY";
 /// A port of the root complex.
 const ROOT_PORT: &str = "pcie-root-port,id=root-port,chassis=1";

@@ -109,7 +109,8 @@ pub(super) fn write_root(
     Ok(())
 }
 
-/// Those of our programs and of added ones, and libibverbs. What both bring is taken from there.
+/// Adds the libraries of our programs and of added ones, and libibverbs. A library of both comes
+/// from the bundle of libibverbs.
 fn add_libraries(
     cpio: &mut Cpio<BufWriter<File>>,
     kernel: &GuestKernel,

@@ -23,7 +23,7 @@ pub(crate) struct Kernels {
     #[serde(rename = "kernel")]
     pub(crate) rows: Vec<Kernel>,
     pub(crate) guest: Guest,
-    /// Machines beside the usual one.
+    /// Machines beside the default one.
     #[serde(rename = "machine", default)]
     pub(crate) shapes: Vec<Shape>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Kernel {
     pub(crate) rxe: Rxe,
 }
 
-/// What the lab's own build of `rdma_rxe` is made with and of.
+/// The tools and the sources of the lab's own build of `rdma_rxe`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rxe {
@@ -56,7 +56,7 @@ pub(crate) struct Rxe {
     source: Pin,
 }
 
-/// What every guest holds.
+/// What every guest has.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Guest {
@@ -66,13 +66,13 @@ pub(crate) struct Guest {
     pub(crate) examples: Vec<String>,
     pub(crate) crates: Vec<String>,
     /// Test programs of those crates, or single tests (CRATE/FILE::TEST), that need files of the
-    /// workspace or ask nothing of a kernel.
+    /// workspace or do not depend on the kernel.
     pub(crate) host_only: Vec<String>,
     /// Test programs that run in two guests at once, with a network between them.
     pub(crate) pairs: Vec<String>,
 }
 
-/// A machine beside the usual one, and what runs there.
+/// A machine beside the default one, and the tests that run there.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
@@ -85,7 +85,7 @@ pub(crate) struct Shape {
     /// How many modelled Gaudi2 are plugged in.
     #[serde(default)]
     pub(crate) cards: u8,
-    /// Bytes of HBM of each, as `vgaudi serve --dram` takes them, where it is not the usual.
+    /// Bytes of HBM of each, as `vgaudi serve --dram` takes them, if not the default.
     #[serde(default)]
     pub(crate) dram: Option<String>,
     /// Whether its tests run in two such guests at once, with a network between them.
@@ -94,8 +94,8 @@ pub(crate) struct Shape {
     /// Whether the cards are behind an IOMMU.
     #[serde(default)]
     pub(crate) iommu: bool,
-    /// Bytes of their memory that the BAR of each shows, as `vgaudi serve --bar4` takes them; what
-    /// that takes by itself when none are given.
+    /// Bytes of each card's memory that its BAR maps, as `vgaudi serve --bar4` takes them, if not
+    /// the default.
     #[serde(default)]
     pub(crate) bar: Option<String>,
     /// Parts of warnings of the kernel that its tests provoke and that are not defects of ours.
@@ -228,8 +228,8 @@ impl Kernel {
         }
     }
 
-    /// Headers of this very release, with a compiler and all that a build needs: a root to change
-    /// into.
+    /// The headers of this release, with a compiler and all that a build needs: a tree for
+    /// chroot(1).
     pub(crate) fn tools(&self, release: &str) -> Bundle {
         let named = |pin: &Pin| Pin {
             name: pin.name.replace(RELEASE, release),
@@ -241,7 +241,8 @@ impl Kernel {
             suites: self.rxe.suites.clone(),
             packages: self.rxe.tools.iter().map(named).collect(),
             closure: true,
-            // Bookworm's headers depend on the kernel itself, which wants to write an initramfs.
+            // Bookworm's headers depend on the kernel itself, whose installation writes an
+            // initramfs.
             without: without.map(str::to_owned).to_vec(),
             ..Bundle::default()
         }

@@ -3,7 +3,7 @@
 //!
 //! - Everything comes from Debian's packages and is unpacked in the cache. The machine needs a user
 //!   namespace to change its root in.
-//! - A module is cached under a digest of its inputs, so that a later run needs neither.
+//! - A module is cached under a digest of its inputs, so that a later run needs no build.
 //! - A missing module, or a patch that does not apply, does not fail the run: tests that need it
 //!   are skipped, and the reason names the remedy.
 
@@ -47,8 +47,7 @@ pub(super) struct Recipe {
     folder: &'static str,
     /// The files of that folder that it is built from.
     files: &'static [&'static str],
-    /// One more file of that folder, if the module is built from the kernel's own driver: what
-    /// changes that driver.
+    /// If the module is built from the kernel's own driver, a patch for it in that folder.
     patch: Option<&'static str>,
     /// Variables for make(1).
     variables: &'static [&'static str],
@@ -129,7 +128,7 @@ fn copy(from: impl IntoIterator<Item = PathBuf>, to: &Path) -> anyhow::Result<()
     Ok(())
 }
 
-/// git applies it: patch(1) may be missing.
+/// Applies a patch with git: patch(1) may be missing.
 fn apply(patch: &Path, build: &Path) -> anyhow::Result<()> {
     let mut command = Command::new("git");
     command.arg("apply").arg(patch).current_dir(build);

@@ -1,8 +1,8 @@
 //! One lab at a time on a machine: a lab runs several guests at once where their figures do not
 //! count, and more would only slow each other down.
 //!
-//! - An advisory lock (flock(2)) on a file of the cache: the kernel takes it back when its holder
-//!   dies, so nothing is ever stale.
+//! - An advisory lock (flock(2)) on a file of the cache: the kernel releases it when its holder
+//!   dies, so it is never stale.
 //! - The file names its holder, for the message of a process that waits; it has no other use.
 
 use std::fs::{File, OpenOptions};

@@ -1,11 +1,11 @@
 //! The peak of the host's memory that a guest and its cards use.
 //!
-//! - *The kernel's own peak, where a control group was given to us*: [`GROUP`] names its folder.
-//!   Each guest gets a group below it, in which QEMU and the servers of cards start. We make none
+//! - *The kernel's own peak, if [`GROUP`] names the folder of a control group*. Each guest gets a
+//!   group below it, in which QEMU and the servers of cards start. The lab makes no groups
 //!   elsewhere: groups belong to the administrator of the machine.
 //! - *Samples otherwise*: the pages of each process that are its own, and each shared memory file
-//!   once, since the guest's memory and the card's are mapped by both sides. What came and went
-//!   between two samples is not seen.
+//!   once, since the guest's memory and the card's are mapped by both sides. Memory that
+//!   is released before the next sample is not counted.
 //! - *The figure names its source.*
 
 use std::collections::BTreeMap;

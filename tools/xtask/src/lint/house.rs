@@ -2,7 +2,7 @@
 
 use super::{Finding, Text};
 
-/// Past this a file is asked what its second subject is.
+/// The most lines of a file before it is asked for its second subject.
 const LONGEST: usize = 700;
 /// Folders whose files are rows, not prose.
 const ROWS: [&str; 3] = ["tables", "fixtures", "generated"];

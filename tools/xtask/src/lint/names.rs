@@ -1,4 +1,4 @@
-//! A chip's name and the eras of the kernel's interface stay where they belong, and elsewhere are
+//! A chip's name and the eras of the kernel's interface stay in their modules; the exceptions are
 //! counted.
 
 use proc_macro2::TokenTree;

@@ -94,7 +94,7 @@ struct Reader<'a> {
     modules: Modules,
 }
 
-/// Where the reader stands.
+/// The place that is read.
 #[derive(Clone, Copy)]
 struct Scope<'a> {
     file: &'a str,

@@ -68,7 +68,7 @@ impl Apt {
             ("Dir::Cache::pkgcache", ""),
             ("Dir::Cache::srcpkgcache", ""),
             ("APT::Install-Recommends", "false"),
-            // else a mirror out of reach is a warning and exit code 0
+            // otherwise an unreachable mirror is a warning and exit code 0
             ("APT::Update::Error-Mode", "any"),
             // as root, `_apt` could not read a cache below a home folder
             ("APT::Sandbox::User", "root"),
@@ -185,7 +185,7 @@ fn versions(listed: &str, name: &str) -> Vec<String> {
     versions
 }
 
-/// The wanted version, else the nearest newer one, by an order on versions.
+/// The wanted version, otherwise the nearest newer one, by an order on versions.
 pub(crate) fn choose(
     wanted: &str,
     versions: &[String],

@@ -70,8 +70,7 @@ pub(crate) struct Bundle {
     pub(crate) slice: Option<Slice>,
 }
 
-/// One folder of an archive that a package carries: of a kernel's sources a driver is wanted, not
-/// all of them.
+/// One folder of an archive in a package, such as one driver of a kernel's sources.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Slice {
     /// A `.tar.xz`, its place below the package's root. It is removed afterwards.

@@ -23,7 +23,7 @@ pub(crate) struct Cache {
 /// A bundle's files, and what a finished fetch records for later runs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Unpacked {
-    /// Digest of the row that was asked for: a changed row is fetched anew.
+    /// Digest of the requested row: a changed row is fetched again.
     wanted: String,
     /// Its name alone in a record.
     pub(crate) tree: PathBuf,
@@ -45,7 +45,7 @@ impl Cache {
         Ok(Cache { folder })
     }
 
-    /// Where it is.
+    /// The folder that holds it.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -58,14 +58,14 @@ impl Cache {
             .or_else(|| absolute("HOME").map(|path| path.join(".cache/gaudi-hal")))
     }
 
-    /// The bundle's tree: from the cache, else from Debian.
+    /// The bundle's tree: from the cache, otherwise from Debian.
     pub(crate) fn bundle(&self, bundle: &Bundle) -> anyhow::Result<Unpacked> {
         if let Some(record) = self.record(bundle) {
             return Ok(self.unpacked(record, ", cached"));
         }
         let folder = self.folder.display();
         eprintln!("fetching {} from Debian into {folder}, once", bundle.id);
-        // apt's folder holds the archives until its drop.
+        // apt's folder holds the archives until `apt` is dropped.
         let apt = Apt::prepare(&self.folder, &bundle.id, &bundle.suites)?;
         apt.update()?;
         let chosen = bundle.choose(&apt)?;

@@ -16,12 +16,11 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 const STAGES: [&str; 5] = ["host-a", "dma-a", "nic", "dma-b", "host-b"];
 /// Bytes of the files that must arrive whole.
 const SIZES: [u64; 5] = [0, 1, 4097, 64 << 20, 1 << 30];
-/// What a node may take at its peak, whatever the file: two slots of 8 MiB in device memory, in
-/// pinned memory and in the processor's hands, and the program itself. A file of 1 GiB must fit as
-/// one of 64 MiB does.
+/// The most memory that a node may use at its peak, for a file of any size: two slots of 8 MiB in
+/// device memory, in pinned memory and in the processor's memory, and the program itself.
 const PEAK_BYTES: u64 = 128 << 20;
 
-/// Builds the program for speed.
+/// Builds the program optimized.
 pub(super) fn build(workspace: &Workspace, show: Show) -> anyhow::Result<Outcome> {
     let mut build = workspace.cargo();
     build.args(["build", "--release", "--locked"]);

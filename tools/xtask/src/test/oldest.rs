@@ -122,7 +122,7 @@ fn loaded(tree: &Path, program: &str) -> Command {
     command
 }
 
-/// rustc as one program, which is what cargo runs.
+/// rustc as one program, as cargo expects it.
 fn wrapper(tree: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
     let libraries = tree.join(LIBRARIES);

@@ -80,7 +80,7 @@ impl Report {
         report
     }
 
-    /// Adds the skips that tests wrote themselves, and takes back the "ok" that their harness
+    /// Adds the skips that tests wrote themselves, and uncounts the "ok" that their harness
     /// printed.
     pub(crate) fn take_back(&mut self, skips: Vec<Skip>) {
         for skip in skips {
