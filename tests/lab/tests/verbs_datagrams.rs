@@ -200,7 +200,7 @@ fn a_shared_receive_queue_that_runs_low_says_so_once() {
 
 /// Windows may stand on it.
 fn bindable() -> Access {
-    ALL | Access::from_bits_retain(gaudi_verbs_sys::consts::IBV_ACCESS_MW_BIND)
+    ALL | Access::MW_BIND
 }
 
 #[test]

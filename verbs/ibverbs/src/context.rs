@@ -2,7 +2,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "opening, asking and closing a device are calls into libibverbs"
+    reason = "opening, querying and closing a device are calls into libibverbs"
 )]
 
 use std::fmt;
@@ -13,8 +13,8 @@ use gaudi_seam::{Errno, Error, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_verbs::PortState;
 use gaudi_verbs_sys::Library;
-use gaudi_verbs_sys::inline::{ibv_query_device_ex, ibv_query_port};
-use gaudi_verbs_sys::types::{ibv_context, ibv_device, ibv_device_attr_ex, ibv_port_attr};
+use gaudi_verbs_sys::inline::ibv_query_port;
+use gaudi_verbs_sys::types::{ibv_context, ibv_device, ibv_device_attr, ibv_port_attr};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::errors::{check, last};
@@ -99,26 +99,23 @@ impl Opened {
         (cmd, unsafe { BorrowedFd::borrow_raw(events) })
     }
 
-    pub(crate) fn attr(&self) -> Result<ibv_device_attr_ex> {
-        let mut attr = ibv_device_attr_ex::zeroed();
+    pub(crate) fn attr(&self) -> Result<ibv_device_attr> {
+        let mut attr = ibv_device_attr::zeroed();
         // SAFETY: the context is live and the struct is ours.
-        let answer = unsafe { ibv_query_device_ex(self.library.symbols(), self.context(), &mut attr) };
-        check("ibv_query_device_ex", answer)?;
-        Ok(attr)
+        let answer = unsafe { (self.library.symbols().ibv_query_device)(self.context(), &raw mut attr) };
+        check("ibv_query_device", answer).map(|()| attr)
     }
 
     pub(crate) fn port_attr(&self, port: u8) -> Result<ibv_port_attr> {
         let mut attr = ibv_port_attr::zeroed();
         // SAFETY: the context is live and the struct is ours.
         let answer = unsafe { ibv_query_port(self.library.symbols(), self.context(), port, &mut attr) };
-        check("ibv_query_port", answer)?;
-        Ok(attr)
+        check("ibv_query_port", answer).map(|()| attr)
     }
 
     fn choose_port(&self, asked: Option<u8>) -> Result<u8> {
         const OPERATION: &str = "ibv_open_device";
-        let attr = self.attr()?;
-        let ports = attr.orig_attr.phys_port_cnt.max(1);
+        let ports = self.attr()?.phys_port_cnt.max(1);
         match asked {
             Some(port) if (1..=ports).contains(&port) => Ok(port),
             Some(port) => Err(Error::from_errno(OPERATION, Errno::EINVAL)
@@ -141,7 +138,7 @@ impl Drop for Opened {
             // The parent of this fork child uses it. The kernel closes the child's descriptors.
             return;
         }
-        // SAFETY: every object holds an `Arc` of this, so none is left.
+        // SAFETY: every object holds an `Arc` of this, so no object exists.
         let answer = unsafe { (self.library.symbols().ibv_close_device)(self.context()) };
         if let Err(error) = check("ibv_close_device", answer) {
             tracing::error!(%error, nic = self.nic.name, "a NIC did not close");

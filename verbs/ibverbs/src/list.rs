@@ -86,6 +86,7 @@ impl NicInfo {
 }
 
 /// Returns the NICs that libibverbs finds, in its order.
+///
 /// # Errors
 /// `NotFound` if there is no libibverbs.
 pub fn list() -> Result<Vec<NicInfo>> {
@@ -129,7 +130,7 @@ impl Devices {
 
     /// Iterates over the devices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ibv_device> {
-        // SAFETY: the library filled so many places with devices that live as long as the array.
+        // SAFETY: the library wrote `len` devices, which live as long as the array.
         let all = unsafe { std::slice::from_raw_parts(self.list.as_ptr().cast::<&ibv_device>(), self.len) };
         all.iter().copied()
     }

@@ -45,7 +45,7 @@ impl Context {
     /// Wraps an open provider and queries its attributes once.
     ///
     /// # Errors
-    /// The errno of `ibv_query_device_ex`.
+    /// The errno of `ibv_query_device`.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
         let attr = device.query_device()?;
         let inner = ContextInner {
