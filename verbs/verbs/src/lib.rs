@@ -48,6 +48,7 @@ mod holders;
 mod mr;
 mod mw;
 pub mod nldev;
+mod object;
 mod open_enum;
 mod post;
 pub mod provider;

@@ -12,7 +12,8 @@ use crate::handle::MwHandle;
 use crate::holders::{Hold, Holders};
 use crate::invalid;
 use crate::mr::Mr;
-use crate::provider::{MwType, NewMw};
+use crate::object::Object;
+use crate::provider::MwType;
 use crate::qp_core::QpCore;
 use crate::wr::{MrAddr, RemoteRegion, Rkey};
 
@@ -23,14 +24,11 @@ use crate::wr::{MrAddr, RemoteRegion, Rkey};
 /// `send_inv`, or by closing it. The region needs [`Access::MW_BIND`] and must outlive the binding:
 /// [`Mr::close`] names its windows.
 pub struct Mw {
-    new: NewMw,
+    object: Object<MwHandle, Pd>,
     mw_type: MwType,
     rkey: Rkey,
-    live: bool,
     /// Boxed, so that a window stays small enough to hand back in an error.
     binds: Box<Binds>,
-    _hold: Hold,
-    pd: Pd,
 }
 
 /// Posted binds, oldest first. Only completions report which of them succeeded, so earlier ones are
@@ -77,13 +75,10 @@ impl Pd {
         }
         let new = context.device(OPERATION)?.alloc_mw(self.handle(), mw_type)?;
         Ok(Mw {
-            new,
+            object: Object::new(new.handle, self.clone(), format!("Mw({})", new.rkey), ()),
             mw_type,
             rkey: new.rkey,
-            live: true,
             binds: Box::default(),
-            _hold: self.hold(format!("Mw({})", new.rkey)),
-            pd: self.clone(),
         })
     }
 }
@@ -91,7 +86,7 @@ impl Pd {
 impl Mw {
     /// Returns the provider's handle.
     pub fn handle(&self) -> MwHandle {
-        self.new.handle
+        self.object.handle
     }
 
     /// Returns its type.
@@ -101,7 +96,7 @@ impl Mw {
 
     /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
-        &self.pd
+        &self.object.parent
     }
 
     /// Returns the key of the last bind that was posted and not [taken back](Self::take_back).
@@ -169,32 +164,14 @@ impl Mw {
     /// # Errors
     /// The errno of `ibv_dealloc_mw`; `Forked` in a fork child.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
-        match self.dealloc() {
-            Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
-        }
-    }
-
-    fn dealloc(&mut self) -> Result<()> {
-        let device = self.pd.context().device("ibv_dealloc_mw")?;
-        device.dealloc_mw(self.new.handle)?;
-        self.live = false;
-        Ok(())
+        let destroyed = self.object.destroy();
+        destroyed.map_err(|error| (self, error))
     }
 }
 
 /// Returns the key `by` binds later. 255 is one bind earlier.
 fn step(rkey: Rkey, by: u8) -> Rkey {
     Rkey(rkey.0 & !0xff | u32::from((rkey.0 as u8).wrapping_add(by)))
-}
-
-impl Drop for Mw {
-    fn drop(&mut self) {
-        if self.live {
-            let freed = self.dealloc();
-            self.pd.context().report(freed);
-        }
-    }
 }
 
 impl fmt::Debug for Mw {

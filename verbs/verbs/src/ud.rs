@@ -63,7 +63,7 @@ impl UdQp {
         self.modify(&QpTransition::UdInit { qkey })?;
         self.modify(&QpTransition::UdReadyToReceive)?;
         self.modify(&QpTransition::UdReadyToSend {
-            sq_psn: self.core.psn(),
+            sq_psn: self.core.psn,
         })
     }
 
