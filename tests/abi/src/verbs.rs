@@ -42,6 +42,8 @@ pub struct Layout {
     pub header: &'static str,
     /// Bytes, and in headers older than that of [`since`](Self::since) perhaps another number.
     pub size: usize,
+    /// Whether C has more fields after these: the size says nothing then.
+    pub is_prefix: bool,
     /// Sizes in older headers, as (header, bytes).
     pub older: &'static [(u32, usize)],
     /// The oldest header that has it.
@@ -203,7 +205,7 @@ macro_rules! struct_rows {
         $header:literal;
         $(
             $(#[$doc:meta])*
-            struct $name:ident $(since $since:literal)? $(older $older:expr;)? {
+            struct $name:ident $(prefix $prefix:literal)? $(since $since:literal)? $(older $older:expr;)? {
                 $($(#[$field_doc:meta])* $field:ident: $type:ty $(= $path:literal)? $(| since $field_since:literal)?,)*
             }
         )*
@@ -212,6 +214,7 @@ macro_rules! struct_rows {
             c_type: concat!("struct ", stringify!($name)),
             header: $header,
             size: size_of::<$name>(),
+            is_prefix: or!(false; $($prefix)?),
             older: or!(&[]; $($older)?),
             since: since!($($since)?),
             fields: vec![$(Field {
@@ -230,7 +233,7 @@ macro_rules! struct_types {
         $header:literal;
         $(
             $(#[$doc:meta])*
-            struct $name:ident $(since $since:literal)? $(older $older:expr;)? { $($fields:tt)* }
+            struct $name:ident $(prefix $prefix:literal)? $(since $since:literal)? $(older $older:expr;)? { $($fields:tt)* }
         )*
     ) => {
         c_structs! { $($name)* }
@@ -277,6 +280,9 @@ pub fn layouts() -> Vec<Layout> {
     let mut rows = Vec::from(for_each_struct!(struct_rows));
     rows.extend(for_each_uverbs_struct!(struct_rows));
     rows.extend(more_layouts());
+    // A run of fields without a name of its own in C.
+    let is_named = |field: &Field| !field.c_path.is_empty();
+    rows.iter_mut().for_each(|row| row.fields.retain(is_named));
     rows
 }
 
@@ -390,6 +396,7 @@ fn more_layouts() -> Vec<Layout> {
         c_type,
         header: "verbs.h",
         size,
+        is_prefix: false,
         older: &[],
         since: Since(44),
         fields,

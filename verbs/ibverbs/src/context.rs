@@ -7,7 +7,6 @@
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, RawFd};
-use std::ptr::NonNull;
 
 use gaudi_seam::{Errno, Error, Result};
 use gaudi_sys::fork::OwnerProcess;
@@ -17,8 +16,9 @@ use gaudi_verbs_sys::inline::ibv_query_port;
 use gaudi_verbs_sys::types::{ibv_context, ibv_device, ibv_device_attr, ibv_port_attr};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use crate::errors::{check, last};
+use crate::errors::check;
 use crate::list::NicInfo;
+use crate::objects::Object;
 
 /// Makes reads of a descriptor of the library fail with `EAGAIN` instead of waiting.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -29,17 +29,12 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 /// An open device. It closes when its last object is dropped.
 pub(crate) struct Opened {
     pub(crate) library: &'static Library,
-    context: NonNull<ibv_context>,
+    context: Object<ibv_context>,
     pub(crate) nic: NicInfo,
     pub(crate) port: u8,
     pub(crate) gid_index: Option<u32>,
     owner: OwnerProcess,
 }
-
-// SAFETY: libibverbs takes calls on a context from any thread (man 7 rdma-core, "thread safe").
-unsafe impl Send for Opened {}
-// SAFETY: as above, also at the same time.
-unsafe impl Sync for Opened {}
 
 impl Opened {
     /// Opens a device. Uses `port`, or the first active one; see
@@ -54,15 +49,12 @@ impl Opened {
         const OPERATION: &str = "ibv_open_device";
         // SAFETY: the device is one of the library's array, which lives.
         let context = unsafe { (library.symbols().ibv_open_device)(std::ptr::from_ref(device).cast_mut()) };
-        let Some(context) = NonNull::new(context) else {
-            let error = last(OPERATION);
-            return Err(match error.errno() {
-                Some(Errno::EACCES | Errno::EPERM) => {
-                    error.helped_by(format!("a user who may open /dev/infiniband/{} can", nic.uverbs))
-                }
-                _ => error,
-            });
-        };
+        let context = Object::new(OPERATION, context).map_err(|error| match error.errno() {
+            Some(Errno::EACCES | Errno::EPERM) => {
+                error.helped_by(format!("a user who may open /dev/infiniband/{} can", nic.uverbs))
+            }
+            _ => error,
+        })?;
         let mut opened = Self {
             library,
             context,
@@ -90,7 +82,7 @@ impl Opened {
     pub(crate) fn fds(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
         // SAFETY: the context is live and its descriptors do not change.
         let (cmd, events): (RawFd, RawFd) = unsafe {
-            let context = self.context.as_ref();
+            let context = self.context.0.as_ref();
             (context.cmd_fd, context.async_fd)
         };
         // SAFETY: the context owns it and outlives the borrow.

@@ -24,6 +24,8 @@ use crate::objects::{Object, Origin, Pd};
 
 const OPERATION: &str = "ibv_reg_dmabuf_mr";
 const PAGE: u64 = gaudi_sys::PAGE;
+/// Stands for a function that this library does not have. No call answers it.
+const NO_FUNCTION: Errno = Errno::UnknownErrno;
 /// Driver numbers (`enum rdma_driver_id`) to try. The newest is 21.
 const DRIVERS: u32 = 64;
 
@@ -31,10 +33,10 @@ const DRIVERS: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct Ways {
     data_direct: Option<Mlx5>,
-    /// `ibv_reg_mr_ex`; `None` if this libibverbs has no such function.
-    ex: Option<Result<(), Errno>>,
-    /// `ibv_reg_dmabuf_mr`; `None` if this libibverbs has no such function.
-    library: Option<Result<(), Errno>>,
+    /// `ibv_reg_mr_ex`; [`NO_FUNCTION`] if this libibverbs has no such function.
+    ex: Result<(), Errno>,
+    /// `ibv_reg_dmabuf_mr`; [`NO_FUNCTION`] if this libibverbs has no such function.
+    library: Result<(), Errno>,
     /// The kernel's ioctl, with the driver's number.
     kernel: Result<u32, Errno>,
 }
@@ -71,12 +73,8 @@ impl Ways {
         };
         let ways = Self {
             data_direct: data_direct(opened),
-            ex: symbols
-                .ibv_reg_mr_ex
-                .map(|_| refused(reg_ex(opened, pd.as_ptr(), &request))),
-            library: symbols
-                .ibv_reg_dmabuf_mr
-                .map(|_| refused(reg_library(opened, pd.as_ptr(), &request))),
+            ex: refused(reg_ex(opened, pd.as_ptr(), &request)),
+            library: refused(reg_library(opened, pd.as_ptr(), &request)),
             kernel: probe_kernel(opened, &request),
         };
         // SAFETY: the domain was just made and nothing is in it.
@@ -87,15 +85,13 @@ impl Ways {
 
     /// Returns the NIC's attribute: yes, or the errors of the paths.
     pub(crate) fn support(&self) -> DmaBufSupport {
-        let yes = self.data_direct.is_some()
-            || matches!(self.ex, Some(Ok(())))
-            || matches!(self.library, Some(Ok(())))
-            || self.kernel.is_ok();
+        let of_library = self.data_direct.is_some() || self.ex.is_ok() || self.library.is_ok();
+        let yes = of_library || self.kernel.is_ok();
         if yes {
             return DmaBufSupport::Yes;
         }
         let library = match self.library {
-            Some(Err(errno)) => {
+            Err(errno) if errno != NO_FUNCTION => {
                 format!("ibv_reg_dmabuf_mr answers {errno:?}: the NIC's library has no such operation")
             }
             _ => "this libibverbs has no ibv_reg_dmabuf_mr".to_owned(),
@@ -140,10 +136,8 @@ impl Ways {
                     is_absent = is_other_function;
                     reg_data_direct(mlx5, pd, &request)
                 }
-                (RegPath::DmaBufEx, ..) if matches!(self.ex, Some(Ok(()))) => reg_ex(opened, pd, &request),
-                (RegPath::DmaBuf, ..) if matches!(self.library, Some(Ok(()))) => {
-                    reg_library(opened, pd, &request)
-                }
+                (RegPath::DmaBufEx, ..) if self.ex.is_ok() => reg_ex(opened, pd, &request),
+                (RegPath::DmaBuf, ..) if self.library.is_ok() => reg_library(opened, pd, &request),
                 (RegPath::RawUverbs, _, Ok(driver_id)) => {
                     origin = Origin::Kernel { driver_id };
                     reg_kernel(opened, driver_id, pd, &request)
@@ -258,14 +252,14 @@ fn handle_of(pd: *mut ibv_pd) -> u32 {
 
 fn reg_library(opened: &Opened, pd: *mut ibv_pd, request: &RegDmabufMr) -> Result<NonNull<ibv_mr>, Errno> {
     let register = opened.library.symbols().ibv_reg_dmabuf_mr;
-    let register = register.ok_or(Errno::EOPNOTSUPP)?;
+    let register = register.ok_or(NO_FUNCTION)?;
     let (length, access) = (length_of(request)?, request.access as i32);
     // SAFETY: the domain is live; the rest are numbers that the kernel checks.
     null_or(unsafe { register(pd, request.offset, length, request.iova, request.fd, access) })
 }
 
 fn reg_ex(opened: &Opened, pd: *mut ibv_pd, request: &RegDmabufMr) -> Result<NonNull<ibv_mr>, Errno> {
-    let register = opened.library.symbols().ibv_reg_mr_ex.ok_or(Errno::EOPNOTSUPP)?;
+    let register = opened.library.symbols().ibv_reg_mr_ex.ok_or(NO_FUNCTION)?;
     let mut init = ibv_mr_init_attr {
         length: length_of(request)?,
         access: request.access as i32,

@@ -26,7 +26,7 @@ impl Core {
         claim: &mut Claim,
     ) -> Option<Wanted> {
         let (qpn, msn) = (header.dst_qpn, header.msn);
-        let requester = self.qps.get_mut(&qpn).filter(|qp| {
+        let requester = self.qps.rows.get_mut(&qpn).filter(|qp| {
             qp.qp_type == QpType::Rc
                 && qp.state == State::ReadyToSend
                 && (qp.remote, qp.link) == (header.src_qpn, link)
@@ -69,7 +69,13 @@ impl Core {
         // Refusals that ask for a retry have limits of their own. Any other answer without progress
         // must not extend the timeout.
         let again = [Some(NakCode::ReceiverNotReady), Some(NakCode::NotConnected)].contains(&header.nak);
-        if again || self.qps.get(&qpn).is_some_and(|qp| qp.requester.base != base) {
+        if again
+            || self
+                .qps
+                .rows
+                .get(&qpn)
+                .is_some_and(|qp| qp.requester.base != base)
+        {
             self.restart_timeout(qpn);
         }
         match outcome {
@@ -93,9 +99,7 @@ impl Core {
     /// Completes every request before `msn`. Returns false if a read among them has no data yet,
     /// which is requested again.
     fn complete_before(&mut self, qpn: u32, msn: u64) -> Result<bool, WcStatus> {
-        let Some(qp) = self.qps.known(qpn) else {
-            return Ok(true);
-        };
+        let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         qp.requester.proven = true;
         while qp.requester.base < msn && qp.requester.base < qp.requester.sent_until {
             let Some(entry) = qp.requester.queue.front() else {
@@ -161,9 +165,7 @@ impl Core {
 
     /// Schedules a retry: the peer's queue pair is not connected yet.
     fn retry_connecting(&mut self, qpn: u32) -> Result<bool, WcStatus> {
-        let Some(qp) = self.qps.known(qpn) else {
-            return Ok(true);
-        };
+        let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         let (requester, now) = (&mut qp.requester, Instant::now());
         let since = *requester.unconnected_since.get_or_insert(now);
         let attempts = u32::from(requester.retry.count) + 1;
@@ -178,9 +180,7 @@ impl Core {
 
     /// Schedules a retry: the peer has no receive posted and asks for a wait of `micros`.
     fn retry_receiving(&mut self, qpn: u32, micros: u32) -> Result<bool, WcStatus> {
-        let Some(qp) = self.qps.known(qpn) else {
-            return Ok(true);
-        };
+        let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         let requester = &mut qp.requester;
         if let Some(limit) = requester.retry.rnr_count {
             if requester.refused >= limit {

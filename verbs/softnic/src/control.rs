@@ -244,7 +244,7 @@ impl Device for SoftNic {
     fn destroy_srq(&self, srq: SrqHandle) -> Result<()> {
         const OPERATION: &str = "ibv_destroy_srq";
         let mut core = self.shared.lock();
-        if core.qps.values().any(|qp| qp.srq == Some(srq.0)) {
+        if core.qps.rows.values().any(|qp| qp.srq == Some(srq.0)) {
             let busy = Error::from_errno(OPERATION, Errno::EBUSY);
             return Err(busy.because("queue pairs take receives from it"));
         }
@@ -316,7 +316,7 @@ impl Device for SoftNic {
         };
         let qpn = core.qps.insert(OPERATION, |qpn| Ok(create(qpn)))?;
         // Each queue pair is listed at most once, so posting never makes a list grow.
-        let count = core.qps.len();
+        let count = core.qps.rows.len();
         for link in &mut core.links {
             let room = count.saturating_sub(link.ready.len());
             link.ready.reserve(room);
@@ -337,7 +337,7 @@ impl Device for SoftNic {
             _ => None,
         };
         let mut core = self.shared.lock();
-        let down = core.qps.get(&qpn).and_then(|qp| {
+        let down = core.qps.rows.get(&qpn).and_then(|qp| {
             let link = core.links.get(link.unwrap_or(qp.link))?;
             link.down.clone()
         });

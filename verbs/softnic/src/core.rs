@@ -60,7 +60,7 @@ impl Objects<Qp> {
     /// that it still holds, or a thread that destroys it waits for the caller.
     #[track_caller]
     pub(crate) fn known(&mut self, qpn: u32) -> Option<&mut Qp> {
-        let qp = self.get_mut(&qpn);
+        let qp = self.rows.get_mut(&qpn);
         if qp.is_none() {
             defect("a queue pair in use was destroyed");
         }
@@ -152,7 +152,7 @@ impl Shared {
         let half = |from: usize| u64::from_be_bytes(std::array::from_fn(|at| self.gid.0[from + at]));
         let mut hello = Header::new(Kind::Hello, 0, 0, half(0));
         hello.raddr = half(8);
-        let qps = core.qps.len();
+        let qps = core.qps.rows.len();
         core.links.push(Link::new(cable, peer, hello, qps));
         let link = core.links.len() - 1;
         if link > 0 {
@@ -215,7 +215,7 @@ impl Shared {
             }
         }
         let selected = |core: &Core, which: &dyn Fn(&Qp) -> bool| -> Vec<u32> {
-            let qps = core.qps.values().filter(|qp| which(qp));
+            let qps = core.qps.rows.values().filter(|qp| which(qp));
             qps.map(|qp| qp.qpn).collect()
         };
         let connected = selected(core, &|qp| {
@@ -226,7 +226,7 @@ impl Shared {
             core.enter_error(self, qpn, WcStatus::RETRY_EXC_ERR);
         }
         for qpn in std::mem::take(&mut core.links[link].ready) {
-            if let Some(qp) = core.qps.get_mut(&qpn) {
+            if let Some(qp) = core.qps.rows.get_mut(&qpn) {
                 qp.listed = false;
             }
         }
@@ -258,7 +258,7 @@ impl Core {
     /// dead cable are dropped and complete, as in any network.
     pub(crate) fn list(&mut self, qpn: u32) {
         self.drop_unreachable(qpn);
-        if let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| !qp.listed) {
+        if let Some(qp) = self.qps.rows.get_mut(&qpn).filter(|qp| !qp.listed) {
             // No thread reads the list of a dead cable.
             let link = self.links.get_mut(qp.next_link());
             if let Some(link) = link.filter(|link| link.down.is_none()) {
@@ -271,7 +271,7 @@ impl Core {
     fn drop_unreachable(&mut self, qpn: u32) {
         let sending = self.links.iter().any(|link| link.tx_qpn == Some(qpn));
         let sends = |qp: &&mut Qp| qp.qp_type == QpType::Ud && qp.state == State::ReadyToSend;
-        let Some(qp) = self.qps.get_mut(&qpn).filter(sends).filter(|_| !sending) else {
+        let Some(qp) = self.qps.rows.get_mut(&qpn).filter(sends).filter(|_| !sending) else {
             // The sending thread completes the datagram that it sends.
             return;
         };
@@ -302,7 +302,7 @@ impl Core {
         let Some(handle) = qp.srq else {
             return qp.responder.queue.pop_front();
         };
-        let Some(srq) = self.srqs.get_mut(&handle) else {
+        let Some(srq) = self.srqs.rows.get_mut(&handle) else {
             defect("a shared receive queue was destroyed while a queue pair takes from it");
             return None;
         };
@@ -356,7 +356,7 @@ impl Core {
 
     /// Whether a thread processes a frame whose buffers a flush would complete.
     pub(crate) fn moves_memory_of(&self, qpn: u32) -> bool {
-        match self.qps.get(&qpn).map(|qp| qp.qp_type) {
+        match self.qps.rows.get(&qpn).map(|qp| qp.qp_type) {
             Some(QpType::Rc) => self.is_moving(qpn),
             // The cable owns the receive of an incoming datagram.
             _ => self.is_sending(qpn),
@@ -367,7 +367,7 @@ impl Core {
     /// thread does. Returns true if the queue pair is in error or destroyed.
     pub(crate) fn flush_if_due(&mut self, qpn: u32) -> bool {
         let moving = self.moves_memory_of(qpn);
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.rows.get_mut(&qpn) else {
             // The frame was an answer of a queue pair that is destroyed.
             return true;
         };
@@ -485,7 +485,7 @@ impl Core {
     /// Makes a queue pair that is being destroyed or reset start nothing new. The answers that it
     /// still owes no longer need it.
     fn silence(&mut self, qpn: u32) {
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.rows.get_mut(&qpn) else {
             // The handle is invalid, which the caller reports.
             return;
         };

@@ -1,7 +1,6 @@
 //! [`Objects`]: the objects of one kind by handle.
 
 use std::collections::HashMap;
-use std::ops::{Deref, DerefMut};
 
 use gaudi_seam::Result;
 
@@ -10,7 +9,7 @@ use crate::error::{full, missing};
 /// At most `limit` objects of one kind.
 #[derive(Debug)]
 pub(crate) struct Objects<T> {
-    rows: HashMap<u32, T>,
+    pub(crate) rows: HashMap<u32, T>,
     /// What the objects are called in errors, in the singular.
     name: &'static str,
     limit: u32,
@@ -60,19 +59,5 @@ impl<T> Objects<T> {
         self.rows
             .remove(&handle)
             .ok_or_else(|| missing(operation, self.name))
-    }
-}
-
-impl<T> Deref for Objects<T> {
-    type Target = HashMap<u32, T>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.rows
-    }
-}
-
-impl<T> DerefMut for Objects<T> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.rows
     }
 }

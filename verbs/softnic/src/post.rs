@@ -26,7 +26,7 @@ impl QueuePair for SoftQp {
         const OPERATION: &str = "ibv_post_send";
         let mut core = self.shared.lock();
         let route = match request.ud {
-            Some(to) => core.ahs.get(&to.ah.0).copied().map(|route| (route, to)),
+            Some(to) => core.ahs.rows.get(&to.ah.0).copied().map(|route| (route, to)),
             None => None,
         };
         let qp = core.qps.find(OPERATION, self.qpn)?;

@@ -258,7 +258,7 @@ impl Core {
         claim: &mut Claim,
     ) -> Option<Wanted> {
         let qpn = header.dst_qpn;
-        let receiver = self.qps.get(&qpn).filter(|qp| {
+        let receiver = self.qps.rows.get(&qpn).filter(|qp| {
             qp.qp_type == QpType::Ud
                 && qp.qkey == header.rkey
                 && matches!(qp.state, State::ReadyToReceive | State::ReadyToSend)
@@ -301,7 +301,7 @@ impl Core {
     /// shared one.
     fn next_receive<'a>(&'a self, qp: &'a Qp) -> Option<&'a RecvEntry> {
         match qp.srq {
-            Some(handle) => self.srqs.get(&handle)?.queue.front(),
+            Some(handle) => self.srqs.rows.get(&handle)?.queue.front(),
             None => qp.responder.queue.front(),
         }
     }
@@ -331,7 +331,7 @@ impl Core {
         claim: &mut Claim,
     ) -> Result<Option<Wanted>, &'static str> {
         let (qpn, msn) = (header.dst_qpn, header.msn);
-        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.qp_type == QpType::Rc) else {
+        let Some(qp) = self.qps.rows.get_mut(&qpn).filter(|qp| qp.qp_type == QpType::Rc) else {
             return self.refuse_stray(link, header, NakCode::NoPeer);
         };
         let responder = &mut qp.responder;
@@ -410,10 +410,7 @@ impl Core {
             return Ok(None);
         }
         match header.kind {
-            Kind::ReadRequest => {
-                self.accept_read(shared, header);
-                return Ok(None);
-            }
+            Kind::ReadRequest => return Ok(self.accept_read(shared, header)),
             Kind::FetchAdd | Kind::CompareSwap => return Ok(self.accept_atomic(shared, header, claim)),
             Kind::Nop => {
                 responder.advance();
@@ -423,7 +420,7 @@ impl Core {
             _ => {}
         }
         let needs_receive = header.kind.takes_receive() && responder.taken.is_none();
-        let is_empty = |srq| self.srqs.get(&srq).is_none_or(|srq| srq.queue.is_empty());
+        let is_empty = |srq| self.srqs.rows.get(&srq).is_none_or(|srq| srq.queue.is_empty());
         if needs_receive && qp.srq.map_or(responder.queue.is_empty(), is_empty) {
             responder.nak = Some((msn, NakCode::ReceiverNotReady));
             responder.resync = true;
@@ -486,24 +483,24 @@ impl Core {
         None
     }
 
-    fn accept_read(&mut self, shared: &Shared, header: &Header) {
+    fn accept_read(&mut self, shared: &Shared, header: &Header) -> Option<Wanted> {
         let (qpn, msn) = (header.dst_qpn, header.msn);
         self.flush_pending(Some(qpn));
-        let Some(qp) = self.qps.known(qpn) else {
-            return;
-        };
+        let qp = self.qps.known(qpn)?;
         let reach = qp.reach(header.rkey, header.raddr, header.total, Access::REMOTE_READ);
         let allowed = self.regions.allows_peer(reach);
         let responder = &mut qp.responder;
         if responder.is_full() {
-            return self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
+            self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
+            return None;
         }
         if !allowed {
-            return self.refuse_access(shared, qpn, header);
+            self.refuse_access(shared, qpn, header);
+            return None;
         }
         responder.reads.push_back(read_job(header, None, false));
         responder.advance();
-        self.list(qpn);
+        self.list_only(qpn)
     }
 
     fn accept_atomic(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Option<Wanted> {

@@ -276,7 +276,7 @@ impl Core {
             return None;
         }
         let is_ready = |qp: &&mut Qp| qp.state == State::ReadyToSend;
-        let qp = self.qps.get_mut(&qpn).filter(is_ready)?;
+        let qp = self.qps.rows.get_mut(&qpn).filter(is_ready)?;
         let requester = &mut qp.requester;
         if requester.not_before.is_some_and(|time| now < time) || (!requester.proven && requester.cursor > 0)
         {
@@ -374,7 +374,7 @@ impl Core {
     fn next_datagram(&mut self, shared: &Shared, link: usize, qpn: u32, claim: &mut Claim) -> Option<Header> {
         loop {
             let is_ready = |qp: &&mut Qp| qp.state == State::ReadyToSend;
-            let qp = self.qps.get_mut(&qpn).filter(is_ready)?;
+            let qp = self.qps.rows.get_mut(&qpn).filter(is_ready)?;
             let entry = qp.requester.queue.front()?;
             let (Some(to), sges) = (entry.to, entry.sges.as_slice()) else {
                 return self.fail_request(shared, qpn, 0, WcStatus::LOC_QP_OP_ERR);
@@ -465,7 +465,7 @@ impl Core {
             let is_connected = qp.state == State::ReadyToSend && qp.qp_type == QpType::Rc;
             is_connected && qp.link == link && receiving != Some(qp.qpn)
         };
-        for qp in self.qps.values().filter(waits) {
+        for qp in self.qps.rows.values().filter(waits) {
             let requester = &qp.requester;
             let since = requester.waiting_since;
             let unanswered = since.and_then(|since| since.checked_add(requester.retry.timeout));
@@ -492,9 +492,7 @@ impl Core {
     /// Sends everything again that is not complete, once per loss: an answer shows that an earlier
     /// one was lost.
     pub(crate) fn fill_gap(&mut self, qpn: u32) -> std::result::Result<(), WcStatus> {
-        let Some(qp) = self.qps.known(qpn) else {
-            return Ok(());
-        };
+        let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         let base = qp.requester.base;
         if qp.requester.gap.replace(base) == Some(base) {
             return Ok(());
@@ -507,9 +505,7 @@ impl Core {
     /// # Errors
     /// `RETRY_EXC_ERR` if no retry is left.
     pub(crate) fn retransmit(&mut self, qpn: u32, now: Instant) -> std::result::Result<(), WcStatus> {
-        let Some(qp) = self.qps.known(qpn) else {
-            return Ok(());
-        };
+        let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         let requester = &mut qp.requester;
         if requester.cursor == 0 && requester.offset == 0 {
             // It restarts already.

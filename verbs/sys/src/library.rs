@@ -6,7 +6,6 @@
 )]
 
 use std::ffi::{c_int, c_uint};
-use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::types::*;
@@ -22,10 +21,11 @@ pub struct Library {
 }
 
 /// Why a library cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The loader did not find or load it.
+    #[error("{name} cannot be loaded: {said}")]
     NotLoaded {
         /// Name of the library.
         name: &'static str,
@@ -33,6 +33,7 @@ pub enum LoadError {
         said: String,
     },
     /// It lacks a function: it is older than Debian 12's, or another library.
+    #[error("{library} has no function {name}")]
     Symbol {
         /// The library.
         library: &'static str,
@@ -53,17 +54,6 @@ impl LoadError {
         }
     }
 }
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotLoaded { name, said } => write!(f, "{name} cannot be loaded: {said}"),
-            Self::Symbol { library, name } => write!(f, "{library} has no function {name}"),
-        }
-    }
-}
-
-impl std::error::Error for LoadError {}
 
 impl Library {
     /// Returns the library of this process. The first successful call loads it; a failure is not

@@ -11,8 +11,6 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use nix::libc::{pthread_cond_t, pthread_mutex_t};
-
 /// `union ibv_gid`: 16 bytes in network order.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -250,12 +248,10 @@ macro_rules! for_each_struct {
     }
 
     /// A memory window.
-    struct ibv_mw {
+    struct ibv_mw prefix true {
         context: *mut ibv_context,
         pd: *mut ibv_pd,
         rkey: u32,
-        handle: u32,
-        mw_type: u32 = "type",
     }
 
     /// A route.
@@ -378,18 +374,13 @@ macro_rules! for_each_struct {
     }
 
     /// A shared receive queue.
-    struct ibv_srq {
+    struct ibv_srq prefix true {
         context: *mut ibv_context,
         srq_context: *mut c_void,
-        pd: *mut ibv_pd,
-        handle: u32,
-        mutex: pthread_mutex_t,
-        cond: pthread_cond_t,
-        events_completed: u32,
     }
 
     /// A queue pair.
-    struct ibv_qp {
+    struct ibv_qp prefix true {
         context: *mut ibv_context,
         qp_context: *mut c_void,
         pd: *mut ibv_pd,
@@ -398,31 +389,19 @@ macro_rules! for_each_struct {
         srq: *mut ibv_srq,
         handle: u32,
         qp_num: u32,
-        state: u32,
-        qp_type: u32,
-        mutex: pthread_mutex_t,
-        cond: pthread_cond_t,
-        events_completed: u32,
     }
 
     /// A completion channel.
-    struct ibv_comp_channel {
+    struct ibv_comp_channel prefix true {
         context: *mut ibv_context,
         fd: c_int,
-        refcnt: c_int,
     }
 
     /// A completion queue.
-    struct ibv_cq {
+    struct ibv_cq prefix true {
         context: *mut ibv_context,
         channel: *mut ibv_comp_channel,
         cq_context: *mut c_void,
-        handle: u32,
-        cqe: c_int,
-        mutex: pthread_mutex_t,
-        cond: pthread_cond_t,
-        comp_events_completed: u32,
-        async_events_completed: u32,
     }
 
     /// A device, before it is opened. The two functions at its beginning are unused.
@@ -437,51 +416,30 @@ macro_rules! for_each_struct {
         ibdev_path: [c_char; IBV_SYSFS_PATH_MAX],
     }
 
-    /// The provider's operations of the data path. Fields named `compat` are unused.
+    /// The provider's operations of the data path. Fields named `compat` are unused, and several
+    /// fields of C each.
     struct ibv_context_ops {
-        compat_query_device: Unused = "_compat_query_device",
-        compat_query_port: Unused = "_compat_query_port",
-        compat_alloc_pd: Unused = "_compat_alloc_pd",
-        compat_dealloc_pd: Unused = "_compat_dealloc_pd",
-        compat_reg_mr: Unused = "_compat_reg_mr",
-        compat_rereg_mr: Unused = "_compat_rereg_mr",
-        compat_dereg_mr: Unused = "_compat_dereg_mr",
+        compat_control: [Unused; 7] = "",
         alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mw>,
         bind_mw: Unused,
         dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
-        compat_create_cq: Unused = "_compat_create_cq",
+        compat_create_cq: [Unused; 1] = "",
         poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
         req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
-        compat_cq_event: Unused = "_compat_cq_event",
-        compat_resize_cq: Unused = "_compat_resize_cq",
-        compat_destroy_cq: Unused = "_compat_destroy_cq",
-        compat_create_srq: Unused = "_compat_create_srq",
-        compat_modify_srq: Unused = "_compat_modify_srq",
-        compat_query_srq: Unused = "_compat_query_srq",
-        compat_destroy_srq: Unused = "_compat_destroy_srq",
+        compat_queues: [Unused; 7] = "",
         post_srq_recv: Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
-        compat_create_qp: Unused = "_compat_create_qp",
-        compat_query_qp: Unused = "_compat_query_qp",
-        compat_modify_qp: Unused = "_compat_modify_qp",
-        compat_destroy_qp: Unused = "_compat_destroy_qp",
+        compat_queue_pairs: [Unused; 4] = "",
         post_send: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
         post_recv: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
-        compat_create_ah: Unused = "_compat_create_ah",
-        compat_destroy_ah: Unused = "_compat_destroy_ah",
-        compat_attach_mcast: Unused = "_compat_attach_mcast",
-        compat_detach_mcast: Unused = "_compat_detach_mcast",
-        compat_async_event: Unused = "_compat_async_event",
+        compat_routes: [Unused; 5] = "",
     }
 
     /// An open device.
-    struct ibv_context {
+    struct ibv_context prefix true {
         device: *mut ibv_device,
         ops: ibv_context_ops,
         cmd_fd: c_int,
         async_fd: c_int,
-        num_comp_vectors: c_int,
-        mutex: pthread_mutex_t,
-        abi_compat: *mut c_void,
     }
     }};
 }

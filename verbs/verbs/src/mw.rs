@@ -27,14 +27,12 @@ pub struct Mw {
     object: Object<MwHandle, Pd>,
     mw_type: MwType,
     rkey: Rkey,
-    /// Boxed, so that a window stays small enough to hand back in an error.
-    binds: Box<Binds>,
+    /// Posted binds, oldest first. Only completions report which of them succeeded, so earlier ones
+    /// are kept for [`take_back`](Self::take_back): as many as have distinct keys. Boxed, so that a
+    /// window stays small enough to return in an error.
+    #[expect(clippy::box_collection, reason = "see above")]
+    binds: Box<VecDeque<Bound>>,
 }
-
-/// Posted binds, oldest first. Only completions report which of them succeeded, so earlier ones are
-/// kept for [`Mw::take_back`]: as many as have distinct keys.
-#[derive(Default)]
-struct Binds(VecDeque<Bound>);
 
 struct Bound {
     rkey: Rkey,
@@ -44,19 +42,6 @@ struct Bound {
     /// Set for the last bind, and for the one before it, which is valid until the last one
     /// completes.
     hold: Option<Hold>,
-}
-
-impl Binds {
-    /// Registers the window with the regions of the last two binds only.
-    fn hold_last(&mut self) {
-        for (back, bound) in self.0.iter_mut().rev().enumerate().take(3) {
-            if back == 2 {
-                bound.hold = None;
-            } else if bound.hold.is_none() {
-                bound.hold = Some(bound.windows.hold(format!("Mw({})", bound.rkey)));
-            }
-        }
-    }
 }
 
 /// Binds of one window that can be outstanding: half of the keys that its lowest eight bits give.
@@ -107,7 +92,7 @@ impl Mw {
     /// Returns what the peer needs to access it, once a bind is posted. The key is valid from that
     /// bind's completion until the window is invalidated.
     pub fn remote(&self) -> Option<RemoteRegion> {
-        self.binds.0.back().map(|bound| RemoteRegion {
+        self.binds.back().map(|bound| RemoteRegion {
             addr: bound.addr,
             len: bound.len,
             rkey: bound.rkey,
@@ -128,12 +113,23 @@ impl Mw {
             return false;
         }
         self.rkey = step(failed, u8::MAX);
-        let binds = &mut self.binds.0;
+        let binds = &mut self.binds;
         while binds.back().is_some_and(|bound| since(bound.rkey) < OUTSTANDING) {
             binds.pop_back();
         }
-        self.binds.hold_last();
+        self.hold_last();
         true
+    }
+
+    /// Registers the window with the regions of the last two binds only.
+    fn hold_last(&mut self) {
+        for (back, bound) in self.binds.iter_mut().rev().enumerate().take(3) {
+            if back == 2 {
+                bound.hold = None;
+            } else if bound.hold.is_none() {
+                bound.hold = Some(bound.windows.hold(format!("Mw({})", bound.rkey)));
+            }
+        }
     }
 
     /// Returns the key of the next bind. The owner counts in its lowest eight bits.
@@ -143,7 +139,7 @@ impl Mw {
 
     pub(crate) fn note_bound(&mut self, mr: &Mr, rkey: Rkey, addr: MrAddr, len: u64) {
         self.rkey = rkey;
-        let binds = &mut self.binds.0;
+        let binds = &mut self.binds;
         if binds.len() == OUTSTANDING {
             binds.pop_front();
         }
@@ -155,7 +151,7 @@ impl Mw {
             hold: None,
         });
         // Some NICs do not name the windows when they refuse to deregister a region.
-        self.binds.hold_last();
+        self.hold_last();
     }
 
     /// Deallocates the window, bound or not (`ibv_dealloc_mw`), or returns it. Its key is invalid
@@ -177,7 +173,7 @@ fn step(rkey: Rkey, by: u8) -> Rkey {
 impl fmt::Debug for Mw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mw({:?}, rkey {}", self.mw_type, self.rkey)?;
-        if let Some(bound) = self.binds.0.back() {
+        if let Some(bound) = self.binds.back() {
             write!(f, ", {} bytes at {}", bound.len, bound.addr)?;
         }
         f.write_str(")")

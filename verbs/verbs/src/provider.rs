@@ -44,16 +44,6 @@ pub enum MrState {
     Revoked,
 }
 
-impl MrState {
-    pub(crate) fn of(value: u8) -> Self {
-        match value {
-            0 => Self::Live,
-            1 => Self::Suspect,
-            _ => Self::Revoked,
-        }
-    }
-}
-
 /// How a region was registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -180,6 +180,6 @@ impl Qp {
 
     /// Begins a send. `wr_id` is returned in its completion.
     pub fn post_send(&mut self, wr_id: u64) -> SendPost<'_> {
-        SendPost::new(&mut self.core, wr_id)
+        SendPost::new(&mut self.core, wr_id, None, None)
     }
 }

@@ -111,7 +111,8 @@ impl Region {
     }
 
     pub(crate) fn state(&self) -> MrState {
-        MrState::of(self.state.load(Ordering::Acquire))
+        // Only discriminants are stored.
+        [MrState::Live, MrState::Suspect, MrState::Revoked][usize::from(self.state.load(Ordering::Acquire))]
     }
 
     /// Makes the state worse, never better.

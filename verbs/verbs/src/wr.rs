@@ -9,46 +9,38 @@ use crate::device::{Gid, Mtu};
 use crate::handle::{AhHandle, MrHandle, MwHandle};
 use crate::invalid;
 
-macro_rules! number {
-    ($(#[$doc:meta])* $name:ident($inner:ty), $format:literal) => {
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident($inner:ty);)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub struct $name(pub $inner);
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, $format, self.0)
+                write!(f, "{:#x}", self.0)
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "(", $format, ")"), self.0)
+                write!(f, concat!(stringify!($name), "({:#x})"), self.0)
             }
         }
-    };
+    )*};
 }
 
-number! {
+numbers! {
     /// `ibv_mr.lkey`: names a region to its own NIC.
-    Lkey(u32), "{:#x}"
-}
-number! {
+    Lkey(u32);
     /// `ibv_mr.rkey`: names a region to the peer's NIC.
-    Rkey(u32), "{:#x}"
-}
-number! {
+    Rkey(u32);
     /// A queue pair's number, 24 bits.
-    Qpn(u32), "{:#x}"
-}
-number! {
+    Qpn(u32);
     /// A packet sequence number, 24 bits.
-    Psn(u32), "{:#x}"
-}
-number! {
+    Psn(u32);
     /// An address in a region, as keys count it (`iova`). It is neither a host nor a device
     /// address, although most regions count from one of them.
-    MrAddr(u64), "{:#x}"
+    MrAddr(u64);
 }
 
 impl MrAddr {
