@@ -16,7 +16,8 @@ use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::IgnorePoison;
 use gaudi_verbs::provider::{CompletionQueue, QueuePair, SharedReceiveQueue};
 use gaudi_verbs::{
-    Payload, Qpn, RecvWr, RemoteAddr, Rkey, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+    Payload, Qpn, RecvWr, RemoteAddr, Rkey, SendOp, SendWr, Sge, WcOpcode, WcStatus, WindowBind,
+    WorkCompletion,
 };
 use gaudi_verbs_sys::consts::*;
 use gaudi_verbs_sys::inline::*;
@@ -385,7 +386,7 @@ impl IbvQp {
                 wr.opcode = IBV_WR_LOCAL_INV;
                 wr.imm_data_or_invalidate_rkey = rkey.0;
             }
-            SendOp::BindMw { .. } => return self.bind(operation, &request.op, wr),
+            SendOp::BindMw(bind) => return self.bind(operation, bind, wr),
             other => {
                 return Err(Error::unsupported(
                     operation,
@@ -408,39 +409,26 @@ impl IbvQp {
     }
 
     #[cold]
-    fn bind(&self, operation: &'static str, op: &SendOp, wr: &mut ibv_send_wr) -> Result<()> {
-        let SendOp::BindMw {
-            mw,
-            old,
-            rkey,
-            mr,
-            addr,
-            length,
-            access,
-            ..
-        } = op
-        else {
-            unreachable!("the caller matched it");
-        };
+    fn bind(&self, operation: &'static str, bind: &WindowBind, wr: &mut ibv_send_wr) -> Result<()> {
         // Under the tables' locks: window and region live until the library has read them.
-        self.mws.with(operation, mw.0, |mw| {
-            self.mrs.with(operation, mr.0, |mr| {
+        self.mws.with(operation, bind.mw.0, |mw| {
+            self.mrs.with(operation, bind.mr.0, |mr| {
                 // Two queue pairs may bind one window at the same time.
                 let _posting = gaudi_sys::lock(&mw.posting);
                 let mw = mw.object.as_ptr();
                 // SAFETY: the window is live. The application keeps the key of type 2 (man 3
                 // ibv_post_send), and the library reads it in this post. Other threads read and
                 // write it only under the lock that this thread holds.
-                unsafe { (*mw).rkey = old.0 };
+                unsafe { (*mw).rkey = bind.old.0 };
                 wr.opcode = IBV_WR_BIND_MW;
                 wr.bind_mw = ibv_wr_bind_mw {
                     mw,
-                    rkey: rkey.0,
+                    rkey: bind.rkey.0,
                     bind_info: ibv_mw_bind_info {
                         mr: mr.object.as_ptr(),
-                        addr: addr.0,
-                        length: *length,
-                        mw_access_flags: access.bits(),
+                        addr: bind.addr.0,
+                        length: bind.length,
+                        mw_access_flags: bind.access.bits(),
                     },
                 };
                 self.submit(operation, wr)

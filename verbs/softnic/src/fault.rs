@@ -106,29 +106,22 @@ impl Fault {
         let Some(FaultRule::FlipPayloadBit { byte, bit }) = self.rule else {
             return;
         };
-        let mut left = byte.wrapping_sub(self.payload);
-        let total: usize = pieces.iter().map(|piece| piece.len).sum();
-        let before = self.payload;
-        self.payload = self.payload.saturating_add(total as u64);
-        if byte < before || byte >= self.payload {
-            return;
-        }
+        let mut hit = None;
         for (index, piece) in pieces.iter().enumerate() {
-            let len = piece.len as u64;
-            if left >= len {
-                left -= len;
-                continue;
+            let start = self.payload;
+            self.payload = start.saturating_add(piece.len as u64);
+            if (start..self.payload).contains(&byte) {
+                // Less than the piece's length, which is a usize.
+                hit = Some((index, piece.split((byte - start) as usize)));
             }
-            // Less than the piece's length, which is a usize.
-            let (head, tail) = piece.split(left as usize);
-            // SAFETY: the piece is claimed, hence mapped and readable.
-            let Some(right) = (unsafe { tail.first_byte() }) else {
-                return defect("the byte to flip lies outside of its piece");
-            };
-            self.byte = [right ^ 1 << (bit & 7)];
-            let wrong = Piece::of_bytes(&mut self.byte);
-            pieces.splice(index..=index, [head, wrong, tail.split(1).1]);
-            return;
         }
+        let Some((index, (head, tail))) = hit else { return };
+        // SAFETY: the piece is claimed, hence mapped and readable.
+        let Some(right) = (unsafe { tail.first_byte() }) else {
+            return defect("the byte to flip lies outside of its piece");
+        };
+        self.byte = [right ^ 1 << (bit & 7)];
+        let wrong = Piece::of_bytes(&mut self.byte);
+        pieces.splice(index..=index, [head, wrong, tail.split(1).1]);
     }
 }

@@ -99,7 +99,7 @@ impl SendEntry {
 
     /// Returns whether it involves only this end.
     pub(crate) fn is_local(&self) -> bool {
-        matches!(self.op, SendOp::BindMw { .. } | SendOp::LocalInv(_))
+        matches!(self.op, SendOp::BindMw(_) | SendOp::LocalInv(_))
     }
 
     fn opcode(&self) -> WcOpcode {
@@ -108,7 +108,7 @@ impl SendEntry {
             SendOp::Read(_) => WcOpcode::RDMA_READ,
             SendOp::FetchAdd { .. } => WcOpcode::FETCH_ADD,
             SendOp::CompareSwap { .. } => WcOpcode::COMP_SWAP,
-            SendOp::BindMw { .. } => WcOpcode::BIND_MW,
+            SendOp::BindMw(_) => WcOpcode::BIND_MW,
             SendOp::LocalInv(_) => WcOpcode::LOCAL_INV,
             _ => WcOpcode::SEND,
         }

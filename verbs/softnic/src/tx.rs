@@ -243,24 +243,16 @@ impl Core {
     fn perform_local(&mut self, qpn: u32, op: &SendOp) -> Option<WcStatus> {
         let pd = self.qps.known(qpn)?.pd;
         match *op {
-            SendOp::BindMw {
-                mw,
-                old,
-                rkey,
-                lkey,
-                addr,
-                length,
-                access,
-                ..
-            } => {
+            SendOp::BindMw(bind) => {
                 let view = View {
-                    mr: lkey.0,
-                    addr: addr.0,
-                    len: length,
-                    access,
+                    mr: bind.lkey.0,
+                    addr: bind.addr.0,
+                    len: bind.length,
+                    access: bind.access,
                     qpn: Some(qpn),
                 };
-                let done = self.regions.bind(mw.0, old.0, rkey.0, pd, view);
+                let (mw, old, rkey) = (bind.mw.0, bind.old.0, bind.rkey.0);
+                let done = self.regions.bind(mw, old, rkey, pd, view);
                 (!done).then_some(WcStatus::MW_BIND_ERR)
             }
             SendOp::LocalInv(key) => {
@@ -542,7 +534,7 @@ fn kind_of(op: &SendOp) -> Kind {
         SendOp::SendInv(_) => Kind::SendInv,
         SendOp::FetchAdd { .. } => Kind::FetchAdd,
         SendOp::CompareSwap { .. } => Kind::CompareSwap,
-        SendOp::BindMw { .. } | SendOp::LocalInv(_) => Kind::Nop,
+        SendOp::BindMw(_) | SendOp::LocalInv(_) => Kind::Nop,
         _ => Kind::Send,
     }
 }

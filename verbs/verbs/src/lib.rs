@@ -91,7 +91,7 @@ pub use ud::{GRH_BYTES, UdQp};
 pub use wc::{WcOpcode, WcStatus, WorkCompletion};
 pub use wr::{
     Lkey, MrAddr, Payload, Psn, QpAddress, Qpn, RecvWr, RemoteAddr, RemoteRegion, Rkey, SendOp, SendWr, Sge,
-    UdDestination,
+    UdDestination, WindowBind,
 };
 
 /// Returns the error of an operation in a fork child.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use gaudi_seam::{Error, Result};
 
-use crate::access::Access;
 use crate::context::Pd;
 use crate::handle::MwHandle;
 use crate::holders::{Hold, Holders};
@@ -15,7 +14,7 @@ use crate::mr::Mr;
 use crate::object::Object;
 use crate::provider::MwType;
 use crate::qp_core::QpCore;
-use crate::wr::{MrAddr, RemoteRegion, Rkey};
+use crate::wr::{MrAddr, RemoteRegion, Rkey, WindowBind};
 
 /// A memory window: a key for a part of a region, bound and invalidated by work requests without a
 /// system call.
@@ -188,7 +187,7 @@ pub struct BindReady<'q, 'm> {
     pub(crate) request: crate::wr::SendWr<'static>,
     pub(crate) mw: &'m mut Mw,
     pub(crate) mr: &'m Mr,
-    pub(crate) access: Access,
+    pub(crate) bind: WindowBind,
     pub(crate) wrong: Option<&'static str>,
 }
 
@@ -211,19 +210,13 @@ impl BindReady<'_, '_> {
         if let Some(wrong) = self.wrong {
             return Err(invalid(OPERATION, wrong));
         }
-        self.access.check_remote(OPERATION)?;
-        let crate::wr::SendOp::BindMw {
+        let WindowBind {
             rkey, addr, length, ..
-        } = self.request.op
-        else {
-            unreachable!("`bind_mw` makes no other request")
-        };
+        } = self.bind;
+        self.bind.access.check_remote(OPERATION)?;
         self.core.post(&self.request)?;
         self.mw.note_bound(self.mr, rkey, addr, length);
-        Ok(RemoteRegion {
-            addr,
-            len: length,
-            rkey,
-        })
+        let len = length;
+        Ok(RemoteRegion { addr, len, rkey })
     }
 }

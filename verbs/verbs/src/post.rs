@@ -10,7 +10,7 @@ use crate::invalid;
 use crate::mr::Mr;
 use crate::mw::{BindReady, Mw};
 use crate::qp_core::QpCore;
-use crate::wr::{MrAddr, Payload, RecvWr, RemoteAddr, Rkey, SendOp, SendWr, Sge, UdDestination};
+use crate::wr::{MrAddr, Payload, RecvWr, RemoteAddr, Rkey, SendOp, SendWr, Sge, UdDestination, WindowBind};
 
 /// A send request: set options, then choose the operation.
 ///
@@ -220,7 +220,7 @@ impl<'q> SendPost<'q> {
             None
         };
         let rkey = mw.next_rkey();
-        let op = SendOp::BindMw {
+        let bind = WindowBind {
             mw: mw.handle(),
             old: mw.rkey(),
             rkey,
@@ -231,11 +231,11 @@ impl<'q> SendPost<'q> {
             access,
         };
         BindReady {
-            request: self.request(op, Payload::Sges(&[])),
+            request: self.request(SendOp::BindMw(bind), Payload::Sges(&[])),
             core: self.core,
+            bind,
             mw,
             mr,
-            access,
             wrong,
         }
     }

@@ -172,26 +172,30 @@ pub enum SendOp {
         swap: u64,
     },
     /// `IBV_WR_BIND_MW`: binds a window to a part of a region.
-    BindMw {
-        /// The window.
-        mw: MwHandle,
-        /// Its current key.
-        old: Rkey,
-        /// Its new key, with the same upper 24 bits.
-        rkey: Rkey,
-        /// The region, which needs the right `MW_BIND`.
-        mr: MrHandle,
-        /// The region's local key.
-        lkey: Lkey,
-        /// Address of the first byte.
-        addr: MrAddr,
-        /// Length in bytes.
-        length: u64,
-        /// Rights of the window.
-        access: Access,
-    },
+    BindMw(WindowBind),
     /// `IBV_WR_LOCAL_INV`: invalidates the key of a bound window.
     LocalInv(Rkey),
+}
+
+/// A bind of a window to a part of a region (`struct ibv_mw_bind_info`, with the window's keys).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowBind {
+    /// The window.
+    pub mw: MwHandle,
+    /// Its current key.
+    pub old: Rkey,
+    /// Its new key, with the same upper 24 bits.
+    pub rkey: Rkey,
+    /// The region, which needs the right `MW_BIND`.
+    pub mr: MrHandle,
+    /// The region's local key.
+    pub lkey: Lkey,
+    /// Address of the first byte.
+    pub addr: MrAddr,
+    /// Length in bytes.
+    pub length: u64,
+    /// Rights of the window.
+    pub access: Access,
 }
 
 /// Payload of a send.
