@@ -124,7 +124,7 @@ mod tests {
     use gaudi_verbs::{Mtu, Psn, QpAddress, Qpn};
 
     #[test]
-    fn route_has_gid_and_lid_of_peer() {
+    fn path_has_peer_gid_and_lid() {
         for lid in [0, 0x1234] {
             let remote = QpAddress {
                 qpn: Qpn(0x77),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_are_not_below_the_wanted_time() {
+    fn timers_round_up_to_the_next_step() {
         let micros = Duration::from_micros;
         assert_eq!(ack_timeout(Duration::ZERO), 1, "0 has no limit");
         assert_eq!(ack_timeout(micros(67_108)), 14, "67.108 ms is just below code 14");
