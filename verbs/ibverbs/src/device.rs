@@ -37,6 +37,9 @@ use crate::queue::{Datagrams, IbvCq, IbvQp, IbvSrq, MAX_SGE};
 use crate::table::Table;
 
 #[derive(Debug)]
+struct Cq(Arc<IbvCq>);
+
+#[derive(Debug)]
 struct Srq {
     queue: Arc<IbvSrq>,
     _pd: Arc<Pd>,
@@ -46,14 +49,14 @@ struct Srq {
 struct Qp {
     queue: Arc<IbvQp>,
     _pd: Arc<Pd>,
-    _cqs: [Arc<Arc<IbvCq>>; 2],
+    _cqs: [Arc<Cq>; 2],
     _srq: Option<Arc<Srq>>,
 }
 
 /// An open NIC of libibverbs with one port.
 pub struct IbvDevice {
     pds: Table<Pd>,
-    cqs: Table<Arc<IbvCq>>,
+    cqs: Table<Cq>,
     srqs: Table<Srq>,
     qps: Table<Qp>,
     mrs: Arc<Table<Mr>>,
@@ -258,7 +261,7 @@ impl Device for IbvDevice {
         unsafe { (self.symbols().ibv_ack_async_event)(&raw mut event) };
         if let AsyncElement::Cq(cq) = element {
             // Fails if the queue is destroyed, and no caller polls it then.
-            let _ = self.cqs.with(OPERATION, cq.0, |cq| cq.set_overrun());
+            let _ = self.cqs.with(OPERATION, cq.0, |cq| cq.0.set_overrun());
         }
         Ok(Some(AsyncEvent {
             event_type: AsyncEventType(event.event_type),
@@ -432,12 +435,12 @@ impl Device for IbvDevice {
         let number = self.cqs.number();
         let queue = IbvCq::create(self.opened.clone(), self.datagrams.clone(), depth, number)?;
         let queue = Arc::new(queue);
-        self.cqs.put(number, Arc::new(queue.clone()));
+        self.cqs.put(number, Arc::new(Cq(queue.clone())));
         Ok((CqHandle(number), queue))
     }
 
     fn destroy_cq(&self, cq: CqHandle) -> Result<()> {
-        self.cqs.destroy("ibv_destroy_cq", cq.0, |cq| cq.destroy())
+        self.cqs.destroy("ibv_destroy_cq", cq.0, |cq| cq.0.destroy())
     }
 
     fn create_qp(&self, request: &QpRequest) -> Result<NewQp> {
@@ -465,8 +468,8 @@ impl Device for IbvDevice {
         let cap = request.cap;
         let mut init = ibv_qp_init_attr {
             qp_context: std::ptr::without_provenance_mut(number as usize),
-            send_cq: cqs[0].as_ptr(),
-            recv_cq: cqs[1].as_ptr(),
+            send_cq: cqs[0].0.as_ptr(),
+            recv_cq: cqs[1].0.as_ptr(),
             srq: srq.as_ref().map_or(null_mut(), |srq| srq.queue.srq.as_ptr()),
             cap: ibv_qp_cap {
                 max_send_wr: cap.max_send_wr,
@@ -606,7 +609,7 @@ impl Drop for IbvDevice {
         left.extend(self.ahs.drain().iter().map(|ah| self.free_ah(ah)));
         left.extend(self.mrs.drain().iter().map(|mr| self.free_mr(mr)));
         left.extend(self.srqs.drain().iter().map(|srq| srq.queue.destroy()));
-        left.extend(self.cqs.drain().iter().map(|cq| cq.destroy()));
+        left.extend(self.cqs.drain().iter().map(|cq| cq.0.destroy()));
         left.extend(self.pds.drain().iter().map(|pd| self.free_pd(pd)));
         let count = left.len();
         for error in left.into_iter().filter_map(Result::err) {

@@ -18,8 +18,9 @@ use crate::errors::last;
 #[derive(Debug)]
 pub(crate) struct Object<T>(pub(crate) NonNull<T>);
 
-// SAFETY: libibverbs takes calls on an object from any thread (man 7 rdma-core, "thread safe"); the structs are only read here, except a
-// window's key, which is written and read under a lock of the window ([`Mw::posting`]).
+// SAFETY: libibverbs takes calls on an object from any thread (man 7 rdma-core, "thread safe"). The
+// structs are only read here, except a window's key, which is written and read under a lock of the
+// window ([`Mw::posting`]).
 unsafe impl<T> Send for Object<T> {}
 // SAFETY: as above, at the same time too.
 unsafe impl<T> Sync for Object<T> {}

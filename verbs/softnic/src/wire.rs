@@ -76,7 +76,7 @@ byte_enum! {
         FetchAdd = 10,
         CompareSwap = 11,
         Datagram = 12,
-        /// A message without effect: holds the place of a local operation in the order of its queue.
+        /// A message without effect, in the place of a local operation in its queue.
         Nop = 13,
         Hello = 14,
     }

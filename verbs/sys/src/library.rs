@@ -116,9 +116,9 @@ pub(crate) fn load(name: &'static str) -> Result<libloading::Library, LoadError>
 macro_rules! for_each_symbol {
     ($then:ident) => { $then! {
     "verbs.h";
-    /// Functions of libibverbs, as their man pages describe them (`man 3 ibv_open_device`). Pointers
-    /// are the library's own and live. Calls on one object may come from several threads unless
-    /// the page excludes it.
+    /// Functions of libibverbs, as their man pages describe them (`man 3 ibv_open_device`).
+    /// Pointers are the library's own and live. Calls on one object may come from several threads
+    /// unless the page excludes it.
     Symbols;
     required {
         /// Returns the devices as an array that ends with NULL; writes its length to the argument.

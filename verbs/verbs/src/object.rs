@@ -49,8 +49,9 @@ pub(crate) struct Object<H: Handle, P: Parent, D = ()> {
     pub(crate) handle: H,
     live: bool,
     pub(crate) parts: D,
-    holders: Arc<Holders>,
-    _hold: Hold,
+    /// The objects that hold this one, and its entry among those of its parent. Boxed, so that an
+    /// object stays small enough to return in an error.
+    links: Box<(Arc<Holders>, Hold)>,
     pub(crate) parent: P,
 }
 
@@ -61,14 +62,13 @@ impl<H: Handle, P: Parent, D> Object<H, P, D> {
             handle,
             live: true,
             parts,
-            holders: Arc::default(),
-            _hold: parent.hold(name),
+            links: Box::new((Arc::default(), parent.hold(name))),
             parent,
         }
     }
 
     pub(crate) fn hold(&self, name: String) -> Hold {
-        self.holders.hold(name)
+        self.links.0.hold(name)
     }
 
     /// Destroys the object. On an error it stays usable.
@@ -85,7 +85,7 @@ impl<H: Handle, P: Parent, D> Object<H, P, D> {
         name: &'static str,
         help: &'static str,
     ) -> Result<(), (Arc<Self>, Error)> {
-        let mut object = take_last(self, |object| &object.holders, [H::DESTROY, name, help])?;
+        let mut object = take_last(self, |object| &object.links.0, [H::DESTROY, name, help])?;
         let destroyed = object.destroy();
         destroyed.map_err(|error| (Arc::new(object), error))
     }

@@ -69,7 +69,7 @@ impl Mr {
     pub fn close_later(self) -> Closing {
         let closing = Closing { slot: Arc::default() };
         let job = (self, closing.clone());
-        // In a fork child the close fails at once, and another thread may hold the lock of the queue
+        // In a fork child the close fails at once, and another thread may hold the queue's lock
         // forever.
         if job.0.pd().context().check_process(OPERATION).is_err() {
             run_one(job);
