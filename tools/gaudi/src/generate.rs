@@ -1,22 +1,47 @@
 //! Completions and man pages, made from the command line's own definition.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use clap::CommandFactory as _;
+use clap::Args;
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use crate::Cli;
+use crate::common::Common;
 use crate::exit;
 use crate::output::Output;
 
-/// `gaudi completions SHELL`: the script for a shell, to standard output.
-pub(crate) fn completions(shell: Shell, output: &mut Output) -> Result<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "gaudi", &mut script);
-    let script = with_names(shell, &String::from_utf8(script)?);
-    output.bytes(script.as_bytes())?;
+/// Print the completion script of a shell.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gaudi completions bash > ~/.local/share/bash-completion/completions/gaudi\n  gaudi completions zsh > _gaudi"
+)]
+pub(crate) struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Write the man pages: one for the program, one for each command.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gaudi man ~/.local/share/man/man1\n  gaudi man . && ls gaudi-perf-copy.1"
+)]
+pub(crate) struct Man {
+    /// An existing folder.
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+}
+
+pub(crate) fn completions(_: &Common, completions: &Completions, output: &mut Output) -> Result<u8> {
+    output.bytes(script(completions.shell)?.as_bytes())?;
     Ok(exit::DONE)
+}
+
+fn script(shell: Shell) -> Result<String> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::parser(), "gaudi", &mut script);
+    Ok(with_names(shell, &String::from_utf8(script)?))
 }
 
 /// What a value of an option may be on this machine, and the commands that list it.
@@ -94,10 +119,14 @@ fn functions(shell: Shell) -> String {
     }
 }
 
-/// `gaudi man FOLDER`: a page for the program and one for each command.
-pub(crate) fn man(folder: &Path) -> Result<u8> {
+pub(crate) fn man(_: &Common, man: &Man, _: &mut Output) -> Result<u8> {
+    write_pages(&man.folder)?;
+    Ok(exit::DONE)
+}
+
+fn write_pages(folder: &Path) -> Result<()> {
     let cannot = || format!("cannot write man pages to {}", folder.display());
-    let mut command = Cli::command();
+    let mut command = Cli::parser();
     command.build();
     let mut left = vec![command];
     while let Some(command) = left.pop() {
@@ -113,7 +142,7 @@ pub(crate) fn man(folder: &Path) -> Result<u8> {
         let text = with_sections(&String::from_utf8(text)?);
         std::fs::write(folder.join(page.get_filename()), text).with_context(cannot)?;
     }
-    Ok(exit::DONE)
+    Ok(())
 }
 
 /// Moves the text after the options from `EXTRA` to the headings of man-pages(7).
@@ -180,9 +209,7 @@ mod tests {
             (Shell::Zsh, ":SPEC:_gaudi_devices'", ":NAME:_gaudi_nics'"),
             (Shell::Fish, "-a \"(__gaudi_devices)\"", "-a \"(__gaudi_nics)\""),
         ] {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "gaudi", &mut script);
-            let script = with_names(shell, &String::from_utf8(script).unwrap());
+            let script = script(shell).unwrap();
             assert!(script.matches(devices).count() > 5, "{shell}: {script}");
             // Of nics, doctor, demo and four commands of perf.
             assert!(script.matches(nics).count() >= 7, "{shell}: {script}");
@@ -193,7 +220,7 @@ mod tests {
     #[test]
     fn man_pages_have_named_sections() {
         let folder = tempfile::tempdir().unwrap();
-        man(folder.path()).unwrap();
+        write_pages(folder.path()).unwrap();
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
         let page = read("gaudi.1");
         for section in ["EXIT STATUS", "ENVIRONMENT", "EXAMPLES"] {

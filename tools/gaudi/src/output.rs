@@ -1,11 +1,13 @@
 //! Where results go, and how tables look.
 
-use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
 
-use crate::common::{Color, Common};
+use crate::common::{Color, Common, seconds};
+use crate::report::{self, Column};
 use crate::saved::Saved;
 use crate::table::{self, Layout};
 
@@ -15,29 +17,16 @@ const UNKNOWN: usize = 80;
 const NARROWEST: usize = 40;
 
 /// The result could not be written.
-#[derive(Debug)]
-pub(crate) struct OutputError(io::Error);
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the result: {0}")]
+pub(crate) struct OutputError(pub(crate) io::Error);
 
 impl OutputError {
-    /// Whether the reader went away.
+    /// Whether the reader closed the pipe.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         self.0.kind() == io::ErrorKind::BrokenPipe
     }
 }
-
-impl From<io::Error> for OutputError {
-    fn from(error: io::Error) -> Self {
-        Self(error)
-    }
-}
-
-impl fmt::Display for OutputError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot write the result: {}", self.0)
-    }
-}
-
-impl std::error::Error for OutputError {}
 
 impl Color {
     /// Whether to write colour.
@@ -76,6 +65,27 @@ impl Sink {
             Self::Stdout(writer) => writer,
             Self::File(writer) => writer,
         }
+    }
+}
+
+/// The option of commands that print again and again.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Again {
+    /// Print again every so many seconds, until interrupted.
+    #[arg(long = "loop", value_name = "SEC", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+          value_parser = seconds)]
+    pub(crate) every: Option<Duration>,
+}
+
+impl Again {
+    /// Waits for the next time. Returns `false` if there is none.
+    pub(crate) fn pause(&self, output: &mut Output) -> anyhow::Result<bool> {
+        let Some(pause) = self.every else {
+            return Ok(false);
+        };
+        output.finish()?;
+        std::thread::sleep(pause);
+        Ok(true)
     }
 }
 
@@ -155,6 +165,41 @@ impl Output {
             ..Layout::default()
         };
         self.table_in(header, rows, layout)
+    }
+
+    /// Prints rows as a table of their columns.
+    pub(crate) fn rows<'a, T: 'a>(
+        &mut self,
+        columns: &[Column<T>],
+        rows: impl IntoIterator<Item = &'a T>,
+    ) -> anyhow::Result<()> {
+        self.rows_after(&[], columns, rows.into_iter().map(|row| ([], row)))
+    }
+
+    /// Prints rows as a table of some columns of text, and then of their own columns.
+    pub(crate) fn rows_after<'a, T: 'a, const N: usize>(
+        &mut self,
+        first: &[&str; N],
+        columns: &[Column<T>],
+        rows: impl IntoIterator<Item = ([String; N], &'a T)>,
+    ) -> anyhow::Result<()> {
+        let header: Vec<&str> = first
+            .iter()
+            .copied()
+            .chain(report::shown(columns).map(|column| column.head))
+            .collect();
+        let cells = |(first, row): ([String; N], &T)| {
+            let own = report::shown(columns).map(|column| column.cell(row));
+            first.into_iter().chain(own).collect()
+        };
+        let rows: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
+        let (numbers, optional) = report::layout(columns, N);
+        let layout = Layout {
+            numbers: &numbers,
+            optional: &optional,
+            repeated: 0,
+        };
+        self.table_in(&header, &rows, layout)
     }
 
     /// Prints a table; the layout selects what happens if the terminal is too narrow.

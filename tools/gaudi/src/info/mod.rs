@@ -1,71 +1,55 @@
 //! `gaudi info`: a device's properties and state, through its control node.
 
-mod machine;
 mod query;
+mod readings;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use gaudi_device::{Info, Telemetry};
-use gaudi_hal::Environment;
-use gaudi_seam::{Backend, BackendSpec, DeviceSpec, KernelSelector, PciAddress};
+use clap::Args;
+use gaudi::{BackendSpec, DeviceSpec, Environment, Error, Info, Telemetry};
+use gaudi_seam::{Backend, KernelSelector, PciAddress};
 use serde::Serialize;
 
-use crate::args;
 use crate::common::Common;
 use crate::exit::{self, Judged, Usage};
 use crate::layers::around;
-use crate::output::{Output, grouped};
-use machine::{Machine, Readings, User};
+use crate::machine::Machine;
+use crate::output::{Again, Output, grouped};
+use crate::report::object;
 use query::Query;
+use readings::{Readings, User};
 
-#[derive(Serialize)]
-struct Report {
-    /// When the devices were queried (RFC 3339, UTC).
-    timestamp: String,
-    devices: Vec<Described>,
+/// Show a device's properties and state, through its control node.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  \
+                  gaudi info -d mock:gaudi2 -Q name,temperature.aip,memory.used")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    again: Again,
+    /// Print these facts only, as CSV; the names are those of `hl-smi -Q`. A wrong name lists all.
+    #[arg(short = 'Q', long, value_name = "FIELD", value_delimiter = ',', hide_possible_values = true,
+          value_parser = clap::builder::PossibleValuesParser::new(Query::names()))]
+    query: Vec<String>,
+    /// Form of the CSV: csv, and with commas between them noheader and nounits.
+    #[arg(long, value_name = "FORMAT", value_delimiter = ',', default_value = "csv", hide_possible_values = true,
+          value_parser = ["csv", "noheader", "nounits"], requires = "query")]
+    format: Vec<String>,
 }
 
-#[derive(Default, Serialize)]
-struct Described {
-    spec: String,
-    backend: &'static str,
-    index: Option<u32>,
-    /// Why all later fields are `None`.
-    error: Option<String>,
-    node: Option<String>,
-    asic: Option<&'static str>,
-    card_name: Option<String>,
-    pci_bus_id: Option<String>,
-    pci_device_id: Option<String>,
-    pci_revision: Option<u8>,
-    module_id: Option<u32>,
-    status: Option<String>,
-    in_use: Option<bool>,
-    opens: Option<u64>,
-    users: Vec<User>,
-    dram_base: Option<String>,
-    dram_size_bytes: Option<u64>,
-    dram_free_bytes: Option<u64>,
-    dram_page_size_bytes: Option<u64>,
-    dram_rows_replaced: Option<u32>,
-    dram_rows_pending: Option<u32>,
-    sram_base: Option<String>,
-    sram_size_bytes: Option<u64>,
-    #[serde(flatten)]
+/// A card as it was at one time.
+struct Card {
+    spec: DeviceSpec,
+    seen: Result<Seen, Error>,
+}
+
+/// What a card and the files of its machine report.
+struct Seen {
+    info: Info,
+    telemetry: Telemetry,
+    bus: Option<PciAddress>,
     readings: Readings,
-    clock_mhz: Option<u32>,
-    clock_max_mhz: Option<u32>,
-    throttled_by_power: Option<bool>,
-    throttled_by_heat: Option<bool>,
-    utilization_percent: Option<u32>,
-    pci_replays: Option<u64>,
-    hard_resets: Option<u32>,
-    firmware: Option<String>,
-    cpld_version: Option<String>,
-    secured: Option<bool>,
-    tpc_enabled_mask: Option<String>,
-    edma_enabled_mask: Option<String>,
+    users: Vec<User>,
 }
 
 /// Returns the chosen devices: each `-d`, or otherwise the one of the environment or the machine.
@@ -91,10 +75,10 @@ pub(crate) fn backend_of(spec: &DeviceSpec) -> &'static str {
     }
 }
 
-pub(crate) fn run(common: &Common, info: &args::Info, output: &mut Output) -> Result<u8> {
-    let query = match info.query.as_slice() {
+pub(crate) fn run(common: &Common, arguments: &Arguments, output: &mut Output) -> Result<u8> {
+    let query = match arguments.query.as_slice() {
         [] => None,
-        fields => Some(Query::new(fields, &info.format)),
+        fields => Some(Query::new(fields, &arguments.format)),
     };
     if query.is_some() && output.is_json() {
         return Err(Usage("--query prints CSV: leave out --json".to_owned()).into());
@@ -103,61 +87,44 @@ pub(crate) fn run(common: &Common, info: &args::Info, output: &mut Output) -> Re
     if let Some(query) = &query {
         query.print_header(output)?;
     }
-    let mut rounds = 0;
-    loop {
+    for round in 0.. {
         let timestamp = timestamp(SystemTime::now());
-        let mut failed = None;
-        let mut devices = Vec::new();
-        for spec in &specs {
-            match describe(spec) {
-                Ok(device) => devices.push(device),
-                // With one device the failure is the result.
-                Err(error) if specs.len() == 1 => return Err(error.into()),
-                Err(error) => {
-                    devices.push(Described {
-                        spec: spec.to_string(),
-                        backend: backend_of(spec),
-                        error: Some(error.to_string()),
-                        ..Described::default()
-                    });
-                    failed.get_or_insert(error);
-                }
-            }
+        let cards: Vec<Card> = specs.iter().map(Card::query).collect();
+        // With one device the failure is the result.
+        if let [Card { seen: Err(error), .. }] = cards.as_slice() {
+            return Err(error.clone().into());
         }
         if let Some(query) = &query {
-            for device in &devices {
-                query.print(device, &timestamp, output)?;
+            for card in &cards {
+                query.print(card, &timestamp, output)?;
             }
         } else if output.is_json() {
-            output.document("gaudi.info", &Report { timestamp, devices })?;
+            let devices: Vec<_> = cards.iter().map(Card::document).collect();
+            // When the devices were queried (RFC 3339, UTC).
+            output.document("gaudi.info", &object! { timestamp: timestamp, devices: devices })?;
         } else {
-            if info.again.every.is_some() {
-                if rounds > 0 {
+            if arguments.again.every.is_some() {
+                if round > 0 {
                     output.line("")?;
                 }
                 output.line(&timestamp)?;
             }
-            for (number, device) in devices.iter().enumerate() {
+            for (number, card) in cards.iter().enumerate() {
                 if number > 0 {
                     output.line("")?;
                 }
-                print(device, output)?;
+                card.print(output)?;
             }
         }
-        rounds += 1;
-        if !info.again.pause(output)? {
-            return match failed {
-                // The result shows it in place; the exit code has its kind.
-                Some(error) => Err(Judged(error).into()),
-                None => Ok(exit::DONE),
-            };
+        if !arguments.again.pause(output)? {
+            // The result shows it in place; the exit code has its kind.
+            if let Some(error) = cards.into_iter().find_map(|card| card.seen.err()) {
+                return Err(Judged(error).into());
+            }
+            break;
         }
     }
-}
-
-/// The fields of `--query`.
-pub(crate) fn query_names() -> impl Iterator<Item = &'static str> {
-    Query::names()
+    Ok(exit::DONE)
 }
 
 /// A time as RFC 3339 writes it, in UTC and whole seconds.
@@ -196,55 +163,208 @@ fn bus_of(spec: &DeviceSpec, info: &Info) -> Option<PciAddress> {
     }
 }
 
-fn describe(spec: &DeviceSpec) -> gaudi_seam::Result<Described> {
-    let io = gaudi_hal::control(spec)?;
-    let info = Info::query(&*io)?;
-    let telemetry = Telemetry::query(&*io);
-    let machine = Machine::new("/");
-    let bus = bus_of(spec, &info);
-    let is_kernel = info.device.backend == Backend::Kernel;
-    Ok(Described {
-        spec: spec.to_string(),
-        backend: info.device.backend.name(),
-        index: Some(info.device.index),
-        error: None,
-        node: Some(info.node),
-        asic: info.asic,
-        card_name: Some(info.card_name),
-        pci_bus_id: bus.map(|bus| bus.to_string()),
-        pci_device_id: Some(format!("{:#06x}", info.device_id)),
-        pci_revision: Some(info.revision),
-        module_id: Some(info.module_id),
-        status: Some(info.status.to_string().to_lowercase()),
-        in_use: info.in_use,
-        opens: info.opens,
-        users: if is_kernel {
-            machine.users(info.device.index)
-        } else {
-            Vec::new()
-        },
-        dram_base: Some(info.dram_base.to_string()),
-        dram_size_bytes: Some(info.dram_bytes),
-        dram_free_bytes: info.dram_free_bytes,
-        dram_page_size_bytes: Some(info.dram_page_bytes),
-        dram_rows_replaced: telemetry.rows_replaced,
-        dram_rows_pending: telemetry.rows_pending,
-        sram_base: Some(info.sram_base.to_string()),
-        sram_size_bytes: Some(info.sram_bytes),
-        readings: bus.map(|bus| machine.readings(bus)).unwrap_or_default(),
-        clock_mhz: telemetry.clock_mhz,
-        clock_max_mhz: telemetry.clock_max_mhz,
-        throttled_by_power: telemetry.throttled_by_power,
-        throttled_by_heat: telemetry.throttled_by_heat,
-        utilization_percent: telemetry.utilization_percent,
-        pci_replays: telemetry.pci_replays,
-        hard_resets: telemetry.hard_resets,
-        firmware: Some(info.firmware),
-        cpld_version: Some(format!("{:#x}", info.cpld_version)),
-        secured: Some(info.secured),
-        tpc_enabled_mask: Some(format!("{:#x}", info.tpc_mask)),
-        edma_enabled_mask: Some(format!("{:#x}", info.edma_mask)),
-    })
+impl Card {
+    fn query(spec: &DeviceSpec) -> Self {
+        let seen = || {
+            let io = gaudi_hal::control(spec)?;
+            let info = Info::query(&*io)?;
+            let machine = Machine::new("/");
+            let bus = bus_of(spec, &info);
+            let is_kernel = info.device.backend == Backend::Kernel;
+            Ok(Seen {
+                telemetry: Telemetry::query(&*io),
+                readings: bus.map_or_else(Readings::default, |bus| machine.readings(bus)),
+                users: is_kernel
+                    .then(|| machine.users(info.device.index))
+                    .unwrap_or_default(), // only the kernel's cards are shared
+                bus,
+                info,
+            })
+        };
+        Self {
+            spec: spec.clone(),
+            seen: seen(),
+        }
+    }
+
+    fn seen(&self) -> Option<&Seen> {
+        self.seen.as_ref().ok()
+    }
+
+    fn info(&self) -> Option<&Info> {
+        Some(&self.seen()?.info)
+    }
+
+    fn backend(&self) -> &'static str {
+        self.info()
+            .map_or(backend_of(&self.spec), |info| info.device.backend.name())
+    }
+
+    fn status(&self) -> Option<String> {
+        Some(self.info()?.status.to_string().to_lowercase())
+    }
+
+    /// Every field but the first few is `None` if there is an error.
+    fn document(&self) -> impl Serialize + '_ {
+        let (seen, info) = (self.seen(), self.info());
+        let telemetry = seen.map_or_else(Telemetry::default, |seen| seen.telemetry.clone());
+        object! {
+            spec: self.spec.to_string(),
+            backend: self.backend(),
+            index: info.map(|info| info.device.index),
+            error: self.seen.as_ref().err().map(Error::to_string),
+            node: info.map(|info| &info.node),
+            asic: info.and_then(|info| info.asic),
+            card_name: info.map(|info| &info.card_name),
+            pci_bus_id: seen.and_then(|seen| Some(seen.bus?.to_string())),
+            pci_device_id: info.map(|info| format!("{:#06x}", info.device_id)),
+            pci_revision: info.map(|info| info.revision),
+            module_id: info.map(|info| info.module_id),
+            status: self.status(),
+            in_use: info.and_then(|info| info.in_use),
+            opens: info.and_then(|info| info.opens),
+            users: seen.map_or(&[][..], |seen| &seen.users),
+            dram_base: info.map(|info| info.dram_base.to_string()),
+            dram_size_bytes: info.map(|info| info.dram_bytes),
+            dram_free_bytes: info.and_then(|info| info.dram_free_bytes),
+            dram_page_size_bytes: info.map(|info| info.dram_page_bytes),
+            dram_rows_replaced: telemetry.rows_replaced,
+            dram_rows_pending: telemetry.rows_pending,
+            sram_base: info.map(|info| info.sram_base.to_string()),
+            sram_size_bytes: info.map(|info| info.sram_bytes),
+            #[serde(flatten)]
+            readings: seen.map_or_else(Readings::default, |seen| seen.readings.clone()),
+            clock_mhz: telemetry.clock_mhz,
+            clock_max_mhz: telemetry.clock_max_mhz,
+            throttled_by_power: telemetry.throttled_by_power,
+            throttled_by_heat: telemetry.throttled_by_heat,
+            utilization_percent: telemetry.utilization_percent,
+            pci_replays: telemetry.pci_replays,
+            hard_resets: telemetry.hard_resets,
+            firmware: info.map(|info| &info.firmware),
+            cpld_version: info.map(|info| format!("{:#x}", info.cpld_version)),
+            secured: info.map(|info| info.secured),
+            tpc_enabled_mask: info.map(|info| format!("{:#x}", info.tpc_mask)),
+            edma_enabled_mask: info.map(|info| format!("{:#x}", info.edma_mask)),
+        }
+    }
+
+    fn print(&self, output: &mut Output) -> Result<()> {
+        output.line(format!("{}:", self.spec))?;
+        let seen = match &self.seen {
+            Ok(seen) => seen,
+            Err(error) => return output.hanging("  ", &format!("< {error} >")),
+        };
+        let (info, telemetry, readings) = (&seen.info, &seen.telemetry, &seen.readings);
+        let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
+        let mib = |bytes: u64| format!("{} MiB", grouped(bytes >> 20));
+        let temperature = readings
+            .temperature_celsius
+            .map(|degrees| match readings.temperature_sensors {
+                None | Some(1) => format!("{degrees:.0} °C"),
+                Some(sensors) => format!("{degrees:.0} °C (the hottest of {sensors} sensors)"),
+            });
+        let watts = |watts: f64| format!("{watts:.0} W");
+        let mhz = |mhz: u32| format!("{} MHz", grouped(mhz.into()));
+        let throttled = match (telemetry.throttled_by_power, telemetry.throttled_by_heat) {
+            (None, None) => None,
+            (Some(true), Some(true)) => Some("by power and by heat"),
+            (Some(true), _) => Some("by power"),
+            (_, Some(true)) => Some("by heat"),
+            _ => Some("no"),
+        };
+        let replaced = telemetry.rows_replaced.zip(telemetry.rows_pending);
+        let users = joined(&seen.users, ", ", |user| format!("{} {}", user.pid, user.name));
+        let rows: [(&str, Option<String>); 29] = [
+            ("backend", Some(self.backend().to_owned())),
+            ("node", Some(info.node.clone())),
+            ("chip", Some(info.asic.unwrap_or("unknown").to_owned())),
+            ("card", Some(info.card_name.clone())),
+            ("PCI address", seen.bus.map(|bus| bus.to_string())),
+            (
+                "PCI device, revision",
+                Some(format!("{:#06x}, {}", info.device_id, info.revision)),
+            ),
+            (
+                "PCI link",
+                of(
+                    link(readings.pci_link_speed_mtps, readings.pci_link_width),
+                    link(readings.pci_link_max_speed_mtps, readings.pci_link_max_width),
+                ),
+            ),
+            (
+                "PCI replays",
+                telemetry.pci_replays.map(|count| count.to_string()),
+            ),
+            ("module", Some(info.module_id.to_string())),
+            ("status", self.status()),
+            ("in use", info.in_use.map(yes)),
+            (
+                "users",
+                Some(if users.is_empty() {
+                    "none seen".to_owned()
+                } else {
+                    users
+                }),
+            ),
+            ("opens", info.opens.map(|opens| opens.to_string())),
+            (
+                "hard resets",
+                telemetry.hard_resets.map(|count| count.to_string()),
+            ),
+            ("temperature", temperature),
+            (
+                "power",
+                of(
+                    readings.power_watts.map(watts),
+                    readings.power_max_watts.map(watts),
+                ),
+            ),
+            (
+                "clock",
+                of(telemetry.clock_mhz.map(mhz), telemetry.clock_max_mhz.map(mhz)),
+            ),
+            ("throttled", throttled.map(str::to_owned)),
+            (
+                "utilization",
+                telemetry
+                    .utilization_percent
+                    .map(|percent| format!("{percent} %")),
+            ),
+            (
+                "device memory",
+                Some(format!("{} from {}", mib(info.dram_bytes), info.dram_base)),
+            ),
+            ("free", info.dram_free_bytes.map(mib)),
+            ("page", Some(mib(info.dram_page_bytes))),
+            (
+                "rows replaced, pending",
+                replaced.map(|(replaced, pending)| format!("{replaced}, {pending} (after ECC errors)")),
+            ),
+            (
+                "SRAM",
+                Some(format!("{} from {}", mib(info.sram_bytes), info.sram_base)),
+            ),
+            ("firmware", Some(info.firmware.clone())),
+            ("driver", readings.driver_version.clone()),
+            ("CPLD", Some(format!("{:#x}", info.cpld_version))),
+            ("secured", Some(yes(info.secured))),
+            (
+                "TPCs, EDMAs enabled",
+                Some(format!("{:#x}, {:#x}", info.tpc_mask, info.edma_mask)),
+            ),
+        ];
+        for (key, value) in rows {
+            let value = value.as_deref().unwrap_or("not reported");
+            output.hanging(&format!("  {key:<22} "), value)?;
+        }
+        Ok(())
+    }
+}
+
+/// Texts of all `items` with `separator` between them.
+fn joined<T>(items: &[T], separator: &str, text: impl Fn(&T) -> String) -> String {
+    items.iter().map(text).collect::<Vec<_>>().join(separator)
 }
 
 /// Two values as `226 W of 600 W`; the second if it is known.
@@ -257,117 +377,6 @@ fn of(value: Option<String>, most: Option<String>) -> Option<String> {
 
 fn link(speed: Option<u32>, width: Option<u32>) -> Option<String> {
     Some(format!("{} GT/s x{}", f64::from(speed?) / 1000.0, width?))
-}
-
-fn print(device: &Described, output: &mut Output) -> Result<()> {
-    output.line(format!("{}:", device.spec))?;
-    if let Some(error) = &device.error {
-        return output.hanging("  ", &format!("< {error} >"));
-    }
-    let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
-    let mib = |bytes: u64| format!("{} MiB", grouped(bytes >> 20));
-    let text = |number: u32| number.to_string();
-    let readings = &device.readings;
-    let temperature = readings.temperature_celsius.map(|degrees| {
-        let sensors = readings.temperature_sensors.unwrap_or(1);
-        match sensors {
-            1 => format!("{degrees:.0} °C"),
-            _ => format!("{degrees:.0} °C (the hottest of {sensors} sensors)"),
-        }
-    });
-    let watts = |watts: f64| format!("{watts:.0} W");
-    let mhz = |mhz: u32| format!("{} MHz", grouped(mhz.into()));
-    let users: Vec<String> = device
-        .users
-        .iter()
-        .map(|user| format!("{} {}", user.pid, user.name))
-        .collect();
-    let at =
-        |bytes: Option<u64>, base: &Option<String>| Some(format!("{} from {}", mib(bytes?), base.as_ref()?));
-    let throttled = match (device.throttled_by_power, device.throttled_by_heat) {
-        (None, None) => None,
-        (Some(true), Some(true)) => Some("by power and by heat".to_owned()),
-        (Some(true), _) => Some("by power".to_owned()),
-        (_, Some(true)) => Some("by heat".to_owned()),
-        _ => Some("no".to_owned()),
-    };
-    let rows: [(&str, Option<String>); 29] = [
-        ("backend", Some(device.backend.to_owned())),
-        ("node", device.node.clone()),
-        ("chip", Some(device.asic.unwrap_or("unknown").to_owned())),
-        ("card", device.card_name.clone()),
-        ("PCI address", device.pci_bus_id.clone()),
-        (
-            "PCI device, revision",
-            of_two(&device.pci_device_id, device.pci_revision),
-        ),
-        (
-            "PCI link",
-            of(
-                link(readings.pci_link_speed_mtps, readings.pci_link_width),
-                link(readings.pci_link_max_speed_mtps, readings.pci_link_max_width),
-            ),
-        ),
-        ("PCI replays", device.pci_replays.map(|count| count.to_string())),
-        ("module", device.module_id.map(text)),
-        ("status", device.status.clone()),
-        ("in use", device.in_use.map(yes)),
-        (
-            "users",
-            Some(if users.is_empty() {
-                "none seen".to_owned()
-            } else {
-                users.join(", ")
-            }),
-        ),
-        ("opens", device.opens.map(|opens| opens.to_string())),
-        ("hard resets", device.hard_resets.map(text)),
-        ("temperature", temperature),
-        (
-            "power",
-            of(
-                readings.power_watts.map(watts),
-                readings.power_max_watts.map(watts),
-            ),
-        ),
-        (
-            "clock",
-            of(device.clock_mhz.map(mhz), device.clock_max_mhz.map(mhz)),
-        ),
-        ("throttled", throttled),
-        (
-            "utilization",
-            device.utilization_percent.map(|percent| format!("{percent} %")),
-        ),
-        ("device memory", at(device.dram_size_bytes, &device.dram_base)),
-        ("free", device.dram_free_bytes.map(mib)),
-        ("page", device.dram_page_size_bytes.map(mib)),
-        (
-            "rows replaced, pending",
-            device
-                .dram_rows_replaced
-                .zip(device.dram_rows_pending)
-                .map(|(replaced, pending)| format!("{replaced}, {pending} (after ECC errors)")),
-        ),
-        ("SRAM", at(device.sram_size_bytes, &device.sram_base)),
-        ("firmware", device.firmware.clone()),
-        ("driver", readings.driver_version.clone()),
-        ("CPLD", device.cpld_version.clone()),
-        ("secured", device.secured.map(yes)),
-        (
-            "TPCs, EDMAs enabled",
-            of_two(&device.tpc_enabled_mask, device.edma_enabled_mask.as_ref()),
-        ),
-    ];
-    for (key, value) in rows {
-        let value = value.unwrap_or_else(|| "not reported".to_owned());
-        output.hanging(&format!("  {key:<22} "), &value)?;
-    }
-    Ok(())
-}
-
-fn of_two(first: &Option<String>, second: Option<impl std::fmt::Display>) -> Option<String> {
-    Some(format!("{}, {}", first.as_ref()?, second?))
 }
 
 #[cfg(test)]

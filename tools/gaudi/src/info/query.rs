@@ -2,28 +2,28 @@
 
 use anyhow::Result;
 
-use super::Described;
+use super::{Card, joined};
 use crate::output::Output;
 
 /// A field that can be selected.
 struct Field {
     name: &'static str,
     unit: &'static str,
-    /// From the device and the time of the reading.
-    value: fn(&Described, &str) -> Option<String>,
+    /// From the card and the time of the reading.
+    value: fn(&Card, &str) -> Option<String>,
 }
 
-fn shown<T: ToString>(value: Option<T>) -> Option<String> {
-    value.map(|value| value.to_string())
+fn shown(value: impl ToString) -> Option<String> {
+    Some(value.to_string())
 }
 
-fn mib(bytes: Option<u64>) -> Option<String> {
-    shown(bytes.map(|bytes| bytes >> 20))
+fn mib(bytes: u64) -> Option<String> {
+    shown(bytes >> 20)
 }
 
 /// The generation of a PCI Express link of so many megatransfers a second.
-fn generation(speed: Option<u32>) -> Option<String> {
-    let number = match speed? {
+fn generation(megatransfers: u32) -> Option<String> {
+    shown(match megatransfers {
         2_500 => 1,
         5_000 => 2,
         8_000 => 3,
@@ -31,8 +31,7 @@ fn generation(speed: Option<u32>) -> Option<String> {
         32_000 => 5,
         64_000 => 6,
         _ => return None,
-    };
-    Some(number.to_string())
+    })
 }
 
 macro_rules! fields {
@@ -43,38 +42,37 @@ macro_rules! fields {
 
 // The names of `hl-smi -Q`; fields that it does not have are last.
 fields! {
-    "timestamp" "" |_, time| Some(time.to_owned());
-    "name" "" |device, _| device.card_name.clone();
-    "bus_id" "" |device, _| device.pci_bus_id.clone();
-    "driver_version" "" |device, _| device.readings.driver_version.clone();
-    "temperature.aip" "C" |device, _| shown(device.readings.temperature_celsius.map(f64::round));
-    "module_id" "" |device, _| shown(device.module_id);
-    "utilization.aip" "%" |device, _| shown(device.utilization_percent);
-    "memory.total" "MiB" |device, _| mib(device.dram_size_bytes);
-    "memory.free" "MiB" |device, _| mib(device.dram_free_bytes);
-    "memory.used" "MiB" |device, _| mib(device.dram_size_bytes.zip(device.dram_free_bytes)
-        .and_then(|(all, free)| all.checked_sub(free)));
-    "index" "" |device, _| shown(device.index);
-    "power.draw" "W" |device, _| shown(device.readings.power_watts.map(f64::round));
-    "power.max" "W" |device, _| shown(device.readings.power_max_watts.map(f64::round));
-    "clocks.current.soc" "MHz" |device, _| shown(device.clock_mhz);
-    "clocks.max.soc" "MHz" |device, _| shown(device.clock_max_mhz);
-    "stats.violation.power" "" |device, _| shown(device.throttled_by_power.map(u8::from));
-    "stats.violation.thermal" "" |device, _| shown(device.throttled_by_heat.map(u8::from));
-    "pcie.link.gen.current" "" |device, _| generation(device.readings.pci_link_speed_mtps);
-    "pcie.link.gen.max" "" |device, _| generation(device.readings.pci_link_max_speed_mtps);
-    "pcie.link.width.current" "" |device, _| shown(device.readings.pci_link_width);
-    "pcie.link.width.max" "" |device, _| shown(device.readings.pci_link_max_width);
-    "spec" "" |device, _| Some(device.spec.clone());
-    "backend" "" |device, _| Some(device.backend.to_owned());
-    "status" "" |device, _| device.status.clone();
-    "firmware" "" |device, _| device.firmware.clone();
-    "in_use" "" |device, _| shown(device.in_use);
-    "users" "" |device, _| Some(device.users.iter().map(|user| user.pid.to_string()).collect::<Vec<_>>().join(" "));
-    "rows.replaced" "" |device, _| shown(device.dram_rows_replaced);
-    "rows.pending" "" |device, _| shown(device.dram_rows_pending);
-    "pcie.replays" "" |device, _| shown(device.pci_replays);
-    "resets" "" |device, _| shown(device.hard_resets);
+    "timestamp" "" |_, time| shown(time);
+    "name" "" |card, _| shown(&card.info()?.card_name);
+    "bus_id" "" |card, _| shown(card.seen()?.bus?);
+    "driver_version" "" |card, _| card.seen()?.readings.driver_version.clone();
+    "temperature.aip" "C" |card, _| shown(card.seen()?.readings.temperature_celsius?.round());
+    "module_id" "" |card, _| shown(card.info()?.module_id);
+    "utilization.aip" "%" |card, _| shown(card.seen()?.telemetry.utilization_percent?);
+    "memory.total" "MiB" |card, _| mib(card.info()?.dram_bytes);
+    "memory.free" "MiB" |card, _| mib(card.info()?.dram_free_bytes?);
+    "memory.used" "MiB" |card, _| mib(card.info()?.dram_bytes.checked_sub(card.info()?.dram_free_bytes?)?);
+    "index" "" |card, _| shown(card.info()?.device.index);
+    "power.draw" "W" |card, _| shown(card.seen()?.readings.power_watts?.round());
+    "power.max" "W" |card, _| shown(card.seen()?.readings.power_max_watts?.round());
+    "clocks.current.soc" "MHz" |card, _| shown(card.seen()?.telemetry.clock_mhz?);
+    "clocks.max.soc" "MHz" |card, _| shown(card.seen()?.telemetry.clock_max_mhz?);
+    "stats.violation.power" "" |card, _| shown(u8::from(card.seen()?.telemetry.throttled_by_power?));
+    "stats.violation.thermal" "" |card, _| shown(u8::from(card.seen()?.telemetry.throttled_by_heat?));
+    "pcie.link.gen.current" "" |card, _| generation(card.seen()?.readings.pci_link_speed_mtps?);
+    "pcie.link.gen.max" "" |card, _| generation(card.seen()?.readings.pci_link_max_speed_mtps?);
+    "pcie.link.width.current" "" |card, _| shown(card.seen()?.readings.pci_link_width?);
+    "pcie.link.width.max" "" |card, _| shown(card.seen()?.readings.pci_link_max_width?);
+    "spec" "" |card, _| shown(&card.spec);
+    "backend" "" |card, _| shown(card.backend());
+    "status" "" |card, _| card.status();
+    "firmware" "" |card, _| shown(&card.info()?.firmware);
+    "in_use" "" |card, _| shown(card.info()?.in_use?);
+    "users" "" |card, _| shown(joined(&card.seen()?.users, " ", |user| user.pid.to_string()));
+    "rows.replaced" "" |card, _| shown(card.seen()?.telemetry.rows_replaced?);
+    "rows.pending" "" |card, _| shown(card.seen()?.telemetry.rows_pending?);
+    "pcie.replays" "" |card, _| shown(card.seen()?.telemetry.pci_replays?);
+    "resets" "" |card, _| shown(card.seen()?.telemetry.hard_resets?);
 }
 
 /// The selected fields, and their format.
@@ -112,9 +110,9 @@ impl Query {
         output.line(names.collect::<Vec<_>>().join(", "))
     }
 
-    pub(super) fn print(&self, device: &Described, time: &str, output: &mut Output) -> Result<()> {
+    pub(super) fn print(&self, card: &Card, time: &str, output: &mut Output) -> Result<()> {
         let values = self.fields.iter().map(|field| {
-            let value = (field.value)(device, time).filter(|value| !value.is_empty());
+            let value = (field.value)(card, time).filter(|value| !value.is_empty());
             match value {
                 None => "N/A".to_owned(),
                 Some(value) if self.units && !field.unit.is_empty() => format!("{value} {}", field.unit),

@@ -2,13 +2,10 @@
 
 use anyhow::Result;
 
-use super::{Limits, Report};
-use crate::output::{Output, grouped};
+use super::{Card, LIMITS, Limits, Nic, Port, QUEUE_PAIRS, REGIONS, Report, Row};
+use crate::output::Output;
+use crate::report::{Column, columns, shown};
 use crate::table::Layout;
-
-fn or_dash<T: ToString>(value: &Option<T>) -> String {
-    value.as_ref().map_or_else(|| "-".to_owned(), T::to_string)
-}
 
 pub(super) fn print(report: &Report, details: bool, output: &mut Output) -> Result<()> {
     if let Some(source) = &report.source {
@@ -18,92 +15,25 @@ pub(super) fn print(report: &Report, details: bool, output: &mut Output) -> Resu
     if report.nics.is_empty() {
         return Ok(());
     }
-    let mut rows = Vec::new();
-    for nic in &report.nics {
-        let head = |port: Option<usize>| {
-            if port.unwrap_or(0) == 0 {
-                let driver = or_dash(&nic.driver) + if nic.software { " (software)" } else { "" };
-                [
-                    nic.name.clone(),
-                    driver,
-                    or_dash(&nic.firmware),
-                    or_dash(&nic.function),
-                    or_dash(&nic.numa_node),
-                    nic.dmabuf.answer.to_owned(),
-                ]
-            } else {
-                std::array::from_fn(|_| String::new())
-            }
-        };
-        if nic.ports.is_empty() {
-            rows.push(
-                [
-                    &head(None)[..],
-                    &std::array::from_fn::<_, 5, _>(|_| "-".to_owned()),
-                ]
-                .concat(),
-            );
-        }
-        for (at, port) in nic.ports.iter().enumerate() {
-            let mtu = match (port.mtu_bytes, port.mtu_from) {
-                (Some(bytes), Some("interface")) => format!("{bytes}*"),
-                (Some(bytes), _) => bytes.to_string(),
-                (None, _) => "-".to_owned(),
-            };
-            let cells = [
-                port.number.to_string(),
-                or_dash(&port.state),
-                or_dash(&port.link_layer),
-                or_dash(&port.rate),
-                mtu,
-            ];
-            rows.push([&head(Some(at))[..], &cells].concat());
-        }
-    }
-    let header = [
-        "NIC", "driver", "firmware", "PCI", "NUMA", "dma-buf", "port", "state", "link", "rate", "MTU[B]",
-    ];
-    let layout = Layout {
-        numbers: &[4, 6, 10],
-        optional: &[2, 4, 8, 1],
-        ..Layout::default()
-    };
-    output.table_in(&header, &rows, layout)?;
-    if report
-        .nics
-        .iter()
-        .flat_map(|nic| &nic.ports)
-        .any(|port| port.mtu_from == Some("interface"))
-    {
-        output.line("* as it follows from the interface's")?;
-    }
+    print_ports(report, output)?;
     output.line("")?;
-    let rows: Vec<Vec<String>> = report
+    let gids = columns! { (&Port, &Row):
+        number "" "port" [1] |(port, _)| port.number;
+        number "" "index" |(_, row)| row.index;
+        text "" "GID" |(_, row)| row.gid;
+        text "" "kind" |(_, row)| row.kind;
+        text "" "interface" |(_, row)| row.netdev;
+    };
+    let ports = report
         .nics
         .iter()
-        .flat_map(|nic| nic.ports.iter().map(move |port| (nic, port)))
-        .flat_map(|(nic, port)| {
-            port.gids.iter().map(move |row| {
-                vec![
-                    nic.name.clone(),
-                    port.number.to_string(),
-                    row.index.to_string(),
-                    row.gid.clone(),
-                    or_dash(&row.kind),
-                    or_dash(&row.netdev),
-                ]
-            })
-        })
-        .collect();
-    let layout = Layout {
-        numbers: &[1, 2],
-        optional: &[1],
-        ..Layout::default()
-    };
-    output.table_in(
-        &["NIC", "port", "index", "GID", "kind", "interface"],
-        &rows,
-        layout,
+        .flat_map(|nic| nic.ports.iter().map(move |port| (nic, port)));
+    let rows = ports.flat_map(|(nic, port)| port.gids.iter().map(move |row| (nic.name.clone(), (port, row))));
+    let rows: Vec<_> = rows.collect();
+    output.rows_after(
+        &["NIC"],
+        &gids,
+        rows.iter().map(|(nic, row)| ([nic.clone()], row)),
     )?;
     output.line("")?;
     for nic in &report.nics {
@@ -113,75 +43,107 @@ pub(super) fn print(report: &Report, details: bool, output: &mut Output) -> Resu
         );
         output.hanging(&format!("{}: ", nic.name), &what)?;
     }
-    let rows: Vec<Vec<String>> = report
-        .nics
-        .iter()
-        .flat_map(|nic| nic.reach.iter().map(move |card| (nic, card)))
-        .map(|(nic, card)| {
-            vec![
-                nic.name.clone(),
-                card.accelerator.clone(),
-                or_dash(&card.name),
-                card.answer.to_owned(),
-                card.detail.clone(),
-            ]
-        })
-        .collect();
-    if !rows.is_empty() {
+    let reach = columns! { Card:
+        text "" "card" |card| card.accelerator;
+        text "" "node" |card| card.name;
+        text "" "memory" |card| card.answer;
+        text "" "way, or why not" |card| card.detail;
+    };
+    if report.nics.iter().any(|nic| !nic.reach.is_empty()) {
         output.line("")?;
-        output.table(&["NIC", "card", "node", "memory", "way, or why not"], &[], &rows)?;
+        output.rows_after(&["NIC"], &reach, of_each(report, |nic| &nic.reach))?;
     }
     if details {
         print_limits(report, output)?;
-        print_resources(report, output)?;
+        output.line("")?;
+        if let Some(error) = &report.resources_error {
+            return output.hanging("queue pairs and regions: ", &format!("< {error} >"));
+        }
+        match report.nics.iter().all(|nic| nic.queue_pairs.is_empty()) {
+            true => output.line("no queue pair")?,
+            false => output.rows_after(&["NIC"], QUEUE_PAIRS, of_each(report, |nic| &nic.queue_pairs))?,
+        }
+        output.line("")?;
+        match report.nics.iter().all(|nic| nic.regions.is_empty()) {
+            true => output.line("no memory region")?,
+            false => output.rows_after(&["NIC"], REGIONS, of_each(report, |nic| &nic.regions))?,
+        }
     }
     Ok(())
 }
 
-/// A row for each limit and a column for each NIC, with the names of ibv_devinfo(1).
+/// The rows of every NIC, each with the NIC's name.
+fn of_each<'a, T: 'a>(
+    report: &'a Report,
+    rows: impl Fn(&'a Nic) -> &'a [T],
+) -> impl Iterator<Item = ([String; 1], &'a T)> {
+    let of_nic = move |nic: &'a Nic| rows(nic).iter().map(|row| ([nic.name.clone()], row));
+    report.nics.iter().flat_map(of_nic)
+}
+
+/// A row for each port. The columns of a device are blank but in its first row.
+fn print_ports(report: &Report, output: &mut Output) -> Result<()> {
+    let device = columns! { Nic:
+        text "" "NIC" |nic| nic.name;
+        text "" "driver" |nic| format!("{}{}", nic.driver.as_deref().unwrap_or("-"), if nic.software { " (software)" } else { "" });
+        text "" "firmware" |nic| nic.firmware;
+        text "" "PCI" |nic| nic.function;
+        text "" "NUMA" |nic| nic.numa_node;
+        text "" "dma-buf" |nic| nic.dmabuf.answer;
+    };
+    let port = columns! { Port:
+        text "" "port" |port| port.number;
+        text "" "state" |port| port.state;
+        text "" "link" |port| port.link_layer;
+        text "" "rate" |port| port.rate;
+        text "" "MTU[B]" |port| format!("{}{}", port.mtu_bytes?, if port.mtu_from == Some("interface") { "*" } else { "" });
+    };
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for nic in &report.nics {
+        for at in 0..nic.ports.len().max(1) {
+            let of_device = device.iter().map(|column| match at {
+                0 => column.cell(nic),
+                _ => String::new(),
+            });
+            let own = nic.ports.get(at);
+            let of_port = port
+                .iter()
+                .map(|column| own.map_or_else(|| "-".to_owned(), |own| column.cell(own)));
+            rows.push(of_device.chain(of_port).collect());
+        }
+    }
+    let header: Vec<&str> = shown(&device).map(|column| column.head).collect();
+    let header = [header, shown(&port).map(|column| column.head).collect()].concat();
+    let layout = Layout {
+        numbers: &[4, 6, 10],
+        optional: &[2, 4, 8, 1],
+        repeated: 0,
+    };
+    output.table_in(&header, &rows, layout)?;
+    let mut ports = report.nics.iter().flat_map(|nic| &nic.ports);
+    if ports.any(|port| port.mtu_from == Some("interface")) {
+        output.line("* as it follows from the interface's")?;
+    }
+    Ok(())
+}
+
+/// A row for each limit and a column for each NIC.
 fn print_limits(report: &Report, output: &mut Output) -> Result<()> {
-    let opened: Vec<(&str, &Limits)> = report
+    let opened = report
         .nics
         .iter()
-        .filter_map(|nic| Some((nic.name.as_str(), nic.limits.as_ref()?)))
-        .collect();
+        .filter_map(|nic| Some((nic.name.as_str(), nic.limits.as_ref()?)));
+    let (names, opened): (Vec<&str>, Vec<&Limits>) = opened.unzip();
     output.line("")?;
     if opened.is_empty() {
         return output.line("limits: not reported: no device was opened");
     }
-    type Cell = fn(&Limits) -> String;
-    let limits: [(&str, Cell); 17] = [
-        ("max_qp", |limits| limits.max_qp.to_string()),
-        ("max_qp_wr", |limits| limits.max_qp_wr.to_string()),
-        ("max_sge", |limits| limits.max_sge.to_string()),
-        ("max_cq", |limits| limits.max_cq.to_string()),
-        ("max_cqe", |limits| limits.max_cqe.to_string()),
-        ("max_mr", |limits| limits.max_mr.to_string()),
-        ("max_mr_size[B]", |limits| limits.max_mr_size_bytes.to_string()),
-        ("max_pd", |limits| limits.max_pd.to_string()),
-        ("max_qp_rd_atom", |limits| limits.max_qp_rd_atom.to_string()),
-        ("max_qp_init_rd_atom", |limits| {
-            limits.max_qp_init_rd_atom.to_string()
-        }),
-        ("max_srq", |limits| limits.max_srq.to_string()),
-        ("max_srq_wr", |limits| limits.max_srq_wr.to_string()),
-        ("max_mw", |limits| limits.max_mw.to_string()),
-        ("max_ah", |limits| limits.max_ah.to_string()),
-        ("max_msg_sz[B]", |limits| or_dash(&limits.max_message_bytes)),
-        ("atomic_cap", |limits| limits.atomic_cap.clone()),
-        ("page_size_cap", |limits| limits.page_size_cap.clone()),
-    ];
-    let header: Vec<&str> = ["limit"]
-        .into_iter()
-        .chain(opened.iter().map(|(name, _)| *name))
-        .collect();
-    let rows: Vec<Vec<String>> = limits
-        .iter()
-        .map(|(name, cell)| {
-            let cells = opened.iter().map(|(_, limits)| cell(limits));
-            [(*name).to_owned()].into_iter().chain(cells).collect()
-        })
-        .collect();
+    let header = [&["limit"], &names[..]].concat();
+    let row = |limit: &Column<Limits>| {
+        let cells = opened.iter().map(|limits| limit.cell(limits));
+        [limit.head.to_owned()].into_iter().chain(cells).collect()
+    };
+    let rows: Vec<Vec<String>> = shown(LIMITS).map(row).collect();
     let numbers: Vec<usize> = (1..header.len()).collect();
     let layout = Layout {
         numbers: &numbers,
@@ -189,51 +151,4 @@ fn print_limits(report: &Report, output: &mut Output) -> Result<()> {
         ..Layout::default()
     };
     output.table_in(&header, &rows, layout)
-}
-
-/// The queue pairs and regions of this machine.
-fn print_resources(report: &Report, output: &mut Output) -> Result<()> {
-    output.line("")?;
-    if let Some(error) = &report.resources_error {
-        return output.hanging("queue pairs and regions: ", &format!("< {error} >"));
-    }
-    let mut rows = Vec::new();
-    for nic in &report.nics {
-        for one in &nic.queue_pairs {
-            rows.push(vec![
-                nic.name.clone(),
-                one.qpn.to_string(),
-                one.kind.clone(),
-                one.state.clone(),
-                or_dash(&one.remote_qpn),
-                one.owner.clone(),
-            ]);
-        }
-    }
-    if rows.is_empty() {
-        output.line("no queue pair")?;
-    } else {
-        output.table(
-            &["NIC", "QP number", "type", "state", "peer's", "owner"],
-            &[1, 4],
-            &rows,
-        )?;
-    }
-    output.line("")?;
-    let mut rows = Vec::new();
-    for nic in &report.nics {
-        for one in &nic.regions {
-            rows.push(vec![
-                nic.name.clone(),
-                one.number.to_string(),
-                grouped(one.size_bytes),
-                or_dash(&one.rkey),
-                one.owner.clone(),
-            ]);
-        }
-    }
-    if rows.is_empty() {
-        return output.line("no memory region");
-    }
-    output.table(&["NIC", "region", "size[B]", "rkey", "owner"], &[1, 2], &rows)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use gaudi_dmabuf::reach::{Acs, Function, Importer, Parent, Processor, Reach, Topology, Via};
+use gaudi::dmabuf::reach::{Acs, Function, Importer, Parent, Processor, Reach, Topology, Via};
 use gaudi_seam::PciAddress;
 
 use super::Picture;
@@ -222,7 +222,7 @@ fn row(depth: usize, function: &Function) -> Vec<String> {
 
 /// `16 x16`, and in brackets what both ends could do where they run below it.
 fn link(function: &Function) -> String {
-    let text = |speed: gaudi_dmabuf::reach::Speed| {
+    let text = |speed: gaudi::dmabuf::reach::Speed| {
         format!("{} x{}", f64::from(speed.megatransfers) / 1000.0, speed.lanes)
     };
     match (function.link.current, function.link.max) {

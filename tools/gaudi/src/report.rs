@@ -1,0 +1,108 @@
+//! One description of rows for documents and tables: a line for each column has its key in the
+//! document, its head in the table, and its value.
+
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+/// A column of rows of `T`; [`columns`] makes them.
+pub(crate) struct Column<T> {
+    /// Its key in documents; empty if only tables have it.
+    pub(crate) key: &'static str,
+    /// Its head in tables; empty if only documents have it.
+    pub(crate) head: &'static str,
+    pub(crate) value: fn(&T) -> Option<Value>,
+    /// How a table prints a number; `None` for text, which is aligned to the left.
+    pub(crate) number: Option<fn(u64) -> String>,
+    /// Its rank among the columns that a narrow table hides, the first one first; 0 if it stays.
+    pub(crate) hidden: u8,
+}
+
+/// Makes an array of columns of a row each: `text`, `number`, `grouped` (digits in threes) or `mib`
+/// (bytes, in MiB in tables), key, head, in brackets the rank of a column that may be hidden, and
+/// the value.
+macro_rules! columns {
+    (@number text) => { None };
+    (@number number) => { Some(|number| number.to_string()) };
+    (@number grouped) => { Some(crate::output::grouped) };
+    (@number mib) => { Some(|bytes| crate::output::grouped(bytes >> 20)) };
+    (@hidden) => { 0 };
+    (@hidden $rank:literal) => { $rank };
+    ($row:ty: $($form:ident $key:literal $head:literal $([$rank:literal])? |$name:pat_param| $value:expr;)*) => {
+        [$(crate::report::Column::<$row> {
+            key: $key,
+            head: $head,
+            value: |$name| Some(serde_json::json!($value)),
+            number: crate::report::columns!(@number $form),
+            hidden: crate::report::columns!(@hidden $($rank)?),
+        }),*]
+    };
+}
+
+impl<T> Column<T> {
+    fn value(&self, row: &T) -> Value {
+        (self.value)(row).unwrap_or(Value::Null)
+    }
+
+    /// The table's cell: a dash for a value that is missing or empty.
+    pub(crate) fn cell(&self, row: &T) -> String {
+        let text = match (self.value(row), self.number) {
+            (Value::Bool(is), _) => if is { "yes" } else { "no" }.to_owned(),
+            (Value::String(text), _) => text,
+            (Value::Number(number), Some(form)) => number.as_u64().map_or_else(|| number.to_string(), form),
+            (Value::Array(all), _) => {
+                let texts: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
+                texts.join(", ")
+            }
+            (Value::Null, _) => String::new(),
+            (other, _) => other.to_string(),
+        };
+        if text.is_empty() { "-".to_owned() } else { text }
+    }
+}
+
+/// The columns that tables have.
+pub(crate) fn shown<T>(columns: &[Column<T>]) -> impl Iterator<Item = &Column<T>> {
+    columns.iter().filter(|column| !column.head.is_empty())
+}
+
+/// The positions of columns of numbers, and of those that may be hidden in their order, in a table
+/// with `first` columns before these.
+pub(crate) fn layout<T>(columns: &[Column<T>], first: usize) -> (Vec<usize>, Vec<usize>) {
+    let at = || (first..).zip(shown(columns));
+    let numbers = at().filter(|(_, column)| column.number.is_some());
+    let mut optional: Vec<_> = at().filter(|(_, column)| column.hidden > 0).collect();
+    optional.sort_by_key(|(_, column)| column.hidden);
+    let positions = optional.into_iter().map(|(at, _)| at);
+    (numbers.map(|(at, _)| at).collect(), positions.collect())
+}
+
+/// A row as an object of a document.
+pub(crate) struct Record<'a, T>(pub(crate) &'a [Column<T>], pub(crate) &'a T);
+
+impl<T> Serialize for Record<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = self.0.iter().filter(|column| !column.key.is_empty());
+        serializer.collect_map(fields.map(|column| (column.key, column.value(self.1))))
+    }
+}
+
+/// Returns rows as objects of a document.
+pub(crate) fn records<'a, T>(columns: &'a [Column<T>], rows: &'a [T]) -> Vec<Record<'a, T>> {
+    rows.iter().map(|row| Record(columns, row)).collect()
+}
+
+/// Makes an object of a document: a key and its value on each line.
+macro_rules! object {
+    ($($(#[$meta:meta])* $key:ident: $value:expr),* $(,)?) => {{
+        #[allow(non_camel_case_types, reason = "the type parameters have the names of the fields")]
+        let object = {
+            #[derive(serde::Serialize)]
+            struct Object<$($key),*> {
+                $($(#[$meta])* $key: $key),*
+            }
+            Object { $($key: $value),* }
+        };
+        object
+    }};
+}
+pub(crate) use {columns, object};
