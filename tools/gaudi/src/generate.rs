@@ -44,7 +44,7 @@ fn script(shell: Shell) -> Result<String> {
     Ok(with_names(shell, &String::from_utf8(script)?))
 }
 
-/// What a value of an option may be on this machine, and the commands that list it.
+/// Options, the kind of their values, and the commands that list the values of this machine.
 const NAMES: [(&[&str], &str, &str); 2] = [
     (
         &["device"],
@@ -57,45 +57,46 @@ const NAMES: [(&[&str], &str, &str); 2] = [
 /// Adds the completion of this machine's devices and NICs to a script: clap completes only fixed
 /// values.
 fn with_names(shell: Shell, script: &str) -> String {
-    // What of a line names the option, and the line with its value completed.
-    type Change = fn(&str, &str, &str) -> Option<String>;
-    let change: Change = match shell {
-        // The arm of an option is followed by the line that fills the reply.
-        Shell::Bash => |line, before, kind| {
-            let is_reply = line.trim_start().starts_with("COMPREPLY=") && !before.is_empty();
-            is_reply.then(|| format!("{:20}_gaudi_{kind} \"${{cur}}\"", ""))
-        },
-        Shell::Zsh => |line, _, kind| Some(line.replace(":_default'", &format!(":_gaudi_{kind}'"))),
-        Shell::Fish => |line, _, kind| Some(format!("{line} -f -a \"(__gaudi_{kind})\"")),
-        _ => return script.to_owned(),
+    if ![Shell::Bash, Shell::Zsh, Shell::Fish].contains(&shell) {
+        return script.to_owned();
+    }
+    // zsh looks for `#compdef` in the first line.
+    let (head, script) = match shell {
+        Shell::Zsh => script.split_at(script.find('\n').map_or(0, |end| end + 1)),
+        _ => ("", script),
     };
-    let names_option = |line: &str, option: &str| match shell {
-        Shell::Bash => line.trim() == format!("--{option})") || (option == "device" && line.trim() == "-d)"),
-        Shell::Zsh => {
-            line.contains(&format!("--{option}=[")) || (option == "device" && line.contains("-d+["))
-        }
-        _ => line.contains(&format!(" -l {option} ")),
-    };
-    let (mut text, mut previous) = (functions(shell), "");
-    let mut head = "";
+    let mut text = format!("{head}{}", functions(shell));
+    let mut previous = "";
     for line in script.lines() {
-        let subject = if shell == Shell::Bash { previous } else { line };
-        let kind = NAMES
+        let mut options = NAMES
             .iter()
-            .find(|(options, ..)| options.iter().any(|option| names_option(subject, option)));
-        let changed = kind.and_then(|(_, kind, _)| change(line, previous, kind));
-        if head.is_empty() && line.starts_with("#compdef") {
-            // zsh looks for this in the first line.
-            head = line;
-        } else {
-            text.push_str(changed.as_deref().unwrap_or(line));
-            text.push('\n');
-        }
+            .flat_map(|(options, kind, _)| options.iter().map(move |option| (*option, *kind)));
+        let named = options.find_map(|(option, kind)| completed(shell, previous, line, option, kind));
+        text.push_str(named.as_deref().unwrap_or(line));
+        text.push('\n');
         previous = line;
     }
-    match head {
-        "" => text,
-        head => format!("{head}\n{text}"),
+    text
+}
+
+/// A line of a script with the value of an option completed. `None` if it completes another value.
+fn completed(shell: Shell, previous: &str, line: &str, option: &str, kind: &str) -> Option<String> {
+    let is_device = option == "device";
+    match shell {
+        // The arm of an option is followed by the line that fills the reply.
+        Shell::Bash => {
+            let arm = previous.trim();
+            let is_arm = arm == format!("--{option})") || (is_device && arm == "-d)");
+            let is_reply = is_arm && line.trim_start().starts_with("COMPREPLY=");
+            is_reply.then(|| format!("{:20}_gaudi_{kind} \"${{cur}}\"", ""))
+        }
+        Shell::Zsh => {
+            let is_option = line.contains(&format!("--{option}=[")) || (is_device && line.contains("-d+["));
+            is_option.then(|| line.replace(":_default'", &format!(":_gaudi_{kind}'")))
+        }
+        _ => line
+            .contains(&format!(" -l {option} "))
+            .then(|| format!("{line} -f -a \"(__gaudi_{kind})\"")),
     }
 }
 

@@ -43,9 +43,10 @@ impl<T> Column<T> {
         (self.value)(row).unwrap_or(Value::Null)
     }
 
-    /// The table's cell: a dash for a value that is missing or empty.
-    pub(crate) fn cell(&self, row: &T) -> String {
+    /// The value as tables print it. `None` if it is missing or empty.
+    pub(crate) fn text(&self, row: &T) -> Option<String> {
         let text = match (self.value(row), self.number) {
+            (Value::Null, _) => return None,
             (Value::Bool(is), _) => if is { "yes" } else { "no" }.to_owned(),
             (Value::String(text), _) => text,
             (Value::Number(number), Some(form)) => number.as_u64().map_or_else(|| number.to_string(), form),
@@ -53,10 +54,14 @@ impl<T> Column<T> {
                 let texts: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
                 texts.join(", ")
             }
-            (Value::Null, _) => String::new(),
             (other, _) => other.to_string(),
         };
-        if text.is_empty() { "-".to_owned() } else { text }
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// The table's cell: a dash for a value that is missing or empty.
+    pub(crate) fn cell(&self, row: &T) -> String {
+        self.text(row).unwrap_or_else(|| "-".to_owned())
     }
 }
 

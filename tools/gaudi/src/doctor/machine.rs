@@ -3,11 +3,11 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use gaudi::dmabuf::reach::{Folder, KernelOption, kernel_option};
+use gaudi::dmabuf::reach::{Folder, kernel_option};
 use gaudi_spec::gaudi2::VENDOR;
 use gaudi_sys::limits;
 
-use super::{Check, devices, fail, memlock, mock, ok, open_flag, warn};
+use super::{Check, Verdict, devices, fail, memlock, mock, ok, open_flag, warn};
 use crate::machine::Machine;
 use crate::nics::WITH_DMABUF;
 
@@ -70,29 +70,26 @@ impl Machine {
     }
 
     fn driver(&self) -> Check {
-        let release = self
-            .read("/proc/sys/kernel/osrelease")
-            .unwrap_or_else(|| "unknown".to_owned());
-        if self.path("/sys/module/habanalabs").exists() {
-            // The vendor's own build says which it is; mainline's is as old as its kernel.
-            let found = match self.read("/sys/module/habanalabs/version") {
-                Some(version) => format!("habanalabs {version} is loaded (Linux {release})"),
-                None => format!("habanalabs is loaded, of Linux {release}"),
-            };
-            return match version_of(&release) {
-                Some(version) if version < (6, 12) => warn(
-                    format!(
-                        "{found}: its interface is older than the one of Linux 6.12, which this program speaks best"
-                    ),
-                    "use a kernel from 6.12 on",
-                ),
-                _ => ok(found),
-            };
+        let release = self.read("/proc/sys/kernel/osrelease");
+        let release = release.as_deref().unwrap_or("unknown");
+        if !self.path("/sys/module/habanalabs").exists() {
+            let found = format!("habanalabs is not loaded (Linux {release})");
+            return fail(found, "sudo modprobe habanalabs");
         }
-        fail(
-            format!("habanalabs is not loaded (Linux {release})"),
-            "sudo modprobe habanalabs",
-        )
+        // The vendor's own build says which it is; mainline's is as old as its kernel.
+        let found = match self.read("/sys/module/habanalabs/version") {
+            Some(version) => format!("habanalabs {version} is loaded (Linux {release})"),
+            None => format!("habanalabs is loaded, of Linux {release}"),
+        };
+        match version_of(release) {
+            Some(version) if version < (6, 12) => warn(
+                format!(
+                    "{found}: its interface is older than the one of Linux 6.12, which this program speaks best"
+                ),
+                "use a kernel from 6.12 on",
+            ),
+            _ => ok(found),
+        }
     }
 
     fn binding(&self, cards: &[(String, Option<String>)]) -> Check {
@@ -171,14 +168,22 @@ impl Machine {
         }
     }
 
-    fn user(&self) -> User {
+    /// The value of a key in `/proc/self/status`; empty if it is missing.
+    fn status(&self, key: &str) -> String {
         let status = self.read("/proc/self/status").unwrap_or_default();
+        let value = status.lines().find_map(|line| line.strip_prefix(key));
+        value.unwrap_or_default().trim().to_owned()
+    }
+
+    fn user(&self) -> User {
         let numbers = |key: &str| -> Vec<u32> {
-            let line = status.lines().find_map(|line| line.strip_prefix(key));
-            let words = line.unwrap_or_default().split_whitespace();
-            words.filter_map(|word| word.parse().ok()).collect()
+            let value = self.status(key);
+            value
+                .split_whitespace()
+                .filter_map(|word| word.parse().ok())
+                .collect()
         };
-        // Real, effective, saved, filesystem: the last is asked for files.
+        // Real, effective, saved, filesystem: files are opened with the last one.
         let mut groups = numbers("Groups:");
         groups.extend(numbers("Gid:").get(3));
         User {
@@ -191,13 +196,11 @@ impl Machine {
     /// namespace (mm/mlock.c:can_do_mlock).
     pub(super) fn pins_without_limit(&self) -> bool {
         const CAP_IPC_LOCK: u64 = 1 << 14;
-        let status = self.read("/proc/self/status").unwrap_or_default();
-        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let effective = u64::from_str_radix(&self.status("CapEff:"), 16);
         // Another namespace has a map of fewer numbers.
-        let map = self.read("/proc/self/uid_map").unwrap_or_default();
-        let is_first = map.split_whitespace().eq(["0", "0", "4294967295"]);
-        is_first && effective.is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
+        let map = self.read("/proc/self/uid_map");
+        let is_first = map.is_some_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
+        is_first && effective.is_ok_and(|mask| mask & CAP_IPC_LOCK != 0)
     }
 
     fn group_name(&self, id: u32) -> Option<String> {
@@ -210,28 +213,20 @@ impl Machine {
     }
 
     fn hugepages(&self) -> Check {
-        let reserved: Vec<String> = [("2048kB", "2 MiB"), ("1048576kB", "1 GiB")]
-            .into_iter()
-            .filter_map(|(folder, name)| {
-                let count = |file: &str| -> Option<u64> {
-                    self.read(&format!("/sys/kernel/mm/hugepages/hugepages-{folder}/{file}"))?
-                        .parse()
-                        .ok()
-                };
-                let (all, free) = (count("nr_hugepages")?, count("free_hugepages")?);
-                (all > 0).then(|| format!("{all} of {name} reserved, {free} free"))
-            })
-            .collect();
-        let transparent = self
-            .read("/sys/kernel/mm/transparent_hugepage/enabled")
-            .unwrap_or_default();
+        let pages = [("2048kB", "2 MiB"), ("1048576kB", "1 GiB")].into_iter();
+        let reserved = pages.filter_map(|(folder, name)| {
+            let count = |file| self.number(&format!("/sys/kernel/mm/hugepages/hugepages-{folder}/{file}"));
+            let (all, free) = (count("nr_hugepages")?, count("free_hugepages")?);
+            (all > 0).then(|| format!("{all} of {name} reserved, {free} free"))
+        });
+        let reserved: Vec<String> = reserved.collect();
+        let transparent = self.read("/sys/kernel/mm/transparent_hugepage/enabled");
         // The word in brackets is the one that holds.
         let holds = transparent
-            .split(['[', ']'])
-            .nth(1)
-            .unwrap_or("not there")
-            .to_owned();
-        match (reserved.is_empty(), holds.as_str()) {
+            .as_deref()
+            .and_then(|words| words.split(['[', ']']).nth(1));
+        let holds = holds.unwrap_or("not there");
+        match (reserved.is_empty(), holds) {
             (true, "never" | "not there") => warn(
                 "none, and no transparent ones: every 4 KiB of pinned memory takes an entry of the card's MMU",
                 "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled, or sudo sysctl vm.nr_hugepages=512",
@@ -253,44 +248,42 @@ impl Machine {
         }
     }
 
-    /// Whether the running kernel has an option; `Err` with the paths that were tried.
-    fn config(&self, option: &str) -> Result<KernelOption, String> {
+    /// Whether the running kernel has an option; `lacking` if it lacks it.
+    fn option(&self, option: &str, lacking: Check) -> Check {
         let release = self.read("/proc/sys/kernel/osrelease");
-        kernel_option(&Folder::new(&self.root), release.as_deref(), option).map_err(|files| files.join(", "))
+        match kernel_option(&Folder::new(&self.root), release.as_deref(), option) {
+            Ok(found) if found.is_set => ok(format!("the kernel has {option} ({})", found.source)),
+            Ok(_) => lacking,
+            Err(files) => warn(
+                format!(
+                    "whether the kernel has {option} is unknown: cannot read {}",
+                    files.join(", ")
+                ),
+                "look up the configuration of this kernel's build",
+            ),
+        }
     }
 
     fn dmabuf(&self) -> Check {
-        const OPTION: &str = "CONFIG_DMA_SHARED_BUFFER";
-        match self.config(OPTION) {
-            Ok(found) if found.is_set => ok(format!("the kernel has {OPTION} ({})", found.source)),
-            Ok(_) => fail(
-                "the kernel lacks CONFIG_DMA_SHARED_BUFFER: no memory can be shared between card and NIC",
-                "use a kernel with it: every distribution's has it",
-            ),
-            // The driver cannot be built without it.
-            Err(_) if self.path("/sys/module/habanalabs").exists() || self.path("/dev/udmabuf").exists() => {
-                ok("the kernel has it: a driver that needs it is there")
-            }
-            Err(files) => warn(
-                format!("whether the kernel has {OPTION} is unknown: cannot read {files}"),
-                "look up the configuration of this kernel's build",
-            ),
+        let lacking = fail(
+            "the kernel lacks CONFIG_DMA_SHARED_BUFFER: no memory can be shared between card and NIC",
+            "use a kernel with it: every distribution's has it",
+        );
+        let check = self.option("CONFIG_DMA_SHARED_BUFFER", lacking);
+        // These drivers cannot be built without it.
+        let is_needed = self.path("/sys/module/habanalabs").exists() || self.path("/dev/udmabuf").exists();
+        match check.verdict {
+            Verdict::Warn if is_needed => ok("the kernel has it: a driver that needs it is there"),
+            _ => check,
         }
     }
 
     fn p2pdma(&self) -> Check {
-        const OPTION: &str = "CONFIG_PCI_P2PDMA";
-        match self.config(OPTION) {
-            Ok(found) if found.is_set => ok(format!("the kernel has {OPTION} ({})", found.source)),
-            Ok(_) => warn(
-                "the kernel lacks CONFIG_PCI_P2PDMA: a NIC's registration of card memory is refused (EPERM)",
-                "use a kernel with it (Debian's from 7.2 on)",
-            ),
-            Err(files) => warn(
-                format!("whether the kernel has {OPTION} is unknown: cannot read {files}"),
-                "look up the configuration of this kernel's build",
-            ),
-        }
+        let lacking = warn(
+            "the kernel lacks CONFIG_PCI_P2PDMA: a NIC's registration of card memory is refused (EPERM)",
+            "use a kernel with it (Debian's from 7.2 on)",
+        );
+        self.option("CONFIG_PCI_P2PDMA", lacking)
     }
 
     fn udmabuf(&self) -> Check {
@@ -379,9 +372,9 @@ pub(super) fn version_of(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Who asks for a file.
+/// The user and groups that open a file.
 struct User {
-    /// `None` where nobody tells: then nothing is said against him.
+    /// `None` if it is unknown: then no file is reported as closed to the user.
     id: Option<u32>,
     groups: Vec<u32>,
 }

@@ -9,14 +9,13 @@ use anyhow::Result;
 use clap::Args;
 use gaudi::{BackendSpec, DeviceSpec, Environment, Error, Info, Telemetry};
 use gaudi_seam::{Backend, KernelSelector, PciAddress};
-use serde::Serialize;
 
 use crate::common::Common;
 use crate::exit::{self, Judged, Usage};
 use crate::layers::around;
 use crate::machine::Machine;
 use crate::output::{Again, Output, grouped};
-use crate::report::object;
+use crate::report::{Column, columns, object, records, shown};
 use query::Query;
 use readings::{Readings, User};
 
@@ -39,6 +38,8 @@ pub(crate) struct Arguments {
 
 /// A card as it was at one time.
 struct Card {
+    /// RFC 3339, UTC.
+    time: String,
     spec: DeviceSpec,
     seen: Result<Seen, Error>,
 }
@@ -87,27 +88,26 @@ pub(crate) fn run(common: &Common, arguments: &Arguments, output: &mut Output) -
     if let Some(query) = &query {
         query.print_header(output)?;
     }
-    for round in 0.. {
-        let timestamp = timestamp(SystemTime::now());
-        let cards: Vec<Card> = specs.iter().map(Card::query).collect();
+    for round in 0u64.. {
+        let time = timestamp(SystemTime::now());
+        let cards: Vec<Card> = specs.iter().map(|spec| Card::query(spec, &time)).collect();
         // With one device the failure is the result.
         if let [Card { seen: Err(error), .. }] = cards.as_slice() {
             return Err(error.clone().into());
         }
         if let Some(query) = &query {
             for card in &cards {
-                query.print(card, &timestamp, output)?;
+                query.print(card, output)?;
             }
         } else if output.is_json() {
-            let devices: Vec<_> = cards.iter().map(Card::document).collect();
-            // When the devices were queried (RFC 3339, UTC).
-            output.document("gaudi.info", &object! { timestamp: timestamp, devices: devices })?;
+            let report = object! { timestamp: time, devices: records(FACTS, &cards) };
+            output.document("gaudi.info", &report)?;
         } else {
             if arguments.again.every.is_some() {
                 if round > 0 {
                     output.line("")?;
                 }
-                output.line(&timestamp)?;
+                output.line(&time)?;
             }
             for (number, card) in cards.iter().enumerate() {
                 if number > 0 {
@@ -164,7 +164,7 @@ fn bus_of(spec: &DeviceSpec, info: &Info) -> Option<PciAddress> {
 }
 
 impl Card {
-    fn query(spec: &DeviceSpec) -> Self {
+    fn query(spec: &DeviceSpec, time: &str) -> Self {
         let seen = || {
             let io = gaudi_hal::control(spec)?;
             let info = Info::query(&*io)?;
@@ -182,6 +182,7 @@ impl Card {
             })
         };
         Self {
+            time: time.to_owned(),
             spec: spec.clone(),
             seen: seen(),
         }
@@ -195,6 +196,14 @@ impl Card {
         Some(&self.seen()?.info)
     }
 
+    fn readings(&self) -> Option<&Readings> {
+        Some(&self.seen()?.readings)
+    }
+
+    fn telemetry(&self) -> Option<&Telemetry> {
+        Some(&self.seen()?.telemetry)
+    }
+
     fn backend(&self) -> &'static str {
         self.info()
             .map_or(backend_of(&self.spec), |info| info.device.backend.name())
@@ -204,162 +213,122 @@ impl Card {
         Some(self.info()?.status.to_string().to_lowercase())
     }
 
-    /// Every field but the first few is `None` if there is an error.
-    fn document(&self) -> impl Serialize + '_ {
-        let (seen, info) = (self.seen(), self.info());
-        let telemetry = seen.map_or_else(Telemetry::default, |seen| seen.telemetry.clone());
-        object! {
-            spec: self.spec.to_string(),
-            backend: self.backend(),
-            index: info.map(|info| info.device.index),
-            error: self.seen.as_ref().err().map(Error::to_string),
-            node: info.map(|info| &info.node),
-            asic: info.and_then(|info| info.asic),
-            card_name: info.map(|info| &info.card_name),
-            pci_bus_id: seen.and_then(|seen| Some(seen.bus?.to_string())),
-            pci_device_id: info.map(|info| format!("{:#06x}", info.device_id)),
-            pci_revision: info.map(|info| info.revision),
-            module_id: info.map(|info| info.module_id),
-            status: self.status(),
-            in_use: info.and_then(|info| info.in_use),
-            opens: info.and_then(|info| info.opens),
-            users: seen.map_or(&[][..], |seen| &seen.users),
-            dram_base: info.map(|info| info.dram_base.to_string()),
-            dram_size_bytes: info.map(|info| info.dram_bytes),
-            dram_free_bytes: info.and_then(|info| info.dram_free_bytes),
-            dram_page_size_bytes: info.map(|info| info.dram_page_bytes),
-            dram_rows_replaced: telemetry.rows_replaced,
-            dram_rows_pending: telemetry.rows_pending,
-            sram_base: info.map(|info| info.sram_base.to_string()),
-            sram_size_bytes: info.map(|info| info.sram_bytes),
-            #[serde(flatten)]
-            readings: seen.map_or_else(Readings::default, |seen| seen.readings.clone()),
-            clock_mhz: telemetry.clock_mhz,
-            clock_max_mhz: telemetry.clock_max_mhz,
-            throttled_by_power: telemetry.throttled_by_power,
-            throttled_by_heat: telemetry.throttled_by_heat,
-            utilization_percent: telemetry.utilization_percent,
-            pci_replays: telemetry.pci_replays,
-            hard_resets: telemetry.hard_resets,
-            firmware: info.map(|info| &info.firmware),
-            cpld_version: info.map(|info| format!("{:#x}", info.cpld_version)),
-            secured: info.map(|info| info.secured),
-            tpc_enabled_mask: info.map(|info| format!("{:#x}", info.tpc_mask)),
-            edma_enabled_mask: info.map(|info| format!("{:#x}", info.edma_mask)),
-        }
-    }
-
     fn print(&self, output: &mut Output) -> Result<()> {
         output.line(format!("{}:", self.spec))?;
-        let seen = match &self.seen {
-            Ok(seen) => seen,
-            Err(error) => return output.hanging("  ", &format!("< {error} >")),
-        };
-        let (info, telemetry, readings) = (&seen.info, &seen.telemetry, &seen.readings);
-        let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
-        let mib = |bytes: u64| format!("{} MiB", grouped(bytes >> 20));
-        let temperature = readings
-            .temperature_celsius
-            .map(|degrees| match readings.temperature_sensors {
-                None | Some(1) => format!("{degrees:.0} °C"),
-                Some(sensors) => format!("{degrees:.0} °C (the hottest of {sensors} sensors)"),
-            });
-        let watts = |watts: f64| format!("{watts:.0} W");
-        let mhz = |mhz: u32| format!("{} MHz", grouped(mhz.into()));
-        let throttled = match (telemetry.throttled_by_power, telemetry.throttled_by_heat) {
-            (None, None) => None,
-            (Some(true), Some(true)) => Some("by power and by heat"),
-            (Some(true), _) => Some("by power"),
-            (_, Some(true)) => Some("by heat"),
-            _ => Some("no"),
-        };
-        let replaced = telemetry.rows_replaced.zip(telemetry.rows_pending);
-        let users = joined(&seen.users, ", ", |user| format!("{} {}", user.pid, user.name));
-        let rows: [(&str, Option<String>); 29] = [
-            ("backend", Some(self.backend().to_owned())),
-            ("node", Some(info.node.clone())),
-            ("chip", Some(info.asic.unwrap_or("unknown").to_owned())),
-            ("card", Some(info.card_name.clone())),
-            ("PCI address", seen.bus.map(|bus| bus.to_string())),
-            (
-                "PCI device, revision",
-                Some(format!("{:#06x}, {}", info.device_id, info.revision)),
-            ),
-            (
-                "PCI link",
-                of(
-                    link(readings.pci_link_speed_mtps, readings.pci_link_width),
-                    link(readings.pci_link_max_speed_mtps, readings.pci_link_max_width),
-                ),
-            ),
-            (
-                "PCI replays",
-                telemetry.pci_replays.map(|count| count.to_string()),
-            ),
-            ("module", Some(info.module_id.to_string())),
-            ("status", self.status()),
-            ("in use", info.in_use.map(yes)),
-            (
-                "users",
-                Some(if users.is_empty() {
-                    "none seen".to_owned()
-                } else {
-                    users
-                }),
-            ),
-            ("opens", info.opens.map(|opens| opens.to_string())),
-            (
-                "hard resets",
-                telemetry.hard_resets.map(|count| count.to_string()),
-            ),
-            ("temperature", temperature),
-            (
-                "power",
-                of(
-                    readings.power_watts.map(watts),
-                    readings.power_max_watts.map(watts),
-                ),
-            ),
-            (
-                "clock",
-                of(telemetry.clock_mhz.map(mhz), telemetry.clock_max_mhz.map(mhz)),
-            ),
-            ("throttled", throttled.map(str::to_owned)),
-            (
-                "utilization",
-                telemetry
-                    .utilization_percent
-                    .map(|percent| format!("{percent} %")),
-            ),
-            (
-                "device memory",
-                Some(format!("{} from {}", mib(info.dram_bytes), info.dram_base)),
-            ),
-            ("free", info.dram_free_bytes.map(mib)),
-            ("page", Some(mib(info.dram_page_bytes))),
-            (
-                "rows replaced, pending",
-                replaced.map(|(replaced, pending)| format!("{replaced}, {pending} (after ECC errors)")),
-            ),
-            (
-                "SRAM",
-                Some(format!("{} from {}", mib(info.sram_bytes), info.sram_base)),
-            ),
-            ("firmware", Some(info.firmware.clone())),
-            ("driver", readings.driver_version.clone()),
-            ("CPLD", Some(format!("{:#x}", info.cpld_version))),
-            ("secured", Some(yes(info.secured))),
-            (
-                "TPCs, EDMAs enabled",
-                Some(format!("{:#x}, {:#x}", info.tpc_mask, info.edma_mask)),
-            ),
-        ];
-        for (key, value) in rows {
+        if let Err(error) = &self.seen {
+            return output.hanging("  ", &format!("< {error} >"));
+        }
+        for fact in shown(FACTS) {
+            let value = fact.text(self);
             let value = value.as_deref().unwrap_or("not reported");
-            output.hanging(&format!("  {key:<22} "), value)?;
+            output.hanging(&format!("  {:<22} ", fact.head), value)?;
         }
         Ok(())
     }
+}
+
+/// What documents and the text have of a card. If there is an error, only the first few have a
+/// value.
+const FACTS: &[Column<Card>] = &columns! { Card:
+    text "spec" "" |card| card.spec.to_string();
+    text "backend" "backend" |card| card.backend();
+    text "index" "" |card| card.info()?.device.index;
+    text "error" "" |card| card.seen.as_ref().err()?.to_string();
+    text "node" "node" |card| card.info()?.node;
+    text "asic" "" |card| card.info()?.asic;
+    text "" "chip" |card| card.info()?.asic.unwrap_or("unknown");
+    text "card_name" "card" |card| card.info()?.card_name;
+    text "pci_bus_id" "PCI address" |card| card.seen()?.bus?.to_string();
+    text "pci_device_id" "" |card| hex(card.info()?.device_id, 6);
+    text "pci_revision" "" |card| card.info()?.revision;
+    text "" "PCI device, revision" |card| format!("{:#06x}, {}", card.info()?.device_id, card.info()?.revision);
+    text "pci_link_speed_mtps" "" |card| card.readings()?.pci_link_speed_mtps;
+    text "pci_link_width" "" |card| card.readings()?.pci_link_width;
+    text "pci_link_max_speed_mtps" "" |card| card.readings()?.pci_link_max_speed_mtps;
+    text "pci_link_max_width" "" |card| card.readings()?.pci_link_max_width;
+    text "" "PCI link" |card| {
+        let links = card.readings()?;
+        of(
+            link(links.pci_link_speed_mtps, links.pci_link_width),
+            link(links.pci_link_max_speed_mtps, links.pci_link_max_width),
+        )
+    };
+    number "pci_replays" "PCI replays" |card| card.telemetry()?.pci_replays;
+    number "module_id" "module" |card| card.info()?.module_id;
+    text "status" "status" |card| card.status();
+    text "in_use" "in use" |card| card.info()?.in_use;
+    text "users" "" |card| card.seen().map_or(&[][..], |seen| &seen.users);
+    text "" "users" |card| match card.seen()?.users.as_slice() {
+        [] => "none seen".to_owned(),
+        users => joined(users, ", ", |user| format!("{} {}", user.pid, user.name)),
+    };
+    number "opens" "opens" |card| card.info()?.opens;
+    number "hard_resets" "hard resets" |card| card.telemetry()?.hard_resets;
+    text "temperature_celsius" "" |card| card.readings()?.temperature_celsius;
+    text "temperature_sensors" "" |card| card.readings()?.temperature_sensors;
+    text "" "temperature" |card| {
+        let (degrees, sensors) = (card.readings()?.temperature_celsius?, card.readings()?.temperature_sensors?);
+        match sensors {
+            1 => format!("{degrees:.0} °C"),
+            _ => format!("{degrees:.0} °C (the hottest of {sensors} sensors)"),
+        }
+    };
+    text "power_watts" "" |card| card.readings()?.power_watts;
+    text "power_max_watts" "" |card| card.readings()?.power_max_watts;
+    text "" "power" |card| of(card.readings()?.power_watts.map(watts), card.readings()?.power_max_watts.map(watts));
+    text "clock_mhz" "" |card| card.telemetry()?.clock_mhz;
+    text "clock_max_mhz" "" |card| card.telemetry()?.clock_max_mhz;
+    text "" "clock" |card| of(card.telemetry()?.clock_mhz.map(mhz), card.telemetry()?.clock_max_mhz.map(mhz));
+    text "throttled_by_power" "" |card| card.telemetry()?.throttled_by_power;
+    text "throttled_by_heat" "" |card| card.telemetry()?.throttled_by_heat;
+    text "" "throttled" |card| match (card.telemetry()?.throttled_by_power, card.telemetry()?.throttled_by_heat) {
+        (None, None) => None,
+        (Some(true), Some(true)) => Some("by power and by heat"),
+        (Some(true), _) => Some("by power"),
+        (_, Some(true)) => Some("by heat"),
+        _ => Some("no"),
+    };
+    text "utilization_percent" "" |card| card.telemetry()?.utilization_percent;
+    text "" "utilization" |card| format!("{} %", card.telemetry()?.utilization_percent?);
+    text "dram_base" "" |card| card.info()?.dram_base.to_string();
+    text "dram_size_bytes" "" |card| card.info()?.dram_bytes;
+    text "" "device memory" |card| format!("{} from {}", mib(card.info()?.dram_bytes), card.info()?.dram_base);
+    text "dram_free_bytes" "" |card| card.info()?.dram_free_bytes;
+    text "" "free" |card| mib(card.info()?.dram_free_bytes?);
+    text "dram_page_size_bytes" "" |card| card.info()?.dram_page_bytes;
+    text "" "page" |card| mib(card.info()?.dram_page_bytes);
+    text "dram_rows_replaced" "" |card| card.telemetry()?.rows_replaced;
+    text "dram_rows_pending" "" |card| card.telemetry()?.rows_pending;
+    text "" "rows replaced, pending" |card| {
+        let (replaced, pending) = (card.telemetry()?.rows_replaced?, card.telemetry()?.rows_pending?);
+        format!("{replaced}, {pending} (after ECC errors)")
+    };
+    text "sram_base" "" |card| card.info()?.sram_base.to_string();
+    text "sram_size_bytes" "" |card| card.info()?.sram_bytes;
+    text "" "SRAM" |card| format!("{} from {}", mib(card.info()?.sram_bytes), card.info()?.sram_base);
+    text "firmware" "firmware" |card| card.info()?.firmware;
+    text "driver_version" "driver" |card| card.readings()?.driver_version;
+    text "cpld_version" "CPLD" |card| hex(card.info()?.cpld_version, 0);
+    text "secured" "secured" |card| card.info()?.secured;
+    text "tpc_enabled_mask" "" |card| hex(card.info()?.tpc_mask, 0);
+    text "edma_enabled_mask" "" |card| hex(card.info()?.edma_mask, 0);
+    text "" "TPCs, EDMAs enabled" |card| format!("{:#x}, {:#x}", card.info()?.tpc_mask, card.info()?.edma_mask);
+};
+
+fn hex(number: impl Into<u64>, width: usize) -> String {
+    format!("{:#0width$x}", number.into())
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", grouped(bytes >> 20))
+}
+
+fn mhz(mhz: u32) -> String {
+    format!("{} MHz", grouped(mhz.into()))
+}
+
+fn watts(watts: f64) -> String {
+    format!("{watts:.0} W")
 }
 
 /// Texts of all `items` with `separator` between them.

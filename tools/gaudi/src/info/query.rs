@@ -4,26 +4,11 @@ use anyhow::Result;
 
 use super::{Card, joined};
 use crate::output::Output;
-
-/// A field that can be selected.
-struct Field {
-    name: &'static str,
-    unit: &'static str,
-    /// From the card and the time of the reading.
-    value: fn(&Card, &str) -> Option<String>,
-}
-
-fn shown(value: impl ToString) -> Option<String> {
-    Some(value.to_string())
-}
-
-fn mib(bytes: u64) -> Option<String> {
-    shown(bytes >> 20)
-}
+use crate::report::{Column, columns};
 
 /// The generation of a PCI Express link of so many megatransfers a second.
-fn generation(megatransfers: u32) -> Option<String> {
-    shown(match megatransfers {
+fn generation(megatransfers: u32) -> Option<u8> {
+    Some(match megatransfers {
         2_500 => 1,
         5_000 => 2,
         8_000 => 3,
@@ -34,50 +19,45 @@ fn generation(megatransfers: u32) -> Option<String> {
     })
 }
 
-macro_rules! fields {
-    ($($name:literal $unit:literal $value:expr;)*) => {
-        const FIELDS: &[Field] = &[$(Field { name: $name, unit: $unit, value: $value }),*];
-    };
-}
-
-// The names of `hl-smi -Q`; fields that it does not have are last.
-fields! {
-    "timestamp" "" |_, time| shown(time);
-    "name" "" |card, _| shown(&card.info()?.card_name);
-    "bus_id" "" |card, _| shown(card.seen()?.bus?);
-    "driver_version" "" |card, _| card.seen()?.readings.driver_version.clone();
-    "temperature.aip" "C" |card, _| shown(card.seen()?.readings.temperature_celsius?.round());
-    "module_id" "" |card, _| shown(card.info()?.module_id);
-    "utilization.aip" "%" |card, _| shown(card.seen()?.telemetry.utilization_percent?);
-    "memory.total" "MiB" |card, _| mib(card.info()?.dram_bytes);
-    "memory.free" "MiB" |card, _| mib(card.info()?.dram_free_bytes?);
-    "memory.used" "MiB" |card, _| mib(card.info()?.dram_bytes.checked_sub(card.info()?.dram_free_bytes?)?);
-    "index" "" |card, _| shown(card.info()?.device.index);
-    "power.draw" "W" |card, _| shown(card.seen()?.readings.power_watts?.round());
-    "power.max" "W" |card, _| shown(card.seen()?.readings.power_max_watts?.round());
-    "clocks.current.soc" "MHz" |card, _| shown(card.seen()?.telemetry.clock_mhz?);
-    "clocks.max.soc" "MHz" |card, _| shown(card.seen()?.telemetry.clock_max_mhz?);
-    "stats.violation.power" "" |card, _| shown(u8::from(card.seen()?.telemetry.throttled_by_power?));
-    "stats.violation.thermal" "" |card, _| shown(u8::from(card.seen()?.telemetry.throttled_by_heat?));
-    "pcie.link.gen.current" "" |card, _| generation(card.seen()?.readings.pci_link_speed_mtps?);
-    "pcie.link.gen.max" "" |card, _| generation(card.seen()?.readings.pci_link_max_speed_mtps?);
-    "pcie.link.width.current" "" |card, _| shown(card.seen()?.readings.pci_link_width?);
-    "pcie.link.width.max" "" |card, _| shown(card.seen()?.readings.pci_link_max_width?);
-    "spec" "" |card, _| shown(&card.spec);
-    "backend" "" |card, _| shown(card.backend());
-    "status" "" |card, _| card.status();
-    "firmware" "" |card, _| shown(&card.info()?.firmware);
-    "in_use" "" |card, _| shown(card.info()?.in_use?);
-    "users" "" |card, _| shown(joined(&card.seen()?.users, " ", |user| user.pid.to_string()));
-    "rows.replaced" "" |card, _| shown(card.seen()?.telemetry.rows_replaced?);
-    "rows.pending" "" |card, _| shown(card.seen()?.telemetry.rows_pending?);
-    "pcie.replays" "" |card, _| shown(card.seen()?.telemetry.pci_replays?);
-    "resets" "" |card, _| shown(card.seen()?.telemetry.hard_resets?);
-}
+/// The fields by the names of `hl-smi -Q`, each with its unit; fields that it does not have are
+/// last.
+const FIELDS: &[Column<Card>] = &columns! { Card:
+    text "timestamp" "" |card| card.time;
+    text "name" "" |card| card.info()?.card_name;
+    text "bus_id" "" |card| card.seen()?.bus?.to_string();
+    text "driver_version" "" |card| card.readings()?.driver_version;
+    text "temperature.aip" "C" |card| card.readings()?.temperature_celsius?.round() as i64;
+    text "module_id" "" |card| card.info()?.module_id;
+    text "utilization.aip" "%" |card| card.telemetry()?.utilization_percent;
+    text "memory.total" "MiB" |card| card.info()?.dram_bytes >> 20;
+    text "memory.free" "MiB" |card| card.info()?.dram_free_bytes? >> 20;
+    text "memory.used" "MiB" |card| card.info()?.dram_bytes.checked_sub(card.info()?.dram_free_bytes?)? >> 20;
+    text "index" "" |card| card.info()?.device.index;
+    text "power.draw" "W" |card| card.readings()?.power_watts?.round() as i64;
+    text "power.max" "W" |card| card.readings()?.power_max_watts?.round() as i64;
+    text "clocks.current.soc" "MHz" |card| card.telemetry()?.clock_mhz;
+    text "clocks.max.soc" "MHz" |card| card.telemetry()?.clock_max_mhz;
+    text "stats.violation.power" "" |card| u8::from(card.telemetry()?.throttled_by_power?);
+    text "stats.violation.thermal" "" |card| u8::from(card.telemetry()?.throttled_by_heat?);
+    text "pcie.link.gen.current" "" |card| generation(card.readings()?.pci_link_speed_mtps?);
+    text "pcie.link.gen.max" "" |card| generation(card.readings()?.pci_link_max_speed_mtps?);
+    text "pcie.link.width.current" "" |card| card.readings()?.pci_link_width;
+    text "pcie.link.width.max" "" |card| card.readings()?.pci_link_max_width;
+    text "spec" "" |card| card.spec.to_string();
+    text "backend" "" |card| card.backend();
+    text "status" "" |card| card.status();
+    text "firmware" "" |card| card.info()?.firmware;
+    text "in_use" "" |card| card.info()?.in_use?.to_string();
+    text "users" "" |card| joined(&card.seen()?.users, " ", |user| user.pid.to_string());
+    text "rows.replaced" "" |card| card.telemetry()?.rows_replaced;
+    text "rows.pending" "" |card| card.telemetry()?.rows_pending;
+    text "pcie.replays" "" |card| card.telemetry()?.pci_replays;
+    text "resets" "" |card| card.telemetry()?.hard_resets;
+};
 
 /// The selected fields, and their format.
 pub(super) struct Query {
-    fields: Vec<&'static Field>,
+    fields: Vec<&'static Column<Card>>,
     header: bool,
     units: bool,
 }
@@ -85,7 +65,7 @@ pub(super) struct Query {
 impl Query {
     /// Takes fields and parts of a format that the command line's parser has validated.
     pub(super) fn new(names: &[String], format: &[String]) -> Self {
-        let known = |name: &String| FIELDS.iter().find(|field| field.name == name);
+        let known = |name: &String| FIELDS.iter().find(|field| field.key == name);
         let without = |part: &str| !format.iter().any(|own| own == part);
         Self {
             fields: names.iter().filter_map(known).collect(),
@@ -96,30 +76,25 @@ impl Query {
 
     /// The names of every field.
     pub(super) fn names() -> impl Iterator<Item = &'static str> {
-        FIELDS.iter().map(|field| field.name)
+        FIELDS.iter().map(|field| field.key)
     }
 
     pub(super) fn print_header(&self, output: &mut Output) -> Result<()> {
         if !self.header {
             return Ok(());
         }
-        let names = self.fields.iter().map(|field| match field.unit {
-            "" => field.name.to_owned(),
-            unit => format!("{} [{unit}]", field.name),
-        });
-        output.line(names.collect::<Vec<_>>().join(", "))
+        output.line(joined(&self.fields, ", ", |field| match field.head {
+            "" => field.key.to_owned(),
+            unit => format!("{} [{unit}]", field.key),
+        }))
     }
 
-    pub(super) fn print(&self, card: &Card, time: &str, output: &mut Output) -> Result<()> {
-        let values = self.fields.iter().map(|field| {
-            let value = (field.value)(card, time).filter(|value| !value.is_empty());
-            match value {
-                None => "N/A".to_owned(),
-                Some(value) if self.units && !field.unit.is_empty() => format!("{value} {}", field.unit),
-                Some(value) => quoted(&value),
-            }
-        });
-        output.line(values.collect::<Vec<_>>().join(", "))
+    pub(super) fn print(&self, card: &Card, output: &mut Output) -> Result<()> {
+        output.line(joined(&self.fields, ", ", |field| match field.text(card) {
+            None => "N/A".to_owned(),
+            Some(value) if self.units && !field.head.is_empty() => format!("{value} {}", field.head),
+            Some(value) => quoted(&value),
+        }))
     }
 }
 

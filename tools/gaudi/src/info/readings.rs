@@ -12,7 +12,7 @@ use crate::machine::Machine;
 const MOST_USERS: usize = 64;
 
 /// Readings of a card; `None` if a file is missing or cannot be read.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Readings {
     /// Of the hottest sensor.
     pub(super) temperature_celsius: Option<f64>,
@@ -27,7 +27,7 @@ pub(super) struct Readings {
 }
 
 /// A process that has the card's compute node open.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct User {
     pub(super) pid: u32,
     pub(super) name: String,

@@ -65,21 +65,24 @@ fn kernel(topology: &Topology) -> String {
 }
 
 fn processor(topology: &Topology) -> String {
-    match topology.processor {
-        Some(Processor::X86 { vendor: 2, family }) if family >= 0x17 => {
-            format!("AMD, family {family:#x}: the kernel trusts its root complexes")
+    let Some(processor) = topology.processor else {
+        return "unknown".to_owned();
+    };
+    let name = match processor {
+        Processor::X86 { vendor: 0, .. } => "Intel",
+        Processor::X86 { vendor: 2, .. } => "AMD",
+        Processor::X86 { vendor: 9, .. } => "Hygon",
+        Processor::X86 { .. } => "x86",
+        Processor::Other => "not x86",
+    };
+    match processor {
+        Processor::X86 { vendor: 2, family } if family >= 0x17 => {
+            format!("{name}, family {family:#x}: the kernel trusts its root complexes")
         }
-        Some(Processor::X86 { vendor, family }) => {
-            let vendor = match vendor {
-                0 => "Intel",
-                2 => "AMD",
-                9 => "Hygon",
-                _ => "x86",
-            };
-            format!("{vendor}, family {family:#x}: the kernel trusts the host bridges of its table")
+        Processor::X86 { family, .. } => {
+            format!("{name}, family {family:#x}: the kernel trusts the host bridges of its table")
         }
-        Some(Processor::Other) => "not x86: the kernel trusts the host bridges of its table".to_owned(),
-        None => "unknown".to_owned(),
+        Processor::Other => format!("{name}: the kernel trusts the host bridges of its table"),
     }
 }
 
@@ -112,52 +115,40 @@ fn shown(picture: &Picture, all: bool) -> BTreeSet<PciAddress> {
 fn tree(picture: &Picture, all: bool, output: &mut Output) -> Result<()> {
     let topology = &picture.topology;
     let shown = shown(picture, all);
-    let mut rows = Vec::new();
+    // From the last to the first, as a stack takes them.
+    let below = |parent: Parent| {
+        let functions = topology.functions.values().rev();
+        functions.filter(move |function| function.parent == parent)
+    };
+    let is_shown = |function: &&Function| shown.contains(&function.address);
+    let mut rows: Vec<[String; 9]> = Vec::new();
     for (host, bridge) in topology.host_bridges.iter().enumerate() {
-        let roots: Vec<&Function> = topology.below_host(host).collect();
-        let mut stack: Vec<(usize, &Function)> = Vec::new();
-        stack.extend(
-            roots
-                .into_iter()
-                .rev()
-                .filter(|root| shown.contains(&root.address))
-                .map(|root| (1, root)),
-        );
+        let roots = below(Parent::Host(host)).filter(is_shown);
+        let mut stack: Vec<(usize, &Function)> = roots.map(|root| (1, root)).collect();
         if stack.is_empty() {
             continue;
         }
         let first = topology.root_device(host).ok().and_then(|root| root.device);
-        rows.push(vec![
-            bridge.name.clone(),
-            match topology.trusts(host) {
-                Ok(true) => "host bridge, trusted".to_owned(),
-                Ok(false) => "host bridge".to_owned(),
-                Err(_) => "host bridge, unknown".to_owned(),
-            },
-            first.map_or_else(String::new, |(_, vendor, device)| {
-                format!("{vendor:04x}:{device:04x}")
-            }),
-        ]);
+        let what = match topology.trusts(host) {
+            Ok(true) => "host bridge, trusted",
+            Ok(false) => "host bridge",
+            Err(_) => "host bridge, unknown",
+        };
+        let mut cells: [String; 9] = Default::default();
+        cells[0].clone_from(&bridge.name);
+        what.clone_into(&mut cells[1]);
+        cells[2] = first.map_or_else(String::new, |(_, vendor, device)| ids(vendor, device));
+        rows.push(cells);
         while let Some((depth, function)) = stack.pop() {
             rows.push(row(depth, function));
-            let below = topology.functions.values().rev();
-            let below = below.filter(|below| below.parent == Parent::Bridge(function.address));
-            stack.extend(
-                below
-                    .filter(|below| shown.contains(&below.address))
-                    .map(|below| (depth + 1, below)),
-            );
+            let inside = below(Parent::Bridge(function.address)).filter(is_shown);
+            stack.extend(inside.map(|below| (depth + 1, below)));
         }
     }
-    let orphans = topology.functions.values();
-    for orphan in orphans.filter(|orphan| orphan.parent == Parent::Missing && shown.contains(&orphan.address))
-    {
-        rows.push(row(0, orphan));
-    }
-    for row in &mut rows {
-        row.resize(9, String::new());
-    }
-    let header = [
+    let orphans: Vec<_> = below(Parent::Missing).filter(is_shown).collect();
+    rows.extend(orphans.into_iter().rev().map(|orphan| row(0, orphan)));
+    let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
+    const HEADER: [&str; 9] = [
         "function",
         "what",
         "ids",
@@ -173,7 +164,7 @@ fn tree(picture: &Picture, all: bool, output: &mut Output) -> Result<()> {
         optional: &[2, 3, 6, 5, 4, 7],
         ..Layout::default()
     };
-    output.table_in(&header, &rows, layout)?;
+    output.table_in(&HEADER, &rows, layout)?;
     let hidden = topology.functions.len() - shown.len();
     if hidden > 0 {
         output.line(format!("other functions: {hidden}; --all shows them"))?;
@@ -181,42 +172,50 @@ fn tree(picture: &Picture, all: bool, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-fn row(depth: usize, function: &Function) -> Vec<String> {
-    let dash = || DASH.to_owned();
-    let ids = function.vendor.zip(function.device);
+fn ids(vendor: u16, device: u16) -> String {
+    format!("{vendor:04x}:{device:04x}")
+}
+
+fn row(depth: usize, function: &Function) -> [String; 9] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| DASH.to_owned());
     let group = function.iommu.as_ref().map(|group| match &group.kind {
         Some(kind) => format!("{} {kind}", group.number),
         None => group.number.to_string(),
     });
-    let names = [
-        &function.accelerators,
-        &function.rdma,
-        &function.nets,
-        &function.nvme,
-    ];
-    let names: Vec<&str> = names.into_iter().flatten().map(String::as_str).collect();
-    vec![
+    let Function {
+        accelerators,
+        rdma,
+        nets,
+        nvme,
+        ..
+    } = function;
+    let names = [&accelerators[..], rdma, nets, nvme].concat().join(" ");
+    let acs = match &function.config.acs {
+        Acs::Absent => None,
+        Acs::Present { .. } if function.config.acs.redirects() == Some(true) => Some("redirects"),
+        Acs::Present { .. } => Some("off"),
+        Acs::Unread(_) => Some("not read"),
+    };
+    [
         format!("{}{}", "  ".repeat(depth), function.address),
         match kind(function) {
             "nic" => "NIC".to_owned(),
             "nvme" => "NVMe".to_owned(),
-            "other" => function
-                .class
-                .map_or_else(dash, |class| format!("class {:04x}", class >> 8)),
+            "other" => or_dash(function.class.map(|class| format!("class {:04x}", class >> 8))),
             kind => kind.to_owned(),
         },
-        ids.map_or_else(dash, |(vendor, device)| format!("{vendor:04x}:{device:04x}")),
-        function.driver.clone().unwrap_or_else(dash),
+        or_dash(
+            function
+                .vendor
+                .zip(function.device)
+                .map(|(vendor, device)| ids(vendor, device)),
+        ),
+        or_dash(function.driver.clone()),
         link(function),
-        function.numa_node.map_or_else(dash, |node| node.to_string()),
-        group.unwrap_or_else(dash),
-        match &function.config.acs {
-            Acs::Absent => dash(),
-            Acs::Present { .. } if function.config.acs.redirects() == Some(true) => "redirects".to_owned(),
-            Acs::Present { .. } => "off".to_owned(),
-            Acs::Unread(_) => "not read".to_owned(),
-        },
-        if names.is_empty() { dash() } else { names.join(" ") },
+        or_dash(function.numa_node.map(|node| node.to_string())),
+        or_dash(group),
+        acs.unwrap_or(DASH).to_owned(),
+        or_dash((!names.is_empty()).then_some(names)),
     ]
 }
 
@@ -251,40 +250,24 @@ impl Notes {
 fn matrix(picture: &Picture, output: &mut Output) -> Result<()> {
     let topology = &picture.topology;
     let mut notes = Notes::default();
-    let named = |address: &PciAddress| {
-        let function = topology.function(*address);
+    let named = |&address: &PciAddress| {
+        let function = topology.function(address);
         let name = function.and_then(|function| function.accelerators.first());
         name.cloned().unwrap_or_else(|| address.to_string())
     };
-    let header: Vec<String> = ["NIC".to_owned(), "on".to_owned()]
-        .into_iter()
-        .chain(picture.exporters.iter().map(named))
-        .collect();
-    let mut rows: Vec<Vec<String>> = topology
-        .importers
-        .iter()
-        .map(|nic| {
-            let place = nic
-                .function
-                .map_or_else(|| DASH.to_owned(), |function| function.to_string());
-            let mut row = vec![nic_name(nic), place];
-            row.extend(
-                picture
-                    .exporters
-                    .iter()
-                    .map(|&card| cell(topology, card, nic, &mut notes)),
-            );
-            row
-        })
-        .collect();
+    let mut header = vec!["NIC".to_owned(), "on".to_owned()];
+    header.extend(picture.exporters.iter().map(named));
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for nic in &topology.importers {
+        let place = nic.function.map(|function| function.to_string());
+        let mut row = vec![nic_name(nic), place.unwrap_or_else(|| DASH.to_owned())];
+        let cards = picture.exporters.iter();
+        row.extend(cards.map(|&card| cell(topology, card, nic, &mut notes)));
+        rows.push(row);
+    }
+    let best = |&card: &PciAddress| best(topology, card).map_or_else(|| "none".to_owned(), nic_name);
     let mut last = vec!["best".to_owned(), String::new()];
-    let none = || "none".to_owned();
-    last.extend(
-        picture
-            .exporters
-            .iter()
-            .map(|&card| best(topology, card).map_or_else(none, nic_name)),
-    );
+    last.extend(picture.exporters.iter().map(best));
     rows.push(last);
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let layout = Layout {
@@ -329,16 +312,12 @@ fn cell(topology: &Topology, card: PciAddress, nic: &Importer, notes: &mut Notes
     let route = match topology.reach(card, nic) {
         Reach::Reachable(route) => route,
         Reach::Refused(refusal) => {
-            return format!(
-                "no {}",
-                notes.mark(format!("{refusal}\n    mend: {}", refusal.mend()))
-            );
+            let note = format!("{refusal}\n    mend: {}", refusal.mend());
+            return format!("no {}", notes.mark(note));
         }
         Reach::Unknown(what) => {
-            return format!(
-                "? {}",
-                notes.mark(format!("not read, and it decides: {}", what.join("; ")))
-            );
+            let note = format!("not read, and it decides: {}", what.join("; "));
+            return format!("? {}", notes.mark(note));
         }
     };
     let (way, note) = match &route.via {
