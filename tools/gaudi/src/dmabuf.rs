@@ -41,14 +41,15 @@ struct List {
 const COLUMNS: &[Column<Found>] = &columns! { Found:
     number "inode" "inode" |found| found.inode;
     grouped "size_bytes" "size[bytes]" |found| found.size;
-    text "exporter" "exporter" |found| found.exporter;
+    text "exporter" "" |found| found.exporter;
+    text "" "exporter" |found| (!found.exporter.is_empty()).then_some(&found.exporter);
     text "name" "name" [2] |found| found.name;
     // Whether a memfd stands in for a dma-buf, and where the stand-in starts in its file.
     text "stand_in" "" |found| found.stand_in;
     text "start_bytes" "" |found| found.start;
     number "references" "references" [1] |found| found.references;
     text "holders" "" |found| found.processes.iter().map(holder).collect::<Value>();
-    text "" "held by" |found| held_by(found);
+    text "" "held by" |found| (!found.processes.is_empty()).then(|| held_by(found));
     text "attached_devices" "attached devices" |found| found.devices;
 };
 

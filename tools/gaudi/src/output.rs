@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::common::{Color, Common, seconds};
-use crate::report::{self, Column};
+use crate::report::{Column, shown};
 use crate::saved::Saved;
 use crate::table::{self, Layout};
 
@@ -173,29 +173,17 @@ impl Output {
         columns: &[Column<T>],
         rows: impl IntoIterator<Item = &'a T>,
     ) -> anyhow::Result<()> {
-        self.rows_after(&[], columns, rows.into_iter().map(|row| ([], row)))
-    }
-
-    /// Prints rows as a table of some columns of text, and then of their own columns.
-    pub(crate) fn rows_after<'a, T: 'a, const N: usize>(
-        &mut self,
-        first: &[&str; N],
-        columns: &[Column<T>],
-        rows: impl IntoIterator<Item = ([String; N], &'a T)>,
-    ) -> anyhow::Result<()> {
-        let header: Vec<&str> = first
-            .iter()
-            .copied()
-            .chain(report::shown(columns).map(|column| column.head))
-            .collect();
-        let cells = |(first, row): ([String; N], &T)| {
-            let own = report::shown(columns).map(|column| column.cell(row));
-            first.into_iter().chain(own).collect()
-        };
+        let columns = shown(columns);
+        let header: Vec<&str> = columns.iter().map(|column| column.head).collect();
+        let cells = |row| columns.iter().map(|column| column.cell(row)).collect();
         let rows: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
-        let (numbers, optional) = report::layout(columns, N);
+        let those = |wanted: fn(&Column<T>) -> bool| -> Vec<usize> {
+            (0..columns.len()).filter(|&at| wanted(columns[at])).collect()
+        };
+        let mut optional = those(|column| column.hidden > 0);
+        optional.sort_by_key(|&at| columns[at].hidden);
         let layout = Layout {
-            numbers: &numbers,
+            numbers: &those(|column| column.number.is_some()),
             optional: &optional,
             repeated: 0,
         };

@@ -43,42 +43,31 @@ impl<T> Column<T> {
         (self.value)(row).unwrap_or(Value::Null)
     }
 
-    /// The value as tables print it. `None` if it is missing or empty.
+    /// The value as tables print it. `None` if it is missing.
     pub(crate) fn text(&self, row: &T) -> Option<String> {
-        let text = match (self.value(row), self.number) {
+        Some(match (self.value(row), self.number) {
             (Value::Null, _) => return None,
             (Value::Bool(is), _) => if is { "yes" } else { "no" }.to_owned(),
             (Value::String(text), _) => text,
             (Value::Number(number), Some(form)) => number.as_u64().map_or_else(|| number.to_string(), form),
+            (Value::Array(all), _) if all.is_empty() => return None,
             (Value::Array(all), _) => {
                 let texts: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
                 texts.join(", ")
             }
             (other, _) => other.to_string(),
-        };
-        (!text.is_empty()).then_some(text)
+        })
     }
 
-    /// The table's cell: a dash for a value that is missing or empty.
+    /// The table's cell: a dash for a missing value.
     pub(crate) fn cell(&self, row: &T) -> String {
         self.text(row).unwrap_or_else(|| "-".to_owned())
     }
 }
 
 /// The columns that tables have.
-pub(crate) fn shown<T>(columns: &[Column<T>]) -> impl Iterator<Item = &Column<T>> {
-    columns.iter().filter(|column| !column.head.is_empty())
-}
-
-/// The positions of columns of numbers, and of those that may be hidden in their order, in a table
-/// with `first` columns before these.
-pub(crate) fn layout<T>(columns: &[Column<T>], first: usize) -> (Vec<usize>, Vec<usize>) {
-    let at = || (first..).zip(shown(columns));
-    let numbers = at().filter(|(_, column)| column.number.is_some());
-    let mut optional: Vec<_> = at().filter(|(_, column)| column.hidden > 0).collect();
-    optional.sort_by_key(|(_, column)| column.hidden);
-    let positions = optional.into_iter().map(|(at, _)| at);
-    (numbers.map(|(at, _)| at).collect(), positions.collect())
+pub(crate) fn shown<T>(columns: &[Column<T>]) -> Vec<&Column<T>> {
+    columns.iter().filter(|column| !column.head.is_empty()).collect()
 }
 
 /// A row as an object of a document.

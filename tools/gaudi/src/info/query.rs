@@ -90,10 +90,12 @@ impl Query {
     }
 
     pub(super) fn print(&self, card: &Card, output: &mut Output) -> Result<()> {
-        output.line(joined(&self.fields, ", ", |field| match field.text(card) {
-            None => "N/A".to_owned(),
-            Some(value) if self.units && !field.head.is_empty() => format!("{value} {}", field.head),
-            Some(value) => quoted(&value),
+        output.line(joined(&self.fields, ", ", |field| {
+            match field.text(card).filter(|value| !value.is_empty()) {
+                None => "N/A".to_owned(),
+                Some(value) if self.units && !field.head.is_empty() => format!("{value} {}", field.head),
+                Some(value) => quoted(&value),
+            }
         }))
     }
 }

@@ -114,6 +114,7 @@ const LIMITS: &[Column<Limits>] = &columns! { Limits:
 };
 
 const QUEUE_PAIRS: &[Column<QueuePair>] = &columns! { QueuePair:
+    text "" "NIC" |one| one.nic;
     number "qpn" "QP number" |one| one.qpn;
     text "type" "type" |one| one.kind_name();
     text "state" "state" |one| one.state_name();
@@ -123,6 +124,7 @@ const QUEUE_PAIRS: &[Column<QueuePair>] = &columns! { QueuePair:
 };
 
 const REGIONS: &[Column<Region>] = &columns! { Region:
+    text "" "NIC" |one| one.nic;
     number "number" "region" |one| one.mrn;
     grouped "size_bytes" "size[B]" |one| one.len;
     // Visible to root only.

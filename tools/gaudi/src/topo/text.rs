@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use gaudi::dmabuf::reach::{Acs, Function, Importer, Parent, Processor, Reach, Topology, Via};
+use gaudi::dmabuf::reach::{Acs, Function, Importer, Parent, Processor, Reach, Speed, Topology, Via};
 use gaudi_seam::PciAddress;
 
 use super::Picture;
 use super::report::{best, kind};
 use crate::output::Output;
+use crate::report::columns;
 use crate::table::Layout;
 
 const DASH: &str = "-";
@@ -121,7 +122,7 @@ fn tree(picture: &Picture, all: bool, output: &mut Output) -> Result<()> {
         functions.filter(move |function| function.parent == parent)
     };
     let is_shown = |function: &&Function| shown.contains(&function.address);
-    let mut rows: Vec<[String; 9]> = Vec::new();
+    let mut rows = Vec::new();
     for (host, bridge) in topology.host_bridges.iter().enumerate() {
         let roots = below(Parent::Host(host)).filter(is_shown);
         let mut stack: Vec<(usize, &Function)> = roots.map(|root| (1, root)).collect();
@@ -129,42 +130,45 @@ fn tree(picture: &Picture, all: bool, output: &mut Output) -> Result<()> {
             continue;
         }
         let first = topology.root_device(host).ok().and_then(|root| root.device);
-        let what = match topology.trusts(host) {
-            Ok(true) => "host bridge, trusted",
-            Ok(false) => "host bridge",
-            Err(_) => "host bridge, unknown",
-        };
-        let mut cells: [String; 9] = Default::default();
-        cells[0].clone_from(&bridge.name);
-        what.clone_into(&mut cells[1]);
-        cells[2] = first.map_or_else(String::new, |(_, vendor, device)| ids(vendor, device));
-        rows.push(cells);
+        rows.push(Line::Host {
+            name: &bridge.name,
+            what: match topology.trusts(host) {
+                Ok(true) => "host bridge, trusted",
+                Ok(false) => "host bridge",
+                Err(_) => "host bridge, unknown",
+            },
+            ids: first.map_or_else(String::new, |(_, vendor, device)| ids(vendor, device)),
+        });
         while let Some((depth, function)) = stack.pop() {
-            rows.push(row(depth, function));
+            rows.push(Line::Function(depth, function));
             let inside = below(Parent::Bridge(function.address)).filter(is_shown);
             stack.extend(inside.map(|below| (depth + 1, below)));
         }
     }
     let orphans: Vec<_> = below(Parent::Missing).filter(is_shown).collect();
-    rows.extend(orphans.into_iter().rev().map(|orphan| row(0, orphan)));
-    let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
-    const HEADER: [&str; 9] = [
-        "function",
-        "what",
-        "ids",
-        "driver",
-        "link[GT/s]",
-        "node",
-        "IOMMU group",
-        "ACS",
-        "names",
-    ];
-    let layout = Layout {
-        numbers: &[5],
-        optional: &[2, 3, 6, 5, 4, 7],
-        ..Layout::default()
+    let orphans = orphans.into_iter().rev();
+    rows.extend(orphans.map(|orphan| Line::Function(0, orphan)));
+    let columns = columns! { Line<'_>:
+        text "" "function" |line| match line {
+            Line::Host { name, .. } => (*name).to_owned(),
+            Line::Function(depth, function) => format!("{}{}", "  ".repeat(*depth), function.address),
+        };
+        text "" "what" |line| match line {
+            Line::Host { what, .. } => Some((*what).to_owned()),
+            Line::Function(_, function) => what(function),
+        };
+        text "" "ids" [1] |line| match line {
+            Line::Host { ids, .. } => Some(ids.clone()),
+            Line::Function(_, function) => Some(ids(function.vendor?, function.device?)),
+        };
+        text "" "driver" [2] |line| line.of(|function| function.driver.clone());
+        text "" "link[GT/s]" [5] |line| line.of(link);
+        number "" "node" [4] |line| line.of(|function| Some(function.numa_node?.to_string()));
+        text "" "IOMMU group" [3] |line| line.of(group);
+        text "" "ACS" [6] |line| line.of(acs);
+        text "" "names" |line| line.of(names);
     };
-    output.table_in(&HEADER, &rows, layout)?;
+    output.rows(&columns, &rows)?;
     let hidden = topology.functions.len() - shown.len();
     if hidden > 0 {
         output.line(format!("other functions: {hidden}; --all shows them"))?;
@@ -176,61 +180,71 @@ fn ids(vendor: u16, device: u16) -> String {
     format!("{vendor:04x}:{device:04x}")
 }
 
-fn row(depth: usize, function: &Function) -> [String; 9] {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| DASH.to_owned());
-    let group = function.iommu.as_ref().map(|group| match &group.kind {
-        Some(kind) => format!("{} {kind}", group.number),
-        None => group.number.to_string(),
-    });
-    let Function {
-        accelerators,
-        rdma,
-        nets,
-        nvme,
-        ..
-    } = function;
-    let names = [&accelerators[..], rdma, nets, nvme].concat().join(" ");
-    let acs = match &function.config.acs {
-        Acs::Absent => None,
-        Acs::Present { .. } if function.config.acs.redirects() == Some(true) => Some("redirects"),
-        Acs::Present { .. } => Some("off"),
-        Acs::Unread(_) => Some("not read"),
-    };
-    [
-        format!("{}{}", "  ".repeat(depth), function.address),
-        match kind(function) {
-            "nic" => "NIC".to_owned(),
-            "nvme" => "NVMe".to_owned(),
-            "other" => or_dash(function.class.map(|class| format!("class {:04x}", class >> 8))),
-            kind => kind.to_owned(),
-        },
-        or_dash(
-            function
-                .vendor
-                .zip(function.device)
-                .map(|(vendor, device)| ids(vendor, device)),
-        ),
-        or_dash(function.driver.clone()),
-        link(function),
-        or_dash(function.numa_node.map(|node| node.to_string())),
-        or_dash(group),
-        acs.unwrap_or(DASH).to_owned(),
-        or_dash((!names.is_empty()).then_some(names)),
-    ]
+/// A row of the tree.
+enum Line<'a> {
+    Host {
+        name: &'a str,
+        what: &'static str,
+        ids: String,
+    },
+    /// A function and its depth.
+    Function(usize, &'a Function),
 }
 
-/// `16 x16`, and in brackets what both ends could do where they run below it.
-fn link(function: &Function) -> String {
-    let text = |speed: gaudi::dmabuf::reach::Speed| {
-        format!("{} x{}", f64::from(speed.megatransfers) / 1000.0, speed.lanes)
-    };
-    match (function.link.current, function.link.max) {
-        (None, _) => DASH.to_owned(),
-        (Some(current), Some(max)) if max.weight() > current.weight() => {
-            format!("{} (of {})", text(current), text(max))
+impl Line<'_> {
+    /// A text of a function; blank for a host bridge.
+    fn of(&self, text: fn(&Function) -> Option<String>) -> Option<String> {
+        match self {
+            Self::Host { .. } => Some(String::new()),
+            Self::Function(_, function) => text(function),
         }
-        (Some(current), _) => text(current),
     }
+}
+
+fn what(function: &Function) -> Option<String> {
+    Some(match kind(function) {
+        "nic" => "NIC".to_owned(),
+        "nvme" => "NVMe".to_owned(),
+        "other" => format!("class {:04x}", function.class? >> 8),
+        kind => kind.to_owned(),
+    })
+}
+
+/// `16 x16`, and in brackets what both ends support if they run below it.
+fn link(function: &Function) -> Option<String> {
+    let text = |speed: Speed| format!("{} x{}", f64::from(speed.megatransfers) / 1000.0, speed.lanes);
+    let current = function.link.current?;
+    let max = function.link.max.filter(|max| max.weight() > current.weight());
+    let of = max.map_or_else(String::new, |max| format!(" (of {})", text(max)));
+    Some(text(current) + &of)
+}
+
+fn group(function: &Function) -> Option<String> {
+    let group = function.iommu.as_ref()?;
+    let kind = group.kind.as_deref().unwrap_or_default(); // an old kernel does not report it
+    Some(format!("{} {kind}", group.number).trim_end().to_owned())
+}
+
+fn acs(function: &Function) -> Option<String> {
+    let acs = &function.config.acs;
+    let text = match acs {
+        Acs::Absent => return None,
+        Acs::Present { .. } if acs.redirects() == Some(true) => "redirects",
+        Acs::Present { .. } => "off",
+        Acs::Unread(_) => "not read",
+    };
+    Some(text.to_owned())
+}
+
+fn names(function: &Function) -> Option<String> {
+    let names = [
+        &function.accelerators,
+        &function.rdma,
+        &function.nets,
+        &function.nvme,
+    ];
+    let names: Vec<&str> = names.into_iter().flatten().map(String::as_str).collect();
+    (!names.is_empty()).then(|| names.join(" "))
 }
 
 /// Numbered notes: a text that several cells share stands once.
