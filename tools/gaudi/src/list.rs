@@ -2,9 +2,8 @@
 
 use anyhow::Result;
 use clap::Args;
-use gaudi::{DeviceSpec, Environment, Error, ErrorKind, Info, Listed};
+use gaudi::{DeviceSpec, Environment, Error, ErrorKind, Info, Listed, PciAddress};
 use gaudi_hal::{TABLE_VARIABLE, control};
-use gaudi_seam::PciAddress;
 use serde::Serialize;
 
 use crate::common::Common;

@@ -93,11 +93,13 @@ impl Machine {
     }
 
     fn binding(&self, cards: &[(String, Option<String>)]) -> Check {
-        let others: Vec<String> = cards
-            .iter()
-            .filter(|(_, driver)| driver.as_deref() != Some("habanalabs"))
-            .map(|(address, driver)| format!("{address} has {}", driver.as_deref().unwrap_or("no driver")))
-            .collect();
+        let mut others = Vec::new();
+        for (address, driver) in cards {
+            match driver.as_deref() {
+                Some("habanalabs") => {}
+                other => others.push(format!("{address} has {}", other.unwrap_or("no driver"))),
+            }
+        }
         if others.is_empty() {
             return ok("habanalabs has every card");
         }
@@ -107,10 +109,8 @@ impl Machine {
 
     fn nodes(&self) -> Check {
         if self.path("/dev/hl0").exists() {
-            return fail(
-                "/dev/hlN: an interface of Linux 6.2 and before",
-                "use a kernel from 6.12 on",
-            );
+            let found = "/dev/hlN: an interface of Linux 6.2 and before";
+            return fail(found, "use a kernel from 6.12 on");
         }
         let names = self.names("/dev/accel");
         let control = names
@@ -118,28 +118,25 @@ impl Machine {
             .filter(|name| name.starts_with("accel_controlD"))
             .count();
         let found = format!("{} compute, {control} control in /dev/accel", compute_nodes(self));
-        if control == 0 {
-            return fail(
+        match control {
+            0 => fail(
                 found,
                 "sudo udevadm trigger --subsystem-match=accel; see the kernel's log",
-            );
+            ),
+            _ => ok(found),
         }
-        ok(found)
     }
 
     /// Whether this user may open the nodes: by their mode, owner and group.
     fn permissions(&self) -> Check {
         let user = self.user();
-        let closed: Vec<(String, fs::Metadata)> = self
-            .names("/dev/accel")
-            .into_iter()
-            .filter(|name| name.starts_with("accel"))
-            .filter_map(|name| {
-                let path = format!("/dev/accel/{name}");
-                let node = fs::metadata(self.path(&path)).ok()?;
-                (!user.may_use(&node)).then_some((path, node))
-            })
-            .collect();
+        let nodes = self.names("/dev/accel").into_iter();
+        let closed = nodes.filter(|name| name.starts_with("accel")).filter_map(|name| {
+            let path = format!("/dev/accel/{name}");
+            let node = fs::metadata(self.path(&path)).ok()?;
+            (!user.may_use(&node)).then_some((path, node))
+        });
+        let closed: Vec<(String, fs::Metadata)> = closed.collect();
         let Some((path, node)) = closed.first() else {
             return ok("this user may open every node");
         };

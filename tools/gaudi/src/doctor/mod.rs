@@ -15,8 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
-use gaudi::{DeviceSpec, DeviceStatus, Info};
-use gaudi_seam::PciAddress;
+use gaudi::{DeviceSpec, DeviceStatus, Info, PciAddress};
 use gaudi_sys::limits::Limit;
 use serde::Serialize;
 

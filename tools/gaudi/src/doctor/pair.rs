@@ -9,8 +9,7 @@ use std::time::Instant;
 use gaudi::dmabuf::Window;
 use gaudi::dmabuf::reach::{Folder, Reach, Topology};
 use gaudi::verbs::{self, Access, Context, DmaBufSupport, MrAddr, Pd, PortState};
-use gaudi::{BackendSpec, Buffer, Device, DeviceSpec, Errno, Error};
-use gaudi_seam::KernelSelector;
+use gaudi::{BackendSpec, Buffer, Device, DeviceSpec, Errno, Error, KernelSelector};
 use gaudi_sys::RawMapping;
 
 use super::errors::{Step, explain};

@@ -7,8 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::Args;
-use gaudi::{BackendSpec, DeviceSpec, Environment, Error, Info, Telemetry};
-use gaudi_seam::{Backend, KernelSelector, PciAddress};
+use gaudi::{
+    Backend, BackendSpec, DeviceSpec, Environment, Error, Info, KernelSelector, PciAddress, Telemetry,
+};
 
 use crate::common::Common;
 use crate::exit::{self, Judged, Usage};
@@ -57,12 +58,12 @@ struct Seen {
 pub(crate) fn chosen(common: &Common) -> Result<Vec<DeviceSpec>> {
     let environment = Environment::of_process();
     if common.devices.is_empty() {
-        return Ok(vec![around(common, gaudi_hal::choose(None, &environment)?)?]);
+        return Ok(vec![around(common, gaudi::choose(None, &environment)?)?]);
     }
     let each = common
         .devices
         .iter()
-        .map(|spec| around(common, gaudi_hal::choose(Some(spec), &environment)?));
+        .map(|spec| around(common, gaudi::choose(Some(spec), &environment)?));
     each.collect()
 }
 
@@ -155,7 +156,7 @@ fn bus_of(spec: &DeviceSpec, info: &Info) -> Option<PciAddress> {
         BackendSpec::Vfio(bus) | BackendSpec::Kernel(KernelSelector::Bus(bus)) => Some(*bus),
         _ => {
             let own = BackendSpec::Kernel(KernelSelector::Index(info.device.index));
-            let listed = gaudi_hal::list()
+            let listed = gaudi::list()
                 .into_iter()
                 .find(|listed| listed.spec.backend == own)?;
             listed.bus

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use gaudi_seam::PciAddress;
+use gaudi::PciAddress;
 use serde::Serialize;
 
 use crate::machine::Machine;

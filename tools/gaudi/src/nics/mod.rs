@@ -203,9 +203,6 @@ struct Card {
     detail: String,
 }
 
-/// Opens a device; `None` if no device may be opened.
-type Open<'a> = Option<&'a dyn Fn(&str) -> gaudi::Result<Context>>;
-
 pub(crate) fn run(common: &Common, arguments: &Nics, output: &mut Output) -> Result<u8> {
     // Adds limits, queue pairs and regions to the text.
     let details = common.verbose > 0;
@@ -217,16 +214,14 @@ pub(crate) fn run(common: &Common, arguments: &Nics, output: &mut Output) -> Res
         }
         return Ok(exit::DONE);
     }
-    let open = |name: &str| gaudi::verbs::open(name);
     let here = source.is_none() && !arguments.no_open;
-    let mut nics = collect(&*tree, if here { Some(&open) } else { None });
+    let mut nics = collect(&*tree, here.then_some(&gaudi::verbs::open));
     for wanted in &arguments.nics {
         if !nics.iter().any(|nic| nic.name == *wanted) {
             let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
-            let has = if names.is_empty() {
-                "none".to_owned()
-            } else {
-                names.join(", ")
+            let has = match names.as_slice() {
+                [] => "none".to_owned(),
+                names => names.join(", "),
             };
             return Err(Error::new(ErrorKind::NotFound, "nics")
                 .because(format!("no RDMA device {wanted}: this machine has {has}"))
@@ -274,16 +269,13 @@ fn resources(nics: &mut [Nic]) -> gaudi::Result<()> {
     Ok(())
 }
 
-/// The devices of a tree, and what each reports when it is opened.
-fn collect(tree: &dyn Tree, open: Open<'_>) -> Vec<Nic> {
+/// The devices of a tree, and what each reports when it is opened; `None` if none may be opened.
+fn collect<O: Fn(&str) -> gaudi::Result<Context>>(tree: &dyn Tree, open: Option<&O>) -> Vec<Nic> {
     let topology = Topology::read(tree);
     let mut nics = sysfs::read(tree);
     for nic in &mut nics {
-        let importer = topology
-            .importers
-            .iter()
-            .find(|importer| importer.rdma.contains(&nic.name));
-        if let Some(importer) = importer {
+        let mut importers = topology.importers.iter();
+        if let Some(importer) = importers.find(|importer| importer.rdma.contains(&nic.name)) {
             nic.function = importer.function.map(|function| function.to_string());
             nic.software |= importer.software;
             let function = importer.function.and_then(|address| topology.function(address));
@@ -296,35 +288,33 @@ fn collect(tree: &dyn Tree, open: Open<'_>) -> Vec<Nic> {
             nic.reach = cards(&topology, importer);
         }
         if let Some(open) = open {
-            ask(nic, open);
+            ask(nic, open(&nic.name));
         }
     }
     nics
 }
 
 fn cards(topology: &Topology, importer: &Importer) -> Vec<Card> {
-    topology
-        .accelerators()
-        .map(|card| {
-            let (answer, detail) = match topology.reach(card.address, importer) {
-                Reach::Reachable(route) => ("reachable", route.to_string()),
-                Reach::Refused(refusal) => ("refused", refusal.to_string()),
-                Reach::Unknown(what) => ("unknown", format!("not read: {}", what.join(", "))),
-            };
-            Card {
-                accelerator: card.address.to_string(),
-                name: card.accelerators.first().cloned(),
-                answer,
-                detail,
-            }
-        })
-        .collect()
+    let cards = topology.accelerators().map(|card| {
+        let (answer, detail) = match topology.reach(card.address, importer) {
+            Reach::Reachable(route) => ("reachable", route.to_string()),
+            Reach::Refused(refusal) => ("refused", refusal.to_string()),
+            Reach::Unknown(what) => ("unknown", format!("not read: {}", what.join(", "))),
+        };
+        Card {
+            accelerator: card.address.to_string(),
+            name: card.accelerators.first().cloned(),
+            answer,
+            detail,
+        }
+    });
+    cards.collect()
 }
 
 /// Adds what a device reports when it is opened. If it cannot be opened, what sysfs has stays, with
 /// the reason.
-fn ask(nic: &mut Nic, open: &dyn Fn(&str) -> gaudi::Result<Context>) {
-    let context = match open(&nic.name) {
+fn ask(nic: &mut Nic, opened: gaudi::Result<Context>) {
+    let context = match opened {
         Ok(context) => context,
         Err(error) => {
             nic.dmabuf.why = format!("{}; not asked: {error}", nic.dmabuf.why);
@@ -388,7 +378,7 @@ mod tests {
 
     #[test]
     fn each_card_is_judged_for_each_device() {
-        let nics = collect(&*example(), None);
+        let nics = collect(&*example(), None::<&fn(&str) -> gaudi::Result<Context>>);
         assert_eq!(nics.len(), 4);
         for nic in &nics {
             assert_eq!(nic.reach.len(), 8, "{}", nic.name);

@@ -1,6 +1,6 @@
 //! `gaudi topo`: the PCI tree, and which NIC reaches which accelerator's memory.
 //!
-//! It shows what `gaudi_dmabuf::reach` computes from sysfs. No node is opened: not even a control
+//! It shows what `gaudi::dmabuf::reach` computes from sysfs. No node is opened: not even a control
 //! node.
 
 mod report;
@@ -14,8 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use gaudi::dmabuf::reach::{Folder, Manifest, Recorder, Topology, Tree};
-use gaudi::{BackendSpec, Error, ErrorKind};
-use gaudi_seam::{KernelSelector, PciAddress};
+use gaudi::{BackendSpec, Error, ErrorKind, KernelSelector, PciAddress};
 
 use crate::common::Common;
 use crate::exit::{self, Usage};

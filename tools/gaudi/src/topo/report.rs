@@ -1,9 +1,9 @@
 //! The document of `gaudi topo --json`.
 
+use gaudi::PciAddress;
 use gaudi::dmabuf::reach::{
     Acs, Function, Importer, Link, Parent, PortType, Processor, Reach, Refusal, Speed, Topology, Via,
 };
-use gaudi_seam::PciAddress;
 use serde::Serialize;
 
 use super::Picture;
@@ -24,15 +24,12 @@ pub(super) fn document(picture: &Picture) -> impl Serialize + '_ {
         kernel_release: topology.kernel.release.as_deref(),
         // `None` if it is unknown; then the answers are those of a kernel that has it.
         kernel_p2pdma: topology.kernel.p2pdma,
-        processor: topology.processor.map(|processor| {
-            let (vendor, family) = match processor {
-                Processor::X86 { vendor: 0, family } => ("intel", Some(family)),
-                Processor::X86 { vendor: 2, family } => ("amd", Some(family)),
-                Processor::X86 { vendor: 9, family } => ("hygon", Some(family)),
-                Processor::X86 { family, .. } => ("other", Some(family)),
-                Processor::Other => ("not_x86", None),
-            };
-            object! { vendor: vendor, family: family }
+        processor: topology.processor.map(|processor| object! {
+            vendor: vendor(processor).0,
+            family: match processor {
+                Processor::X86 { family, .. } => Some(family),
+                Processor::Other => None,
+            },
         }),
         host_bridges: topology.host_bridges.iter().enumerate().map(|(at, bridge)| {
             let root = topology.root_device(at).ok().and_then(|root| root.device);
@@ -62,6 +59,17 @@ pub(super) fn document(picture: &Picture) -> impl Serialize + '_ {
             nic: best(topology, exporter).map(Importer::name),
         }).collect::<Vec<_>>(),
         problems: &topology.problems,
+    }
+}
+
+/// A processor's vendor in documents and in texts.
+pub(super) fn vendor(processor: Processor) -> (&'static str, &'static str) {
+    match processor {
+        Processor::X86 { vendor: 0, .. } => ("intel", "Intel"),
+        Processor::X86 { vendor: 2, .. } => ("amd", "AMD"),
+        Processor::X86 { vendor: 9, .. } => ("hygon", "Hygon"),
+        Processor::X86 { .. } => ("other", "x86"),
+        Processor::Other => ("not_x86", "not x86"),
     }
 }
 
@@ -148,80 +156,61 @@ fn row<'a>(topology: &'a Topology, function: &'a Function) -> impl Serialize + '
 }
 
 /// Whether a NIC reaches a card's memory, on which way, or why it does not.
-#[derive(Default, Serialize)]
-struct Answer {
-    exporter: String,
-    nic: String,
-    /// `reachable`, `refused` or `unknown`.
-    answer: &'static str,
-    via: Option<&'static str>,
-    /// The switch's or root port's lowest bridge above both.
-    bridge: Option<String>,
-    distance: Option<u32>,
-    numa_distance: Option<u32>,
-    /// Ports whose ACS sends packets up to the root complex.
-    redirects: Vec<String>,
-    /// What decides and could not be read.
-    unread: Vec<String>,
-    /// `no_p2pdma`, `not_pci` or `host_bridge`.
-    refusal: Option<&'static str>,
-    reason: Option<String>,
-    mend: Option<String>,
-    caveat: Option<String>,
-}
-
-fn answer(topology: &Topology, exporter: PciAddress, importer: &Importer) -> Answer {
+fn answer(topology: &Topology, exporter: PciAddress, importer: &Importer) -> impl Serialize + use<> {
     let texts = |ports: &[PciAddress]| ports.iter().map(PciAddress::to_string).collect::<Vec<_>>();
+    let (answer, route, refusal, mut unread) = match topology.reach(exporter, importer) {
+        Reach::Reachable(route) => ("reachable", Some(route), None, Vec::new()),
+        Reach::Refused(refusal) => ("refused", None, Some(refusal), Vec::new()),
+        Reach::Unknown(what) => ("unknown", None, None, what),
+    };
+    let (mut bridge, mut redirects) = (None, Vec::new());
+    let via = route.as_ref().map(|route| match &route.via {
+        Via::SameFunction => "same_function",
+        Via::SameSwitch(switch) => {
+            bridge = Some(switch.to_string());
+            "same_switch"
+        }
+        Via::RootPort(port) => {
+            bridge = Some(port.to_string());
+            "root_port"
+        }
+        Via::WhitelistedHostBridge { redirects: ports, .. } => {
+            redirects = texts(ports);
+            "whitelisted_host_bridge"
+        }
+        Via::Undetermined {
+            bridge: above,
+            unread: ports,
+        } => {
+            (bridge, unread) = (Some(above.to_string()), texts(ports));
+            "undetermined"
+        }
+    });
+    let refused = refusal.as_ref().map(|refusal| match refusal {
+        Refusal::NoP2pdma => "no_p2pdma",
+        Refusal::NotPci => "not_pci",
+        Refusal::HostBridge { redirects: ports, .. } => {
+            redirects = texts(ports);
+            "host_bridge"
+        }
+    });
     let function = importer.function;
-    let mut answer = Answer {
+    object! {
         exporter: exporter.to_string(),
         nic: importer.name(),
-        answer: "reachable",
+        answer: answer,
+        via: via,
+        // The switch's or root port's lowest bridge above both.
+        bridge: bridge,
+        distance: route.as_ref().map(|route| route.distance),
         numa_distance: function.and_then(|function| topology.numa_distance(exporter, function)),
-        ..Answer::default()
-    };
-    match topology.reach(exporter, importer) {
-        Reach::Reachable(route) => {
-            answer.distance = Some(route.distance);
-            answer.caveat = topology.caveat(&route, importer);
-            answer.via = Some(match &route.via {
-                Via::SameFunction => "same_function",
-                Via::SameSwitch(bridge) => {
-                    answer.bridge = Some(bridge.to_string());
-                    "same_switch"
-                }
-                Via::RootPort(port) => {
-                    answer.bridge = Some(port.to_string());
-                    "root_port"
-                }
-                Via::WhitelistedHostBridge { redirects, .. } => {
-                    answer.redirects = texts(redirects);
-                    "whitelisted_host_bridge"
-                }
-                Via::Undetermined { bridge, unread } => {
-                    answer.bridge = Some(bridge.to_string());
-                    answer.unread = texts(unread);
-                    "undetermined"
-                }
-            });
-        }
-        Reach::Refused(refusal) => {
-            answer.answer = "refused";
-            answer.reason = Some(refusal.to_string());
-            answer.mend = Some(refusal.mend());
-            answer.refusal = Some(match &refusal {
-                Refusal::NoP2pdma => "no_p2pdma",
-                Refusal::NotPci => "not_pci",
-                Refusal::HostBridge { redirects, .. } => {
-                    answer.redirects = texts(redirects);
-                    "host_bridge"
-                }
-            });
-        }
-        Reach::Unknown(what) => {
-            answer.answer = "unknown";
-            answer.unread = what;
-        }
+        // Ports whose ACS sends packets up to the root complex.
+        redirects: redirects,
+        // What decides and could not be read.
+        unread: unread,
+        refusal: refused,
+        reason: refusal.as_ref().map(Refusal::to_string),
+        mend: refusal.as_ref().map(Refusal::mend),
+        caveat: route.and_then(|route| topology.caveat(&route, importer)),
     }
-    answer
 }

@@ -4,37 +4,24 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use gaudi::PciAddress;
 use gaudi::dmabuf::reach::{Acs, Function, Importer, Parent, Processor, Reach, Speed, Topology, Via};
-use gaudi_seam::PciAddress;
 
 use super::Picture;
-use super::report::{best, kind};
+use super::report::{best, kind, vendor};
 use crate::output::Output;
 use crate::report::columns;
 use crate::table::Layout;
 
 const DASH: &str = "-";
 /// What a cell's first word means.
-const LEGEND: [(&str, &str); 6] = [
-    (
-        "switch",
-        "the NIC reaches the card's memory inside a switch; the number counts the ports between",
-    ),
-    ("root-port", "through the root port that both are below"),
-    (
-        "host",
-        "up through the root complex, which the kernel trusts; numa is the distance of their nodes",
-    ),
-    (
-        "switch?",
-        "allowed; inside the switch or through the root complex, as ACS is set",
-    ),
-    (
-        "no",
-        "refused by the kernel; registering the card's memory with the NIC fails with EPERM",
-    ),
-    ("?", "something that decides could not be read"),
-];
+const LEGEND: &str = "\
+switch: the NIC reaches the card's memory inside a switch; the number counts the ports between
+root-port: through the root port that both are below
+host: up through the root complex, which the kernel trusts; numa is the distance of their nodes
+switch?: allowed; inside the switch or through the root complex, as ACS is set
+no: refused by the kernel; registering the card's memory with the NIC fails with EPERM
+?: something that decides could not be read";
 
 pub(super) fn print(picture: &Picture, all: bool, output: &mut Output) -> Result<()> {
     let topology = &picture.topology;
@@ -69,22 +56,16 @@ fn processor(topology: &Topology) -> String {
     let Some(processor) = topology.processor else {
         return "unknown".to_owned();
     };
-    let name = match processor {
-        Processor::X86 { vendor: 0, .. } => "Intel",
-        Processor::X86 { vendor: 2, .. } => "AMD",
-        Processor::X86 { vendor: 9, .. } => "Hygon",
-        Processor::X86 { .. } => "x86",
-        Processor::Other => "not x86",
+    let (_, name) = vendor(processor);
+    let family = match processor {
+        Processor::X86 { family, .. } => format!(", family {family:#x}"),
+        Processor::Other => String::new(),
     };
-    match processor {
-        Processor::X86 { vendor: 2, family } if family >= 0x17 => {
-            format!("{name}, family {family:#x}: the kernel trusts its root complexes")
-        }
-        Processor::X86 { family, .. } => {
-            format!("{name}, family {family:#x}: the kernel trusts the host bridges of its table")
-        }
-        Processor::Other => format!("{name}: the kernel trusts the host bridges of its table"),
-    }
+    let trusted = match processor {
+        Processor::X86 { vendor: 2, family } if family >= 0x17 => "its root complexes",
+        _ => "the host bridges of its table",
+    };
+    format!("{name}{family}: the kernel trusts {trusted}")
 }
 
 /// Functions that a reader looks for, and all bridges above them.
@@ -289,7 +270,7 @@ fn matrix(picture: &Picture, output: &mut Output) -> Result<()> {
         ..Layout::default()
     };
     output.table_in(&header, &rows, layout)?;
-    for (word, meaning) in LEGEND {
+    for (word, meaning) in LEGEND.lines().filter_map(|line| line.split_once(": ")) {
         let is_used = |cell: &String| cell.split(' ').next() == Some(word);
         if rows.iter().flat_map(|row| row.iter().skip(2)).any(is_used) {
             output.hanging(&format!("{word}: "), meaning)?;
