@@ -50,8 +50,8 @@ fn code(error: &Error) -> u8 {
     }
 }
 
-/// The lines of an error: the cause; the evidence; the next step; if no device was found, what works
-/// without one.
+/// The lines of an error: the cause; the evidence; the next step; if no device was found, what
+/// works without one.
 fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str) -> Vec<String> {
     let evidence = ours.and_then(Error::evidence);
     let evidence = evidence.and_then(|evidence| match (&evidence.seen, &evidence.wanted) {
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_has_its_parts_on_lines_of_their_own() {
+    fn error_parts_have_lines_of_their_own() {
         let error = Error::new(ErrorKind::InvalidInput, "open")
             .because("no such thing")
             .saw(3, "at most 2")
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn no_device_and_no_right_are_no_dead_ends() {
+    fn device_and_permission_errors_have_next_steps() {
         for kind in [ErrorKind::NotFound, ErrorKind::PermissionDenied] {
             let ours = Error::new(kind, "open");
             let code = code(&ours);

@@ -72,7 +72,7 @@ pub(crate) struct Cli {
 /// Makes [`Command`] of one row for each command: its arguments, its function, the common options
 /// that it takes, and the hint for a machine without a card.
 macro_rules! commands {
-    ($($name:ident($arguments:ty), $run:path, $takes:ident, $instead:literal;)*) => {
+    ($($name:ident($arguments:ty), $run:path, $takes:ident, $instead:expr;)*) => {
         #[derive(Debug, Subcommand)]
         pub(crate) enum Command {
             $($name($arguments)),*
@@ -101,19 +101,22 @@ macro_rules! commands {
     };
 }
 
+/// Replaces a missing card.
+const MOCK: &str = "-d mock:gaudi2";
+
 commands! {
     List(list::List), list::run, Layers, "gaudi list -d mock:gaudi2";
-    Info(info::Arguments), info::run, Layers, "-d mock:gaudi2";
-    Copy(args::Copy), copy::run, Layers, "-d mock:gaudi2";
-    Perf(args::Perf), perf::run, Layers, "-d mock:gaudi2";
-    Demo(args::Demo), demo::run, Layers, "-d mock:gaudi2";
-    Dmabuf(dmabuf::Dmabuf), dmabuf::run, Nothing, "-d mock:gaudi2";
-    Doctor(doctor::Doctor), doctor::run, Layers, "-d mock:gaudi2";
-    Check(args::Check), check::run, Layers, "-d mock:gaudi2";
+    Info(info::Arguments), info::run, Layers, MOCK;
+    Copy(args::Copy), copy::run, Layers, MOCK;
+    Perf(args::Perf), perf::run, Layers, MOCK;
+    Demo(args::Demo), demo::run, Layers, MOCK;
+    Dmabuf(dmabuf::Dmabuf), dmabuf::run, Nothing, MOCK;
+    Doctor(doctor::Doctor), doctor::run, Layers, MOCK;
+    Check(args::Check), check::run, Layers, MOCK;
     Topo(topo::Topo), topo::run, Devices, "gaudi topo --example";
     Nics(nics::Nics), nics::run, Nothing, "gaudi nics --example";
-    Completions(generate::Completions), generate::completions, Nothing, "-d mock:gaudi2";
-    Man(generate::Man), generate::man, Nothing, "-d mock:gaudi2";
+    Completions(generate::Completions), generate::completions, Nothing, MOCK;
+    Man(generate::Man), generate::man, Nothing, MOCK;
 }
 
 impl Cli {
@@ -246,11 +249,12 @@ mod tests {
         let mut left: Vec<(String, &clap::Command)> = vec![(String::new(), &command)];
         let mut seen = 0;
         while let Some((path, command)) = left.pop() {
-            let rows: String = page
-                .lines()
-                .filter(|line| {
-                    // `perf write\|read` is a row of both.
-                    let Some(head) = line.strip_prefix("| `").and_then(|row| row.split('`').next()) else {
+            let text: String = page
+                .split("\n\n")
+                .filter(|paragraph| {
+                    // `perf write|read` is a paragraph of both.
+                    let head = paragraph.strip_prefix("**`");
+                    let Some(head) = head.and_then(|rest| rest.split('`').next()) else {
                         return false;
                     };
                     let mut words = head.split(' ');
@@ -258,17 +262,20 @@ mod tests {
                     path.all(|name| {
                         words
                             .next()
-                            .is_some_and(|word| word.split("\\|").any(|one| one == name))
+                            .is_some_and(|word| word.split('|').any(|one| one == name))
                     })
                 })
                 .collect();
             if !path.is_empty() {
-                assert!(!rows.is_empty(), "gaudi {path} has no row in the reference page");
+                assert!(
+                    !text.is_empty(),
+                    "gaudi {path} has no paragraph in the reference page"
+                );
             }
             for option in options(command, false) {
                 assert!(
-                    has(&rows, &option),
-                    "gaudi {path}: --{option} is not in its row of the reference page"
+                    has(&text, &option),
+                    "gaudi {path}: --{option} is not in its paragraph of the reference page"
                 );
                 seen += 1;
             }

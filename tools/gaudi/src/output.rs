@@ -11,6 +11,8 @@ use crate::report::{Column, shown};
 use crate::saved::Saved;
 use crate::table::{self, Layout};
 
+pub(crate) use crate::report::grouped;
+
 /// Columns of a terminal whose width is unknown, such as a serial one.
 const UNKNOWN: usize = 80;
 /// The narrowest terminal that lines are wrapped for.
@@ -278,31 +280,4 @@ fn width(terminal: bool) -> Option<usize> {
         .filter(|columns| *columns > 0)
         .or_else(seen)
         .map(|columns| columns.max(NARROWEST))
-}
-
-/// `1234567` as `1 234 567`: the digits that a reader counts.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::grouped;
-
-    #[test]
-    fn digits_come_in_threes() {
-        assert_eq!(
-            (grouped(0), grouped(999), grouped(1000)),
-            ("0".into(), "999".into(), "1 000".into())
-        );
-        assert_eq!(grouped(97_536_123), "97 536 123");
-    }
 }

@@ -23,8 +23,8 @@ pub(crate) struct Column<T> {
 macro_rules! columns {
     (@number text) => { None };
     (@number number) => { Some(|number| number.to_string()) };
-    (@number grouped) => { Some(crate::output::grouped) };
-    (@number mib) => { Some(|bytes| crate::output::grouped(bytes >> 20)) };
+    (@number grouped) => { Some(crate::report::grouped) };
+    (@number mib) => { Some(|bytes| crate::report::grouped(bytes >> 20)) };
     (@hidden) => { 0 };
     (@hidden $rank:literal) => { $rank };
     ($row:ty: $($form:ident $key:literal $head:literal $([$rank:literal])? |$name:pat_param| $value:expr;)*) => {
@@ -100,3 +100,30 @@ macro_rules! object {
     }};
 }
 pub(crate) use {columns, object};
+
+/// `1234567` as `1 234 567`: the digits that a reader counts.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::grouped;
+
+    #[test]
+    fn digits_come_in_threes() {
+        assert_eq!(
+            (grouped(0), grouped(999), grouped(1000)),
+            ("0".into(), "999".into(), "1 000".into())
+        );
+        assert_eq!(grouped(97_536_123), "97 536 123");
+    }
+}

@@ -27,8 +27,7 @@ rows! {
         DRM_FLAG "open.unsigned-offset" open EINVAL as Unsupported
             "this kernel's habanalabs lacks FOP_UNSIGNED_OFFSET, so DRM refuses every open (seen on 6.12 to 7.3)",
             "drivers/gpu/drm/drm_file.c:drm_open_helper",
-            "load the module of tools/hl-open-flag or patch the kernel (docs/src/how-to/open-flag.md); information \
-             works without it, through the control node";
+            "load the module of tools/hl-open-flag, or patch the kernel (docs/src/how-to/open-flag.md); control nodes need neither";
         FILE_MEMORY "open.file-memory" open ENOMEM
             "the kernel has no memory for the file's data", "common/habanalabs_drv.c:hl_device_open";
         CONTEXT_MEMORY "open.context-memory" open ENOMEM

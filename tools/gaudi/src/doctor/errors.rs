@@ -1,5 +1,5 @@
-//! The causes of each errno of an export or a registration, and their remedies: the errno alone does
-//! not identify the cause.
+//! The causes of each errno of an export or a registration, and their remedies: the errno alone
+//! does not identify the cause.
 //!
 //! The refusals of the driver are its rules ([`gaudi_seam::rules`]); the other rows are from the
 //! sources of the kernel and rdma-core.
@@ -56,7 +56,7 @@ pub(super) struct Meaning {
 }
 
 impl Meaning {
-    /// Returns the meaning of a rule of the driver. `None` if neither an open nor an export meets it.
+    /// Returns the meaning of a rule of the driver. `None` if it is not of an open or an export.
     fn of_rule(rule: &Rule) -> Option<Self> {
         let step = match rule.subject {
             Subject::Open(NodeKind::Compute) => Step::Open,
@@ -125,18 +125,18 @@ meanings! {
          staged",
         "rdma-core dummy_ops.c; uverbs_std_types_mr.c";
     Registration EOPNOTSUPP
-        "the memory is vfio-pci's (Linux 7.2 and later), which accepts only NICs whose regions it can \
-         revoke: mlx5 without data direct, irdma",
+        "vfio-pci (Linux 7.2 and later) accepts only NICs whose regions it can revoke: mlx5 without data \
+         direct, irdma",
         "such a NIC, or the habanalabs driver's export, which accepts every NIC",
         "vfio_pci_dmabuf.c";
     Registration ENOTSUPP
-        "524 is the kernel's internal ENOTSUPP, which should not reach programs: the driver does not have \
-         the operation and returns the wrong errno",
+        "the driver lacks the operation and returns the kernel's internal ENOTSUPP, which should not reach \
+         programs",
         "read it as EOPNOTSUPP: another NIC, a newer driver, or staging",
         "include/linux/errno.h";
     Registration EPERM
-        "the kernel forbids peer-to-peer between card and NIC: no switch above both, and a host bridge that \
-         it does not trust; or ACS redirects; or the NIC is not a PCI device",
+        "no peer-to-peer path: no switch above both and an untrusted host bridge, ACS redirects, or the NIC \
+         is not a PCI device",
         "`gaudi topo` shows the cause: a NIC below the card's switch, pci=disable_acs_redir=…, or a kernel \
          with CONFIG_PCI_P2PDMA",
         "habanalabs memory.c `hl_dmabuf_attach`; p2pdma.c";
@@ -145,11 +145,12 @@ meanings! {
         "count the region from the device address of its first byte",
         "uverbs_std_types_mr.c";
     Registration EINVAL
-        "the range leaves the dma-buf or is empty, the descriptor is another file (a memfd), or an access \
-         flag is not allowed for dma-bufs: ON_DEMAND, ZERO_BASED, HUGETLB, or REMOTE_WRITE without \
-         LOCAL_WRITE",
-        "a range inside the dma-buf, and LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE, REMOTE_ATOMIC, \
-         RELAXED_ORDERING only",
+        "the range is empty or leaves the dma-buf, or the descriptor is another file (a memfd)",
+        "a range inside the dma-buf, and its descriptor",
+        "uverbs_std_types_mr.c";
+    Registration EINVAL
+        "an access flag is not allowed: ON_DEMAND, ZERO_BASED, HUGETLB, or REMOTE_WRITE without LOCAL_WRITE",
+        "LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE, REMOTE_ATOMIC, RELAXED_ORDERING only",
         "uverbs_std_types_mr.c; rdma/ib_verbs.h `ib_check_mr_access`";
     Registration EINVAL
         "the memory is vfio-pci's, and the kernel forbids peer-to-peer between the two",
@@ -174,7 +175,7 @@ meanings! {
         "vfio_pci_dmabuf.c; habanalabs memory.c";
     Registration EBUSY
         "the memory is pinned elsewhere in a way that excludes this",
-        "`gaudi dmabuf list` names who holds it",
+        "`gaudi dmabuf list` names the holders",
         "dma-buf.c";
     Host ENOMEM
         "more memory than this user may pin (RLIMIT_MEMLOCK)",
@@ -223,8 +224,9 @@ pub(super) fn named(wanted: &str) -> Result<Vec<Meaning>, Usage> {
 fn page() -> String {
     let mut page = String::from(
         "# Errors of exports and registrations\n\n\
-         The causes of each errno of a failed export or registration, the most likely of a step first. `gaudi doctor --nic NIC\n\
-         --device DEVICE` tries every step and prints the causes of failures; `gaudi doctor --explain EPERM` prints those of one errno.\n\n\
+         This page lists the causes of each errno of a failed export or registration, the most likely of a\n\
+         step first. `gaudi doctor --nic NIC --device DEVICE` tries every step and prints the causes of\n\
+         failures; `gaudi doctor --explain EPERM` prints those of one errno.\n\n\
          | step | errno | cause | remedy | decided in |\n|---|---|---|---|---|\n",
     );
     for meaning in all() {
@@ -246,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_of_the_documentation_is_the_table() {
+    fn documentation_page_matches_the_table() {
         snapbox::Assert::new()
             .action_env(snapbox::assert::DEFAULT_ACTION_ENV)
             .eq(
@@ -274,16 +276,12 @@ mod tests {
             assert!(!explain(Step::Registration, number).is_empty(), "errno {number}");
         }
         assert!(explain(Step::Host, 12)[0].cause.contains("RLIMIT_MEMLOCK"));
-        assert_eq!(
-            explain(Step::Registration, 22).len(),
-            3,
-            "EINVAL has three causes"
-        );
+        assert_eq!(explain(Step::Registration, 22).len(), 4, "EINVAL has four causes");
         assert!(explain(Step::Registration, 77).is_empty());
     }
 
     #[test]
-    fn a_number_is_found_by_name_and_by_either_sign() {
+    fn errno_is_found_by_name_and_number() {
         assert_eq!(named("eperm").unwrap(), named("1").unwrap());
         assert_eq!(named("-524").unwrap(), named("ENOTSUPP").unwrap());
         assert!(named("x").is_err() && named("").is_err());
