@@ -196,6 +196,7 @@ fn log_to_stderr(verbose: u8) {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let filter = match std::env::var("GAUDI_LOG") {
         Ok(text) => EnvFilter::try_new(&text).unwrap_or_else(|error| {
+            // The reader may be closed.
             let _ = writeln!(io::stderr(), "GAUDI_LOG: invalid filter ({error}); ignored");
             EnvFilter::new(level)
         }),

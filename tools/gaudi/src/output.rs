@@ -256,6 +256,7 @@ impl Output {
     /// A note beside the data.
     pub(crate) fn note(&self, text: impl AsRef<str>) {
         if !self.quiet {
+            // The reader may be closed.
             let _ = writeln!(io::stderr(), "{}", text.as_ref());
         }
     }

@@ -11,8 +11,10 @@ use super::{Check, Verdict, devices, fail, memlock, mock, ok, open_flag, warn};
 use crate::machine::Machine;
 use crate::nics::WITH_DMABUF;
 
-/// The checks that every machine has.
-const CHECKS: [(&str, fn(&Machine) -> Check); 8] = [
+type CheckOf = fn(&Machine) -> Check;
+
+/// The checks that every machine has, by name.
+const CHECKS: [(&str, CheckOf); 8] = [
     ("hugepages", Machine::hugepages),
     ("iommu", Machine::iommu),
     ("dma-buf", Machine::dmabuf),

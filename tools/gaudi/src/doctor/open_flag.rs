@@ -66,7 +66,7 @@ fn warned(machine: &Machine) -> bool {
         match log.read(&mut record) {
             Ok(0) => return false,
             Ok(len) => {
-                let text = String::from_utf8_lossy(record.get(..len).unwrap_or_default());
+                let text = String::from_utf8_lossy(&record[..len]);
                 if text.contains("WARNING:") && text.contains("drm_open_helper") {
                     return true;
                 }

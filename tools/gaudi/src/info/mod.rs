@@ -171,13 +171,13 @@ impl Card {
             let info = Info::query(&*io)?;
             let machine = Machine::new("/");
             let bus = bus_of(spec, &info);
-            let is_kernel = info.device.backend == Backend::Kernel;
             Ok(Seen {
                 telemetry: Telemetry::query(&*io),
                 readings: bus.map_or_else(Readings::default, |bus| machine.readings(bus)),
-                users: is_kernel
-                    .then(|| machine.users(info.device.index))
-                    .unwrap_or_default(), // only the kernel's cards are shared
+                users: match info.device.backend {
+                    Backend::Kernel => machine.users(info.device.index),
+                    _ => Vec::new(),
+                },
                 bus,
                 info,
             })

@@ -1,7 +1,6 @@
 //! The tree and the matrix as a person reads them.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use anyhow::Result;
 use gaudi::PciAddress;
@@ -339,7 +338,7 @@ fn cell(topology: &Topology, card: PciAddress, nic: &Importer, notes: &mut Notes
         .function
         .and_then(|function| topology.numa_distance(card, function));
     if let Some(numa) = numa.filter(|&numa| numa != 10) {
-        let _ = write!(cell, " numa {numa}");
+        cell.push_str(&format!(" numa {numa}"));
     }
     for note in note.into_iter().chain(topology.caveat(&route, nic)) {
         cell.push(' ');
