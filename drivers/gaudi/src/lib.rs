@@ -42,7 +42,7 @@ pub use gaudi_device::{
     StatusHandle, Telemetry,
 };
 pub use gaudi_hal::{Environment, Listed, choose, list};
-pub use gaudi_seam::{BackendSpec, Errno, LayerSpec};
+pub use gaudi_seam::{Backend, BackendSpec, Errno, KernelSelector, LayerSpec, PciAddress};
 
 /// Traces and injected faults: layers of a [`DeviceSpec`], and the handles that count and arm
 /// faults.

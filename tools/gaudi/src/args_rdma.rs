@@ -1,35 +1,9 @@
-//! Arguments of `nics` and of `perf write|read|send|atomic`.
+//! Arguments of `perf write|read|send|atomic`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-
-#[derive(Debug, Args)]
-#[command(
-    after_help = "The data comes from sysfs and, if it is installed, libibverbs. No accelerator is opened.\n\n\
-                  With -v it also prints the limits of each device, and the queue pairs and memory regions of every process.\n\n\
-                  Examples:\n  gaudi nics -v\n  gaudi nics --example"
-)]
-pub(crate) struct Nics {
-    /// Show another machine: a file in the form of `gaudi topo --capture`, or a folder with a copy
-    /// of its `sys`.
-    #[arg(long, value_name = "PATH", conflicts_with = "example")]
-    pub(crate) sysfs: Option<PathBuf>,
-    /// Show a made-up server with eight cards and four NICs.
-    #[arg(long)]
-    pub(crate) example: bool,
-    /// Only these devices; may be repeated.
-    #[arg(long = "nic", value_name = "NAME")]
-    pub(crate) nics: Vec<String>,
-    /// Read only sysfs: open no device.
-    #[arg(long)]
-    pub(crate) no_open: bool,
-    /// Print only the names, one on each line, for scripts; no device is opened.
-    #[arg(long, conflicts_with = "json")]
-    pub(crate) names: bool,
-}
 
 #[derive(Debug, Clone, Args)]
 #[command(

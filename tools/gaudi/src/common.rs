@@ -4,9 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Arg, Args, ValueEnum};
 
 use crate::exit::Usage;
+
+/// The heading of the options that put layers around devices.
+const LAYERS: &str = "Layers around every device";
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Common options")]
@@ -23,31 +26,16 @@ pub(crate) struct Common {
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) output: Option<PathBuf>,
     /// Write every operation of the devices to a file, decoded, as JSON Lines.
-    #[arg(
-        long,
-        value_name = "FILE",
-        global = true,
-        help_heading = "Layers around every device"
-    )]
+    #[arg(long, value_name = "FILE", global = true, help_heading = LAYERS)]
     pub(crate) trace: Option<PathBuf>,
     /// Make operations fail: a plan such as submit:when=3:error=EIO, or a file with one.
-    #[arg(
-        long,
-        value_name = "PLAN",
-        global = true,
-        help_heading = "Layers around every device"
-    )]
+    #[arg(long, value_name = "PLAN", global = true, help_heading = LAYERS)]
     pub(crate) fault: Option<String>,
     /// Random seed of a mock, and of the plan's rules without a seed.
-    #[arg(
-        long,
-        value_name = "N",
-        global = true,
-        help_heading = "Layers around every device"
-    )]
+    #[arg(long, value_name = "N", global = true, help_heading = LAYERS)]
     pub(crate) seed: Option<u64>,
     /// Allow a fault plan on a real device: it may need a reset afterwards.
-    #[arg(long, global = true, help_heading = "Layers around every device")]
+    #[arg(long, global = true, help_heading = LAYERS)]
     pub(crate) on_hardware: bool,
     /// Log on standard error: once each operation of a device with its result, twice with its
     /// request, three times with the packets too. GAUDI_LOG takes a filter instead.
@@ -61,19 +49,47 @@ pub(crate) struct Common {
     pub(crate) color: Color,
 }
 
+/// Which of the options around devices a command takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Takes {
+    /// None: it opens no device.
+    Nothing,
+    /// `--device`.
+    Devices,
+    /// All of them.
+    Layers,
+}
+
+/// The options around devices, what a command takes that accepts them, and whether they are given.
+type Given = fn(&Common) -> bool;
+const AROUND_DEVICES: [(&str, Takes, Given); 5] = [
+    ("trace", Takes::Layers, |common| common.trace.is_some()),
+    ("fault", Takes::Layers, |common| common.fault.is_some()),
+    ("seed", Takes::Layers, |common| common.seed.is_some()),
+    ("on-hardware", Takes::Layers, |common| common.on_hardware),
+    ("device", Takes::Devices, |common| !common.devices.is_empty()),
+];
+
+impl Takes {
+    /// Whether a command that takes this rejects an option.
+    pub(crate) fn rejects(self, option: &Arg) -> bool {
+        let mut rejected = AROUND_DEVICES.iter().filter(|(_, takes, _)| *takes > self);
+        rejected.any(|(name, ..)| option.get_long() == Some(name))
+    }
+}
+
 impl Common {
-    /// Refuses layers for a command that opens no device, and `--device` for one that takes none.
-    pub(crate) fn without_layers(&self, command: &str, device: bool) -> Result<(), Usage> {
-        let given = [
-            ("--trace", self.trace.is_some()),
-            ("--fault", self.fault.is_some()),
-            ("--seed", self.seed.is_some()),
-            ("--on-hardware", self.on_hardware),
-            ("--device", !device && !self.devices.is_empty()),
-        ];
-        match given.iter().find(|(_, given)| *given) {
-            Some((option, _)) => Err(Usage(format!(
-                "{option} does nothing here: `gaudi {command}` opens no device for use"
+    /// Rejects the options that `command` does not take.
+    ///
+    /// # Errors
+    /// [`Usage`]: one of them is given.
+    pub(crate) fn check(&self, command: &str, takes: Takes) -> Result<(), Usage> {
+        match AROUND_DEVICES
+            .iter()
+            .find(|(_, needed, is_given)| *needed > takes && is_given(self))
+        {
+            Some((option, ..)) => Err(Usage(format!(
+                "--{option} does nothing here: `gaudi {command}` opens no device for use"
             ))),
             None => Ok(()),
         }
@@ -114,11 +130,9 @@ impl Color {
 /// A pause of a millisecond to a day.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let wanted = "wanted seconds from 0.001 to 86400";
-    let number: f64 = text.parse().map_err(|_| wanted.to_owned())?;
-    if (0.001..=86_400.0).contains(&number) {
-        Ok(Duration::from_secs_f64(number))
-    } else {
-        Err(wanted.to_owned())
+    match text.parse() {
+        Ok(number @ 0.001..=86_400.0) => Ok(Duration::from_secs_f64(number)),
+        _ => Err(wanted.to_owned()),
     }
 }
 

@@ -1,171 +1,111 @@
-//! `gaudi dmabuf list`: every dma-buf of this machine, and who holds it.
+//! `gaudi dmabuf list`: every dma-buf of this machine, and which processes hold it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use gaudi_dmabuf::survey::{Found, Survey, survey_at};
-use serde::Serialize;
+use clap::{Args, Subcommand};
+use gaudi::dmabuf::survey::{Found, Process, survey_at};
+use serde_json::{Value, json};
 
-use crate::args::DmabufList;
+use crate::common::Common;
 use crate::exit;
-use crate::output::{Output, grouped};
-use crate::table::Layout;
+use crate::output::{Again, Output};
+use crate::report::{Column, columns, object, records};
 
-#[derive(Serialize)]
-struct Listing {
-    buffers: Vec<Row>,
-    unread: Vec<Missing>,
+/// Show dma-bufs, of any exporter.
+#[derive(Debug, Args)]
+pub(crate) struct Dmabuf {
+    #[command(subcommand)]
+    command: Command,
 }
 
-#[derive(Serialize)]
-struct Row {
-    inode: u64,
-    size_bytes: Option<u64>,
-    exporter: String,
-    name: Option<String>,
-    /// Whether a memfd stands in for a dma-buf.
-    stand_in: bool,
-    /// Of a stand-in: where it starts in its file.
-    start_bytes: u64,
-    references: Option<u64>,
-    holders: Vec<Holder>,
-    attached_devices: Vec<String>,
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List every dma-buf of this machine with the processes and devices that hold it, and name
+    /// what could not be read.
+    List(List),
 }
 
-#[derive(Serialize)]
-struct Holder {
-    pid: u32,
-    name: String,
-    descriptors: u32,
-    mappings: u32,
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Root sees every process and the kernel's own list.\n\nExamples:\n  sudo gaudi dmabuf list\n  gaudi dmabuf list --loop=5 --json"
+)]
+struct List {
+    #[command(flatten)]
+    again: Again,
+    /// Look at another root than `/`: a copy of a machine's /proc and /sys.
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    root: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
-struct Missing {
-    what: String,
-    why: String,
+const COLUMNS: &[Column<Found>] = &columns! { Found:
+    number "inode" "inode" |found| found.inode;
+    grouped "size_bytes" "size[bytes]" |found| found.size;
+    text "exporter" "" |found| found.exporter;
+    text "" "exporter" |found| (!found.exporter.is_empty()).then_some(&found.exporter);
+    text "name" "name" [2] |found| found.name;
+    // Whether a memfd stands in for a dma-buf, and where the stand-in starts in its file.
+    text "stand_in" "" |found| found.stand_in;
+    text "start_bytes" "" |found| found.start;
+    number "references" "references" [1] |found| found.references;
+    text "holders" "" |found| found.processes.iter().map(holder).collect::<Value>();
+    text "" "held by" |found| (!found.processes.is_empty()).then(|| held_by(found));
+    text "attached_devices" "attached devices" |found| found.devices;
+};
+
+fn holder(process: &Process) -> Value {
+    json!({
+        "pid": process.pid,
+        "name": process.name,
+        "descriptors": process.descriptors,
+        "mappings": process.mappings,
+    })
 }
 
-impl Listing {
-    fn new(survey: Survey) -> Self {
-        Self {
-            buffers: survey.buffers.into_iter().map(Row::new).collect(),
-            unread: survey
-                .unread
-                .into_iter()
-                .map(|one| Missing {
-                    what: one.what,
-                    why: one.why,
-                })
-                .collect(),
-        }
-    }
+/// `1234 python3 (2 fds, 1 map)`, one after the other.
+fn held_by(found: &Found) -> String {
+    let each = found.processes.iter().map(|process| {
+        let count = |number: u32, one: &str| match number {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            more => Some(format!("{more} {one}s")),
+        };
+        let counts = [count(process.descriptors, "fd"), count(process.mappings, "map")];
+        let counts: Vec<String> = counts.into_iter().flatten().collect();
+        format!("{} {} ({})", process.pid, process.name, counts.join(", "))
+    });
+    each.collect::<Vec<_>>().join("; ")
 }
 
-impl Row {
-    fn new(found: Found) -> Self {
-        let holders = found.processes.into_iter().map(|process| Holder {
-            pid: process.pid,
-            name: process.name,
-            descriptors: process.descriptors,
-            mappings: process.mappings,
-        });
-        Self {
-            inode: found.inode,
-            size_bytes: found.size,
-            exporter: found.exporter,
-            name: found.name,
-            stand_in: found.stand_in,
-            start_bytes: found.start,
-            references: found.references,
-            holders: holders.collect(),
-            attached_devices: found.devices,
-        }
-    }
-
-    /// `1234 python3 (2 fds, 1 map)`, one after the other; a dash where no process is known.
-    fn held_by(&self) -> String {
-        let each = self.holders.iter().map(|holder| {
-            let count = |number: u32, one: &str, many: &str| match number {
-                0 => None,
-                1 => Some(format!("1 {one}")),
-                more => Some(format!("{more} {many}")),
-            };
-            let counts = [
-                count(holder.descriptors, "fd", "fds"),
-                count(holder.mappings, "map", "maps"),
-            ];
-            let counts: Vec<String> = counts.into_iter().flatten().collect();
-            format!("{} {} ({})", holder.pid, holder.name, counts.join(", "))
-        });
-        let text = each.collect::<Vec<_>>().join("; ");
-        if text.is_empty() { "-".to_owned() } else { text }
-    }
-}
-
-pub(crate) fn list(list: &DmabufList, output: &mut Output) -> Result<u8> {
+pub(crate) fn run(_: &Common, dmabuf: &Dmabuf, output: &mut Output) -> Result<u8> {
+    let Command::List(list) = &dmabuf.command;
     let root = list.root.as_deref().unwrap_or(Path::new("/"));
     // Without it there would be a list, and an empty one.
     let proc = root.join("proc");
     std::fs::read_dir(&proc).with_context(|| format!("cannot read {}", proc.display()))?;
     loop {
-        let listing = Listing::new(survey_at(root));
+        let survey = survey_at(root);
         if output.is_json() {
+            let unread = survey
+                .unread
+                .iter()
+                .map(|one| object! { what: &one.what, why: &one.why });
+            let listing = object! {
+                buffers: records(COLUMNS, &survey.buffers),
+                unread: unread.collect::<Vec<_>>(),
+            };
             output.document("gaudi.dmabuf.list", &listing)?;
         } else {
-            print(&listing, output)?;
+            match survey.buffers.as_slice() {
+                [] => output.note("no dma-buf found"),
+                buffers => output.rows(COLUMNS, buffers)?,
+            }
+            for missing in &survey.unread {
+                output.note(format!("not read: {}: {}", missing.what, missing.why));
+            }
         }
-        let Some(every) = list.every else {
+        if !list.again.pause(output)? {
             return Ok(exit::DONE);
-        };
-        output.finish()?;
-        std::thread::sleep(every);
+        }
     }
-}
-
-fn print(listing: &Listing, output: &mut Output) -> Result<()> {
-    if listing.buffers.is_empty() {
-        output.note("no dma-buf found");
-    } else {
-        let dash = || "-".to_owned();
-        let cells: Vec<Vec<String>> = listing
-            .buffers
-            .iter()
-            .map(|row| {
-                let devices = row.attached_devices.join(", ");
-                vec![
-                    row.inode.to_string(),
-                    row.size_bytes.map_or_else(dash, grouped),
-                    if row.exporter.is_empty() {
-                        dash()
-                    } else {
-                        row.exporter.clone()
-                    },
-                    row.name.clone().unwrap_or_else(dash),
-                    row.references.map_or_else(dash, |count| count.to_string()),
-                    row.held_by(),
-                    if devices.is_empty() { dash() } else { devices },
-                ]
-            })
-            .collect();
-        let header = [
-            "inode",
-            "size[bytes]",
-            "exporter",
-            "name",
-            "references",
-            "held by",
-            "attached devices",
-        ];
-        let layout = Layout {
-            numbers: &[0, 1, 4],
-            optional: &[4, 3],
-            ..Layout::default()
-        };
-        output.table_in(&header, &cells, layout)?;
-    }
-    for missing in &listing.unread {
-        output.note(format!("not read: {}: {}", missing.what, missing.why));
-    }
-    Ok(())
 }

@@ -1,23 +1,22 @@
 //! Exit codes, and errors as a person or a program reads them.
 
-use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use gaudi_seam::{Error, ErrorKind};
-use serde::Serialize;
+use gaudi::{Errno, Error, ErrorKind};
 
 use crate::output::{Output, OutputError};
+use crate::report::object;
 
 /// Done, and every check passed.
 pub(crate) const DONE: u8 = 0;
 /// The operation or a check failed.
 pub(crate) const FAILED: u8 = 1;
-/// The command line, or a variable in its place, says something that means nothing.
+/// The command line, or a variable in its place, is invalid.
 pub(crate) const USAGE: u8 = 2;
 /// No such device.
 pub(crate) const NO_DEVICE: u8 = 3;
-/// The user may not.
+/// The user is not permitted.
 pub(crate) const NOT_PERMITTED: u8 = 4;
 /// The device was lost or reset.
 pub(crate) const LOST: u8 = 5;
@@ -27,38 +26,14 @@ pub(crate) const TIMED_OUT: u8 = 6;
 pub(crate) const OUR_BUG: u8 = 125;
 
 /// Arguments that the parser accepts one by one and that mean nothing together.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
-
 /// A check that failed, and whose result document already says so.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct Judged(pub(crate) Error);
-
-impl fmt::Display for Judged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for Judged {}
-
-#[derive(Serialize)]
-struct Document {
-    message: String,
-    kind: Option<&'static str>,
-    operation: Option<&'static str>,
-    errno: Option<String>,
-    help: Option<String>,
-    exit_code: u8,
-}
 
 fn code(error: &Error) -> u8 {
     match error.kind() {
@@ -75,43 +50,28 @@ fn code(error: &Error) -> u8 {
     }
 }
 
-/// The lines of an error: the cause; what was seen, where one value is to blame; the next step, and
-/// where no device was to be had the one that works without.
+/// The lines of an error: the cause; the evidence; the next step; if no device was found, what
+/// works without one.
 fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str) -> Vec<String> {
     let evidence = ours.and_then(Error::evidence);
-    let (seen, wanted) = evidence.map_or((None, None), |evidence| {
-        (evidence.seen.as_ref(), evidence.wanted.as_ref())
+    let evidence = evidence.and_then(|evidence| match (&evidence.seen, &evidence.wanted) {
+        (Some(seen), Some(wanted)) => Some(format!("saw {seen}, wanted {wanted}")),
+        (Some(seen), None) => Some(format!("saw {seen}")),
+        (None, Some(wanted)) => Some(format!("wanted {wanted}")),
+        (None, None) => None,
     });
-    let (seen, note) = match (seen, wanted) {
-        (Some(seen), Some(wanted)) => (
-            format!(" (saw {seen}, wanted {wanted})"),
-            format!("saw {seen}, wanted {wanted}"),
-        ),
-        (Some(seen), None) => (format!(" (saw {seen})"), format!("saw {seen}")),
-        (None, Some(wanted)) => (format!(" (wanted {wanted})"), format!("wanted {wanted}")),
-        (None, None) => (String::new(), String::new()),
-    };
-    let whole = format!("{error:#}");
-    let mut lines = vec![format!(
-        "error: {}",
-        whole.replacen(&seen, "", usize::from(!seen.is_empty()))
-    )];
-    if !note.is_empty() {
-        lines.push(format!("  note: {note}"));
+    let mut whole = format!("{error:#}");
+    if let Some(evidence) = &evidence {
+        whole = whole.replacen(&format!(" ({evidence})"), "", 1);
     }
-    let help = ours
-        .and_then(Error::help)
-        .or_else(|| io_help(error))
-        .or_else(|| timeout_help(ours?))
-        .unwrap_or_default();
-    if !help.is_empty() {
-        lines.push(format!("  help: {help}"));
-    }
-    // A card that is missing can be done without; a NIC or its library cannot be had by another
-    // device.
+    let mut lines = vec![format!("error: {whole}")];
+    lines.extend(evidence.map(|evidence| format!("  note: {evidence}")));
+    let help = help_of(error, ours);
+    lines.extend(help.map(|help| format!("  help: {help}")));
+    // A mock replaces a missing card, but not a NIC or its library.
     let of_card = ours.is_none_or(|error| !error.operation().starts_with("ibv_"));
-    if [NO_DEVICE, NOT_PERMITTED].contains(&code) && of_card && !instead.is_empty() && !help.contains(instead)
-    {
+    let is_named = help.is_some_and(|help| help.contains(instead));
+    if [NO_DEVICE, NOT_PERMITTED].contains(&code) && of_card && !instead.is_empty() && !is_named {
         lines.push(format!("  help: on any machine, without a card: {instead}"));
     }
     let of_nic = ours.is_some_and(|error| error.operation() == "ibv_open_device");
@@ -119,6 +79,13 @@ fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str
         lines.push("  help: on any machine, without a NIC: --nic softnic".to_owned());
     }
     lines
+}
+
+/// The next step.
+fn help_of<'a>(error: &anyhow::Error, ours: Option<&'a Error>) -> Option<&'a str> {
+    ours.and_then(Error::help)
+        .or_else(|| io_help(error))
+        .or_else(|| timeout_help(ours?))
 }
 
 /// The error of a file that the command line named.
@@ -132,7 +99,7 @@ fn timeout_help(error: &Error) -> Option<&'static str> {
     is_wait.then_some("allow more with --timeout; if an engine hangs, the kernel's log says so")
 }
 
-/// The next step for a file that cannot be had.
+/// The next step for a file that cannot be used.
 pub(crate) fn io_help(error: &anyhow::Error) -> Option<&'static str> {
     Some(match io_error(error)?.kind() {
         std::io::ErrorKind::NotFound => "look at the path: it or a folder on the way is not there",
@@ -145,7 +112,7 @@ pub(crate) fn io_help(error: &anyhow::Error) -> Option<&'static str> {
     })
 }
 
-/// Prints an error and gives its exit code. A reader of the result that went away is no error.
+/// Prints an error and returns its exit code. A closed pipe of the result is not an error.
 pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>, instead: &str) -> ExitCode {
     if error
         .downcast_ref::<OutputError>()
@@ -159,24 +126,20 @@ pub(crate) fn report(error: &anyhow::Error, output: Option<&mut Output>, instead
         .or_else(|| error.chain().find_map(|cause| cause.downcast_ref::<Error>()));
     let usage = error.downcast_ref::<Usage>().is_some();
     let code = if usage { USAGE } else { ours.map_or(FAILED, code) };
-    // Nobody may be left to read either of the two.
+    // A closed standard error or output cannot be reported either.
     let mut stderr = std::io::stderr();
     for line in lines_of(error, ours, code, instead) {
         let _ = writeln!(stderr, "{line}");
     }
     if let Some(output) = output.filter(|output| output.is_json() && judged.is_none()) {
-        let of_file = || io_error(error)?.raw_os_error().map(gaudi_seam::Errno::from_raw);
+        let of_file = || io_error(error)?.raw_os_error().map(Errno::from_raw);
         let errno = ours.and_then(Error::errno).or_else(of_file);
-        let document = Document {
+        let document = object! {
             message: format!("{error:#}"),
             kind: ours.map(|error| error.kind().name()),
             operation: ours.map(Error::operation),
             errno: errno.map(|errno| format!("{errno:?}")),
-            help: ours
-                .and_then(Error::help)
-                .or_else(|| io_help(error))
-                .or_else(|| timeout_help(ours?))
-                .map(str::to_owned),
+            help: help_of(error, ours),
             exit_code: code,
         };
         let _ = output

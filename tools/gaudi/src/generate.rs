@@ -1,25 +1,50 @@
 //! Completions and man pages, made from the command line's own definition.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use clap::CommandFactory as _;
+use clap::Args;
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use crate::Cli;
+use crate::common::Common;
 use crate::exit;
 use crate::output::Output;
 
-/// `gaudi completions SHELL`: the script for a shell, to standard output.
-pub(crate) fn completions(shell: Shell, output: &mut Output) -> Result<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "gaudi", &mut script);
-    let script = with_names(shell, &String::from_utf8(script)?);
-    output.bytes(script.as_bytes())?;
+/// Print the completion script of a shell.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gaudi completions bash > ~/.local/share/bash-completion/completions/gaudi\n  gaudi completions zsh > _gaudi"
+)]
+pub(crate) struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Write the man pages: one for the program, one for each command.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gaudi man ~/.local/share/man/man1\n  gaudi man . && ls gaudi-perf-copy.1"
+)]
+pub(crate) struct Man {
+    /// An existing folder.
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+}
+
+pub(crate) fn completions(_: &Common, completions: &Completions, output: &mut Output) -> Result<u8> {
+    output.bytes(script(completions.shell)?.as_bytes())?;
     Ok(exit::DONE)
 }
 
-/// What a value of an option may be on this machine, and the commands that list it.
+fn script(shell: Shell) -> Result<String> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::parser(), "gaudi", &mut script);
+    Ok(with_names(shell, &String::from_utf8(script)?))
+}
+
+/// Options, the kind of their values, and the commands that list the values of this machine.
 const NAMES: [(&[&str], &str, &str); 2] = [
     (
         &["device"],
@@ -32,45 +57,46 @@ const NAMES: [(&[&str], &str, &str); 2] = [
 /// Adds the completion of this machine's devices and NICs to a script: clap completes only fixed
 /// values.
 fn with_names(shell: Shell, script: &str) -> String {
-    // What of a line names the option, and the line with its value completed.
-    type Change = fn(&str, &str, &str) -> Option<String>;
-    let change: Change = match shell {
-        // The arm of an option is followed by the line that fills the reply.
-        Shell::Bash => |line, before, kind| {
-            let is_reply = line.trim_start().starts_with("COMPREPLY=") && !before.is_empty();
-            is_reply.then(|| format!("{:20}_gaudi_{kind} \"${{cur}}\"", ""))
-        },
-        Shell::Zsh => |line, _, kind| Some(line.replace(":_default'", &format!(":_gaudi_{kind}'"))),
-        Shell::Fish => |line, _, kind| Some(format!("{line} -f -a \"(__gaudi_{kind})\"")),
-        _ => return script.to_owned(),
+    if ![Shell::Bash, Shell::Zsh, Shell::Fish].contains(&shell) {
+        return script.to_owned();
+    }
+    // zsh looks for `#compdef` in the first line.
+    let (head, script) = match shell {
+        Shell::Zsh => script.split_at(script.find('\n').map_or(0, |end| end + 1)),
+        _ => ("", script),
     };
-    let names_option = |line: &str, option: &str| match shell {
-        Shell::Bash => line.trim() == format!("--{option})") || (option == "device" && line.trim() == "-d)"),
-        Shell::Zsh => {
-            line.contains(&format!("--{option}=[")) || (option == "device" && line.contains("-d+["))
-        }
-        _ => line.contains(&format!(" -l {option} ")),
-    };
-    let (mut text, mut previous) = (functions(shell), "");
-    let mut head = "";
+    let mut text = format!("{head}{}", functions(shell));
+    let mut previous = "";
     for line in script.lines() {
-        let subject = if shell == Shell::Bash { previous } else { line };
-        let kind = NAMES
+        let mut options = NAMES
             .iter()
-            .find(|(options, ..)| options.iter().any(|option| names_option(subject, option)));
-        let changed = kind.and_then(|(_, kind, _)| change(line, previous, kind));
-        if head.is_empty() && line.starts_with("#compdef") {
-            // zsh looks for this in the first line.
-            head = line;
-        } else {
-            text.push_str(changed.as_deref().unwrap_or(line));
-            text.push('\n');
-        }
+            .flat_map(|(options, kind, _)| options.iter().map(move |option| (*option, *kind)));
+        let named = options.find_map(|(option, kind)| completed(shell, previous, line, option, kind));
+        text.push_str(named.as_deref().unwrap_or(line));
+        text.push('\n');
         previous = line;
     }
-    match head {
-        "" => text,
-        head => format!("{head}\n{text}"),
+    text
+}
+
+/// A line of a script with the value of an option completed. `None` if it completes another value.
+fn completed(shell: Shell, previous: &str, line: &str, option: &str, kind: &str) -> Option<String> {
+    let is_device = option == "device";
+    match shell {
+        // The arm of an option is followed by the line that fills the reply.
+        Shell::Bash => {
+            let arm = previous.trim();
+            let is_arm = arm == format!("--{option})") || (is_device && arm == "-d)");
+            let is_reply = is_arm && line.trim_start().starts_with("COMPREPLY=");
+            is_reply.then(|| format!("{:20}_gaudi_{kind} \"${{cur}}\"", ""))
+        }
+        Shell::Zsh => {
+            let is_option = line.contains(&format!("--{option}=[")) || (is_device && line.contains("-d+["));
+            is_option.then(|| line.replace(":_default'", &format!(":_gaudi_{kind}'")))
+        }
+        _ => line
+            .contains(&format!(" -l {option} "))
+            .then(|| format!("{line} -f -a \"(__gaudi_{kind})\"")),
     }
 }
 
@@ -94,10 +120,14 @@ fn functions(shell: Shell) -> String {
     }
 }
 
-/// `gaudi man FOLDER`: a page for the program and one for each command.
-pub(crate) fn man(folder: &Path) -> Result<u8> {
+pub(crate) fn man(_: &Common, man: &Man, _: &mut Output) -> Result<u8> {
+    write_pages(&man.folder)?;
+    Ok(exit::DONE)
+}
+
+fn write_pages(folder: &Path) -> Result<()> {
     let cannot = || format!("cannot write man pages to {}", folder.display());
-    let mut command = Cli::command();
+    let mut command = Cli::parser();
     command.build();
     let mut left = vec![command];
     while let Some(command) = left.pop() {
@@ -113,7 +143,7 @@ pub(crate) fn man(folder: &Path) -> Result<u8> {
         let text = with_sections(&String::from_utf8(text)?);
         std::fs::write(folder.join(page.get_filename()), text).with_context(cannot)?;
     }
-    Ok(exit::DONE)
+    Ok(())
 }
 
 /// Moves the text after the options from `EXTRA` to the headings of man-pages(7).
@@ -180,9 +210,7 @@ mod tests {
             (Shell::Zsh, ":SPEC:_gaudi_devices'", ":NAME:_gaudi_nics'"),
             (Shell::Fish, "-a \"(__gaudi_devices)\"", "-a \"(__gaudi_nics)\""),
         ] {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "gaudi", &mut script);
-            let script = with_names(shell, &String::from_utf8(script).unwrap());
+            let script = script(shell).unwrap();
             assert!(script.matches(devices).count() > 5, "{shell}: {script}");
             // Of nics, doctor, demo and four commands of perf.
             assert!(script.matches(nics).count() >= 7, "{shell}: {script}");
@@ -193,7 +221,7 @@ mod tests {
     #[test]
     fn man_pages_have_named_sections() {
         let folder = tempfile::tempdir().unwrap();
-        man(folder.path()).unwrap();
+        write_pages(folder.path()).unwrap();
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
         let page = read("gaudi.1");
         for section in ["EXIT STATUS", "ENVIRONMENT", "EXAMPLES"] {

@@ -1,48 +1,84 @@
 //! `gaudi list`, and `gaudi` alone: one row a device.
 
 use anyhow::Result;
-use gaudi_device::Info;
-use gaudi_hal::Environment;
-use gaudi_seam::{DeviceSpec, Error, ErrorKind, PciAddress};
+use clap::Args;
+use gaudi::{DeviceSpec, Environment, Error, ErrorKind, Info, Listed, PciAddress};
+use gaudi_hal::{TABLE_VARIABLE, control};
 use serde::Serialize;
 
-use crate::args;
 use crate::common::Common;
 use crate::exit;
 use crate::info::{backend_of, chosen};
 use crate::layers::around;
-use crate::output::{Output, grouped};
-use crate::table::Layout;
+use crate::output::{Again, Output};
+use crate::report::{Column, columns, object, records};
 
-#[derive(Serialize)]
-struct Listing {
-    devices: Vec<Row>,
+/// List the devices, by PCI address.
+#[derive(Debug, Default, Args)]
+#[command(
+    after_help = "Examples:\n  gaudi list -d mock:gaudi2 -d 'mock:gaudi2?index=1' --json\n  \
+                        export GAUDI_MAPPING_TABLE=\"$(gaudi list --mapping-table)\""
+)]
+pub(crate) struct List {
+    #[command(flatten)]
+    again: Again,
+    /// Print the GAUDI_MAPPING_TABLE in force; where none is set, the one that this machine's
+    /// devices make.
+    #[arg(long, conflicts_with_all = ["every", "devices"])]
+    mapping_table: bool,
+    /// Print the device specs of this machine alone, one a line, for scripts; no device is opened.
+    #[arg(long, conflicts_with_all = ["every", "devices", "mapping_table", "json"])]
+    names: bool,
 }
 
-#[derive(Serialize)]
+/// A device; one that cannot be queried keeps its row, with the reason in place.
 struct Row {
-    spec: String,
-    backend: &'static str,
-    pci_bus_id: Option<String>,
-    module_id: Option<u32>,
-    name: Option<String>,
-    asic: Option<&'static str>,
-    status: Option<String>,
-    in_use: Option<bool>,
-    dram_size_bytes: Option<u64>,
-    dram_free_bytes: Option<u64>,
-    /// Why the other fields are missing.
-    error: Option<String>,
+    spec: DeviceSpec,
+    bus: Option<PciAddress>,
+    answer: gaudi_seam::Result<Info>,
 }
 
-pub(crate) fn run(common: &Common, list: &args::List, output: &mut Output) -> Result<u8> {
+impl Row {
+    fn new((spec, bus): (DeviceSpec, Option<PciAddress>)) -> Self {
+        let answer = control(&spec).and_then(|io| Info::query(&*io));
+        Self { spec, bus, answer }
+    }
+
+    fn info(&self) -> Option<&Info> {
+        self.answer.as_ref().ok()
+    }
+
+    fn status(&self) -> Option<String> {
+        Some(self.info()?.status.to_string().to_lowercase())
+    }
+
+    fn error(&self) -> Option<String> {
+        self.answer.as_ref().err().map(Error::to_string)
+    }
+}
+
+// Chip, module, backend and name follow from the device.
+const COLUMNS: &[Column<Row>] = &columns! { Row:
+    text "spec" "device" |row| row.spec.to_string();
+    text "backend" "backend" [3] |row| backend_of(&row.spec);
+    text "pci_bus_id" "bus id" |row| row.bus?.to_string();
+    number "module_id" "module" [2] |row| row.info()?.module_id;
+    text "name" "name" [4] |row| row.info()?.card_name;
+    text "asic" "chip" [1] |row| row.info()?.asic;
+    text "" "status" |row| row.status().or_else(|| Some(format!("< {} >", row.error()?)));
+    text "status" "" |row| row.status();
+    text "in_use" "in use" |row| row.info()?.in_use;
+    mib "dram_size_bytes" "memory[MiB]" |row| row.info()?.dram_bytes;
+    mib "dram_free_bytes" "free[MiB]" |row| row.info()?.dram_free_bytes;
+    text "error" "" |row| row.error();
+};
+
+pub(crate) fn run(common: &Common, list: &List, output: &mut Output) -> Result<u8> {
     if list.mapping_table {
         return mapping_table(output);
     }
     if list.names {
-        let mut devices = gaudi_hal::list();
-        devices.sort_by_key(|device| device.bus);
-        for device in devices {
+        for device in by_address() {
             output.line(device.spec.to_string())?;
         }
         return Ok(exit::DONE);
@@ -56,82 +92,35 @@ pub(crate) fn run(common: &Common, list: &args::List, output: &mut Output) -> Re
 }
 
 fn show(common: &Common, output: &mut Output) -> Result<u8> {
-    let environment = Environment::of_process();
-    let named = !common.devices.is_empty() || environment.device.is_some();
-    let mut devices: Vec<(DeviceSpec, Option<PciAddress>)> = if named {
+    let named = !common.devices.is_empty() || Environment::of_process().device.is_some();
+    let devices: Vec<(DeviceSpec, Option<PciAddress>)> = if named {
         chosen(common)?.into_iter().map(|spec| (spec, None)).collect()
     } else {
-        gaudi_hal::list()
-            .into_iter()
+        let listed = by_address().into_iter();
+        listed
             .map(|listed| Ok((around(common, listed.spec)?, listed.bus)))
             .collect::<Result<_>>()?
     };
-    if !named {
-        devices.sort_by_key(|(_, bus)| *bus);
-    }
-    let rows: Vec<Row> = devices.iter().map(|(spec, bus)| row(spec, *bus)).collect();
+    let rows: Vec<Row> = devices.into_iter().map(Row::new).collect();
     if output.is_json() {
-        output.document("gaudi.list", &Listing { devices: rows })?;
-        return Ok(exit::DONE);
-    }
-    if rows.is_empty() {
+        output.document("gaudi.list", &object! { devices: records(COLUMNS, &rows) })?;
+    } else if rows.is_empty() {
         output.note("no device found on this machine");
         output.note("  help: to look at a mock instead: gaudi list -d mock:gaudi2");
-        return Ok(exit::DONE);
+    } else {
+        output.rows(COLUMNS, &rows)?;
     }
-    let dash = || "-".to_owned();
-    let mib = |bytes: Option<u64>| bytes.map_or_else(dash, |bytes| grouped(bytes >> 20));
-    let header = [
-        "device",
-        "backend",
-        "bus id",
-        "module",
-        "name",
-        "chip",
-        "status",
-        "in use",
-        "memory[MiB]",
-        "free[MiB]",
-    ];
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            vec![
-                row.spec.clone(),
-                row.backend.to_owned(),
-                row.pci_bus_id.clone().unwrap_or_else(dash),
-                row.module_id.map_or_else(dash, |id| id.to_string()),
-                row.name.clone().unwrap_or_else(dash),
-                row.asic.unwrap_or("-").to_owned(),
-                row.status
-                    .clone()
-                    .unwrap_or_else(|| format!("< {} >", row.error.as_deref().unwrap_or("unknown"))),
-                row.in_use
-                    .map_or_else(dash, |used| if used { "yes" } else { "no" }.to_owned()),
-                mib(row.dram_size_bytes),
-                mib(row.dram_free_bytes),
-            ]
-        })
-        .collect();
-    let layout = Layout {
-        numbers: &[3, 8, 9],
-        // Chip, module, backend and name follow from the device.
-        optional: &[5, 3, 1, 4],
-        ..Layout::default()
-    };
-    output.table_in(&header, &cells, layout)?;
     Ok(exit::DONE)
 }
 
-/// The table in force, in the form that the variable has, so that it can be exported as it is
-/// printed.
-#[derive(Serialize)]
-struct Table {
-    /// `environment`, or `machine` where the variable is not set.
-    source: &'static str,
-    entries: Vec<Entry>,
+/// The devices of this machine, by PCI address.
+fn by_address() -> Vec<Listed> {
+    let mut devices = gaudi::list();
+    devices.sort_by_key(|device| device.bus);
+    devices
 }
 
+/// An entry of the table, in the form that the variable has.
 #[derive(Serialize)]
 struct Entry {
     index: u32,
@@ -139,6 +128,7 @@ struct Entry {
     bus_id: String,
 }
 
+/// Prints the table in force, so that the variable can be set to what is printed.
 fn mapping_table(output: &mut Output) -> Result<u8> {
     let (source, entries) = match Environment::of_process().table()? {
         Some(table) => {
@@ -155,68 +145,31 @@ fn mapping_table(output: &mut Output) -> Result<u8> {
     if entries.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, "list --mapping-table")
             .because(format!(
-                "{} is not set, and this machine has no device to make a table of",
-                gaudi_hal::TABLE_VARIABLE
+                "{TABLE_VARIABLE} is not set, and this machine has no device to make a table of"
             ))
             .into());
     }
     if output.is_json() {
-        output.document("gaudi.mapping_table", &Table { source, entries })?;
+        output.document(
+            "gaudi.mapping_table",
+            &object! { source: source, entries: entries },
+        )?;
     } else {
         output.line(serde_json::to_string(&entries)?)?;
     }
     Ok(exit::DONE)
 }
 
-/// The devices of this machine that say which module they are, by PCI address.
+/// The entries of this machine's devices, by PCI address.
 fn of_machine() -> Result<Vec<Entry>> {
-    let mut devices: Vec<_> = gaudi_hal::list()
-        .into_iter()
-        .filter_map(|listed| Some((listed.bus?, listed.spec)))
-        .collect();
-    devices.sort_by_key(|&(bus, _)| bus);
-    let each = (0..).zip(devices).map(|(index, (bus, spec))| {
-        let info = gaudi_hal::control(&spec).and_then(|io| Info::query(&*io))?;
+    let devices = by_address().into_iter();
+    let devices = devices.filter_map(|device| Some((device.bus?, device.spec)));
+    let entries = (0..).zip(devices).map(|(index, (bus, spec))| {
         Ok(Entry {
             index,
-            module_id: info.module_id,
+            module_id: Info::query(&*control(&spec)?)?.module_id,
             bus_id: bus.to_string(),
         })
     });
-    each.collect()
-}
-
-/// A device that cannot be asked keeps its row, with the reason in place.
-fn row(spec: &DeviceSpec, bus: Option<PciAddress>) -> Row {
-    let answer = gaudi_hal::control(spec).and_then(|io| Info::query(&*io));
-    let backend = backend_of(spec);
-    let (spec, pci_bus_id) = (spec.to_string(), bus.map(|bus| bus.to_string()));
-    match answer {
-        Ok(info) => Row {
-            spec,
-            backend: info.device.backend.name(),
-            pci_bus_id,
-            module_id: Some(info.module_id),
-            name: Some(info.card_name),
-            asic: info.asic,
-            status: Some(info.status.to_string().to_lowercase()),
-            in_use: info.in_use,
-            dram_size_bytes: Some(info.dram_bytes),
-            dram_free_bytes: info.dram_free_bytes,
-            error: None,
-        },
-        Err(error) => Row {
-            spec,
-            backend,
-            pci_bus_id,
-            module_id: None,
-            name: None,
-            asic: None,
-            status: None,
-            in_use: None,
-            dram_size_bytes: None,
-            dram_free_bytes: None,
-            error: Some(error.to_string()),
-        },
-    }
+    entries.collect()
 }

@@ -21,6 +21,7 @@ mod generate;
 mod info;
 mod layers;
 mod list;
+mod machine;
 mod nic;
 mod nics;
 mod output;
@@ -28,6 +29,7 @@ mod peer;
 mod perf;
 mod perf_rdma;
 mod progress;
+mod report;
 mod saved;
 mod table;
 mod topo;
@@ -35,10 +37,106 @@ mod topo;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use args::{Cli, Command, Dmabuf};
+use common::{Common, Takes};
 use output::Output;
+
+/// One command line for Gaudi accelerators.
+///
+/// Without a command it prints the table of devices.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gaudi",
+    version = env!("GAUDI_VERSION"),
+    after_help = "Exit codes: 0 done; 1 the operation or a check failed; 2 usage; 3 no such device; \
+                  4 not permitted; 5 device lost or reset; 6 timed out; 125 a defect of this program.\n\n\
+                  Environment:\n  \
+                  GAUDI_DEVICE         device spec that stands in for --device\n  \
+                  GAUDI_MAPPING_TABLE  addresses of map:N, from gaudi list --mapping-table\n  \
+                  GAUDI_LOG            log filter instead of -v: gaudi::operation=debug\n  \
+                  GAUDI_DMABUF_LEAKS   where set, dma-bufs still open at the end are listed\n  \
+                  COLUMNS              width of tables, also in a pipe\n  \
+                  NO_COLOR             where set, no colour\n  \
+                  CLICOLOR_FORCE       where set and NO_COLOR is not, colour in a pipe too\n\n\
+                  Examples:\n  gaudi demo --file photo.jpg  # from device to device over RDMA, on two mocks\n  \
+                  gaudi info -d mock:gaudi2    # what a device is, on a machine without one"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// Makes [`Command`] of one row for each command: its arguments, its function, the common options
+/// that it takes, and the hint for a machine without a card.
+macro_rules! commands {
+    ($($name:ident($arguments:ty), $run:path, $takes:ident, $instead:expr;)*) => {
+        #[derive(Debug, Subcommand)]
+        pub(crate) enum Command {
+            $($name($arguments)),*
+        }
+
+        /// What each command takes, in the parser's order.
+        const TAKES: &[Takes] = &[$(Takes::$takes),*];
+
+        impl Command {
+            fn run(&self, common: &Common, output: &mut Output) -> anyhow::Result<u8> {
+                match self {
+                    $(Self::$name(arguments) => {
+                        common.check(&stringify!($name).to_lowercase(), Takes::$takes)?;
+                        $run(common, arguments, output)
+                    })*
+                }
+            }
+
+            /// What works on a machine without a card, where a device is missing.
+            fn instead(&self) -> &'static str {
+                match self {
+                    $(Self::$name(_) => $instead),*
+                }
+            }
+        }
+    };
+}
+
+/// Replaces a missing card.
+const MOCK: &str = "-d mock:gaudi2";
+
+commands! {
+    List(list::List), list::run, Layers, "gaudi list -d mock:gaudi2";
+    Info(info::Arguments), info::run, Layers, MOCK;
+    Copy(args::Copy), copy::run, Layers, MOCK;
+    Perf(args::Perf), perf::run, Layers, MOCK;
+    Demo(args::Demo), demo::run, Layers, MOCK;
+    Dmabuf(dmabuf::Dmabuf), dmabuf::run, Nothing, MOCK;
+    Doctor(doctor::Doctor), doctor::run, Layers, MOCK;
+    Check(args::Check), check::run, Layers, MOCK;
+    Topo(topo::Topo), topo::run, Devices, "gaudi topo --example";
+    Nics(nics::Nics), nics::run, Nothing, "gaudi nics --example";
+    Completions(generate::Completions), generate::completions, Nothing, MOCK;
+    Man(generate::Man), generate::man, Nothing, MOCK;
+}
+
+impl Cli {
+    /// The parser. The help of a command does not list the common options that it rejects.
+    pub(crate) fn parser() -> clap::Command {
+        let mut parser = Self::command();
+        let common: Vec<_> = parser
+            .get_arguments()
+            .filter(|option| option.is_global_set())
+            .cloned()
+            .collect();
+        for (command, takes) in parser.get_subcommands_mut().zip(TAKES) {
+            let rejected = common.iter().filter(|option| takes.rejects(option));
+            *command = command
+                .clone()
+                .args(rejected.map(|option| option.clone().hide(true)));
+        }
+        parser
+    }
+}
 
 fn main() -> ExitCode {
     // A defect of ours is told apart from a failure of the device: 125, with the place that broke.
@@ -46,7 +144,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = Cli::parser().try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return print_usage(&error),
     };
@@ -55,58 +154,22 @@ fn run() -> ExitCode {
         Ok(output) => output,
         Err(error) => return exit::report(&error, None, ""),
     };
-    let done = match &cli.command {
-        None => list::run(&cli.common, &args::List::default(), &mut output),
-        Some(Command::List(list)) => list::run(&cli.common, list, &mut output),
-        Some(Command::Info(info)) => info::run(&cli.common, info, &mut output),
-        Some(Command::Copy(copy)) => copy::run(&cli.common, copy, &mut output),
-        Some(Command::Perf(perf)) => perf::run(&cli.common, perf, &mut output),
-        Some(Command::Demo(demo)) => demo::run(&cli.common, demo, &mut output),
-        Some(Command::Dmabuf {
-            command: Dmabuf::List(list),
-        }) => cli
-            .common
-            .without_layers("dmabuf list", false)
-            .map_err(Into::into)
-            .and_then(|()| dmabuf::list(list, &mut output)),
-        Some(Command::Doctor(doctor)) => doctor::run(&cli.common, doctor, &mut output),
-        Some(Command::Check(check)) => check::run(&cli.common, check, &mut output),
-        Some(Command::Topo(topo)) => cli
-            .common
-            .without_layers("topo", true)
-            .map_err(Into::into)
-            .and_then(|()| topo::run(&cli.common, topo, &mut output)),
-        Some(Command::Nics(nics)) => cli
-            .common
-            .without_layers("nics", false)
-            .map_err(Into::into)
-            .and_then(|()| nics::run(nics, cli.common.verbose > 0, &mut output)),
-        Some(Command::Completions { shell }) => cli
-            .common
-            .without_layers("completions", false)
-            .map_err(Into::into)
-            .and_then(|()| generate::completions(*shell, &mut output)),
-        Some(Command::Man { folder }) => cli
-            .common
-            .without_layers("man", false)
-            .map_err(Into::into)
-            .and_then(|()| generate::man(folder)),
-    };
-    // What works on a machine without a card, where a device is what is missing.
-    let instead = match &cli.command {
-        Some(Command::Topo(_)) => "gaudi topo --example",
-        Some(Command::Nics(_)) => "gaudi nics --example",
-        None | Some(Command::List(_)) => "gaudi list -d mock:gaudi2",
-        _ => "-d mock:gaudi2",
-    };
+    let command = cli
+        .command
+        .unwrap_or_else(|| Command::List(list::List::default()));
+    let done = command.run(&cli.common, &mut output);
     let code = match done.and_then(|code| output.finish().map(|()| code)) {
         Ok(code) => ExitCode::from(code),
-        Err(error) => exit::report(&error, Some(&mut output), instead),
+        Err(error) => exit::report(&error, Some(&mut output), command.instead()),
     };
-    layers::report_unfired(cli.node());
+    // A command's second process names itself.
+    layers::report_unfired(match &command {
+        Command::Demo(demo) if demo.node_b => Some("node B"),
+        Command::Perf(perf) if perf.of.is_peer() => Some("peer"),
+        _ => None,
+    });
     code
 }
-
 /// Prints what the parser returned: help or version, which are results, or what is wrong with the
 /// command line.
 fn print_usage(error: &clap::Error) -> ExitCode {
@@ -124,7 +187,7 @@ fn print_usage(error: &clap::Error) -> ExitCode {
     let mut stdout = io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => ExitCode::from(exit::DONE),
-        Err(error) => exit::report(&output::OutputError::from(error).into(), None, ""),
+        Err(error) => exit::report(&output::OutputError(error).into(), None, ""),
     }
 }
 
@@ -133,6 +196,7 @@ fn log_to_stderr(verbose: u8) {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let filter = match std::env::var("GAUDI_LOG") {
         Ok(text) => EnvFilter::try_new(&text).unwrap_or_else(|error| {
+            // The reader may be closed.
             let _ = writeln!(io::stderr(), "GAUDI_LOG: invalid filter ({error}); ignored");
             EnvFilter::new(level)
         }),
@@ -145,4 +209,82 @@ fn log_to_stderr(verbose: u8) {
         // A closed log does not stop the program.
         .log_internal_errors(false)
         .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::parser().debug_assert();
+    }
+
+    /// Long options of a command that its users see, without those of every command.
+    fn options(command: &clap::Command, global: bool) -> Vec<String> {
+        let own = command
+            .get_arguments()
+            .filter(|option| option.is_global_set() == global);
+        let shown = own.filter(|option| !option.is_hide_set());
+        let names = shown.filter_map(|option| option.get_long().map(str::to_owned));
+        names
+            .filter(|name| !["help", "version"].contains(&name.as_str()))
+            .collect()
+    }
+
+    #[test]
+    fn reference_page_has_every_option() {
+        let page = include_str!("../../../docs/src/reference/cli.md");
+        let has = |text: &str, option: &str| {
+            // `--size` is not `--sizes`.
+            text.match_indices(&format!("--{option}")).any(|(at, found)| {
+                let next = text[at + found.len()..].chars().next();
+                !next.is_some_and(|c| c.is_ascii_alphanumeric() || c == '-')
+            })
+        };
+        let mut command = Cli::parser();
+        command.build();
+        for option in options(&command, true) {
+            assert!(has(page, &option), "--{option} is not in the reference page");
+        }
+        let mut left: Vec<(String, &clap::Command)> = vec![(String::new(), &command)];
+        let mut seen = 0;
+        while let Some((path, command)) = left.pop() {
+            let text: String = page
+                .split("\n\n")
+                .filter(|paragraph| {
+                    // `perf write|read` is a paragraph of both.
+                    let head = paragraph.strip_prefix("**`");
+                    let Some(head) = head.and_then(|rest| rest.split('`').next()) else {
+                        return false;
+                    };
+                    let mut words = head.split(' ');
+                    let mut path = path.split_whitespace();
+                    path.all(|name| {
+                        words
+                            .next()
+                            .is_some_and(|word| word.split('|').any(|one| one == name))
+                    })
+                })
+                .collect();
+            if !path.is_empty() {
+                assert!(
+                    !text.is_empty(),
+                    "gaudi {path} has no paragraph in the reference page"
+                );
+            }
+            for option in options(command, false) {
+                assert!(
+                    has(&text, &option),
+                    "gaudi {path}: --{option} is not in its paragraph of the reference page"
+                );
+                seen += 1;
+            }
+            let below = command
+                .get_subcommands()
+                .filter(|below| below.get_name() != "help");
+            left.extend(below.map(|below| (format!("{path} {}", below.get_name()).trim().to_owned(), below)));
+        }
+        assert!(seen > 40, "{seen} options were looked for");
+    }
 }

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::Result;
-use gaudi_softnic::{SoftNic, SoftNicConfig};
-use gaudi_verbs::Context;
+use gaudi::verbs::softnic::{SoftNic, SoftNicConfig};
+use gaudi::verbs::{Context, ibverbs};
 
 /// The name of the NIC in software.
 pub(crate) const SOFTNIC: &str = "softnic";
@@ -13,9 +13,9 @@ pub(crate) const SOFTNIC: &str = "softnic";
 /// An open NIC.
 pub(crate) struct Nic {
     pub(crate) context: Context,
-    /// What it is software over, where it is: a network interface, or a socket.
+    /// The network interface or socket below a NIC in software.
     pub(crate) software_over: Option<String>,
-    /// The software one, which counts what it moves.
+    /// The software NIC, which counts the bytes that it transfers.
     pub(crate) softnic: Option<Arc<SoftNic>>,
 }
 
@@ -33,7 +33,7 @@ impl Nic {
     /// A NIC of libibverbs, by the name that `gaudi nics` shows.
     pub(crate) fn open(name: &str, gid_index: Option<u32>) -> Result<Self> {
         let port = None;
-        let device = gaudi_ibverbs::OpenOptions { port, gid_index }.open(name)?;
+        let device = ibverbs::OpenOptions { port, gid_index }.open(name)?;
         let software_over = device.info().netdev.clone();
         Ok(Self {
             context: Context::open(device)?,
@@ -42,7 +42,7 @@ impl Nic {
         })
     }
 
-    /// Who implements it; software says so.
+    /// The provider; software is named as such.
     pub(crate) fn provider(&self) -> String {
         let provider = &self.context.attr().provider;
         match &self.software_over {

@@ -1,13 +1,17 @@
 //! Where results go, and how tables look.
 
-use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
 
-use crate::common::{Color, Common};
+use crate::common::{Color, Common, seconds};
+use crate::report::{Column, shown};
 use crate::saved::Saved;
 use crate::table::{self, Layout};
+
+pub(crate) use crate::report::grouped;
 
 /// Columns of a terminal whose width is unknown, such as a serial one.
 const UNKNOWN: usize = 80;
@@ -15,29 +19,16 @@ const UNKNOWN: usize = 80;
 const NARROWEST: usize = 40;
 
 /// The result could not be written.
-#[derive(Debug)]
-pub(crate) struct OutputError(io::Error);
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the result: {0}")]
+pub(crate) struct OutputError(pub(crate) io::Error);
 
 impl OutputError {
-    /// Whether the reader went away.
+    /// Whether the reader closed the pipe.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         self.0.kind() == io::ErrorKind::BrokenPipe
     }
 }
-
-impl From<io::Error> for OutputError {
-    fn from(error: io::Error) -> Self {
-        Self(error)
-    }
-}
-
-impl fmt::Display for OutputError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot write the result: {}", self.0)
-    }
-}
-
-impl std::error::Error for OutputError {}
 
 impl Color {
     /// Whether to write colour.
@@ -76,6 +67,27 @@ impl Sink {
             Self::Stdout(writer) => writer,
             Self::File(writer) => writer,
         }
+    }
+}
+
+/// The option of commands that print again and again.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Again {
+    /// Print again every so many seconds, until interrupted.
+    #[arg(long = "loop", value_name = "SEC", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+          value_parser = seconds)]
+    pub(crate) every: Option<Duration>,
+}
+
+impl Again {
+    /// Waits for the next time. Returns `false` if there is none.
+    pub(crate) fn pause(&self, output: &mut Output) -> anyhow::Result<bool> {
+        let Some(pause) = self.every else {
+            return Ok(false);
+        };
+        output.finish()?;
+        std::thread::sleep(pause);
+        Ok(true)
     }
 }
 
@@ -157,6 +169,29 @@ impl Output {
         self.table_in(header, rows, layout)
     }
 
+    /// Prints rows as a table of their columns.
+    pub(crate) fn rows<'a, T: 'a>(
+        &mut self,
+        columns: &[Column<T>],
+        rows: impl IntoIterator<Item = &'a T>,
+    ) -> anyhow::Result<()> {
+        let columns = shown(columns);
+        let header: Vec<&str> = columns.iter().map(|column| column.head).collect();
+        let cells = |row| columns.iter().map(|column| column.cell(row)).collect();
+        let rows: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
+        let those = |wanted: fn(&Column<T>) -> bool| -> Vec<usize> {
+            (0..columns.len()).filter(|&at| wanted(columns[at])).collect()
+        };
+        let mut optional = those(|column| column.hidden > 0);
+        optional.sort_by_key(|&at| columns[at].hidden);
+        let layout = Layout {
+            numbers: &those(|column| column.number.is_some()),
+            optional: &optional,
+            repeated: 0,
+        };
+        self.table_in(&header, &rows, layout)
+    }
+
     /// Prints a table; the layout selects what happens if the terminal is too narrow.
     pub(crate) fn table_in(
         &mut self,
@@ -221,6 +256,7 @@ impl Output {
     /// A note beside the data.
     pub(crate) fn note(&self, text: impl AsRef<str>) {
         if !self.quiet {
+            // The reader may be closed.
             let _ = writeln!(io::stderr(), "{}", text.as_ref());
         }
     }
@@ -245,31 +281,4 @@ fn width(terminal: bool) -> Option<usize> {
         .filter(|columns| *columns > 0)
         .or_else(seen)
         .map(|columns| columns.max(NARROWEST))
-}
-
-/// `1234567` as `1 234 567`: the digits that a reader counts.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::grouped;
-
-    #[test]
-    fn digits_come_in_threes() {
-        assert_eq!(
-            (grouped(0), grouped(999), grouped(1000)),
-            ("0".into(), "999".into(), "1 000".into())
-        );
-        assert_eq!(grouped(97_536_123), "97 536 123");
-    }
 }

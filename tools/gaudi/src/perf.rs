@@ -451,7 +451,7 @@ mod tests {
 
     #[test]
     fn every_end_begins_at_a_page() {
-        use crate::args::{Cli, Command};
+        use crate::{Cli, Command};
         use clap::Parser as _;
         let words = ["gaudi", "perf", "copy", "-d", "mock", "--sizes", "5000,100001"];
         let perf = match Cli::try_parse_from(words).unwrap().command {

@@ -79,19 +79,13 @@ pub(crate) fn draw(
     };
     for hidden in 0..=layout.optional.len() {
         let hidden = &layout.optional[..hidden];
-        let shown: Vec<usize> = all
-            .iter()
-            .copied()
-            .filter(|column| !hidden.contains(column))
-            .collect();
+        let mut shown = all.clone();
+        shown.retain(|column| !hidden.contains(column));
         if let Some(columns) = fit(natural(&shown)) {
             let mut lines = grid(header, &rows, &columns, layout.numbers);
             if !hidden.is_empty() {
-                let names: Vec<&str> = all
-                    .iter()
-                    .filter(|column| hidden.contains(column))
-                    .map(|&column| header[column])
-                    .collect();
+                let names = all.iter().filter(|column| hidden.contains(column));
+                let names: Vec<&str> = names.map(|&column| header[column]).collect();
                 let names = format!("hidden for lack of width: {}", names.join(", "));
                 lines.extend(wrap(&names, width).into_iter().map(Line::body));
             }
@@ -140,48 +134,33 @@ fn wrapped(
 }
 
 fn grid(header: &[&str], rows: &[Vec<String>], columns: &Columns, numbers: &[usize]) -> Vec<Line> {
-    let draw = |cell: &dyn Fn(usize) -> String| {
-        let mut text = String::new();
-        for (at, &(column, width)) in columns.iter().enumerate() {
-            let cell = cell(column);
+    let draw = |cells: &dyn Fn(usize) -> String| {
+        let padded = columns.iter().enumerate().map(|(at, &(column, width))| {
+            let cell = cells(at);
             let blanks = " ".repeat(width.saturating_sub(cell.width()));
             match numbers.contains(&column) {
-                true => text.extend([blanks, cell]),
-                false => text.extend([cell, blanks]),
+                true => blanks + &cell,
+                false => cell + &blanks,
             }
-            if at + 1 < columns.len() {
-                text.push_str(&" ".repeat(GAP));
-            }
-        }
-        text.truncate(text.trim_end().len());
-        text
+        });
+        let text = padded.collect::<Vec<_>>().join(&" ".repeat(GAP));
+        text.trim_end().to_owned()
     };
-    let mut lines = vec![Line::head(draw(&|column| header[column].to_owned()))];
+    let mut lines = vec![Line::head(draw(&|at| header[columns[at].0].to_owned()))];
     for row in rows {
-        let cells: Vec<(usize, Vec<String>)> = columns
-            .iter()
-            .map(|&(column, width)| {
-                let cell = row.get(column).map_or("", String::as_str);
-                let fits = cell.width() <= width;
-                // Blanks at a cell's start are its indentation: only what must wrap loses them.
-                let lines = if fits {
-                    vec![cell.to_owned()]
-                } else {
-                    wrap(cell, width)
-                };
-                (column, lines)
-            })
-            .collect();
-        let height = cells.iter().map(|(_, lines)| lines.len()).max().unwrap_or(1);
-        for at in 0..height {
-            let part = |column: usize| {
-                let cell = cells.iter().find(|(own, _)| *own == column);
-                cell.and_then(|(_, lines)| lines.get(at))
-                    .cloned()
-                    .unwrap_or_default()
-            };
-            lines.push(Line::body(draw(&part)));
-        }
+        let cells = columns.iter().map(|&(column, width)| {
+            let cell = row.get(column).map_or("", String::as_str);
+            // Blanks at a cell's start are its indentation: only what must wrap loses them.
+            match cell.width() <= width {
+                true => vec![cell.to_owned()],
+                false => wrap(cell, width),
+            }
+        });
+        let cells: Vec<Vec<String>> = cells.collect();
+        let height = cells.iter().map(Vec::len).max().unwrap_or(1);
+        // A cell with fewer lines is blank below them.
+        let part = |line| draw(&|at| cells[at].get(line).cloned().unwrap_or_default());
+        lines.extend((0..height).map(|line| Line::body(part(line))));
     }
     lines
 }
@@ -235,11 +214,8 @@ fn blocks(header: &[&str], rows: &[Vec<String>], width: usize) -> Vec<Line> {
             } else if !cell.is_empty() {
                 let blanks = " ".repeat(names.saturating_sub(name.width()));
                 let first = format!("{indent}{name}{blanks}  ");
-                lines.extend(
-                    hanging(&first, cell.trim_start(), width)
-                        .into_iter()
-                        .map(Line::body),
-                );
+                let parts = hanging(&first, cell.trim_start(), width);
+                lines.extend(parts.into_iter().map(Line::body));
             }
         }
     }

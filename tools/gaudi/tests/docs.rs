@@ -111,6 +111,29 @@ fn lab_tests_named_by_pages_exist() {
 }
 
 /// The options of a text: `--name`, wherever it stands.
+/// The table of variables has the rows of the help; `SNAPSHOTS=overwrite` writes it anew.
+#[test]
+fn reference_has_the_variables_of_the_help() {
+    let help = program::text(&program::run(&["--help"]).stdout);
+    let (_, help) = help.split_once("Environment:\n").expect("its heading");
+    let (variables, _) = help.split_once("\n\n").expect("its end");
+    let rows = variables.lines().map(|line| {
+        let (name, meaning) = line.trim().split_once(' ').expect("a name and its meaning");
+        format!("| `{name}` | {} |\n", meaning.trim())
+    });
+    let rows: String = rows.collect();
+    let head = "| variable | meaning |\n|---|---|\n";
+    let page = read("docs/src/reference/cli.md");
+    let (before, table) = page.split_once(head).expect("the table");
+    let (_, after) = table.split_once("\n\n").expect("the end of the table");
+    snapbox::Assert::new()
+        .action_env(snapbox::assert::DEFAULT_ACTION_ENV)
+        .eq(
+            format!("{before}{head}{rows}\n{after}"),
+            snapbox::file!["../../../docs/src/reference/cli.md"].raw(),
+        );
+}
+
 fn options(text: &str) -> BTreeSet<String> {
     let option = regex::Regex::new(r"--[a-z][a-z0-9-]*[a-z0-9]").unwrap();
     option

@@ -111,7 +111,8 @@ rows! {
         UNALIGNED_ADDRESS "export.unaligned-address" [ExportDmabuf] EINVAL
             "the address is not a multiple of 4096", "common/memory.c:validate_export_params_common";
         SIZE "export.size" [ExportDmabuf] EINVAL
-            "the size is 0 or not a multiple of 4096", "common/memory.c:validate_export_params_common";
+            "the size is 0 or not a multiple of 4096", "common/memory.c:validate_export_params_common",
+            "export whole pages, of memory with pages of its own";
         UNALIGNED_OFFSET "export.unaligned-offset" [ExportDmabuf] EINVAL
             "the offset is not a multiple of 4096", "common/memory.c:validate_export_params_common";
         UNKNOWN_ADDRESS "export.unknown-address" [ExportDmabuf] EINVAL

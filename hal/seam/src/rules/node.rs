@@ -11,7 +11,8 @@ rows! {
     /// Rules of open(2).
     mod open {
         IN_RESET "open.in-reset" open EAGAIN as InReset
-            "the device is in reset; try again in a second", "common/habanalabs_drv.c:hl_device_open";
+            "the device is in reset; try again in a second", "common/habanalabs_drv.c:hl_device_open",
+            "if it lasts, deregister the memory regions that delay the reset (`gaudi dmabuf list` lists their processes)";
         SCRUBBING "open.scrubbing" open EAGAIN as InReset ; rare;
             "the driver is scrubbing the device's memory", "common/habanalabs_drv.c:hl_device_open";
         LAST_SESSION "open.last-session" open EAGAIN as InReset ; rare;
@@ -22,12 +23,11 @@ rows! {
         IN_USE "open.in-use" open EBUSY as Busy
             "another process has the device open, or a dma-buf that it exported is still alive",
             "common/habanalabs_drv.c:hl_device_open",
-            "close the other user's files and dma-bufs, or choose another device";
+            "close the other user's files and dma-bufs (`gaudi dmabuf list` lists them), or choose another device";
         DRM_FLAG "open.unsigned-offset" open EINVAL as Unsupported
             "this kernel's habanalabs lacks FOP_UNSIGNED_OFFSET, so DRM refuses every open (seen on 6.12 to 7.3)",
             "drivers/gpu/drm/drm_file.c:drm_open_helper",
-            "load the module of tools/hl-open-flag or patch the kernel (docs/src/how-to/open-flag.md); information \
-             works without it, through the control node";
+            "load the module of tools/hl-open-flag, or patch the kernel (docs/src/how-to/open-flag.md); control nodes need neither";
         FILE_MEMORY "open.file-memory" open ENOMEM
             "the kernel has no memory for the file's data", "common/habanalabs_drv.c:hl_device_open";
         CONTEXT_MEMORY "open.context-memory" open ENOMEM

@@ -1,76 +1,50 @@
-//! What the files of a machine tell.
+//! The checks of a machine's files.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
 
-use gaudi_dmabuf::reach::{Folder, KernelOption, kernel_option};
+use gaudi::dmabuf::reach::{Folder, kernel_option};
 use gaudi_spec::gaudi2::VENDOR;
 use gaudi_sys::limits;
 
-use super::{Check, devices, fail, memlock, mock, ok, open_flag, warn};
+use super::{Check, Verdict, devices, fail, memlock, mock, ok, open_flag, warn};
+use crate::machine::Machine;
+use crate::nics::WITH_DMABUF;
 
-/// A machine's `/proc`, `/sys` and `/dev`, under a root of its own in tests.
-pub(super) struct Machine {
-    pub(super) root: PathBuf,
-}
+type CheckOf = fn(&Machine) -> Check;
+
+/// The checks that every machine has, by name.
+const CHECKS: [(&str, CheckOf); 8] = [
+    ("hugepages", Machine::hugepages),
+    ("iommu", Machine::iommu),
+    ("dma-buf", Machine::dmabuf),
+    ("peer-to-peer", Machine::p2pdma),
+    ("udmabuf", Machine::udmabuf),
+    ("dma-heaps", Machine::heaps),
+    ("rdma nics", Machine::nics),
+    ("libibverbs", Machine::libibverbs),
+];
 
 impl Machine {
-    pub(super) fn path(&self, absolute: &str) -> PathBuf {
-        self.root.join(absolute.trim_start_matches('/'))
-    }
-
-    pub(super) fn read(&self, absolute: &str) -> Option<String> {
-        tracing::debug!("read {absolute}");
-        fs::read_to_string(self.path(absolute))
-            .ok()
-            .map(|text| text.trim().to_owned())
-    }
-
-    pub(super) fn names(&self, absolute: &str) -> Vec<String> {
-        tracing::debug!("read {absolute}/");
-        let entries = fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
-        let mut names: Vec<String> = entries
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .collect();
-        names.sort();
-        names
-    }
-
-    /// Whether this is the machine that the program runs on: only then can it be asked more than
-    /// its files tell.
-    pub(super) fn is_this(&self) -> bool {
-        self.root == Path::new("/")
-    }
-
     pub(super) fn checks(&self) -> Vec<Check> {
         let cards = self.cards();
-        let mut checks = vec![self.card(&cards)];
+        let mut checks = vec![self.card(&cards).named("card")];
         if !cards.is_empty() {
             checks.extend([
-                self.driver(),
-                self.binding(&cards),
-                self.nodes(),
-                self.permissions(),
+                self.driver().named("driver"),
+                self.binding(&cards).named("binding"),
+                self.nodes().named("nodes"),
+                self.permissions().named("permissions"),
             ]);
-            checks.extend(open_flag::check(self));
+            checks.extend(open_flag::check(self).map(|check| check.named("open flag")));
         }
         if self.is_this() {
             checks.extend(devices());
-            checks.push(memlock(limits::memlock(), self.pins_without_limit()));
+            checks.push(memlock(limits::memlock(), self.pins_without_limit()).named("memlock"));
         }
-        checks.extend([
-            self.hugepages(),
-            self.iommu(),
-            self.dmabuf(),
-            self.p2pdma(),
-            self.udmabuf(),
-            self.heaps(),
-            self.nics(),
-            self.libibverbs(),
-        ]);
+        checks.extend(CHECKS.map(|(name, check)| check(self).named(name)));
         if self.is_this() {
-            checks.push(mock());
+            checks.push(mock().named("mock"));
         }
         checks
     }
@@ -78,120 +52,95 @@ impl Machine {
     /// Gaudis on the PCI bus, with the driver that has them.
     fn cards(&self) -> Vec<(String, Option<String>)> {
         let vendor = format!("{VENDOR:#06x}");
-        let devices = self.names("/sys/bus/pci/devices").into_iter();
-        devices
-            .filter(|device| {
-                self.read(&format!("/sys/bus/pci/devices/{device}/vendor"))
-                    .as_deref()
-                    == Some(&vendor)
-            })
-            .map(|device| {
-                let link = fs::read_link(self.path(&format!("/sys/bus/pci/devices/{device}/driver"))).ok();
-                let driver = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
-                (device, driver)
-            })
-            .collect()
+        let devices = self
+            .names("/sys/bus/pci/devices")
+            .into_iter()
+            .filter_map(|device| {
+                let folder = format!("/sys/bus/pci/devices/{device}");
+                let is_card = self.read(&format!("{folder}/vendor")).as_deref() == Some(&vendor);
+                is_card.then(|| (device, self.link_name(&format!("{folder}/driver"))))
+            });
+        devices.collect()
     }
 
     fn card(&self, cards: &[(String, Option<String>)]) -> Check {
         let addresses: Vec<&str> = cards.iter().map(|(address, _)| address.as_str()).collect();
         match cards.len() {
-            0 => warn(
-                "card",
-                "no Gaudi on the PCI bus",
-                "to go on without one: -d mock:gaudi2",
-            ),
-            count => ok(
-                "card",
-                format!("{count} on the PCI bus: {}", addresses.join(", ")),
-            ),
+            0 => warn("no Gaudi on the PCI bus", "to go on without one: -d mock:gaudi2"),
+            count => ok(format!("{count} on the PCI bus: {}", addresses.join(", "))),
         }
     }
 
     fn driver(&self) -> Check {
-        let release = self
-            .read("/proc/sys/kernel/osrelease")
-            .unwrap_or_else(|| "unknown".to_owned());
-        if self.path("/sys/module/habanalabs").exists() {
-            // The vendor's own build says which it is; mainline's is as old as its kernel.
-            let found = match self.read("/sys/module/habanalabs/version") {
-                Some(version) => format!("habanalabs {version} is loaded (Linux {release})"),
-                None => format!("habanalabs is loaded, of Linux {release}"),
-            };
-            return match version_of(&release) {
-                Some(version) if version < (6, 12) => warn(
-                    "driver",
-                    format!(
-                        "{found}: its interface is older than the one of Linux 6.12, which this program speaks best"
-                    ),
-                    "use a kernel from 6.12 on",
-                ),
-                _ => ok("driver", found),
-            };
+        let release = self.read("/proc/sys/kernel/osrelease");
+        let release = release.as_deref().unwrap_or("unknown");
+        if !self.path("/sys/module/habanalabs").exists() {
+            let found = format!("habanalabs is not loaded (Linux {release})");
+            return fail(found, "sudo modprobe habanalabs");
         }
-        fail(
-            "driver",
-            format!("habanalabs is not loaded (Linux {release})"),
-            "sudo modprobe habanalabs",
-        )
+        // The vendor's own build says which it is; mainline's is as old as its kernel.
+        let found = match self.read("/sys/module/habanalabs/version") {
+            Some(version) => format!("habanalabs {version} is loaded (Linux {release})"),
+            None => format!("habanalabs is loaded, of Linux {release}"),
+        };
+        match version_of(release) {
+            Some(version) if version < (6, 12) => warn(
+                format!(
+                    "{found}: its interface is older than the one of Linux 6.12, which this program speaks best"
+                ),
+                "use a kernel from 6.12 on",
+            ),
+            _ => ok(found),
+        }
     }
 
     fn binding(&self, cards: &[(String, Option<String>)]) -> Check {
-        let others: Vec<String> = cards
-            .iter()
-            .filter(|(_, driver)| driver.as_deref() != Some("habanalabs"))
-            .map(|(address, driver)| format!("{address} has {}", driver.as_deref().unwrap_or("no driver")))
-            .collect();
+        let mut others = Vec::new();
+        for (address, driver) in cards {
+            match driver.as_deref() {
+                Some("habanalabs") => {}
+                other => others.push(format!("{address} has {}", other.unwrap_or("no driver"))),
+            }
+        }
         if others.is_empty() {
-            return ok("binding", "habanalabs has every card");
+            return ok("habanalabs has every card");
         }
         let mend = "echo ADDRESS | sudo tee /sys/bus/pci/drivers/habanalabs/bind; the kernel's log says why a probe failed";
-        fail("binding", others.join(", "), mend)
+        fail(others.join(", "), mend)
     }
 
     fn nodes(&self) -> Check {
         if self.path("/dev/hl0").exists() {
-            return fail(
-                "nodes",
-                "/dev/hlN: an interface of Linux 6.2 and before",
-                "use a kernel from 6.12 on",
-            );
+            let found = "/dev/hlN: an interface of Linux 6.2 and before";
+            return fail(found, "use a kernel from 6.12 on");
         }
         let names = self.names("/dev/accel");
         let control = names
             .iter()
             .filter(|name| name.starts_with("accel_controlD"))
             .count();
-        let compute = names.iter().filter(|name| {
-            name.strip_prefix("accel")
-                .is_some_and(|n| n.parse::<u32>().is_ok())
-        });
-        let found = format!("{} compute, {control} control in /dev/accel", compute.count());
-        if control == 0 {
-            return fail(
-                "nodes",
+        let found = format!("{} compute, {control} control in /dev/accel", compute_nodes(self));
+        match control {
+            0 => fail(
                 found,
                 "sudo udevadm trigger --subsystem-match=accel; see the kernel's log",
-            );
+            ),
+            _ => ok(found),
         }
-        ok("nodes", found)
     }
 
     /// Whether this user may open the nodes: by their mode, owner and group.
     fn permissions(&self) -> Check {
         let user = self.user();
-        let closed: Vec<(String, fs::Metadata)> = self
-            .names("/dev/accel")
-            .into_iter()
-            .filter(|name| name.starts_with("accel"))
-            .filter_map(|name| {
-                let path = format!("/dev/accel/{name}");
-                let node = fs::metadata(self.path(&path)).ok()?;
-                (!user.may_use(&node)).then_some((path, node))
-            })
-            .collect();
+        let nodes = self.names("/dev/accel").into_iter();
+        let closed = nodes.filter(|name| name.starts_with("accel")).filter_map(|name| {
+            let path = format!("/dev/accel/{name}");
+            let node = fs::metadata(self.path(&path)).ok()?;
+            (!user.may_use(&node)).then_some((path, node))
+        });
+        let closed: Vec<(String, fs::Metadata)> = closed.collect();
         let Some((path, node)) = closed.first() else {
-            return ok("permissions", "this user may open every node");
+            return ok("this user may open every node");
         };
         let group = self.group_name(node.gid());
         let found = format!(
@@ -207,12 +156,10 @@ impl Machine {
         // The group's bits, for reading and writing.
         match group {
             Some(group) if node.mode() & 0o060 == 0o060 && group != "root" => fail(
-                "permissions",
                 found,
                 format!("sudo usermod -aG {group} $USER, then log in again"),
             ),
             _ => fail(
-                "permissions",
                 found,
                 "echo 'SUBSYSTEM==\"accel\", GROUP=\"render\", MODE=\"0660\"' | sudo tee /etc/udev/rules.d/80-accel.rules; \
                  sudo udevadm trigger --subsystem-match=accel; sudo usermod -aG render $USER",
@@ -220,14 +167,22 @@ impl Machine {
         }
     }
 
-    fn user(&self) -> User {
+    /// The value of a key in `/proc/self/status`; empty if it is missing.
+    fn status(&self, key: &str) -> String {
         let status = self.read("/proc/self/status").unwrap_or_default();
+        let value = status.lines().find_map(|line| line.strip_prefix(key));
+        value.unwrap_or_default().trim().to_owned()
+    }
+
+    fn user(&self) -> User {
         let numbers = |key: &str| -> Vec<u32> {
-            let line = status.lines().find_map(|line| line.strip_prefix(key));
-            let words = line.unwrap_or_default().split_whitespace();
-            words.filter_map(|word| word.parse().ok()).collect()
+            let value = self.status(key);
+            value
+                .split_whitespace()
+                .filter_map(|word| word.parse().ok())
+                .collect()
         };
-        // Real, effective, saved, filesystem: the last is asked for files.
+        // Real, effective, saved, filesystem: files are opened with the last one.
         let mut groups = numbers("Groups:");
         groups.extend(numbers("Gid:").get(3));
         User {
@@ -240,13 +195,11 @@ impl Machine {
     /// namespace (mm/mlock.c:can_do_mlock).
     pub(super) fn pins_without_limit(&self) -> bool {
         const CAP_IPC_LOCK: u64 = 1 << 14;
-        let status = self.read("/proc/self/status").unwrap_or_default();
-        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let effective = u64::from_str_radix(&self.status("CapEff:"), 16);
         // Another namespace has a map of fewer numbers.
-        let map = self.read("/proc/self/uid_map").unwrap_or_default();
-        let is_first = map.split_whitespace().eq(["0", "0", "4294967295"]);
-        is_first && effective.is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
+        let map = self.read("/proc/self/uid_map");
+        let is_first = map.is_some_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
+        is_first && effective.is_ok_and(|mask| mask & CAP_IPC_LOCK != 0)
     }
 
     fn group_name(&self, id: u32) -> Option<String> {
@@ -259,46 +212,33 @@ impl Machine {
     }
 
     fn hugepages(&self) -> Check {
-        let reserved: Vec<String> = [("2048kB", "2 MiB"), ("1048576kB", "1 GiB")]
-            .into_iter()
-            .filter_map(|(folder, name)| {
-                let count = |file: &str| -> Option<u64> {
-                    self.read(&format!("/sys/kernel/mm/hugepages/hugepages-{folder}/{file}"))?
-                        .parse()
-                        .ok()
-                };
-                let (all, free) = (count("nr_hugepages")?, count("free_hugepages")?);
-                (all > 0).then(|| format!("{all} of {name} reserved, {free} free"))
-            })
-            .collect();
-        let transparent = self
-            .read("/sys/kernel/mm/transparent_hugepage/enabled")
-            .unwrap_or_default();
+        let pages = [("2048kB", "2 MiB"), ("1048576kB", "1 GiB")].into_iter();
+        let reserved = pages.filter_map(|(folder, name)| {
+            let count = |file| self.number(&format!("/sys/kernel/mm/hugepages/hugepages-{folder}/{file}"));
+            let (all, free) = (count("nr_hugepages")?, count("free_hugepages")?);
+            (all > 0).then(|| format!("{all} of {name} reserved, {free} free"))
+        });
+        let reserved: Vec<String> = reserved.collect();
+        let transparent = self.read("/sys/kernel/mm/transparent_hugepage/enabled");
         // The word in brackets is the one that holds.
         let holds = transparent
-            .split(['[', ']'])
-            .nth(1)
-            .unwrap_or("not there")
-            .to_owned();
-        match (reserved.is_empty(), holds.as_str()) {
+            .as_deref()
+            .and_then(|words| words.split(['[', ']']).nth(1));
+        let holds = holds.unwrap_or("not there");
+        match (reserved.is_empty(), holds) {
             (true, "never" | "not there") => warn(
-                "hugepages",
                 "none, and no transparent ones: every 4 KiB of pinned memory takes an entry of the card's MMU",
                 "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled, or sudo sysctl vm.nr_hugepages=512",
             ),
-            (true, _) => ok("hugepages", format!("none reserved; transparent ones: {holds}")),
-            (false, _) => ok(
-                "hugepages",
-                format!("{}; transparent ones: {holds}", reserved.join(", ")),
-            ),
+            (true, _) => ok(format!("none reserved; transparent ones: {holds}")),
+            (false, _) => ok(format!("{}; transparent ones: {holds}", reserved.join(", "))),
         }
     }
 
     fn iommu(&self) -> Check {
         match self.names("/sys/kernel/iommu_groups").len() {
-            0 => ok("iommu", "off: peer-to-peer needs no rule of it"),
+            0 => ok("off: peer-to-peer needs no rule of it"),
             groups => warn(
-                "iommu",
                 format!(
                     "on, {groups} groups: card and NIC reach one another only where translation and ACS let them"
                 ),
@@ -307,61 +247,51 @@ impl Machine {
         }
     }
 
-    /// Whether the running kernel has an option; `Err` with the paths that were tried.
-    fn config(&self, option: &str) -> Result<KernelOption, String> {
+    /// Whether the running kernel has an option; `lacking` if it lacks it.
+    fn option(&self, option: &str, lacking: Check) -> Check {
         let release = self.read("/proc/sys/kernel/osrelease");
-        kernel_option(&Folder::new(&self.root), release.as_deref(), option).map_err(|files| files.join(", "))
+        match kernel_option(&Folder::new(&self.root), release.as_deref(), option) {
+            Ok(found) if found.is_set => ok(format!("the kernel has {option} ({})", found.source)),
+            Ok(_) => lacking,
+            Err(files) => warn(
+                format!(
+                    "whether the kernel has {option} is unknown: cannot read {}",
+                    files.join(", ")
+                ),
+                "look up the configuration of this kernel's build",
+            ),
+        }
     }
 
     fn dmabuf(&self) -> Check {
-        const OPTION: &str = "CONFIG_DMA_SHARED_BUFFER";
-        match self.config(OPTION) {
-            Ok(found) if found.is_set => ok("dma-buf", format!("the kernel has {OPTION} ({})", found.source)),
-            Ok(_) => fail(
-                "dma-buf",
-                "the kernel lacks CONFIG_DMA_SHARED_BUFFER: no memory can be shared between card and NIC",
-                "use a kernel with it: every distribution's has it",
-            ),
-            // The driver cannot be built without it.
-            Err(_) if self.path("/sys/module/habanalabs").exists() || self.path("/dev/udmabuf").exists() => {
-                ok("dma-buf", "the kernel has it: a driver that needs it is there")
-            }
-            Err(files) => warn(
-                "dma-buf",
-                format!("whether the kernel has {OPTION} is unknown: cannot read {files}"),
-                "look up the configuration of this kernel's build",
-            ),
+        let lacking = fail(
+            "the kernel lacks CONFIG_DMA_SHARED_BUFFER: no memory can be shared between card and NIC",
+            "use a kernel with it: every distribution's has it",
+        );
+        let check = self.option("CONFIG_DMA_SHARED_BUFFER", lacking);
+        // These drivers cannot be built without it.
+        let is_needed = self.path("/sys/module/habanalabs").exists() || self.path("/dev/udmabuf").exists();
+        match check.verdict {
+            Verdict::Warn if is_needed => ok("the kernel has it: a driver that needs it is there"),
+            _ => check,
         }
     }
 
     fn p2pdma(&self) -> Check {
-        const OPTION: &str = "CONFIG_PCI_P2PDMA";
-        match self.config(OPTION) {
-            Ok(found) if found.is_set => ok(
-                "peer-to-peer",
-                format!("the kernel has {OPTION} ({})", found.source),
-            ),
-            Ok(_) => warn(
-                "peer-to-peer",
-                "the kernel lacks CONFIG_PCI_P2PDMA: a NIC's registration of card memory is refused (EPERM)",
-                "use a kernel with it (Debian's from 7.2 on)",
-            ),
-            Err(files) => warn(
-                "peer-to-peer",
-                format!("whether the kernel has {OPTION} is unknown: cannot read {files}"),
-                "look up the configuration of this kernel's build",
-            ),
-        }
+        let lacking = warn(
+            "the kernel lacks CONFIG_PCI_P2PDMA: a NIC's registration of card memory is refused (EPERM)",
+            "use a kernel with it (Debian's from 7.2 on)",
+        );
+        self.option("CONFIG_PCI_P2PDMA", lacking)
     }
 
     fn udmabuf(&self) -> Check {
         let Ok(node) = fs::metadata(self.path("/dev/udmabuf")) else {
             let mend = "sudo modprobe udmabuf; without it host memory has no dma-buf, and a mock's exports are stand-ins";
-            return warn("udmabuf", "no /dev/udmabuf", mend);
+            return warn("no /dev/udmabuf", mend);
         };
         if !self.user().may_use(&node) {
             return warn(
-                "udmabuf",
                 format!(
                     "this user may not open /dev/udmabuf (mode {:o})",
                     node.mode() & 0o7777
@@ -370,21 +300,17 @@ impl Machine {
             );
         }
         match self.read("/sys/module/udmabuf/parameters/size_limit_mb") {
-            Some(limit) => ok("udmabuf", format!("/dev/udmabuf, {limit} MiB each at most")),
-            None => ok("udmabuf", "/dev/udmabuf"),
+            Some(limit) => ok(format!("/dev/udmabuf, {limit} MiB each at most")),
+            None => ok("/dev/udmabuf"),
         }
     }
 
     fn heaps(&self) -> Check {
         let heaps = self.names("/dev/dma_heap");
         if heaps.is_empty() {
-            return warn(
-                "dma-heaps",
-                "none",
-                "use a kernel with CONFIG_DMABUF_HEAPS_SYSTEM",
-            );
+            return warn("none", "use a kernel with CONFIG_DMABUF_HEAPS_SYSTEM");
         }
-        ok("dma-heaps", heaps.join(", "))
+        ok(heaps.join(", "))
     }
 
     /// Which NICs there are, and whether their drivers take dma-bufs.
@@ -392,33 +318,26 @@ impl Machine {
         let nics = self.names("/sys/class/infiniband");
         if nics.is_empty() {
             let mend = "load the NIC's driver, or for a trial: sudo rdma link add rxe0 type rxe netdev IFACE";
-            return warn("rdma nics", "none", mend);
+            return warn("none", mend);
         }
         let mut able = false;
-        let found: Vec<String> = nics
-            .iter()
-            .map(|nic| {
-                let link =
-                    fs::read_link(self.path(&format!("/sys/class/infiniband/{nic}/device/driver"))).ok();
-                let driver = link.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
-                let takes = driver
-                    .as_deref()
-                    .is_some_and(|driver| DMABUF_NICS.contains(&driver));
-                able |= takes;
-                let driver = driver.unwrap_or_else(|| "software".to_owned());
-                format!("{nic} ({driver}, {} dma-buf)", if takes { "takes" } else { "no" })
-            })
-            .collect();
+        let found = nics.iter().map(|nic| {
+            let driver = self.link_name(&format!("/sys/class/infiniband/{nic}/device/driver"));
+            let takes = driver
+                .as_deref()
+                .is_some_and(|driver| WITH_DMABUF.contains(&driver));
+            able |= takes;
+            let driver = driver.as_deref().unwrap_or("software");
+            format!("{nic} ({driver}, {} dma-buf)", if takes { "takes" } else { "no" })
+        });
+        let found = found.collect::<Vec<_>>().join(", ");
         if able {
-            return ok("rdma nics", found.join(", "));
+            return ok(found);
         }
+        let drivers = WITH_DMABUF.join(", ");
         warn(
-            "rdma nics",
-            found.join(", "),
-            format!(
-                "card memory goes through host memory; NICs that take dma-bufs: {}",
-                DMABUF_NICS.join(", ")
-            ),
+            found,
+            format!("card memory goes through host memory; NICs that take dma-bufs: {drivers}"),
         )
     }
 
@@ -433,19 +352,18 @@ impl Machine {
             .iter()
             .find(|folder| self.path(&format!("{folder}/libibverbs.so.1")).exists());
         match found {
-            Some(folder) => ok("libibverbs", format!("{folder}/libibverbs.so.1")),
-            None => warn(
-                "libibverbs",
-                "not installed",
-                "sudo apt install libibverbs1 ibverbs-providers",
-            ),
+            Some(folder) => ok(format!("{folder}/libibverbs.so.1")),
+            None => warn("not installed", "sudo apt install libibverbs1 ibverbs-providers"),
         }
     }
 }
 
-/// Drivers of NICs that register dma-bufs (rdma-core's providers with `reg_dmabuf_mr`, by their
-/// kernel modules).
-const DMABUF_NICS: [&str; 6] = ["mlx5_core", "efa", "irdma", "bnxt_en", "ionic", "mana"];
+/// The number of compute nodes.
+pub(super) fn compute_nodes(machine: &Machine) -> usize {
+    let names = machine.names("/dev/accel");
+    let numbers = names.iter().filter_map(|name| name.strip_prefix("accel"));
+    numbers.filter(|number| number.parse::<u32>().is_ok()).count()
+}
 
 /// Major and minor of a kernel's release.
 pub(super) fn version_of(release: &str) -> Option<(u32, u32)> {
@@ -453,9 +371,9 @@ pub(super) fn version_of(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Who asks for a file.
+/// The user and groups that open a file.
 struct User {
-    /// `None` where nobody tells: then nothing is said against him.
+    /// `None` if it is unknown: then no file is reported as closed to the user.
     id: Option<u32>,
     groups: Vec<u32>,
 }

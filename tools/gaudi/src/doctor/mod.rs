@@ -11,20 +11,39 @@ mod pair;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use gaudi_device::Info;
-use gaudi_seam::{DeviceSpec, PciAddress};
+use clap::Args;
+use gaudi::{DeviceSpec, DeviceStatus, Info, PciAddress};
 use gaudi_sys::limits::Limit;
 use serde::Serialize;
 
-use crate::args;
-use crate::common::Common;
+use crate::common::{Common, Takes};
 use crate::exit::{self, Usage};
 use crate::info::chosen;
+use crate::machine::Machine;
 use crate::output::{Output, Style};
-use machine::Machine;
+use crate::report::object;
+
+/// Check what prevents a card from working, and print the command that fixes it.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exits with 1 where a line fails. With --nic it opens the device for use: it must be free.\n\n\
+                  Examples:\n  gaudi doctor --nic softnic --device mock:gaudi2\n  gaudi doctor --explain EPERM"
+)]
+pub(crate) struct Doctor {
+    /// Try what a transfer between this NIC and a device (--device) needs, and explain failures;
+    /// `softnic` is the software NIC.
+    #[arg(long, value_name = "NAME", conflicts_with = "root")]
+    nic: Option<String>,
+    /// Explain an errno of an export or a registration, given by name or number.
+    #[arg(long, value_name = "ERRNO", conflicts_with_all = ["nic", "root"], allow_hyphen_values = true)]
+    explain: Option<String>,
+    /// Look at another root than `/`: a copy of a machine's /proc, /sys, /dev and /boot.
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    root: Option<PathBuf>,
+}
 
 /// Pinned memory that a program with one card needs at least: less than this and registrations fail
 /// early.
@@ -48,43 +67,36 @@ struct Check {
     mend: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Report {
-    checks: Vec<Check>,
-    failed: usize,
-    warned: usize,
-}
+impl Check {
+    fn new(verdict: Verdict, found: impl Into<String>, mend: Option<String>) -> Self {
+        Self {
+            name: "",
+            verdict,
+            found: found.into(),
+            mend,
+        }
+    }
 
-fn ok(name: &'static str, found: impl Into<String>) -> Check {
-    Check {
-        name,
-        verdict: Verdict::Ok,
-        found: found.into(),
-        mend: None,
+    fn named(self, name: &'static str) -> Self {
+        Self { name, ..self }
     }
 }
 
-fn warn(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Check {
-    Check {
-        name,
-        verdict: Verdict::Warn,
-        found: found.into(),
-        mend: Some(mend.into()),
-    }
+fn ok(found: impl Into<String>) -> Check {
+    Check::new(Verdict::Ok, found, None)
 }
 
-fn fail(name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Check {
-    Check {
-        name,
-        verdict: Verdict::Fail,
-        found: found.into(),
-        mend: Some(mend.into()),
-    }
+fn warn(found: impl Into<String>, mend: impl Into<String>) -> Check {
+    Check::new(Verdict::Warn, found, Some(mend.into()))
 }
 
-pub(crate) fn run(common: &Common, doctor: &args::Doctor, output: &mut Output) -> Result<u8> {
+fn fail(found: impl Into<String>, mend: impl Into<String>) -> Check {
+    Check::new(Verdict::Fail, found, Some(mend.into()))
+}
+
+pub(crate) fn run(common: &Common, doctor: &Doctor, output: &mut Output) -> Result<u8> {
     if let Some(errno) = &doctor.explain {
-        common.without_layers("doctor --explain", false)?;
+        common.check("doctor --explain", Takes::Nothing)?;
         return print_meanings(errno, output);
     }
     let checks = match &doctor.nic {
@@ -95,11 +107,9 @@ pub(crate) fn run(common: &Common, doctor: &args::Doctor, output: &mut Output) -
             pair::checks(nic, &spec)
         }
         None => {
-            let machine = Machine {
-                root: doctor.root.clone().unwrap_or_else(|| PathBuf::from("/")),
-            };
+            let machine = Machine::new(doctor.root.as_deref().unwrap_or(Path::new("/")));
             if common.devices.is_empty() {
-                common.without_layers("doctor", true)?;
+                common.check("doctor", Takes::Devices)?;
             }
             let mut checks = machine.checks();
             if !common.devices.is_empty() {
@@ -113,11 +123,7 @@ pub(crate) fn run(common: &Common, doctor: &args::Doctor, output: &mut Output) -
     if output.is_json() {
         output.document(
             "gaudi.doctor",
-            &Report {
-                checks,
-                failed,
-                warned,
-            },
+            &object! { checks: checks, failed: failed, warned: warned },
         )?;
     } else {
         let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
@@ -140,27 +146,21 @@ pub(crate) fn run(common: &Common, doctor: &args::Doctor, output: &mut Output) -
 
 /// What a number means, at every step that answers it.
 fn print_meanings(errno: &str, output: &mut Output) -> Result<u8> {
-    #[derive(Serialize)]
-    struct Meanings {
-        meanings: Vec<&'static errors::Meaning>,
-    }
-    let meanings = pair::meanings(errno)?;
+    let meanings = errors::named(errno)?;
     if output.is_json() {
-        output.document("gaudi.doctor.explain", &Meanings { meanings })?;
+        output.document("gaudi.doctor.explain", &object! { meanings: meanings })?;
         return Ok(exit::DONE);
     }
     for (at, meaning) in meanings.iter().enumerate() {
         if at > 0 {
             output.line("")?;
         }
-        output.line(format!(
-            "{} ({}) of: {}",
-            meaning.errno,
-            meaning.number,
-            meaning.step.name()
-        ))?;
+        let step = meaning.step.name();
+        output.line(format!("{} ({}) of: {step}", meaning.errno, meaning.number))?;
         output.hanging("  cause: ", meaning.cause)?;
-        output.hanging("  mend:  ", meaning.mend)?;
+        if let Some(mend) = meaning.mend {
+            output.hanging("  mend:  ", mend)?;
+        }
         output.hanging("  decided in ", meaning.source)?;
     }
     Ok(exit::DONE)
@@ -168,59 +168,57 @@ fn print_meanings(errno: &str, output: &mut Output) -> Result<u8> {
 
 /// What each card says of itself.
 fn devices() -> Vec<Check> {
-    let listed = gaudi_hal::list().into_iter();
+    let listed = gaudi::list().into_iter();
     listed.map(|device| judge(&device.spec, device.bus)).collect()
 }
 
 fn judge(spec: &DeviceSpec, bus: Option<PciAddress>) -> Check {
     let place = bus.map_or_else(|| spec.to_string(), |bus| format!("{spec} ({bus})"));
-    match gaudi_hal::control(spec).and_then(|io| Info::query(&*io)) {
+    let check = match query(spec) {
         Ok(info) => {
             let found = format!(
                 "{place}: {}, firmware {}, {}",
                 info.card_name, info.firmware, info.status
             );
             match info.status {
-                gaudi_uapi::info::DeviceStatus::OPERATIONAL => ok("device", found),
-                _ => fail("device", found, "the kernel's log says why; a reset may help"),
+                DeviceStatus::OPERATIONAL => ok(found),
+                _ => fail(found, "the kernel's log says why; a reset may help"),
             }
         }
-        Err(error) => {
-            let help = error.help().unwrap_or("the kernel's log may say more").to_owned();
-            fail("device", format!("{place}: {error}"), help)
-        }
-    }
+        Err(error) => fail(
+            format!("{place}: {error}"),
+            error.help().unwrap_or("the kernel's log may say more"),
+        ),
+    };
+    check.named("device")
+}
+
+fn query(spec: &DeviceSpec) -> gaudi::Result<Info> {
+    Info::query(&*gaudi_hal::control(spec)?)
 }
 
 /// How much memory may be pinned: by the limit, unless the process has the capability that lifts
 /// it.
 fn memlock(limit: gaudi_sys::SysResult<Limit>, is_lifted: bool) -> Check {
     match limit {
-        _ if is_lifted => ok("memlock", "no limit: this process has CAP_IPC_LOCK"),
-        Ok(Limit::Unlimited) => ok("memlock", "unlimited"),
-        Ok(Limit::Bytes(bytes)) if bytes >= MEMLOCK_BYTES => ok("memlock", format!("{} MiB", bytes >> 20)),
+        _ if is_lifted => ok("no limit: this process has CAP_IPC_LOCK"),
+        Ok(Limit::Unlimited) => ok("unlimited"),
+        Ok(Limit::Bytes(bytes)) if bytes >= MEMLOCK_BYTES => ok(format!("{} MiB", bytes >> 20)),
         Ok(Limit::Bytes(bytes)) => warn(
-            "memlock",
             format!(
                 "{} KiB may be pinned: registrations with a NIC fail with ENOMEM beyond",
                 bytes >> 10
             ),
             "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service",
         ),
-        Err(errno) => warn(
-            "memlock",
-            format!("the limit cannot be read: {errno:?}"),
-            "ulimit -l",
-        ),
+        Err(errno) => warn(format!("the limit cannot be read: {errno:?}"), "ulimit -l"),
     }
 }
 
 fn mock() -> Check {
-    let answer = gaudi_hal::control(&DeviceSpec::mock()).and_then(|io| Info::query(&*io));
-    match answer {
-        Ok(_) => ok("mock", "mock:gaudi2 works here"),
+    match query(&DeviceSpec::mock()) {
+        Ok(_) => ok("mock:gaudi2 works here"),
         Err(error) => fail(
-            "mock",
             error.to_string(),
             "it needs sparse memory files: check ulimit -v and memory cgroups",
         ),

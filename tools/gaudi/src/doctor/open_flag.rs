@@ -11,10 +11,10 @@ use std::os::unix::fs::OpenOptionsExt as _;
 
 use nix::libc::O_NONBLOCK;
 
-use super::machine::{Machine, version_of};
+use super::machine::{compute_nodes, version_of};
 use super::{Check, fail, ok, warn};
+use crate::machine::Machine;
 
-const NAME: &str = "open flag";
 /// The module's folder in sysfs.
 const MODULE: &str = "/sys/module/hl_open_flag";
 const REMEDY: &str =
@@ -30,25 +30,21 @@ pub(super) fn check(machine: &Machine) -> Option<Check> {
     if !is_mainline || !((6, 12)..=(7, 3)).contains(&version) {
         return None;
     }
-    let is_compute = |name: &str| {
-        name.strip_prefix("accel")
-            .is_some_and(|number| number.parse::<u32>().is_ok())
-    };
-    machine.names("/dev/accel").iter().find(|name| is_compute(name))?;
+    (compute_nodes(machine) > 0).then_some(())?;
     let driver = format!("habanalabs of Linux {release}");
     if machine.path(MODULE).exists() {
-        return Some(ok(NAME, format!("hl_open_flag sets what {driver} lacks")));
+        return Some(ok(format!("hl_open_flag sets what {driver} lacks")));
     }
     if warned(machine) {
         let cause = format!(
             "{driver} lacks FOP_UNSIGNED_OFFSET, so the kernel rejects every open of a compute node with EINVAL"
         );
-        return Some(fail(NAME, cause, REMEDY));
+        return Some(fail(cause, REMEDY));
     }
     let cause = format!(
         "{driver} lacks FOP_UNSIGNED_OFFSET, unless it is patched: then every open of a compute node fails with EINVAL"
     );
-    Some(warn(NAME, cause, REMEDY))
+    Some(warn(cause, REMEDY))
 }
 
 /// The most records of the kernel's log that are read: more than its buffer holds.
@@ -70,7 +66,7 @@ fn warned(machine: &Machine) -> bool {
         match log.read(&mut record) {
             Ok(0) => return false,
             Ok(len) => {
-                let text = String::from_utf8_lossy(record.get(..len).unwrap_or_default());
+                let text = String::from_utf8_lossy(&record[..len]);
                 if text.contains("WARNING:") && text.contains("drm_open_helper") {
                     return true;
                 }

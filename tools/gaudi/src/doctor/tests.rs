@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 
-use super::machine::{Machine, version_of};
+use super::machine::version_of;
 use super::*;
 
 struct Fixture(tempfile::TempDir);

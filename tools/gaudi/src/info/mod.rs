@@ -1,83 +1,69 @@
 //! `gaudi info`: a device's properties and state, through its control node.
 
-mod machine;
 mod query;
+mod readings;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use gaudi_device::{Info, Telemetry};
-use gaudi_hal::Environment;
-use gaudi_seam::{Backend, BackendSpec, DeviceSpec, KernelSelector, PciAddress};
-use serde::Serialize;
+use clap::Args;
+use gaudi::{
+    Backend, BackendSpec, DeviceSpec, Environment, Error, Info, KernelSelector, PciAddress, Telemetry,
+};
 
-use crate::args;
 use crate::common::Common;
 use crate::exit::{self, Judged, Usage};
 use crate::layers::around;
-use crate::output::{Output, grouped};
-use machine::{Machine, Readings, User};
+use crate::machine::Machine;
+use crate::output::{Again, Output, grouped};
+use crate::report::{Column, columns, object, records, shown};
 use query::Query;
+use readings::{Readings, User};
 
-#[derive(Serialize)]
-struct Report {
-    /// When the devices were queried (RFC 3339, UTC).
-    timestamp: String,
-    devices: Vec<Described>,
+/// Show a device's properties and state, through its control node.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  \
+                  gaudi info -d mock:gaudi2 -Q name,temperature.aip,memory.used")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    again: Again,
+    /// Print these facts only, as CSV; the names are those of `hl-smi -Q`. A wrong name lists all.
+    #[arg(short = 'Q', long, value_name = "FIELD", value_delimiter = ',', hide_possible_values = true,
+          value_parser = clap::builder::PossibleValuesParser::new(Query::names()))]
+    query: Vec<String>,
+    /// Form of the CSV: csv, and with commas between them noheader and nounits.
+    #[arg(long, value_name = "FORMAT", value_delimiter = ',', default_value = "csv", hide_possible_values = true,
+          value_parser = ["csv", "noheader", "nounits"], requires = "query")]
+    format: Vec<String>,
 }
 
-#[derive(Default, Serialize)]
-struct Described {
-    spec: String,
-    backend: &'static str,
-    index: Option<u32>,
-    /// Why all later fields are `None`.
-    error: Option<String>,
-    node: Option<String>,
-    asic: Option<&'static str>,
-    card_name: Option<String>,
-    pci_bus_id: Option<String>,
-    pci_device_id: Option<String>,
-    pci_revision: Option<u8>,
-    module_id: Option<u32>,
-    status: Option<String>,
-    in_use: Option<bool>,
-    opens: Option<u64>,
-    users: Vec<User>,
-    dram_base: Option<String>,
-    dram_size_bytes: Option<u64>,
-    dram_free_bytes: Option<u64>,
-    dram_page_size_bytes: Option<u64>,
-    dram_rows_replaced: Option<u32>,
-    dram_rows_pending: Option<u32>,
-    sram_base: Option<String>,
-    sram_size_bytes: Option<u64>,
-    #[serde(flatten)]
+/// A card as it was at one time.
+struct Card {
+    /// RFC 3339, UTC.
+    time: String,
+    spec: DeviceSpec,
+    seen: Result<Seen, Error>,
+}
+
+/// What a card and the files of its machine report.
+struct Seen {
+    info: Info,
+    telemetry: Telemetry,
+    bus: Option<PciAddress>,
     readings: Readings,
-    clock_mhz: Option<u32>,
-    clock_max_mhz: Option<u32>,
-    throttled_by_power: Option<bool>,
-    throttled_by_heat: Option<bool>,
-    utilization_percent: Option<u32>,
-    pci_replays: Option<u64>,
-    hard_resets: Option<u32>,
-    firmware: Option<String>,
-    cpld_version: Option<String>,
-    secured: Option<bool>,
-    tpc_enabled_mask: Option<String>,
-    edma_enabled_mask: Option<String>,
+    users: Vec<User>,
 }
 
 /// Returns the chosen devices: each `-d`, or otherwise the one of the environment or the machine.
 pub(crate) fn chosen(common: &Common) -> Result<Vec<DeviceSpec>> {
     let environment = Environment::of_process();
     if common.devices.is_empty() {
-        return Ok(vec![around(common, gaudi_hal::choose(None, &environment)?)?]);
+        return Ok(vec![around(common, gaudi::choose(None, &environment)?)?]);
     }
     let each = common
         .devices
         .iter()
-        .map(|spec| around(common, gaudi_hal::choose(Some(spec), &environment)?));
+        .map(|spec| around(common, gaudi::choose(Some(spec), &environment)?));
     each.collect()
 }
 
@@ -91,10 +77,10 @@ pub(crate) fn backend_of(spec: &DeviceSpec) -> &'static str {
     }
 }
 
-pub(crate) fn run(common: &Common, info: &args::Info, output: &mut Output) -> Result<u8> {
-    let query = match info.query.as_slice() {
+pub(crate) fn run(common: &Common, arguments: &Arguments, output: &mut Output) -> Result<u8> {
+    let query = match arguments.query.as_slice() {
         [] => None,
-        fields => Some(Query::new(fields, &info.format)),
+        fields => Some(Query::new(fields, &arguments.format)),
     };
     if query.is_some() && output.is_json() {
         return Err(Usage("--query prints CSV: leave out --json".to_owned()).into());
@@ -103,61 +89,43 @@ pub(crate) fn run(common: &Common, info: &args::Info, output: &mut Output) -> Re
     if let Some(query) = &query {
         query.print_header(output)?;
     }
-    let mut rounds = 0;
-    loop {
-        let timestamp = timestamp(SystemTime::now());
-        let mut failed = None;
-        let mut devices = Vec::new();
-        for spec in &specs {
-            match describe(spec) {
-                Ok(device) => devices.push(device),
-                // With one device the failure is the result.
-                Err(error) if specs.len() == 1 => return Err(error.into()),
-                Err(error) => {
-                    devices.push(Described {
-                        spec: spec.to_string(),
-                        backend: backend_of(spec),
-                        error: Some(error.to_string()),
-                        ..Described::default()
-                    });
-                    failed.get_or_insert(error);
-                }
-            }
+    for round in 0u64.. {
+        let time = timestamp(SystemTime::now());
+        let cards: Vec<Card> = specs.iter().map(|spec| Card::query(spec, &time)).collect();
+        // With one device the failure is the result.
+        if let [Card { seen: Err(error), .. }] = cards.as_slice() {
+            return Err(error.clone().into());
         }
         if let Some(query) = &query {
-            for device in &devices {
-                query.print(device, &timestamp, output)?;
+            for card in &cards {
+                query.print(card, output)?;
             }
         } else if output.is_json() {
-            output.document("gaudi.info", &Report { timestamp, devices })?;
+            let report = object! { timestamp: time, devices: records(FACTS, &cards) };
+            output.document("gaudi.info", &report)?;
         } else {
-            if info.again.every.is_some() {
-                if rounds > 0 {
+            if arguments.again.every.is_some() {
+                if round > 0 {
                     output.line("")?;
                 }
-                output.line(&timestamp)?;
+                output.line(&time)?;
             }
-            for (number, device) in devices.iter().enumerate() {
+            for (number, card) in cards.iter().enumerate() {
                 if number > 0 {
                     output.line("")?;
                 }
-                print(device, output)?;
+                card.print(output)?;
             }
         }
-        rounds += 1;
-        if !info.again.pause(output)? {
-            return match failed {
-                // The result shows it in place; the exit code has its kind.
-                Some(error) => Err(Judged(error).into()),
-                None => Ok(exit::DONE),
-            };
+        if !arguments.again.pause(output)? {
+            // The result shows it in place; the exit code has its kind.
+            if let Some(error) = cards.into_iter().find_map(|card| card.seen.err()) {
+                return Err(Judged(error).into());
+            }
+            break;
         }
     }
-}
-
-/// The fields of `--query`.
-pub(crate) fn query_names() -> impl Iterator<Item = &'static str> {
-    Query::names()
+    Ok(exit::DONE)
 }
 
 /// A time as RFC 3339 writes it, in UTC and whole seconds.
@@ -188,7 +156,7 @@ fn bus_of(spec: &DeviceSpec, info: &Info) -> Option<PciAddress> {
         BackendSpec::Vfio(bus) | BackendSpec::Kernel(KernelSelector::Bus(bus)) => Some(*bus),
         _ => {
             let own = BackendSpec::Kernel(KernelSelector::Index(info.device.index));
-            let listed = gaudi_hal::list()
+            let listed = gaudi::list()
                 .into_iter()
                 .find(|listed| listed.spec.backend == own)?;
             listed.bus
@@ -196,55 +164,177 @@ fn bus_of(spec: &DeviceSpec, info: &Info) -> Option<PciAddress> {
     }
 }
 
-fn describe(spec: &DeviceSpec) -> gaudi_seam::Result<Described> {
-    let io = gaudi_hal::control(spec)?;
-    let info = Info::query(&*io)?;
-    let telemetry = Telemetry::query(&*io);
-    let machine = Machine::new("/");
-    let bus = bus_of(spec, &info);
-    let is_kernel = info.device.backend == Backend::Kernel;
-    Ok(Described {
-        spec: spec.to_string(),
-        backend: info.device.backend.name(),
-        index: Some(info.device.index),
-        error: None,
-        node: Some(info.node),
-        asic: info.asic,
-        card_name: Some(info.card_name),
-        pci_bus_id: bus.map(|bus| bus.to_string()),
-        pci_device_id: Some(format!("{:#06x}", info.device_id)),
-        pci_revision: Some(info.revision),
-        module_id: Some(info.module_id),
-        status: Some(info.status.to_string().to_lowercase()),
-        in_use: info.in_use,
-        opens: info.opens,
-        users: if is_kernel {
-            machine.users(info.device.index)
-        } else {
-            Vec::new()
-        },
-        dram_base: Some(info.dram_base.to_string()),
-        dram_size_bytes: Some(info.dram_bytes),
-        dram_free_bytes: info.dram_free_bytes,
-        dram_page_size_bytes: Some(info.dram_page_bytes),
-        dram_rows_replaced: telemetry.rows_replaced,
-        dram_rows_pending: telemetry.rows_pending,
-        sram_base: Some(info.sram_base.to_string()),
-        sram_size_bytes: Some(info.sram_bytes),
-        readings: bus.map(|bus| machine.readings(bus)).unwrap_or_default(),
-        clock_mhz: telemetry.clock_mhz,
-        clock_max_mhz: telemetry.clock_max_mhz,
-        throttled_by_power: telemetry.throttled_by_power,
-        throttled_by_heat: telemetry.throttled_by_heat,
-        utilization_percent: telemetry.utilization_percent,
-        pci_replays: telemetry.pci_replays,
-        hard_resets: telemetry.hard_resets,
-        firmware: Some(info.firmware),
-        cpld_version: Some(format!("{:#x}", info.cpld_version)),
-        secured: Some(info.secured),
-        tpc_enabled_mask: Some(format!("{:#x}", info.tpc_mask)),
-        edma_enabled_mask: Some(format!("{:#x}", info.edma_mask)),
-    })
+impl Card {
+    fn query(spec: &DeviceSpec, time: &str) -> Self {
+        let seen = || {
+            let io = gaudi_hal::control(spec)?;
+            let info = Info::query(&*io)?;
+            let machine = Machine::new("/");
+            let bus = bus_of(spec, &info);
+            Ok(Seen {
+                telemetry: Telemetry::query(&*io),
+                readings: bus.map_or_else(Readings::default, |bus| machine.readings(bus)),
+                users: match info.device.backend {
+                    Backend::Kernel => machine.users(info.device.index),
+                    _ => Vec::new(),
+                },
+                bus,
+                info,
+            })
+        };
+        Self {
+            time: time.to_owned(),
+            spec: spec.clone(),
+            seen: seen(),
+        }
+    }
+
+    fn seen(&self) -> Option<&Seen> {
+        self.seen.as_ref().ok()
+    }
+
+    fn info(&self) -> Option<&Info> {
+        Some(&self.seen()?.info)
+    }
+
+    fn readings(&self) -> Option<&Readings> {
+        Some(&self.seen()?.readings)
+    }
+
+    fn telemetry(&self) -> Option<&Telemetry> {
+        Some(&self.seen()?.telemetry)
+    }
+
+    fn backend(&self) -> &'static str {
+        self.info()
+            .map_or(backend_of(&self.spec), |info| info.device.backend.name())
+    }
+
+    fn status(&self) -> Option<String> {
+        Some(self.info()?.status.to_string().to_lowercase())
+    }
+
+    fn print(&self, output: &mut Output) -> Result<()> {
+        output.line(format!("{}:", self.spec))?;
+        if let Err(error) = &self.seen {
+            return output.hanging("  ", &format!("< {error} >"));
+        }
+        for fact in shown(FACTS) {
+            let value = fact.text(self);
+            let value = value.as_deref().unwrap_or("not reported");
+            output.hanging(&format!("  {:<22} ", fact.head), value)?;
+        }
+        Ok(())
+    }
+}
+
+/// What documents and the text have of a card. If there is an error, only the first few have a
+/// value.
+const FACTS: &[Column<Card>] = &columns! { Card:
+    text "spec" "" |card| card.spec.to_string();
+    text "backend" "backend" |card| card.backend();
+    text "index" "" |card| card.info()?.device.index;
+    text "error" "" |card| card.seen.as_ref().err()?.to_string();
+    text "node" "node" |card| card.info()?.node;
+    text "asic" "" |card| card.info()?.asic;
+    text "" "chip" |card| card.info()?.asic.unwrap_or("unknown");
+    text "card_name" "card" |card| card.info()?.card_name;
+    text "pci_bus_id" "PCI address" |card| card.seen()?.bus?.to_string();
+    text "pci_device_id" "" |card| hex(card.info()?.device_id, 6);
+    text "pci_revision" "" |card| card.info()?.revision;
+    text "" "PCI device, revision" |card| format!("{:#06x}, {}", card.info()?.device_id, card.info()?.revision);
+    text "pci_link_speed_mtps" "" |card| card.readings()?.pci_link_speed_mtps;
+    text "pci_link_width" "" |card| card.readings()?.pci_link_width;
+    text "pci_link_max_speed_mtps" "" |card| card.readings()?.pci_link_max_speed_mtps;
+    text "pci_link_max_width" "" |card| card.readings()?.pci_link_max_width;
+    text "" "PCI link" |card| {
+        let links = card.readings()?;
+        of(
+            link(links.pci_link_speed_mtps, links.pci_link_width),
+            link(links.pci_link_max_speed_mtps, links.pci_link_max_width),
+        )
+    };
+    number "pci_replays" "PCI replays" |card| card.telemetry()?.pci_replays;
+    number "module_id" "module" |card| card.info()?.module_id;
+    text "status" "status" |card| card.status();
+    text "in_use" "in use" |card| card.info()?.in_use;
+    text "users" "" |card| card.seen().map_or(&[][..], |seen| &seen.users);
+    text "" "users" |card| match card.seen()?.users.as_slice() {
+        [] => "none seen".to_owned(),
+        users => joined(users, ", ", |user| format!("{} {}", user.pid, user.name)),
+    };
+    number "opens" "opens" |card| card.info()?.opens;
+    number "hard_resets" "hard resets" |card| card.telemetry()?.hard_resets;
+    text "temperature_celsius" "" |card| card.readings()?.temperature_celsius;
+    text "temperature_sensors" "" |card| card.readings()?.temperature_sensors;
+    text "" "temperature" |card| {
+        let (degrees, sensors) = (card.readings()?.temperature_celsius?, card.readings()?.temperature_sensors?);
+        match sensors {
+            1 => format!("{degrees:.0} °C"),
+            _ => format!("{degrees:.0} °C (the hottest of {sensors} sensors)"),
+        }
+    };
+    text "power_watts" "" |card| card.readings()?.power_watts;
+    text "power_max_watts" "" |card| card.readings()?.power_max_watts;
+    text "" "power" |card| of(card.readings()?.power_watts.map(watts), card.readings()?.power_max_watts.map(watts));
+    text "clock_mhz" "" |card| card.telemetry()?.clock_mhz;
+    text "clock_max_mhz" "" |card| card.telemetry()?.clock_max_mhz;
+    text "" "clock" |card| of(card.telemetry()?.clock_mhz.map(mhz), card.telemetry()?.clock_max_mhz.map(mhz));
+    text "throttled_by_power" "" |card| card.telemetry()?.throttled_by_power;
+    text "throttled_by_heat" "" |card| card.telemetry()?.throttled_by_heat;
+    text "" "throttled" |card| match (card.telemetry()?.throttled_by_power, card.telemetry()?.throttled_by_heat) {
+        (None, None) => None,
+        (Some(true), Some(true)) => Some("by power and by heat"),
+        (Some(true), _) => Some("by power"),
+        (_, Some(true)) => Some("by heat"),
+        _ => Some("no"),
+    };
+    text "utilization_percent" "" |card| card.telemetry()?.utilization_percent;
+    text "" "utilization" |card| format!("{} %", card.telemetry()?.utilization_percent?);
+    text "dram_base" "" |card| card.info()?.dram_base.to_string();
+    text "dram_size_bytes" "" |card| card.info()?.dram_bytes;
+    text "" "device memory" |card| format!("{} from {}", mib(card.info()?.dram_bytes), card.info()?.dram_base);
+    text "dram_free_bytes" "" |card| card.info()?.dram_free_bytes;
+    text "" "free" |card| mib(card.info()?.dram_free_bytes?);
+    text "dram_page_size_bytes" "" |card| card.info()?.dram_page_bytes;
+    text "" "page" |card| mib(card.info()?.dram_page_bytes);
+    text "dram_rows_replaced" "" |card| card.telemetry()?.rows_replaced;
+    text "dram_rows_pending" "" |card| card.telemetry()?.rows_pending;
+    text "" "rows replaced, pending" |card| {
+        let (replaced, pending) = (card.telemetry()?.rows_replaced?, card.telemetry()?.rows_pending?);
+        format!("{replaced}, {pending} (after ECC errors)")
+    };
+    text "sram_base" "" |card| card.info()?.sram_base.to_string();
+    text "sram_size_bytes" "" |card| card.info()?.sram_bytes;
+    text "" "SRAM" |card| format!("{} from {}", mib(card.info()?.sram_bytes), card.info()?.sram_base);
+    text "firmware" "firmware" |card| card.info()?.firmware;
+    text "driver_version" "driver" |card| card.readings()?.driver_version;
+    text "cpld_version" "CPLD" |card| hex(card.info()?.cpld_version, 0);
+    text "secured" "secured" |card| card.info()?.secured;
+    text "tpc_enabled_mask" "" |card| hex(card.info()?.tpc_mask, 0);
+    text "edma_enabled_mask" "" |card| hex(card.info()?.edma_mask, 0);
+    text "" "TPCs, EDMAs enabled" |card| format!("{:#x}, {:#x}", card.info()?.tpc_mask, card.info()?.edma_mask);
+};
+
+fn hex(number: impl Into<u64>, width: usize) -> String {
+    format!("{:#0width$x}", number.into())
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", grouped(bytes >> 20))
+}
+
+fn mhz(mhz: u32) -> String {
+    format!("{} MHz", grouped(mhz.into()))
+}
+
+fn watts(watts: f64) -> String {
+    format!("{watts:.0} W")
+}
+
+/// Texts of all `items` with `separator` between them.
+fn joined<T>(items: &[T], separator: &str, text: impl Fn(&T) -> String) -> String {
+    items.iter().map(text).collect::<Vec<_>>().join(separator)
 }
 
 /// Two values as `226 W of 600 W`; the second if it is known.
@@ -257,117 +347,6 @@ fn of(value: Option<String>, most: Option<String>) -> Option<String> {
 
 fn link(speed: Option<u32>, width: Option<u32>) -> Option<String> {
     Some(format!("{} GT/s x{}", f64::from(speed?) / 1000.0, width?))
-}
-
-fn print(device: &Described, output: &mut Output) -> Result<()> {
-    output.line(format!("{}:", device.spec))?;
-    if let Some(error) = &device.error {
-        return output.hanging("  ", &format!("< {error} >"));
-    }
-    let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
-    let mib = |bytes: u64| format!("{} MiB", grouped(bytes >> 20));
-    let text = |number: u32| number.to_string();
-    let readings = &device.readings;
-    let temperature = readings.temperature_celsius.map(|degrees| {
-        let sensors = readings.temperature_sensors.unwrap_or(1);
-        match sensors {
-            1 => format!("{degrees:.0} °C"),
-            _ => format!("{degrees:.0} °C (the hottest of {sensors} sensors)"),
-        }
-    });
-    let watts = |watts: f64| format!("{watts:.0} W");
-    let mhz = |mhz: u32| format!("{} MHz", grouped(mhz.into()));
-    let users: Vec<String> = device
-        .users
-        .iter()
-        .map(|user| format!("{} {}", user.pid, user.name))
-        .collect();
-    let at =
-        |bytes: Option<u64>, base: &Option<String>| Some(format!("{} from {}", mib(bytes?), base.as_ref()?));
-    let throttled = match (device.throttled_by_power, device.throttled_by_heat) {
-        (None, None) => None,
-        (Some(true), Some(true)) => Some("by power and by heat".to_owned()),
-        (Some(true), _) => Some("by power".to_owned()),
-        (_, Some(true)) => Some("by heat".to_owned()),
-        _ => Some("no".to_owned()),
-    };
-    let rows: [(&str, Option<String>); 29] = [
-        ("backend", Some(device.backend.to_owned())),
-        ("node", device.node.clone()),
-        ("chip", Some(device.asic.unwrap_or("unknown").to_owned())),
-        ("card", device.card_name.clone()),
-        ("PCI address", device.pci_bus_id.clone()),
-        (
-            "PCI device, revision",
-            of_two(&device.pci_device_id, device.pci_revision),
-        ),
-        (
-            "PCI link",
-            of(
-                link(readings.pci_link_speed_mtps, readings.pci_link_width),
-                link(readings.pci_link_max_speed_mtps, readings.pci_link_max_width),
-            ),
-        ),
-        ("PCI replays", device.pci_replays.map(|count| count.to_string())),
-        ("module", device.module_id.map(text)),
-        ("status", device.status.clone()),
-        ("in use", device.in_use.map(yes)),
-        (
-            "users",
-            Some(if users.is_empty() {
-                "none seen".to_owned()
-            } else {
-                users.join(", ")
-            }),
-        ),
-        ("opens", device.opens.map(|opens| opens.to_string())),
-        ("hard resets", device.hard_resets.map(text)),
-        ("temperature", temperature),
-        (
-            "power",
-            of(
-                readings.power_watts.map(watts),
-                readings.power_max_watts.map(watts),
-            ),
-        ),
-        (
-            "clock",
-            of(device.clock_mhz.map(mhz), device.clock_max_mhz.map(mhz)),
-        ),
-        ("throttled", throttled),
-        (
-            "utilization",
-            device.utilization_percent.map(|percent| format!("{percent} %")),
-        ),
-        ("device memory", at(device.dram_size_bytes, &device.dram_base)),
-        ("free", device.dram_free_bytes.map(mib)),
-        ("page", device.dram_page_size_bytes.map(mib)),
-        (
-            "rows replaced, pending",
-            device
-                .dram_rows_replaced
-                .zip(device.dram_rows_pending)
-                .map(|(replaced, pending)| format!("{replaced}, {pending} (after ECC errors)")),
-        ),
-        ("SRAM", at(device.sram_size_bytes, &device.sram_base)),
-        ("firmware", device.firmware.clone()),
-        ("driver", readings.driver_version.clone()),
-        ("CPLD", device.cpld_version.clone()),
-        ("secured", device.secured.map(yes)),
-        (
-            "TPCs, EDMAs enabled",
-            of_two(&device.tpc_enabled_mask, device.edma_enabled_mask.as_ref()),
-        ),
-    ];
-    for (key, value) in rows {
-        let value = value.unwrap_or_else(|| "not reported".to_owned());
-        output.hanging(&format!("  {key:<22} "), &value)?;
-    }
-    Ok(())
-}
-
-fn of_two(first: &Option<String>, second: Option<impl std::fmt::Display>) -> Option<String> {
-    Some(format!("{}, {}", first.as_ref()?, second?))
 }
 
 #[cfg(test)]

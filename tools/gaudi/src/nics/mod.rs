@@ -4,26 +4,54 @@
 mod sysfs;
 mod text;
 
-use anyhow::{Result, anyhow};
-use gaudi_dmabuf::reach::{Folder, Importer, Manifest, Reach, Topology, Tree};
-use gaudi_seam::{Error, ErrorKind};
-use gaudi_verbs::{Context, DmaBufSupport};
-use serde::Serialize;
+use std::path::PathBuf;
 
-use crate::args_rdma::Nics;
+use anyhow::Result;
+use clap::Args;
+use gaudi::dmabuf::reach::{Importer, Reach, Topology, Tree};
+use gaudi::verbs::nldev::{self, ForeignQp as QueuePair, ForeignRegion as Region};
+use gaudi::verbs::{Context, DeviceAttr, DmaBufSupport};
+use gaudi::{Error, ErrorKind};
+use serde::{Serialize, Serializer};
+
+use crate::common::Common;
 use crate::exit;
 use crate::output::Output;
+use crate::report::{Column, Record, columns, records};
 use crate::topo;
 
-/// A made-up server, as a [`Manifest`]: two Xeons and four switches, each with two cards and a NIC.
-pub(crate) const EXAMPLE: &str = include_str!("../../../../dmabuf/tests/reach/fixtures/hls2.tree");
-/// The ports of its NICs.
-pub(crate) const EXAMPLE_PORTS: &str = include_str!("example.tree");
-const OPERATION: &str = "nics";
+pub(crate) use sysfs::WITH_DMABUF;
+
+/// List RDMA devices: ports, addresses, whether they register dma-bufs, and which cards' memory
+/// they reach.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The data comes from sysfs and, if it is installed, libibverbs. No accelerator is opened.\n\n\
+                  With -v it also prints the limits of each device, and the queue pairs and memory regions of every process.\n\n\
+                  Examples:\n  gaudi nics -v\n  gaudi nics --example"
+)]
+pub(crate) struct Nics {
+    /// Show another machine: a file in the form of `gaudi topo --capture`, or a folder with a copy
+    /// of its `sys`.
+    #[arg(long, value_name = "PATH", conflicts_with = "example")]
+    sysfs: Option<PathBuf>,
+    /// Show a made-up server with eight cards and four NICs.
+    #[arg(long)]
+    example: bool,
+    /// Only these devices; may be repeated.
+    #[arg(long = "nic", value_name = "NAME")]
+    nics: Vec<String>,
+    /// Read only sysfs: open no device.
+    #[arg(long)]
+    no_open: bool,
+    /// Print only the names, one on each line, for scripts; no device is opened.
+    #[arg(long, conflicts_with = "json")]
+    names: bool,
+}
 
 #[derive(Serialize)]
 struct Report {
-    /// Nothing for this machine.
+    /// `None` for this machine.
     source: Option<String>,
     nics: Vec<Nic>,
     /// Why queue pairs and regions are missing.
@@ -34,67 +62,103 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Nic {
     name: String,
-    /// Who drives it in the kernel.
+    /// Its kernel driver.
     driver: Option<String>,
     node_type: Option<String>,
     guid: Option<String>,
     firmware: Option<String>,
     function: Option<String>,
     numa_node: Option<u32>,
-    /// Its transfers are the processor's.
+    /// Whether the processor performs its transfers.
     software: bool,
     ports: Vec<Port>,
     dmabuf: DmaBuf,
     reach: Vec<Card>,
     /// `None` if the device was not opened.
+    #[serde(serialize_with = "limits")]
     limits: Option<Limits>,
+    /// Of every process of this machine.
+    #[serde(serialize_with = "queue_pairs")]
     queue_pairs: Vec<QueuePair>,
+    /// Of every process of this machine.
+    #[serde(serialize_with = "regions")]
     regions: Vec<Region>,
 }
 
-/// The limits of a device, with the names of ibv_devinfo(1).
-#[derive(Debug, Serialize)]
+/// The limits of an open device.
+#[derive(Debug)]
 struct Limits {
-    max_qp: u32,
-    max_qp_wr: u32,
-    max_sge: u32,
-    max_cq: u32,
-    max_cqe: u32,
-    max_mr: u32,
-    max_mr_size_bytes: u64,
-    max_pd: u32,
-    max_qp_rd_atom: u8,
-    max_qp_init_rd_atom: u8,
-    max_srq: u32,
-    max_srq_wr: u32,
-    max_mw: u32,
-    max_ah: u32,
-    max_message_bytes: Option<u32>,
-    atomic_cap: String,
-    page_size_cap: String,
+    attr: DeviceAttr,
+    max_msg_sz: Option<u32>,
 }
 
-/// A queue pair of any process of this machine.
-#[derive(Debug, Serialize)]
-struct QueuePair {
-    qpn: u32,
-    remote_qpn: Option<u32>,
-    #[serde(rename = "type")]
-    kind: String,
-    state: String,
-    owner: String,
-    pid: Option<u32>,
+/// The limits, with the names of ibv_devinfo(1).
+const LIMITS: &[Column<Limits>] = &columns! { Limits:
+    number "max_qp" "max_qp" |limits| limits.attr.max_qp;
+    number "max_qp_wr" "max_qp_wr" |limits| limits.attr.max_qp_wr;
+    number "max_sge" "max_sge" |limits| limits.attr.max_sge;
+    number "max_cq" "max_cq" |limits| limits.attr.max_cq;
+    number "max_cqe" "max_cqe" |limits| limits.attr.max_cqe;
+    number "max_mr" "max_mr" |limits| limits.attr.max_mr;
+    number "max_mr_size_bytes" "max_mr_size[B]" |limits| limits.attr.max_mr_size;
+    number "max_pd" "max_pd" |limits| limits.attr.max_pd;
+    number "max_qp_rd_atom" "max_qp_rd_atom" |limits| limits.attr.max_qp_rd_atom;
+    number "max_qp_init_rd_atom" "max_qp_init_rd_atom" |limits| limits.attr.max_qp_init_rd_atom;
+    number "max_srq" "max_srq" |limits| limits.attr.max_srq;
+    number "max_srq_wr" "max_srq_wr" |limits| limits.attr.max_srq_wr;
+    number "max_mw" "max_mw" |limits| limits.attr.max_mw;
+    number "max_ah" "max_ah" |limits| limits.attr.max_ah;
+    number "max_message_bytes" "max_msg_sz[B]" |limits| limits.max_msg_sz;
+    text "atomic_cap" "atomic_cap" |limits| format!("{:?}", limits.attr.atomic_cap);
+    text "page_size_cap" "page_size_cap" |limits| format!("{:#x}", limits.attr.page_size_cap);
+};
+
+const QUEUE_PAIRS: &[Column<QueuePair>] = &columns! { QueuePair:
+    text "" "NIC" |one| one.nic;
+    number "qpn" "QP number" |one| one.qpn;
+    text "type" "type" |one| one.kind_name();
+    text "state" "state" |one| one.state_name();
+    number "remote_qpn" "peer's" |one| one.remote_qpn;
+    text "owner" "owner" |one| owner(one.pid, one.kernel_user.as_deref());
+    text "pid" "" |one| one.pid;
+};
+
+const REGIONS: &[Column<Region>] = &columns! { Region:
+    text "" "NIC" |one| one.nic;
+    number "number" "region" |one| one.mrn;
+    grouped "size_bytes" "size[B]" |one| one.len;
+    // Visible to root only.
+    text "rkey" "rkey" |one| format!("{:#x}", one.rkey?.0);
+    text "owner" "owner" |one| owner(one.pid, one.kernel_user.as_deref());
+    text "pid" "" |one| one.pid;
+};
+
+fn limits<S: Serializer>(limits: &Option<Limits>, serializer: S) -> Result<S::Ok, S::Error> {
+    limits
+        .as_ref()
+        .map(|limits| Record(LIMITS, limits))
+        .serialize(serializer)
 }
 
-/// A memory region of any process of this machine.
-#[derive(Debug, Serialize)]
-struct Region {
-    number: u32,
-    size_bytes: u64,
-    /// Visible to root only.
-    rkey: Option<String>,
-    owner: String,
-    pid: Option<u32>,
+fn queue_pairs<S: Serializer>(rows: &[QueuePair], serializer: S) -> Result<S::Ok, S::Error> {
+    records(QUEUE_PAIRS, rows).serialize(serializer)
+}
+
+fn regions<S: Serializer>(rows: &[Region], serializer: S) -> Result<S::Ok, S::Error> {
+    records(REGIONS, rows).serialize(serializer)
+}
+
+/// The process or the part of the kernel that owns an object.
+fn owner(pid: Option<u32>, kernel_user: Option<&str>) -> String {
+    match (pid, kernel_user) {
+        (Some(pid), _) => {
+            // A process that ended has no name.
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            format!("{pid} {}", name.trim()).trim_end().to_owned()
+        }
+        (None, Some(user)) => format!("kernel ({user})"),
+        (None, None) => "unknown".to_owned(),
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -119,17 +183,17 @@ struct Row {
     netdev: Option<String>,
 }
 
-/// Whether it registers dma-bufs.
+/// Whether a device registers dma-bufs.
 #[derive(Debug, Serialize)]
 struct DmaBuf {
-    /// `yes`, `no`, or `likely` and `unlikely` where only the driver's name was looked at.
+    /// `yes`, `no`, or `likely` and `unlikely` if only the driver's name is known.
     answer: &'static str,
-    /// `provider` where it was opened and asked, else `driver`.
+    /// `provider` if the device was opened, otherwise `driver`.
     by: &'static str,
     why: String,
 }
 
-/// An accelerator, and whether the kernel lets this device at its memory.
+/// An accelerator, and whether the kernel lets this device access its memory.
 #[derive(Debug, Serialize)]
 struct Card {
     accelerator: String,
@@ -139,12 +203,10 @@ struct Card {
     detail: String,
 }
 
-/// Opens a device; nothing where none may be opened.
-type Open<'a> = Option<&'a dyn Fn(&str) -> gaudi_seam::Result<Context>>;
-
-/// `details` adds limits, queue pairs and regions to the text.
-pub(crate) fn run(arguments: &Nics, details: bool, output: &mut Output) -> Result<u8> {
-    let (source, tree) = tree(arguments)?;
+pub(crate) fn run(common: &Common, arguments: &Nics, output: &mut Output) -> Result<u8> {
+    // Adds limits, queue pairs and regions to the text.
+    let details = common.verbose > 0;
+    let (source, tree) = topo::source(arguments.example, arguments.sysfs.as_deref())?;
     if arguments.names {
         let nics = sysfs::read(&*tree).into_iter().map(|nic| nic.name);
         for name in nics.filter(|name| arguments.nics.is_empty() || arguments.nics.contains(name)) {
@@ -152,18 +214,17 @@ pub(crate) fn run(arguments: &Nics, details: bool, output: &mut Output) -> Resul
         }
         return Ok(exit::DONE);
     }
-    let open = |name: &str| Context::open(gaudi_ibverbs::open(name)?);
     let here = source.is_none() && !arguments.no_open;
-    let mut nics = collect(&*tree, if here { Some(&open) } else { None });
+    let mut nics = collect(&*tree, here.then_some(&gaudi::verbs::open));
     for wanted in &arguments.nics {
         if !nics.iter().any(|nic| nic.name == *wanted) {
             let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
-            let cause = match names.as_slice() {
-                [] => format!("no RDMA device {wanted}: this machine has none"),
-                _ => format!("no RDMA device {wanted}: this machine has {}", names.join(", ")),
+            let has = match names.as_slice() {
+                [] => "none".to_owned(),
+                names => names.join(", "),
             };
-            return Err(Error::new(ErrorKind::NotFound, OPERATION)
-                .because(cause)
+            return Err(Error::new(ErrorKind::NotFound, "nics")
+                .because(format!("no RDMA device {wanted}: this machine has {has}"))
                 .helped_by("gaudi nics --example shows a machine with some")
                 .into());
         }
@@ -194,66 +255,27 @@ pub(crate) fn run(arguments: &Nics, details: bool, output: &mut Output) -> Resul
 }
 
 /// Adds the queue pairs and regions that the kernel lists, of every process.
-fn resources(nics: &mut [Nic]) -> gaudi_seam::Result<()> {
-    let owner = |pid: Option<u32>, kernel_user: &Option<String>| match (pid, kernel_user) {
-        (Some(pid), _) => {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            format!("{pid} {}", name.trim()).trim_end().to_owned()
-        }
-        (None, Some(user)) => format!("kernel ({user})"),
-        (None, None) => "unknown".to_owned(),
-    };
-    for one in gaudi_verbs::nldev::queue_pairs()? {
+fn resources(nics: &mut [Nic]) -> gaudi::Result<()> {
+    for one in nldev::queue_pairs()? {
         if let Some(nic) = nics.iter_mut().find(|nic| nic.name == one.nic) {
-            nic.queue_pairs.push(QueuePair {
-                qpn: one.qpn,
-                remote_qpn: one.remote_qpn,
-                kind: one.kind_name(),
-                state: one.state_name(),
-                owner: owner(one.pid, &one.kernel_user),
-                pid: one.pid,
-            });
+            nic.queue_pairs.push(one);
         }
     }
-    for one in gaudi_verbs::nldev::regions()? {
+    for one in nldev::regions()? {
         if let Some(nic) = nics.iter_mut().find(|nic| nic.name == one.nic) {
-            nic.regions.push(Region {
-                number: one.mrn,
-                size_bytes: one.len,
-                rkey: one.rkey.map(|rkey| format!("{:#x}", rkey.0)),
-                owner: owner(one.pid, &one.kernel_user),
-                pid: one.pid,
-            });
+            nic.regions.push(one);
         }
     }
     Ok(())
 }
 
-fn tree(arguments: &Nics) -> Result<(Option<String>, Box<dyn Tree>)> {
-    if arguments.example {
-        let text = format!("{EXAMPLE}\n{EXAMPLE_PORTS}");
-        let tree: Manifest = text.parse().map_err(|error| anyhow!("the example: {error}"))?;
-        return Ok((
-            Some("an example, made up: not this machine".to_owned()),
-            Box::new(tree),
-        ));
-    }
-    match &arguments.sysfs {
-        Some(path) => topo::tree_at(path),
-        None => Ok((None, Box::new(Folder::new("/")))),
-    }
-}
-
-/// Everything that the tree tells, and what the devices themselves do.
-fn collect(tree: &dyn Tree, open: Open<'_>) -> Vec<Nic> {
+/// The devices of a tree, and what each reports when it is opened; `None` if none may be opened.
+fn collect<O: Fn(&str) -> gaudi::Result<Context>>(tree: &dyn Tree, open: Option<&O>) -> Vec<Nic> {
     let topology = Topology::read(tree);
     let mut nics = sysfs::read(tree);
     for nic in &mut nics {
-        let importer = topology
-            .importers
-            .iter()
-            .find(|importer| importer.rdma.contains(&nic.name));
-        if let Some(importer) = importer {
+        let mut importers = topology.importers.iter();
+        if let Some(importer) = importers.find(|importer| importer.rdma.contains(&nic.name)) {
             nic.function = importer.function.map(|function| function.to_string());
             nic.software |= importer.software;
             let function = importer.function.and_then(|address| topology.function(address));
@@ -266,34 +288,33 @@ fn collect(tree: &dyn Tree, open: Open<'_>) -> Vec<Nic> {
             nic.reach = cards(&topology, importer);
         }
         if let Some(open) = open {
-            ask(nic, open);
+            ask(nic, open(&nic.name));
         }
     }
     nics
 }
 
 fn cards(topology: &Topology, importer: &Importer) -> Vec<Card> {
-    topology
-        .accelerators()
-        .map(|card| {
-            let (answer, detail) = match topology.reach(card.address, importer) {
-                Reach::Reachable(route) => ("reachable", route.to_string()),
-                Reach::Refused(refusal) => ("refused", refusal.to_string()),
-                Reach::Unknown(what) => ("unknown", format!("not read: {}", what.join(", "))),
-            };
-            Card {
-                accelerator: card.address.to_string(),
-                name: card.accelerators.first().cloned(),
-                answer,
-                detail,
-            }
-        })
-        .collect()
+    let cards = topology.accelerators().map(|card| {
+        let (answer, detail) = match topology.reach(card.address, importer) {
+            Reach::Reachable(route) => ("reachable", route.to_string()),
+            Reach::Refused(refusal) => ("refused", refusal.to_string()),
+            Reach::Unknown(what) => ("unknown", format!("not read: {}", what.join(", "))),
+        };
+        Card {
+            accelerator: card.address.to_string(),
+            name: card.accelerators.first().cloned(),
+            answer,
+            detail,
+        }
+    });
+    cards.collect()
 }
 
-/// What the device says when it is opened. Where it cannot be, sysfs' word stays, with the reason.
-fn ask(nic: &mut Nic, open: &dyn Fn(&str) -> gaudi_seam::Result<Context>) {
-    let context = match open(&nic.name) {
+/// Adds what a device reports when it is opened. If it cannot be opened, what sysfs has stays, with
+/// the reason.
+fn ask(nic: &mut Nic, opened: gaudi::Result<Context>) {
+    let context = match opened {
         Ok(context) => context,
         Err(error) => {
             nic.dmabuf.why = format!("{}; not asked: {error}", nic.dmabuf.why);
@@ -310,25 +331,9 @@ fn ask(nic: &mut Nic, open: &dyn Fn(&str) -> gaudi_seam::Result<Context>) {
         why,
     };
     let port = context.query_port();
-    let attr = context.attr();
     nic.limits = Some(Limits {
-        max_qp: attr.max_qp,
-        max_qp_wr: attr.max_qp_wr,
-        max_sge: attr.max_sge,
-        max_cq: attr.max_cq,
-        max_cqe: attr.max_cqe,
-        max_mr: attr.max_mr,
-        max_mr_size_bytes: attr.max_mr_size,
-        max_pd: attr.max_pd,
-        max_qp_rd_atom: attr.max_qp_rd_atom,
-        max_qp_init_rd_atom: attr.max_qp_init_rd_atom,
-        max_srq: attr.max_srq,
-        max_srq_wr: attr.max_srq_wr,
-        max_mw: attr.max_mw,
-        max_ah: attr.max_ah,
-        max_message_bytes: port.as_ref().ok().map(|port| port.max_msg_sz),
-        atomic_cap: format!("{:?}", attr.atomic_cap),
-        page_size_cap: format!("{:#x}", attr.page_size_cap),
+        attr: context.attr().clone(),
+        max_msg_sz: port.as_ref().ok().map(|port| port.max_msg_sz),
     });
     if let Ok(port) = port {
         let number = u32::from(port.port_num);
@@ -342,17 +347,16 @@ fn ask(nic: &mut Nic, open: &dyn Fn(&str) -> gaudi_seam::Result<Context>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gaudi_softnic::{SoftNic, SoftNicConfig};
 
-    fn example() -> Manifest {
-        format!("{EXAMPLE}\n{EXAMPLE_PORTS}").parse().unwrap()
+    fn example() -> Box<dyn Tree> {
+        topo::source(true, None).unwrap().1
     }
 
     #[test]
     fn opened_device_overrides_sysfs() {
-        let (nic, _other) = SoftNic::pair(SoftNicConfig::default()).unwrap();
-        let open = |_: &str| Context::open(nic.clone());
-        let nics = collect(&example(), Some(&open));
+        let (nic, _other) = gaudi::verbs::software_pair().unwrap();
+        let open = |_: &str| Ok(nic.clone());
+        let nics = collect(&*example(), Some(&open));
         for nic in &nics {
             assert_eq!((nic.dmabuf.answer, nic.dmabuf.by), ("yes", "provider"), "{nic:?}");
             assert_eq!(
@@ -364,17 +368,17 @@ mod tests {
 
     #[test]
     fn unopened_device_keeps_sysfs_and_reason() {
-        let open = |_: &str| -> gaudi_seam::Result<Context> {
-            Err(Error::from_errno("ibv_open_device", gaudi_seam::Errno::EACCES))
+        let open = |_: &str| -> gaudi::Result<Context> {
+            Err(Error::from_errno("ibv_open_device", gaudi::Errno::EACCES))
         };
-        let nics = collect(&example(), Some(&open));
+        let nics = collect(&*example(), Some(&open));
         assert_eq!((nics[0].dmabuf.answer, nics[0].dmabuf.by), ("likely", "driver"));
         assert!(nics[0].dmabuf.why.contains("EACCES"), "{:?}", nics[0].dmabuf);
     }
 
     #[test]
     fn each_card_is_judged_for_each_device() {
-        let nics = collect(&example(), None);
+        let nics = collect(&*example(), None::<&fn(&str) -> gaudi::Result<Context>>);
         assert_eq!(nics.len(), 4);
         for nic in &nics {
             assert_eq!(nic.reach.len(), 8, "{}", nic.name);

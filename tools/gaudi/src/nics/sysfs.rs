@@ -1,6 +1,6 @@
-//! What `/sys/class/infiniband` tells, without any library.
+//! What `/sys/class/infiniband` has, without any library.
 
-use gaudi_dmabuf::reach::{Tree, resolve};
+use gaudi::dmabuf::reach::{Tree, resolve};
 
 use super::{DmaBuf, Nic, Port, Row};
 
@@ -14,7 +14,7 @@ const MOST_GIDS: usize = 1024;
 
 /// Drivers whose RDMA part has `reg_user_mr_dmabuf` in Linux 7.3, by the name that their function's
 /// driver has; rdma_rxe and siw have none.
-const WITH_DMABUF: [&str; 9] = [
+pub(crate) const WITH_DMABUF: &[&str] = &[
     "mlx5_core",
     "efa",
     "ice",
@@ -26,7 +26,7 @@ const WITH_DMABUF: [&str; 9] = [
     "mana",
 ];
 
-/// A value; nothing where the file is not there, cannot be read, or is empty.
+/// A value. `None` if the file is missing, cannot be read or is empty.
 fn text(tree: &dyn Tree, path: &str) -> Option<String> {
     let real = resolve(tree, path).ok()?;
     let bytes = tree.read(&real, LONGEST).ok()?;
@@ -37,9 +37,18 @@ fn text(tree: &dyn Tree, path: &str) -> Option<String> {
 
 fn names(tree: &dyn Tree, path: &str) -> Vec<String> {
     let real = resolve(tree, path);
+    // A folder that cannot be read has no names.
     let mut names = real.and_then(|path| tree.names(&path)).unwrap_or_default();
     names.truncate(MOST);
     names
+}
+
+/// The names in a folder that are numbers, sorted.
+fn numbers(tree: &dyn Tree, path: &str) -> Vec<u32> {
+    let names = names(tree, path);
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
 }
 
 /// `4: ACTIVE` as `ACTIVE`.
@@ -58,15 +67,10 @@ pub(super) fn read(tree: &dyn Tree) -> Vec<Nic> {
 fn nic(tree: &dyn Tree, name: &str) -> Nic {
     let folder = format!("{CLASS}/{name}");
     let of = |file: &str| text(tree, &format!("{folder}/{file}"));
-    // A device in software names the interface that it stands on; one without a function below it
-    // is nobody else's.
+    // Only a device in software names the interface below it: rdma_rxe, if it has no function.
     let software = of("parent").is_some();
     let driver = software.then(|| "rdma_rxe".to_owned());
-    let mut numbers: Vec<u32> = names(tree, &format!("{folder}/ports"))
-        .iter()
-        .filter_map(|name| name.parse().ok())
-        .collect();
-    numbers.sort_unstable();
+    let ports = numbers(tree, &format!("{folder}/ports")).into_iter();
     Nic {
         name: name.to_owned(),
         node_type: word(of("node_type")),
@@ -75,10 +79,7 @@ fn nic(tree: &dyn Tree, name: &str) -> Nic {
         function: None,
         numa_node: None,
         software,
-        ports: numbers
-            .into_iter()
-            .map(|number| port(tree, &folder, number))
-            .collect(),
+        ports: ports.map(|number| port(tree, &folder, number)).collect(),
         dmabuf: likely(driver.as_deref()),
         driver,
         reach: Vec::new(),
@@ -88,7 +89,7 @@ fn nic(tree: &dyn Tree, name: &str) -> Nic {
     }
 }
 
-/// What the driver's name promises.
+/// Whether a driver registers dma-bufs, by its name.
 pub(super) fn likely(driver: Option<&str>) -> DmaBuf {
     let (answer, why) = match driver {
         Some(driver) if WITH_DMABUF.contains(&driver) => {
@@ -136,14 +137,9 @@ fn roce_mtu(interface: u32) -> Option<u32> {
 }
 
 fn gids(tree: &dyn Tree, port: &str) -> Vec<Row> {
-    let mut indices: Vec<u32> = names(tree, &format!("{port}/gids"))
-        .iter()
-        .filter_map(|name| name.parse().ok())
-        .collect();
-    indices.sort_unstable();
-    indices.truncate(MOST_GIDS);
+    let indices = numbers(tree, &format!("{port}/gids")).into_iter();
     indices
-        .into_iter()
+        .take(MOST_GIDS)
         .filter_map(|index| {
             let gid = text(tree, &format!("{port}/gids/{index}"))?;
             let address: std::net::Ipv6Addr = gid.parse().ok()?;
@@ -164,7 +160,7 @@ fn gids(tree: &dyn Tree, port: &str) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gaudi_dmabuf::reach::Manifest;
+    use gaudi::dmabuf::reach::Manifest;
 
     fn of(text: &str) -> Vec<Nic> {
         let tree: Manifest = text.parse().unwrap();

@@ -23,7 +23,7 @@ use anyhow::{Context as _, Result};
 use gaudi::DeviceSpec;
 
 use crate::args_rdma::{Memory, PerfRdma};
-use crate::common::Common;
+use crate::common::{Common, Takes};
 use crate::exit::{Judged, Usage};
 use crate::nic::SOFTNIC;
 use crate::output::Output;
@@ -41,7 +41,7 @@ pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output)
         return serve::listen(common, perf, op, address, output);
     }
     if plan.memory == Memory::Host {
-        common.without_layers(&format!("perf {} --memory host", op.name()), false)?;
+        common.check(&format!("perf {} --memory host", op.name()), Takes::Nothing)?;
     }
     match &perf.connect {
         Some(address) => {

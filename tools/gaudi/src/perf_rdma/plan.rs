@@ -232,7 +232,8 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command, Measured};
+    use crate::args::Measured;
+    use crate::{Cli, Command};
     use clap::Parser as _;
 
     fn options(arguments: &[&str]) -> PerfRdma {

@@ -1,6 +1,6 @@
 //! `gaudi topo`: the PCI tree, and which NIC reaches which accelerator's memory.
 //!
-//! It shows what `gaudi_dmabuf::reach` computes from sysfs. No node is opened: not even a control
+//! It shows what `gaudi::dmabuf::reach` computes from sysfs. No node is opened: not even a control
 //! node.
 
 mod report;
@@ -9,27 +9,57 @@ mod text;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
-use gaudi_dmabuf::reach::{Folder, Manifest, Recorder, Topology, Tree};
-use gaudi_seam::{BackendSpec, Error, ErrorKind, KernelSelector, PciAddress};
+use clap::Args;
+use gaudi::dmabuf::reach::{Folder, Manifest, Recorder, Topology, Tree};
+use gaudi::{BackendSpec, Error, ErrorKind, KernelSelector, PciAddress};
 
-use crate::args::Topo;
 use crate::common::Common;
 use crate::exit::{self, Usage};
 use crate::info::chosen;
-use crate::nics::{EXAMPLE, EXAMPLE_PORTS};
 use crate::output::Output;
 
 /// The most bytes of a captured file: a large server's has about one megabyte.
 const LARGEST: u64 = 64 << 20;
-/// What errors call this.
+/// The operation of errors.
 const OPERATION: &str = "topo";
 
-/// What is looked at.
+/// A made-up server, as a [`Manifest`]: two Xeons and four switches, each with two cards and a NIC.
+const EXAMPLE: &str = include_str!("../../../../dmabuf/tests/reach/fixtures/hls2.tree");
+/// The ports of its NICs.
+const EXAMPLE_PORTS: &str = include_str!("example.tree");
+
+/// Draw the PCI tree, and show which NIC reaches which accelerator's memory, or why it does
+/// not.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It reads sysfs alone and opens no device. The ACS bits of switches are for root to read.\n\n\
+                  Examples:\n  sudo gaudi topo\n  gaudi topo --example\n  sudo gaudi topo --capture server.tree; gaudi topo --sysfs server.tree"
+)]
+pub(crate) struct Topo {
+    /// Show another machine: a file that `--capture` wrote, or a folder with a copy of its `sys`.
+    #[arg(long, value_name = "PATH", conflicts_with = "example")]
+    sysfs: Option<PathBuf>,
+    /// Show a made-up server with eight cards.
+    #[arg(long)]
+    example: bool,
+    /// Write what was read to a file, for `--sysfs` on another machine. It holds PCI addresses,
+    /// configuration space and names of interfaces.
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+    /// Judge this PCI function as if it were an accelerator; may be repeated.
+    #[arg(long = "exporter", value_name = "ADDRESS")]
+    exporters: Vec<PciAddress>,
+    /// Draw every function, not only cards, NICs and what is above them.
+    #[arg(long)]
+    all: bool,
+}
+
+/// What a command draws.
 struct Picture {
-    /// Where it comes from, in words; nothing for this machine.
+    /// Where it comes from, in words; `None` for this machine.
     source: Option<String>,
     topology: Topology,
     /// Functions whose memory is judged.
@@ -37,7 +67,7 @@ struct Picture {
 }
 
 pub(crate) fn run(common: &Common, arguments: &Topo, output: &mut Output) -> Result<u8> {
-    let (source, tree) = tree(arguments)?;
+    let (source, tree) = source(arguments.example, arguments.sysfs.as_deref())?;
     let recorder = Recorder::new(&*tree);
     let topology = Topology::read(&recorder);
     if let Some(path) = &arguments.capture {
@@ -51,7 +81,7 @@ pub(crate) fn run(common: &Common, arguments: &Topo, output: &mut Output) -> Res
         exporters,
     };
     if output.is_json() {
-        output.document("gaudi.topo", &report::Report::of(&picture))?;
+        output.document("gaudi.topo", &report::document(&picture))?;
     } else {
         text::print(&picture, arguments.all, output)?;
     }
@@ -81,23 +111,28 @@ fn notes(picture: &Picture, output: &Output) {
     }
 }
 
-fn tree(arguments: &Topo) -> Result<(Option<String>, Box<dyn Tree>)> {
-    if arguments.example {
+/// A tree of files, and where it comes from; `None` for this machine.
+type Source = (Option<String>, Box<dyn Tree>);
+
+/// The tree that the options of a command select.
+///
+/// # Errors
+/// The file cannot be read, or is not a capture.
+pub(crate) fn source(example: bool, sysfs: Option<&Path>) -> Result<Source> {
+    if example {
         let text = format!("{EXAMPLE}\n{EXAMPLE_PORTS}");
         let tree: Manifest = text.parse().map_err(|error| anyhow!("the example: {error}"))?;
-        return Ok((
-            Some("an example, made up: not this machine".to_owned()),
-            Box::new(tree),
-        ));
+        let source = "an example, made up: not this machine".to_owned();
+        return Ok((Some(source), Box::new(tree)));
     }
-    match &arguments.sysfs {
+    match sysfs {
         Some(path) => tree_at(path),
         None => Ok((None, Box::new(Folder::new("/")))),
     }
 }
 
 /// Another machine: a file of `--capture`, or a folder.
-pub(crate) fn tree_at(path: &Path) -> Result<(Option<String>, Box<dyn Tree>)> {
+fn tree_at(path: &Path) -> Result<Source> {
     let source = Some(path.display().to_string());
     let cannot = || format!("cannot read {}", path.display());
     if fs::metadata(path).with_context(cannot)?.is_dir() {
@@ -144,14 +179,7 @@ fn exporters(common: &Common, arguments: &Topo, topology: &Topology) -> Result<V
             };
             let card = match spec.backend {
                 BackendSpec::Kernel(KernelSelector::FirstFree) => cards().next(),
-                BackendSpec::Kernel(KernelSelector::Index(index)) => {
-                    let named =
-                        |name: &String| *name == format!("accel{index}") || *name == format!("hl{index}");
-                    let mut cards = topology.accelerators();
-                    cards
-                        .find(|card| card.accelerators.iter().any(named))
-                        .map(|card| card.address)
-                }
+                BackendSpec::Kernel(KernelSelector::Index(index)) => card_of_index(topology, index),
                 BackendSpec::Kernel(KernelSelector::Bus(bus)) | BackendSpec::Vfio(bus) => {
                     topology.function(bus).map(|card| card.address)
                 }
@@ -184,4 +212,11 @@ fn exporters(common: &Common, arguments: &Topo, topology: &Topology) -> Result<V
     let mut seen = BTreeSet::new();
     exporters.retain(|exporter| seen.insert(*exporter));
     Ok(exporters)
+}
+
+/// The card whose node has a number.
+pub(crate) fn card_of_index(topology: &Topology, index: u32) -> Option<PciAddress> {
+    let named = |name: &String| *name == format!("accel{index}") || *name == format!("hl{index}");
+    let mut cards = topology.accelerators();
+    Some(cards.find(|card| card.accelerators.iter().any(named))?.address)
 }

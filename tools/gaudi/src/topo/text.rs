@@ -1,39 +1,26 @@
 //! The tree and the matrix as a person reads them.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use anyhow::Result;
-use gaudi_dmabuf::reach::{Acs, Function, Importer, Parent, Processor, Reach, Topology, Via};
-use gaudi_seam::PciAddress;
+use gaudi::PciAddress;
+use gaudi::dmabuf::reach::{Acs, Function, Importer, Parent, Processor, Reach, Speed, Topology, Via};
 
 use super::Picture;
-use super::report::{best, kind};
+use super::report::{best, kind, vendor};
 use crate::output::Output;
+use crate::report::columns;
 use crate::table::Layout;
 
 const DASH: &str = "-";
 /// What a cell's first word means.
-const LEGEND: [(&str, &str); 6] = [
-    (
-        "switch",
-        "the NIC reaches the card's memory inside a switch; the number counts the ports between",
-    ),
-    ("root-port", "through the root port that both are below"),
-    (
-        "host",
-        "up through the root complex, which the kernel trusts; numa is the distance of their nodes",
-    ),
-    (
-        "switch?",
-        "allowed; inside the switch or through the root complex, as ACS is set",
-    ),
-    (
-        "no",
-        "refused by the kernel; registering the card's memory with the NIC fails with EPERM",
-    ),
-    ("?", "something that decides could not be read"),
-];
+const LEGEND: &str = "\
+switch: the NIC reaches the card's memory inside a switch; the number counts the ports between
+root-port: through the root port that both are below
+host: up through the root complex, which the kernel trusts; numa is the distance of their nodes
+switch?: allowed; inside the switch or through the root complex, as ACS is set
+no: refused by the kernel; registering the card's memory with the NIC fails with EPERM
+?: something that decides could not be read";
 
 pub(super) fn print(picture: &Picture, all: bool, output: &mut Output) -> Result<()> {
     let topology = &picture.topology;
@@ -65,22 +52,19 @@ fn kernel(topology: &Topology) -> String {
 }
 
 fn processor(topology: &Topology) -> String {
-    match topology.processor {
-        Some(Processor::X86 { vendor: 2, family }) if family >= 0x17 => {
-            format!("AMD, family {family:#x}: the kernel trusts its root complexes")
-        }
-        Some(Processor::X86 { vendor, family }) => {
-            let vendor = match vendor {
-                0 => "Intel",
-                2 => "AMD",
-                9 => "Hygon",
-                _ => "x86",
-            };
-            format!("{vendor}, family {family:#x}: the kernel trusts the host bridges of its table")
-        }
-        Some(Processor::Other) => "not x86: the kernel trusts the host bridges of its table".to_owned(),
-        None => "unknown".to_owned(),
-    }
+    let Some(processor) = topology.processor else {
+        return "unknown".to_owned();
+    };
+    let (_, name) = vendor(processor);
+    let family = match processor {
+        Processor::X86 { family, .. } => format!(", family {family:#x}"),
+        Processor::Other => String::new(),
+    };
+    let trusted = match processor {
+        Processor::X86 { vendor: 2, family } if family >= 0x17 => "its root complexes",
+        _ => "the host bridges of its table",
+    };
+    format!("{name}{family}: the kernel trusts {trusted}")
 }
 
 /// Functions that a reader looks for, and all bridges above them.
@@ -112,68 +96,59 @@ fn shown(picture: &Picture, all: bool) -> BTreeSet<PciAddress> {
 fn tree(picture: &Picture, all: bool, output: &mut Output) -> Result<()> {
     let topology = &picture.topology;
     let shown = shown(picture, all);
+    // From the last to the first, as a stack takes them.
+    let below = |parent: Parent| {
+        let functions = topology.functions.values().rev();
+        functions.filter(move |function| function.parent == parent)
+    };
+    let is_shown = |function: &&Function| shown.contains(&function.address);
     let mut rows = Vec::new();
     for (host, bridge) in topology.host_bridges.iter().enumerate() {
-        let roots: Vec<&Function> = topology.below_host(host).collect();
-        let mut stack: Vec<(usize, &Function)> = Vec::new();
-        stack.extend(
-            roots
-                .into_iter()
-                .rev()
-                .filter(|root| shown.contains(&root.address))
-                .map(|root| (1, root)),
-        );
+        let roots = below(Parent::Host(host)).filter(is_shown);
+        let mut stack: Vec<(usize, &Function)> = roots.map(|root| (1, root)).collect();
         if stack.is_empty() {
             continue;
         }
         let first = topology.root_device(host).ok().and_then(|root| root.device);
-        rows.push(vec![
-            bridge.name.clone(),
-            match topology.trusts(host) {
-                Ok(true) => "host bridge, trusted".to_owned(),
-                Ok(false) => "host bridge".to_owned(),
-                Err(_) => "host bridge, unknown".to_owned(),
+        rows.push(Line::Host {
+            name: &bridge.name,
+            what: match topology.trusts(host) {
+                Ok(true) => "host bridge, trusted",
+                Ok(false) => "host bridge",
+                Err(_) => "host bridge, unknown",
             },
-            first.map_or_else(String::new, |(_, vendor, device)| {
-                format!("{vendor:04x}:{device:04x}")
-            }),
-        ]);
+            ids: first.map_or_else(String::new, |(_, vendor, device)| ids(vendor, device)),
+        });
         while let Some((depth, function)) = stack.pop() {
-            rows.push(row(depth, function));
-            let below = topology.functions.values().rev();
-            let below = below.filter(|below| below.parent == Parent::Bridge(function.address));
-            stack.extend(
-                below
-                    .filter(|below| shown.contains(&below.address))
-                    .map(|below| (depth + 1, below)),
-            );
+            rows.push(Line::Function(depth, function));
+            let inside = below(Parent::Bridge(function.address)).filter(is_shown);
+            stack.extend(inside.map(|below| (depth + 1, below)));
         }
     }
-    let orphans = topology.functions.values();
-    for orphan in orphans.filter(|orphan| orphan.parent == Parent::Missing && shown.contains(&orphan.address))
-    {
-        rows.push(row(0, orphan));
-    }
-    for row in &mut rows {
-        row.resize(9, String::new());
-    }
-    let header = [
-        "function",
-        "what",
-        "ids",
-        "driver",
-        "link[GT/s]",
-        "node",
-        "IOMMU group",
-        "ACS",
-        "names",
-    ];
-    let layout = Layout {
-        numbers: &[5],
-        optional: &[2, 3, 6, 5, 4, 7],
-        ..Layout::default()
+    let orphans: Vec<_> = below(Parent::Missing).filter(is_shown).collect();
+    let orphans = orphans.into_iter().rev();
+    rows.extend(orphans.map(|orphan| Line::Function(0, orphan)));
+    let columns = columns! { Line<'_>:
+        text "" "function" |line| match line {
+            Line::Host { name, .. } => (*name).to_owned(),
+            Line::Function(depth, function) => format!("{}{}", "  ".repeat(*depth), function.address),
+        };
+        text "" "what" |line| match line {
+            Line::Host { what, .. } => Some((*what).to_owned()),
+            Line::Function(_, function) => what(function),
+        };
+        text "" "ids" [1] |line| match line {
+            Line::Host { ids, .. } => Some(ids.clone()),
+            Line::Function(_, function) => Some(ids(function.vendor?, function.device?)),
+        };
+        text "" "driver" [2] |line| line.of(|function| function.driver.clone());
+        text "" "link[GT/s]" [5] |line| line.of(link);
+        number "" "node" [4] |line| line.of(|function| Some(function.numa_node?.to_string()));
+        text "" "IOMMU group" [3] |line| line.of(group);
+        text "" "ACS" [6] |line| line.of(acs);
+        text "" "names" |line| line.of(names);
     };
-    output.table_in(&header, &rows, layout)?;
+    output.rows(&columns, &rows)?;
     let hidden = topology.functions.len() - shown.len();
     if hidden > 0 {
         output.line(format!("other functions: {hidden}; --all shows them"))?;
@@ -181,13 +156,67 @@ fn tree(picture: &Picture, all: bool, output: &mut Output) -> Result<()> {
     Ok(())
 }
 
-fn row(depth: usize, function: &Function) -> Vec<String> {
-    let dash = || DASH.to_owned();
-    let ids = function.vendor.zip(function.device);
-    let group = function.iommu.as_ref().map(|group| match &group.kind {
-        Some(kind) => format!("{} {kind}", group.number),
-        None => group.number.to_string(),
-    });
+fn ids(vendor: u16, device: u16) -> String {
+    format!("{vendor:04x}:{device:04x}")
+}
+
+/// A row of the tree.
+enum Line<'a> {
+    Host {
+        name: &'a str,
+        what: &'static str,
+        ids: String,
+    },
+    /// A function and its depth.
+    Function(usize, &'a Function),
+}
+
+impl Line<'_> {
+    /// A text of a function; blank for a host bridge.
+    fn of(&self, text: fn(&Function) -> Option<String>) -> Option<String> {
+        match self {
+            Self::Host { .. } => Some(String::new()),
+            Self::Function(_, function) => text(function),
+        }
+    }
+}
+
+fn what(function: &Function) -> Option<String> {
+    Some(match kind(function) {
+        "nic" => "NIC".to_owned(),
+        "nvme" => "NVMe".to_owned(),
+        "other" => format!("class {:04x}", function.class? >> 8),
+        kind => kind.to_owned(),
+    })
+}
+
+/// `16 x16`, and in brackets what both ends support if they run below it.
+fn link(function: &Function) -> Option<String> {
+    let text = |speed: Speed| format!("{} x{}", f64::from(speed.megatransfers) / 1000.0, speed.lanes);
+    let current = function.link.current?;
+    let max = function.link.max.filter(|max| max.weight() > current.weight());
+    let of = max.map_or_else(String::new, |max| format!(" (of {})", text(max)));
+    Some(text(current) + &of)
+}
+
+fn group(function: &Function) -> Option<String> {
+    let group = function.iommu.as_ref()?;
+    let kind = group.kind.as_deref().unwrap_or_default(); // an old kernel does not report it
+    Some(format!("{} {kind}", group.number).trim_end().to_owned())
+}
+
+fn acs(function: &Function) -> Option<String> {
+    let acs = &function.config.acs;
+    let text = match acs {
+        Acs::Absent => return None,
+        Acs::Present { .. } if acs.redirects() == Some(true) => "redirects",
+        Acs::Present { .. } => "off",
+        Acs::Unread(_) => "not read",
+    };
+    Some(text.to_owned())
+}
+
+fn names(function: &Function) -> Option<String> {
     let names = [
         &function.accelerators,
         &function.rdma,
@@ -195,43 +224,7 @@ fn row(depth: usize, function: &Function) -> Vec<String> {
         &function.nvme,
     ];
     let names: Vec<&str> = names.into_iter().flatten().map(String::as_str).collect();
-    vec![
-        format!("{}{}", "  ".repeat(depth), function.address),
-        match kind(function) {
-            "nic" => "NIC".to_owned(),
-            "nvme" => "NVMe".to_owned(),
-            "other" => function
-                .class
-                .map_or_else(dash, |class| format!("class {:04x}", class >> 8)),
-            kind => kind.to_owned(),
-        },
-        ids.map_or_else(dash, |(vendor, device)| format!("{vendor:04x}:{device:04x}")),
-        function.driver.clone().unwrap_or_else(dash),
-        link(function),
-        function.numa_node.map_or_else(dash, |node| node.to_string()),
-        group.unwrap_or_else(dash),
-        match &function.config.acs {
-            Acs::Absent => dash(),
-            Acs::Present { .. } if function.config.acs.redirects() == Some(true) => "redirects".to_owned(),
-            Acs::Present { .. } => "off".to_owned(),
-            Acs::Unread(_) => "not read".to_owned(),
-        },
-        if names.is_empty() { dash() } else { names.join(" ") },
-    ]
-}
-
-/// `16 x16`, and in brackets what both ends could do where they run below it.
-fn link(function: &Function) -> String {
-    let text = |speed: gaudi_dmabuf::reach::Speed| {
-        format!("{} x{}", f64::from(speed.megatransfers) / 1000.0, speed.lanes)
-    };
-    match (function.link.current, function.link.max) {
-        (None, _) => DASH.to_owned(),
-        (Some(current), Some(max)) if max.weight() > current.weight() => {
-            format!("{} (of {})", text(current), text(max))
-        }
-        (Some(current), _) => text(current),
-    }
+    (!names.is_empty()).then(|| names.join(" "))
 }
 
 /// Numbered notes: a text that several cells share stands once.
@@ -251,40 +244,24 @@ impl Notes {
 fn matrix(picture: &Picture, output: &mut Output) -> Result<()> {
     let topology = &picture.topology;
     let mut notes = Notes::default();
-    let named = |address: &PciAddress| {
-        let function = topology.function(*address);
+    let named = |&address: &PciAddress| {
+        let function = topology.function(address);
         let name = function.and_then(|function| function.accelerators.first());
         name.cloned().unwrap_or_else(|| address.to_string())
     };
-    let header: Vec<String> = ["NIC".to_owned(), "on".to_owned()]
-        .into_iter()
-        .chain(picture.exporters.iter().map(named))
-        .collect();
-    let mut rows: Vec<Vec<String>> = topology
-        .importers
-        .iter()
-        .map(|nic| {
-            let place = nic
-                .function
-                .map_or_else(|| DASH.to_owned(), |function| function.to_string());
-            let mut row = vec![nic_name(nic), place];
-            row.extend(
-                picture
-                    .exporters
-                    .iter()
-                    .map(|&card| cell(topology, card, nic, &mut notes)),
-            );
-            row
-        })
-        .collect();
+    let mut header = vec!["NIC".to_owned(), "on".to_owned()];
+    header.extend(picture.exporters.iter().map(named));
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for nic in &topology.importers {
+        let place = nic.function.map(|function| function.to_string());
+        let mut row = vec![nic_name(nic), place.unwrap_or_else(|| DASH.to_owned())];
+        let cards = picture.exporters.iter();
+        row.extend(cards.map(|&card| cell(topology, card, nic, &mut notes)));
+        rows.push(row);
+    }
+    let best = |&card: &PciAddress| best(topology, card).map_or_else(|| "none".to_owned(), nic_name);
     let mut last = vec!["best".to_owned(), String::new()];
-    let none = || "none".to_owned();
-    last.extend(
-        picture
-            .exporters
-            .iter()
-            .map(|&card| best(topology, card).map_or_else(none, nic_name)),
-    );
+    last.extend(picture.exporters.iter().map(best));
     rows.push(last);
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let layout = Layout {
@@ -292,7 +269,7 @@ fn matrix(picture: &Picture, output: &mut Output) -> Result<()> {
         ..Layout::default()
     };
     output.table_in(&header, &rows, layout)?;
-    for (word, meaning) in LEGEND {
+    for (word, meaning) in LEGEND.lines().filter_map(|line| line.split_once(": ")) {
         let is_used = |cell: &String| cell.split(' ').next() == Some(word);
         if rows.iter().flat_map(|row| row.iter().skip(2)).any(is_used) {
             output.hanging(&format!("{word}: "), meaning)?;
@@ -329,16 +306,12 @@ fn cell(topology: &Topology, card: PciAddress, nic: &Importer, notes: &mut Notes
     let route = match topology.reach(card, nic) {
         Reach::Reachable(route) => route,
         Reach::Refused(refusal) => {
-            return format!(
-                "no {}",
-                notes.mark(format!("{refusal}\n    mend: {}", refusal.mend()))
-            );
+            let note = format!("{refusal}\n    mend: {}", refusal.mend());
+            return format!("no {}", notes.mark(note));
         }
         Reach::Unknown(what) => {
-            return format!(
-                "? {}",
-                notes.mark(format!("not read, and it decides: {}", what.join("; ")))
-            );
+            let note = format!("not read, and it decides: {}", what.join("; "));
+            return format!("? {}", notes.mark(note));
         }
     };
     let (way, note) = match &route.via {
@@ -365,7 +338,7 @@ fn cell(topology: &Topology, card: PciAddress, nic: &Importer, notes: &mut Notes
         .function
         .and_then(|function| topology.numa_distance(card, function));
     if let Some(numa) = numa.filter(|&numa| numa != 10) {
-        let _ = write!(cell, " numa {numa}");
+        cell.push_str(&format!(" numa {numa}"));
     }
     for note in note.into_iter().chain(topology.caveat(&route, nic)) {
         cell.push(' ');

@@ -1,24 +1,18 @@
 //! Properties of a card in the machine's files: sensors, PCI link, driver and users.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use gaudi_seam::PciAddress;
+use gaudi::PciAddress;
 use serde::Serialize;
+
+use crate::machine::Machine;
 
 /// The most users of a card that are listed.
 const MOST_USERS: usize = 64;
-/// The most sensors of one kind that are read.
-const MOST_SENSORS: u32 = 64;
-
-/// A machine's `/proc` and `/sys`, under a root of its own in tests.
-#[derive(Debug)]
-pub(super) struct Machine {
-    root: PathBuf,
-}
 
 /// Readings of a card; `None` if a file is missing or cannot be read.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Readings {
     /// Of the hottest sensor.
     pub(super) temperature_celsius: Option<f64>,
@@ -33,47 +27,28 @@ pub(super) struct Readings {
 }
 
 /// A process that has the card's compute node open.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct User {
     pub(super) pid: u32,
     pub(super) name: String,
 }
 
 impl Machine {
-    pub(super) fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
-    }
-
-    fn read(&self, path: &str) -> Option<String> {
-        let text = fs::read_to_string(self.root.join(path)).ok()?;
-        Some(text.trim().to_owned())
-    }
-
-    fn number(&self, path: &str) -> Option<i64> {
-        self.read(path)?.parse().ok()
-    }
-
-    fn folder(&self, path: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.root.join(path)).into_iter().flatten().flatten();
-        let mut names: Vec<String> = entries
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .collect();
-        names.sort();
-        names
-    }
-
     /// The readings of the card at a PCI address.
     pub(super) fn readings(&self, bus: PciAddress) -> Readings {
-        let card = format!("sys/bus/pci/devices/{bus}");
+        let card = format!("/sys/bus/pci/devices/{bus}");
         // As Documentation/ABI/testing/sysfs-class-hwmon has them: millidegrees and microwatts.
-        let monitors = self.folder(&format!("{card}/hwmon"));
+        let monitors = self.names(&format!("{card}/hwmon"));
         let values = |kind: &str| -> Vec<i64> {
-            let inputs = monitors.iter().flat_map(|monitor| {
-                (0..MOST_SENSORS).map(move |number| format!("hwmon/{monitor}/{kind}{number}_input"))
+            let folders = monitors.iter().map(|monitor| format!("{card}/hwmon/{monitor}"));
+            let inputs = folders.flat_map(|folder| {
+                let names = self.names(&folder).into_iter();
+                let inputs = names.filter(|name| name.starts_with(kind) && name.ends_with("_input"));
+                inputs
+                    .map(move |name| format!("{folder}/{name}"))
+                    .collect::<Vec<_>>()
             });
-            inputs
-                .filter_map(|input| self.number(&format!("{card}/{input}")))
-                .collect()
+            inputs.filter_map(|input| self.number(&input)).collect()
         };
         let temperatures = values("temp");
         let speed = |name: &str| {
@@ -99,8 +74,8 @@ impl Machine {
             pci_link_max_speed_mtps: speed("max_link_speed"),
             pci_link_max_width: width("max_link_width"),
             driver_version: self
-                .read("sys/module/habanalabs/version")
-                .or_else(|| self.read("proc/sys/kernel/osrelease")),
+                .read("/sys/module/habanalabs/version")
+                .or_else(|| self.read("/proc/sys/kernel/osrelease")),
         }
     }
 
@@ -109,21 +84,22 @@ impl Machine {
     pub(super) fn users(&self, index: u32) -> Vec<User> {
         let nodes = [format!("/dev/accel/accel{index}"), format!("/dev/hl{index}")];
         let pids = self
-            .folder("proc")
+            .names("/proc")
             .into_iter()
             .filter_map(|name| name.parse().ok());
         let mut users: Vec<User> = pids
             .filter(|pid: &u32| {
-                let descriptors = format!("proc/{pid}/fd");
-                self.folder(&descriptors).into_iter().any(|descriptor| {
-                    let target = fs::read_link(self.root.join(&descriptors).join(descriptor));
+                let descriptors = format!("/proc/{pid}/fd");
+                self.names(&descriptors).into_iter().any(|descriptor| {
+                    let target = fs::read_link(self.path(&format!("{descriptors}/{descriptor}")));
                     target.is_ok_and(|target| nodes.iter().any(|node| target == Path::new(node)))
                 })
             })
             .take(MOST_USERS)
             .map(|pid| User {
                 pid,
-                name: self.read(&format!("proc/{pid}/comm")).unwrap_or_default(),
+                // A process that ended has no name.
+                name: self.read(&format!("/proc/{pid}/comm")).unwrap_or_default(),
             })
             .collect();
         users.sort_by_key(|user| user.pid);
