@@ -11,6 +11,7 @@
 //! | share device memory with another driver or process | [`dmabuf`] | `dmabuf` |
 //! | drive a NIC: regions, queue pairs, completion queues | [`verbs`] | `verbs` |
 //! | move bytes between two nodes | [`remote::Endpoint`] | `remote` |
+//! | wait for descriptors, pass them, read clocks | [`sys`] | |
 //!
 //! Every call returns one [`Error`]: [`kind`](Error::kind) to branch on, the errno, and the cause.
 //! The features above are on by default; `async` is not.
@@ -41,8 +42,14 @@ pub use gaudi_device::{
     ErrorKind, HostBuffer, HostMapping, Info, Location, Options, Pages, Queue, QueueId, Result, Sob, Stats,
     StatusHandle, Telemetry,
 };
-pub use gaudi_hal::{Environment, Listed, choose, list};
+pub use gaudi_hal::{Environment, Listed, choose, list, open};
 pub use gaudi_seam::{BackendSpec, Errno, LayerSpec};
+
+/// System calls for programs around a device: waiting for descriptors, passing them between
+/// processes, clocks and random numbers.
+pub mod sys {
+    pub use gaudi_sys::{clock, fd, poll, random, socket};
+}
 
 /// Traces and injected faults: layers of a [`DeviceSpec`], and the handles that count and arm
 /// faults.
