@@ -280,7 +280,11 @@ pub(crate) fn digest(
     Ok(hasher.finalize().to_vec())
 }
 
-fn pieces(size: u64, mut each: impl FnMut(u64, &mut [u8]) -> Result<(), Error>) -> Result<()> {
+/// Calls `each` with the offset of each piece and a place for its bytes.
+pub(crate) fn pieces(
+    size: u64,
+    mut each: impl FnMut(u64, &mut [u8]) -> Result<(), Error>,
+) -> Result<(), Error> {
     let mut piece = vec![0; PIECE];
     let mut offset = 0;
     while offset < size {

@@ -50,6 +50,18 @@ impl fmt::Display for Judged {
 
 impl std::error::Error for Judged {}
 
+/// The exit code of a printed verdict, which counts whether or not anybody read the table.
+pub(crate) fn judged(
+    is_good: bool,
+    printed: anyhow::Result<()>,
+    error: impl FnOnce() -> Error,
+) -> anyhow::Result<u8> {
+    match is_good {
+        true => printed.map(|()| DONE),
+        false => Err(Judged(error()).into()),
+    }
+}
+
 #[derive(Serialize)]
 struct Document {
     message: String,

@@ -4,11 +4,35 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::Result;
-use gaudi_softnic::{SoftNic, SoftNicConfig};
-use gaudi_verbs::Context;
+use gaudi::verbs::softnic::{SoftNic, SoftNicConfig};
+use gaudi::verbs::{Context, WorkCompletion, ibverbs};
+use gaudi::{Error, ErrorKind};
+
+use crate::exit::Usage;
 
 /// The name of the NIC in software.
 pub(crate) const SOFTNIC: &str = "softnic";
+/// The operation of an error that a completion reports.
+pub(crate) const RDMA: &str = "RDMA";
+
+/// Returns the NIC's status as an error if the completion is not a success.
+#[inline]
+pub(crate) fn checked(completion: &WorkCompletion) -> Result<(), Error> {
+    if completion.is_success() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Io, RDMA).because(format!("a work request ended with {}", completion.status)))
+}
+
+/// Checks that two NICs can be joined.
+pub(crate) fn of_one_kind(nic: &str, peer_nic: &str) -> Result<(), Usage> {
+    if (nic == SOFTNIC) == (peer_nic == SOFTNIC) {
+        return Ok(());
+    }
+    Err(Usage(format!(
+        "both ends need a NIC of one kind, {SOFTNIC} or one of libibverbs: not {nic} and {peer_nic}"
+    )))
+}
 
 /// An open NIC.
 pub(crate) struct Nic {
@@ -32,7 +56,7 @@ impl Nic {
 
     /// A NIC of libibverbs, by the name that `gaudi nics` shows.
     pub(crate) fn open(name: &str, gid_index: Option<u32>) -> Result<Self> {
-        let mut options = gaudi_ibverbs::OpenOptions::default();
+        let mut options = ibverbs::OpenOptions::default();
         if let Some(index) = gid_index {
             options = options.gid_index(index);
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::args::Stage;
-use crate::control::Failure;
+use crate::control::{self, Failure};
 use crate::demo::report::NodeReport;
 
 /// Raised when a message changes; both ends are one program, but one may be an older copy of it.
@@ -57,7 +57,18 @@ pub(crate) enum Reply {
     Failed(Failure),
 }
 
-/// Digests of one chunk at B's three places.
+impl control::Reply for Reply {
+    const PEER: &'static str = "node B";
+
+    fn settle(self) -> anyhow::Result<Option<Self>> {
+        match self {
+            Self::Failed(failure) => Err(failure.into_error(Self::PEER).into()),
+            reply => Ok(Some(reply)),
+        }
+    }
+}
+
+/// Digests of one chunk at a node's three places; `delivered` is the memory of the program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Places {
     pub(crate) device: String,

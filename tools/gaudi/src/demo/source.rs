@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use gaudi_sys::random::SplitMix64;
+use gaudi::sys::random::SplitMix64;
 
 /// Bytes that are made up when no file is named.
 const SAMPLE: u64 = 32 << 20;
