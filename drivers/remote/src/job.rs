@@ -79,16 +79,14 @@ impl Job {
 
 /// Where a chunk is.
 pub(crate) enum Phase {
-    /// Our engine fills the slot.
-    Fetching(Completion),
-    /// The NIC writes, and where the peer stages its engine stores.
+    /// This node's engine copies: out of memory into the slot (`fetches`), or back.
+    Engine { copy: Completion, fetches: bool },
+    /// The NIC writes, and if the peer stages, its engine stores.
     Writing,
     /// The peer's engine fills its slot.
     Asked,
     /// The NIC reads.
     Reading,
-    /// Our engine empties the slot.
-    Storing(Completion),
 }
 
 pub(crate) struct Chunk {

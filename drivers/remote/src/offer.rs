@@ -86,7 +86,13 @@ impl Offer {
         body.extend(region.encode());
         body.extend(chunk.to_le_bytes());
         body.extend(depth.to_le_bytes());
-        body.push(encode_path(self.report.path));
+        body.push(match self.report.path {
+            MemoryPath::DmaBuf(path) => {
+                let at = RegPath::ALL.iter().position(|known| *known == path);
+                1 + u8::try_from(at.unwrap_or(1)).unwrap_or(0) // `ALL` has a few
+            }
+            MemoryPath::Host | MemoryPath::Staged { .. } => 0,
+        });
         put_text(&mut body, &self.report.nic, 64);
         put_text(&mut body, &self.report.memory, 64);
         let failed = self.report.failed.get(..REASONS).unwrap_or(&self.report.failed);
@@ -131,12 +137,18 @@ impl Offer {
             _ => return Err(protocol("an offer that cannot be")),
         };
         let code = body.u8()?;
-        let memory_path = match path {
-            OfferPath::Slots { chunk, depth, .. } => MemoryPath::Staged {
+        let known = code.checked_sub(1).map(|at| RegPath::ALL.get(usize::from(at)));
+        let memory_path = match (path, known) {
+            (OfferPath::Slots { chunk, depth, .. }, _) => MemoryPath::Staged {
                 chunk_bytes: chunk,
                 depth,
             },
-            OfferPath::Direct(_) => decode_path(code)?,
+            (OfferPath::Direct(_), None) => MemoryPath::Host,
+            (OfferPath::Direct(_), Some(Some(path))) => MemoryPath::DmaBuf(*path),
+            (OfferPath::Direct(_), Some(None)) => {
+                let wanted = format!("0 to {}", RegPath::ALL.len());
+                return Err(protocol("an unknown path of registration").saw(code, wanted));
+            }
         };
         let (nic, memory) = (body.text()?, body.text()?);
         let count = body.u8()?;
@@ -168,29 +180,6 @@ impl Offer {
                 failed,
             },
         })
-    }
-}
-
-fn encode_path(path: MemoryPath) -> u8 {
-    match path {
-        MemoryPath::Host => 0,
-        MemoryPath::DmaBuf(path) => {
-            let at = RegPath::ALL.iter().position(|known| *known == path);
-            1 + u8::try_from(at.unwrap_or(1)).unwrap_or(0)
-        }
-        MemoryPath::Staged { .. } => 255,
-    }
-}
-
-fn decode_path(code: u8) -> Result<MemoryPath> {
-    match code.checked_sub(1) {
-        None => Ok(MemoryPath::Host),
-        Some(at) => RegPath::ALL
-            .get(usize::from(at))
-            .map(|path| MemoryPath::DmaBuf(*path))
-            .ok_or_else(|| {
-                protocol("an unknown path of registration").saw(code, format!("0 to {}", RegPath::ALL.len()))
-            }),
     }
 }
 

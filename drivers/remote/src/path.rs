@@ -145,11 +145,7 @@ pub(crate) fn required(error: &Error) -> Error {
     if let Some(errno) = error.errno() {
         answer = answer.with_errno(errno);
     }
-    answer.helped_by(
-        error
-            .help()
-            .unwrap_or("gaudi doctor --nic NIC --device DEVICE explains it; the policy `try` stages instead"),
-    )
+    answer.helped_by(error.help().unwrap_or("the policy `try` stages instead"))
 }
 
 #[cfg(test)]

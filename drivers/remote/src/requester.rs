@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use gaudi_device::{Device, HostBuffer, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_verbs::{Cq, Qp, RemoteAddr, Sge, WcOpcode, WorkCompletion};
+use gaudi_verbs::{Cq, MrAddr, Qp, RemoteAddr, Sge, WcOpcode, WorkCompletion};
 
 use crate::job::{Chunk, Done, Job, LocalEnd, Phase};
 use crate::message::{Answer, Request, RequestKind, SLOTS, failed};
@@ -115,11 +115,11 @@ impl Requester {
     /// Leaves a transfer to itself: it goes on, keeps this memory until it is over, and tells its
     /// result to nobody. Gives the memory back where it is over already.
     pub(crate) fn abandon(&mut self, id: u64, memory: Arc<HostBuffer>) -> Option<Arc<HostBuffer>> {
-        let Some(job) = self.job(id) else {
+        match self.job(id) {
+            Some(job) => job.abandoned = Some(memory),
             // Nothing of a broken connection is used again.
-            return self.broken.is_none().then_some(memory);
-        };
-        job.abandoned = Some(memory);
+            None => return self.broken.is_none().then_some(memory),
+        }
         None
     }
 
@@ -155,11 +155,8 @@ impl Requester {
             job.failed = job.failed.take().or_else(|| self.broken.clone());
         }
         for slot in 0..SLOTS {
-            let copies = self
-                .chunks
-                .get(slot)
-                .and_then(Option::as_ref)
-                .is_some_and(|chunk| matches!(chunk.phase, Phase::Fetching(_) | Phase::Storing(_)));
+            let chunk = self.chunk(slot);
+            let copies = chunk.is_some_and(|chunk| matches!(chunk.phase, Phase::Engine { .. }));
             if engines_ended || !copies {
                 self.finish(slot);
             }
@@ -223,17 +220,10 @@ impl Requester {
     /// Makes chunks while there are slots.
     fn begin(&mut self) -> Result<()> {
         loop {
-            let Some(job) = self
-                .jobs
-                .iter()
-                .position(|job| job.failed.is_none() && job.begun < job.len)
-            else {
-                return Ok(());
-            };
-            let Some(slot) = self.chunks.iter().position(Option::is_none) else {
-                return Ok(());
-            };
-            let Some(job) = self.jobs.get_mut(job) else {
+            let slot = self.chunks.iter().position(Option::is_none);
+            let mut jobs = self.jobs.iter_mut();
+            let job = jobs.find(|job| job.failed.is_none() && job.begun < job.len);
+            let (Some(slot), Some(job)) = (slot, job) else {
                 return Ok(());
             };
             let mut depth = SLOTS;
@@ -251,21 +241,20 @@ impl Requester {
             job.begun += len;
             job.in_flight += 1;
             job.chunks += 1;
-            let (id, put, staged_there) = (job.id, job.put, job.staged_at_peer());
+            let (put, staged_there) = (job.put, job.staged_at_peer());
             let fetch = match &job.local {
                 LocalEnd::Staged(location) if put => Some(location.part(offset, len)),
                 _ => None,
             };
-            let chunk = Chunk {
-                job: id,
+            self.chunks[slot] = Some(Chunk {
+                job: job.id,
                 offset,
                 // A chunk is at most 64 MiB.
                 len: u32::try_from(len).unwrap_or(u32::MAX),
                 phase: Phase::Writing,
                 sent: true,
                 answered: true,
-            };
-            self.place(slot, chunk);
+            });
             match (fetch, put, staged_there) {
                 (Some(from), ..) => {
                     self.engine_copy(slot, from, true)?;
@@ -283,12 +272,6 @@ impl Requester {
         }
     }
 
-    fn place(&mut self, slot: usize, chunk: Chunk) {
-        if let Some(place) = self.chunks.get_mut(slot) {
-            *place = Some(chunk);
-        }
-    }
-
     fn chunk(&mut self, slot: usize) -> Option<&mut Chunk> {
         self.chunks.get_mut(slot)?.as_mut()
     }
@@ -299,7 +282,17 @@ impl Requester {
         }
     }
 
-    /// Numbers rise, and who leaves the row leaves the others in order.
+    /// A chunk that was begun and is not finished, and its job.
+    fn under_way(&self, slot: usize) -> (&Chunk, &Job) {
+        let chunk = self.chunks.get(slot).and_then(Option::as_ref);
+        let job = chunk.and_then(|chunk| self.jobs.get(self.place_of(chunk.job)?));
+        match (chunk, job) {
+            (Some(chunk), Some(job)) => (chunk, job),
+            _ => unreachable!("a job stays until its last chunk is finished"),
+        }
+    }
+
+    /// Numbers rise, and a job that leaves the row leaves the others in order.
     fn place_of(&self, id: u64) -> Option<usize> {
         self.jobs.binary_search_by_key(&id, |job| job.id).ok()
     }
@@ -309,30 +302,30 @@ impl Requester {
         self.jobs.get_mut(at)
     }
 
+    /// Fails the job of a chunk, unless it failed before.
+    fn fail_job(&mut self, slot: usize, error: Error) {
+        let id = self.chunk(slot).map(|chunk| chunk.job);
+        if let Some(job) = id.and_then(|id| self.job(id)) {
+            job.failed.get_or_insert(error);
+        }
+    }
+
     /// Between our memory and our slot, by the engine. A failure is the transfer's, and no other's.
-    fn engine_copy(&mut self, slot: usize, memory: Location, fetch: bool) -> Result<()> {
+    fn engine_copy(&mut self, slot: usize, memory: Location, fetches: bool) -> Result<()> {
         let len = memory.len();
         let place = self.stage.as_ref().and_then(|stage| stage.slot(slot, len));
         let (Some(place), Some(device)) = (place, &self.device) else {
             unreachable!("a staged job has a stage and a device");
         };
-        let submitted = if fetch {
-            device.copy(place, memory)
-        } else {
-            device.copy(memory, place)
+        let submitted = match fetches {
+            true => device.copy(place, memory),
+            false => device.copy(memory, place),
         };
         match submitted {
-            Ok(completion) => {
+            Ok(copy) => {
                 self.nic.counters().engine_bytes.add(len);
                 self.nic.counters().staged_chunks.add(1);
-                self.phase(
-                    slot,
-                    if fetch {
-                        Phase::Fetching(completion)
-                    } else {
-                        Phase::Storing(completion)
-                    },
-                );
+                self.phase(slot, Phase::Engine { copy, fetches });
                 self.engine.push_back(slot);
                 Ok(())
             }
@@ -343,29 +336,22 @@ impl Requester {
     /// Engine copies that are over, oldest first.
     fn reap_engine(&mut self) -> Result<()> {
         while let Some(&slot) = self.engine.front() {
-            let Some(chunk) = self.chunks.get(slot).and_then(Option::as_ref) else {
+            let Some(chunk) = self.chunk(slot) else {
                 self.engine.pop_front();
                 continue;
             };
-            let (fetching, answer) = match &chunk.phase {
-                Phase::Fetching(completion) => (true, completion.poll()),
-                Phase::Storing(completion) => (false, completion.poll()),
-                _ => unreachable!("the engine works on chunks that are fetched or stored"),
+            let Phase::Engine { copy, fetches } = &chunk.phase else {
+                unreachable!("the engine works on chunks that are fetched or stored");
             };
+            let (answer, fetches) = (copy.poll(), *fetches);
+            if matches!(answer, Ok(false)) {
+                return Ok(());
+            }
+            self.engine.pop_front();
             match answer {
-                Ok(false) => return Ok(()),
-                Ok(true) => {
-                    self.engine.pop_front();
-                    if fetching && self.broken.is_none() {
-                        self.write(slot)?;
-                    } else {
-                        self.finish(slot);
-                    }
-                }
-                Err(error) => {
-                    self.engine.pop_front();
-                    self.give_up(slot, error)?;
-                }
+                Err(error) => self.give_up(slot, error)?,
+                Ok(_) if fetches && self.broken.is_none() => self.write(slot)?,
+                Ok(_) => self.finish(slot),
             }
         }
         Ok(())
@@ -373,18 +359,16 @@ impl Requester {
 
     /// Both ends of a chunk, for the NIC, and whether the peer's is a slot.
     fn ends(&self, slot: usize) -> Result<(Sge, RemoteAddr, bool)> {
-        let nothing = || Error::new(ErrorKind::Io, "transfer");
-        let chunk = self.chunks.get(slot).and_then(Option::as_ref);
-        let chunk = chunk.ok_or_else(nothing)?;
-        let job = self.place_of(chunk.job).and_then(|at| self.jobs.get(at));
-        let job = job.ok_or_else(nothing)?;
-        let ours = match &job.local {
-            LocalEnd::Region(first) => Sge {
-                addr: first.addr.checked_add(chunk.offset).ok_or_else(nothing)?,
+        let (chunk, job) = self.under_way(slot);
+        let ours = match (&job.local, &self.stage) {
+            (LocalEnd::Region(first), _) => Sge {
+                // The region has the whole range of the job.
+                addr: MrAddr(first.addr.0 + chunk.offset),
                 length: chunk.len,
                 lkey: first.lkey,
             },
-            LocalEnd::Staged(_) => self.stage.as_ref().ok_or_else(nothing)?.sge(slot, chunk.len)?,
+            (LocalEnd::Staged(_), Some(stage)) => stage.sge(slot, chunk.len)?,
+            (LocalEnd::Staged(_), None) => unreachable!("a staged job has a stage"),
         };
         let len = u64::from(chunk.len);
         Ok(match &job.remote.offer.path {
@@ -422,23 +406,19 @@ impl Requester {
         Ok(())
     }
 
-    /// Tells the peer to copy between its slot and its memory.
+    /// Asks the peer to copy between its slot and its memory.
     fn ask(&mut self, slot: usize, what: RequestKind) -> Result<()> {
-        let Some(chunk) = self.chunk(slot) else {
-            return Ok(());
-        };
-        (chunk.sent, chunk.answered) = (false, false);
-        let (id, offset, len) = (chunk.job, chunk.offset, u64::from(chunk.len));
-        let Some(job) = self.job(id) else {
-            return Ok(());
-        };
+        let (chunk, job) = self.under_way(slot);
         let request = Request {
             what,
-            slot: u8::try_from(slot).unwrap_or(u8::MAX),
+            slot: u8::try_from(slot).unwrap_or(u8::MAX), // below `SLOTS`
             offer: job.remote.offer.id,
-            offset: job.at + offset,
-            len,
+            offset: job.at + chunk.offset,
+            len: chunk.len.into(),
         };
+        if let Some(chunk) = self.chunk(slot) {
+            (chunk.sent, chunk.answered) = (false, false);
+        }
         let element = self.messages.write(slot, &request.encode())?;
         self.qp.post_send(MESSAGE | slot as u64).send(&[element]).post()?;
         // The message, and its answer.
@@ -451,36 +431,32 @@ impl Requester {
             return Err(failed(completion));
         }
         self.on_wire = self.on_wire.saturating_sub(1);
-        let slot = usize::try_from(completion.wr_id & 0xff).unwrap_or(SLOTS);
+        let slot = (completion.wr_id & 0xff) as usize;
         match completion.wr_id & WHAT {
             FLUSH => self.flushed = self.flushed.max(completion.wr_id >> 16),
             RECEIVE => return self.answered(slot, completion),
             MESSAGE => {
-                let Some(chunk) = self.chunk(slot) else {
-                    return Ok(());
-                };
-                chunk.sent = true;
-                if chunk.answered && matches!(chunk.phase, Phase::Writing) {
-                    self.finish(slot);
+                if let Some(chunk) = self.chunk(slot) {
+                    chunk.sent = true;
+                    if chunk.answered && matches!(chunk.phase, Phase::Writing) {
+                        self.finish(slot);
+                    }
                 }
             }
             _ => {
                 let Some(chunk) = self.chunk(slot) else {
+                    // A transfer that failed has no chunks any more.
                     return Ok(());
                 };
-                let (id, offset, len) = (chunk.job, chunk.offset, chunk.len);
-                if !matches!(chunk.phase, Phase::Reading) {
-                    self.finish(slot);
-                    return Ok(());
+                if matches!(chunk.phase, Phase::Reading) {
+                    let (chunk, job) = self.under_way(slot);
+                    if let LocalEnd::Staged(location) = &job.local {
+                        let memory = location.part(chunk.offset, chunk.len.into());
+                        self.arrived.push_back((slot, memory));
+                        return Ok(());
+                    }
                 }
-                let memory = self.job(id).and_then(|job| match &job.local {
-                    LocalEnd::Staged(location) => Some(location.part(offset, len.into())),
-                    LocalEnd::Region(_) => None,
-                });
-                match memory {
-                    Some(memory) => self.arrived.push_back((slot, memory)),
-                    None => self.finish(slot),
-                }
+                self.finish(slot);
             }
         }
         Ok(())
@@ -494,25 +470,17 @@ impl Requester {
         }
         let answer = Answer::decode(&bytes)?;
         let slot = usize::from(answer.slot);
-        let waits = self
-            .chunk(slot)
-            .filter(|chunk| !chunk.answered)
-            .map(|chunk| (chunk.sent, matches!(chunk.phase, Phase::Asked)));
-        let Some((sent, asked)) = waits else {
+        let Some(chunk) = self.chunk(slot).filter(|chunk| !chunk.answered) else {
             return Err(protocol("an answer that nobody waits for").saw(slot, "a slot in use"));
         };
-        if let Some(chunk) = self.chunk(slot) {
-            chunk.answered = true;
-        }
+        chunk.answered = true;
+        let (sent, asked) = (chunk.sent, matches!(chunk.phase, Phase::Asked));
         if let Some(error) = answer.error() {
             if answer.is_the_end() {
                 // The other chunks are never answered.
                 return Err(error);
             }
-            let id = self.chunk(slot).map(|chunk| chunk.job);
-            if let Some(job) = id.and_then(|id| self.job(id)) {
-                job.failed = job.failed.take().or(Some(error));
-            }
+            self.fail_job(slot, error);
             if asked {
                 // Nothing to read; the message is out since the peer has answered it.
                 self.phase(slot, Phase::Writing);
@@ -528,14 +496,14 @@ impl Requester {
 
     /// A chunk whose engine failed: its transfer has.
     fn give_up(&mut self, slot: usize, error: Error) -> Result<()> {
-        let lost = is_device_loss(&error);
-        let id = self.chunk(slot).map(|chunk| chunk.job);
-        if let Some(job) = id.and_then(|id| self.job(id)) {
-            job.failed = job.failed.take().or(Some(error.clone()));
-        }
+        self.fail_job(slot, error.clone());
         self.finish(slot);
-        // All memory of the device is gone, and so is this end.
-        if lost { Err(error) } else { Ok(()) }
+        // All memory of a lost device is lost, and so is this end.
+        if is_device_loss(&error) {
+            Err(error)
+        } else {
+            Ok(())
+        }
     }
 
     fn finish(&mut self, slot: usize) {
@@ -556,22 +524,20 @@ impl Requester {
         if !self.jobs.get(at).is_some_and(Job::is_over) {
             return;
         }
-        if let Some(mut job) = self.jobs.remove(at) {
-            if let Some(memory) = job.abandoned.take() {
-                self.back.push(memory);
-                return;
-            }
-            let result = match job.failed {
-                Some(error) => Err(error),
-                None => Ok(Done {
-                    bytes: job.len,
-                    local: job.path,
-                    remote: job.remote.offer.report.path,
-                    chunks: job.chunks,
-                }),
-            };
-            self.results.insert(job.id, result);
+        let Some(mut job) = self.jobs.remove(at) else {
+            return;
+        };
+        if let Some(memory) = job.abandoned.take() {
+            self.back.push(memory);
+            return;
         }
+        let done = Done {
+            bytes: job.len,
+            local: job.path,
+            remote: job.remote.offer.report.path,
+            chunks: job.chunks,
+        };
+        self.results.insert(job.id, job.failed.map_or(Ok(done), Err));
     }
 
     /// A job without bytes is over at once.
@@ -603,16 +569,9 @@ impl Requester {
 
     /// Destroys the queue pair, then lets go of what it used.
     pub(crate) fn close(self) -> Result<()> {
-        let Self {
-            qp,
-            cq,
-            messages,
-            stage,
-            ..
-        } = self;
-        let first = qp.close().map_err(|(_, error)| error);
-        drop((messages, stage));
-        first.and(cq.close().map_err(|(_, error)| error))
+        let first = self.qp.close().map_err(|(_, error)| error);
+        drop((self.messages, self.stage));
+        first.and(self.cq.close().map_err(|(_, error)| error))
     }
 }
 

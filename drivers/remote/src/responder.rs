@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use gaudi_device::{Completion, Deadline, Device, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
+use gaudi_sys::sync::{IgnorePoison as _, lock};
 use gaudi_verbs::{Access, Cq, Pd, Qp, WorkCompletion};
 
 use crate::message::{Answer, Request, RequestKind, SLOTS, failed};
@@ -24,7 +25,7 @@ use crate::offer::{OfferPath, Rights};
 use crate::options::EndpointOptions;
 use crate::region::Regions;
 use crate::stage::{Messages, Stage};
-use crate::stream::{forked, hang_up, protocol};
+use crate::stream::{forked, hang_up, io, protocol};
 use crate::watch::WatchedEndpoint as _;
 
 const RECEIVE: u64 = 1 << 8;
@@ -43,6 +44,17 @@ struct Staged {
     uses: u32,
     /// It goes with its last use.
     withdrawn: bool,
+}
+
+impl Staged {
+    fn new(memory: Location, rights: Rights) -> Self {
+        Self {
+            memory,
+            rights,
+            uses: 0,
+            withdrawn: false,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -92,16 +104,10 @@ struct Shared {
     stop: AtomicBool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The serving half of an endpoint.
 pub(crate) struct Responder {
-    /// `None` while the thread has them.
-    idle: Option<(Qp, Cq)>,
-    /// Receives that stand already: from an attempt to start the thread that failed.
-    posted: Option<(Messages, usize)>,
+    /// `None` while the thread has it.
+    idle: Option<Idle>,
     running: Option<Running>,
     shared: Arc<Shared>,
     /// Of the queue pair and of all that the peer reaches: this peer's alone.
@@ -109,18 +115,32 @@ pub(crate) struct Responder {
     owner: OwnerProcess,
 }
 
+/// What the thread serves with.
+struct Idle {
+    qp: Qp,
+    cq: Cq,
+    /// Made for the first attempt to start the thread.
+    messages: Option<Messages>,
+    /// Receives that are posted.
+    posted: usize,
+}
+
 struct Running {
     /// Dropped to end the thread.
     stop: Option<UnixStream>,
-    thread: Option<JoinHandle<Option<(Qp, Cq)>>>,
+    thread: Option<JoinHandle<Option<Idle>>>,
     slots: OfferPath,
 }
 
 impl Responder {
     pub(crate) fn new(qp: Qp, cq: Cq, domain: Pd) -> Self {
         Self {
-            idle: Some((qp, cq)),
-            posted: None,
+            idle: Some(Idle {
+                qp,
+                cq,
+                messages: None,
+                posted: 0,
+            }),
             running: None,
             shared: Arc::default(),
             domain,
@@ -146,7 +166,6 @@ impl Responder {
         if let Some(running) = &self.running {
             return Ok(running.slots);
         }
-        let failed = |operation| move |error| Error::from_errno(operation, gaudi_sys::fd::errno_of(error));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let stage = Stage::new(nic, &self.domain, device, options, access)?;
         let slots = OfferPath::Slots {
@@ -154,40 +173,37 @@ impl Responder {
             chunk: stage.chunk(),
             depth: options.depth,
         };
-        let stream = stream.try_clone_to_owned().map_err(failed("dup"))?;
-        let (stop, stopped) = UnixStream::pair().map_err(failed("socketpair"))?;
-        let (messages, mut posted) = match self.posted.take() {
-            Some(before) => before,
-            None => (Messages::new(nic, &self.domain)?, 0),
-        };
-        // The thread comes first and is handed its work then: the queue pair must not go with one
-        // that does not start.
-        let (hand, handed) = mpsc::sync_channel::<Thread>(1);
-        let spawned = std::thread::Builder::new()
-            .name("gaudi-remote".into())
-            .spawn(move || handed.recv().ok().map(|thread| thread.run(&stopped)))
-            .map_err(failed("pthread_create"));
-        let thread = match spawned {
-            Ok(thread) => thread,
-            Err(error) => {
-                self.posted = Some((messages, posted));
-                return Err(error);
-            }
-        };
-        let Some((mut qp, cq)) = self.idle.take() else {
+        let stream = stream.try_clone_to_owned().map_err(io("dup"))?;
+        let (stop, stopped) = UnixStream::pair().map_err(io("socketpair"))?;
+        let Some(idle) = &mut self.idle else {
             return Err(Error::new(ErrorKind::Disconnected, "offer").because("the endpoint is closed"));
         };
+        let messages = match &mut idle.messages {
+            Some(messages) => messages,
+            none => none.insert(Messages::new(nic, &self.domain)?),
+        };
         // Before the peer hears of the slots: it may ask at once.
-        while posted < SLOTS {
-            let stands = messages
-                .place(posted)
-                .and_then(|place| qp.post_recv(RECEIVE | posted as u64).post(&[place]));
-            if let Err(error) = stands {
-                (self.idle, self.posted) = (Some((qp, cq)), Some((messages, posted)));
-                return Err(error);
-            }
-            posted += 1;
+        while idle.posted < SLOTS {
+            let place = messages.place(idle.posted)?;
+            idle.qp.post_recv(RECEIVE | idle.posted as u64).post(&[place])?;
+            idle.posted += 1;
         }
+        // The thread comes first and is handed its work then: the queue pair must not be dropped
+        // with one that does not start.
+        let (hand, handed) = mpsc::sync_channel::<Thread>(1);
+        let thread = std::thread::Builder::new()
+            .name("gaudi-remote".into())
+            .spawn(move || handed.recv().ok().map(|thread| thread.run(&stopped)))
+            .map_err(io("pthread_create"))?;
+        let Some(Idle {
+            qp,
+            cq,
+            messages: Some(messages),
+            posted,
+        }) = self.idle.take()
+        else {
+            unreachable!("it was there, with messages, a moment ago");
+        };
         let work = Thread {
             stream,
             qp,
@@ -206,7 +222,12 @@ impl Responder {
             asked: [false; SLOTS],
         };
         if let Err(mpsc::SendError(back)) = hand.send(work) {
-            (self.idle, self.posted) = (Some((back.qp, back.cq)), Some((back.messages, posted)));
+            self.idle = Some(Idle {
+                qp: back.qp,
+                cq: back.cq,
+                messages: Some(back.messages),
+                posted,
+            });
             return Err(Error::new(ErrorKind::Io, "offer").because("the serving thread did not start"));
         }
         self.running = Some(Running {
@@ -219,12 +240,7 @@ impl Responder {
 
     /// The peer may ask for this from now on.
     pub(crate) fn offer(&self, id: u32, memory: Location, rights: Rights) {
-        let staged = Staged {
-            memory,
-            rights,
-            uses: 0,
-            withdrawn: false,
-        };
+        let staged = Staged::new(memory, rights);
         lock(&self.shared.offers).by_id.insert(id, staged);
     }
 
@@ -260,7 +276,7 @@ impl Responder {
                 return Err(busy());
             }
             let waited = self.shared.released.wait_timeout(offers, left);
-            offers = waited.unwrap_or_else(PoisonError::into_inner).0;
+            offers = waited.ignore_poison().0;
         }
         Ok(())
     }
@@ -277,8 +293,9 @@ impl Responder {
         if let Some(running) = &mut self.running {
             drop(running.stop.take());
         }
-        if let Some((qp, _)) = &mut self.idle {
-            let _ = qp.to_error();
+        if let Some(idle) = &mut self.idle {
+            // `close` destroys it either way.
+            let _ = idle.qp.to_error();
         }
     }
 
@@ -304,12 +321,12 @@ impl Responder {
             }
         }
         *lock(&self.shared.offers) = Offers::default();
-        let Some((qp, cq)) = self.idle.take() else {
+        let Some(idle) = self.idle.take() else {
             return Ok(());
         };
-        let first = qp.close().map_err(|(_, error)| error);
-        drop(self.posted.take());
-        first.and(cq.close().map_err(|(_, error)| error))
+        let first = idle.qp.close().map_err(|(_, error)| error);
+        drop(idle.messages);
+        first.and(idle.cq.close().map_err(|(_, error)| error))
     }
 }
 
@@ -358,7 +375,7 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(mut self, stopped: &UnixStream) -> (Qp, Cq) {
+    fn run(mut self, stopped: &UnixStream) -> Idle {
         while !self.shared.stop.load(Ordering::Acquire) {
             match self.round() {
                 Ok(true) => {}
@@ -382,18 +399,17 @@ impl Thread {
         }
         // The engine may still be at work in the stage and in what was offered: who withdraws that
         // waits for it.
-        let Self {
-            mut qp,
-            cq,
-            engine,
-            shared,
-            ..
-        } = self;
-        let _ = qp.to_error();
-        let left = engine.into_iter().map(|copy| (copy.offer, copy.completion));
-        lock(&shared.offers).left.extend(left);
-        shared.released.notify_all();
-        (qp, cq)
+        // An error leaves the end of the queue pair to `close`.
+        let _ = self.qp.to_error();
+        let left = self.engine.into_iter().map(|copy| (copy.offer, copy.completion));
+        lock(&self.shared.offers).left.extend(left);
+        self.shared.released.notify_all();
+        Idle {
+            qp: self.qp,
+            cq: self.cq,
+            messages: None,
+            posted: SLOTS,
+        }
     }
 
     fn end(&mut self, error: Error) {
@@ -441,32 +457,22 @@ impl Thread {
         if since.elapsed() < self.copy_timeout {
             return Ok(true);
         }
-        let (slot, error) = (copy.slot, Error::new(ErrorKind::TimedOut, "staged copy"));
-        let error = error.because(format!(
-            "the engine did not end a copy in {:?}",
-            self.copy_timeout
-        ));
+        let timeout = self.copy_timeout;
+        let error = Error::new(ErrorKind::TimedOut, "staged copy")
+            .because(format!("the engine did not end a copy in {timeout:?}"));
         // It may still write: neither its slot nor its memory can be used again, and so this ends
         // the service.
-        self.answer(slot, Err(error.clone()))?;
-        self.last_words()?;
-        Err(error)
+        self.answer(copy.slot, Err(error)).map(|()| true)
     }
 
-    /// The oldest copy is over: the peer is told.
+    /// The oldest copy is over: answers the peer.
     fn ended_front(&mut self, ended: Result<()>) -> Result<()> {
         let Some(copy) = self.engine.pop_front() else {
             return Ok(());
         };
         self.since = None;
         self.release(copy.offer);
-        match self.answer(copy.slot, ended)? {
-            Some(lost) => {
-                self.last_words()?;
-                Err(lost)
-            }
-            None => Ok(()),
-        }
+        self.answer(copy.slot, ended)
     }
 
     fn release(&self, offer: u32) {
@@ -493,13 +499,10 @@ impl Thread {
             if !completion.is_success() {
                 return Err(failed(completion));
             }
-            let place = usize::try_from(completion.wr_id & 0xff).unwrap_or(SLOTS);
-            if completion.wr_id & !0xff == SEND {
-                if let Some(answering) = self.answering.get_mut(place) {
-                    *answering = false;
-                }
-            } else {
-                self.request(place, completion.byte_len)?;
+            let place = (completion.wr_id & 0xff) as usize;
+            match completion.wr_id & !0xff {
+                SEND => self.answering[place] = false,
+                _ => self.request(place, completion.byte_len)?,
             }
         }
         self.speak()?;
@@ -518,8 +521,7 @@ impl Thread {
             return Err(protocol("the peer asks for a slot that is not there")
                 .saw(format!("{request:?}"), "what was offered"));
         }
-        let asked = self.asked.get_mut(slot);
-        if asked.is_none_or(|asked| std::mem::replace(asked, true)) {
+        if std::mem::replace(&mut self.asked[slot], true) {
             return Err(
                 protocol("the peer asks for a slot and has not heard the answer of the last time")
                     .saw(slot, "a slot without an answer owed"),
@@ -534,19 +536,13 @@ impl Thread {
                 });
                 self.reap()
             }
-            Err(error) => match self.answer(slot, Err(error))? {
-                Some(lost) => {
-                    self.last_words()?;
-                    Err(lost)
-                }
-                None => Ok(()),
-            },
+            Err(error) => self.answer(slot, Err(error)),
         }
     }
 
     fn copy(&self, slot: usize, request: &Request) -> Result<Completion> {
-        // Counted before the lock goes: who withdraws the memory waits for what was submitted, and
-        // for what is about to be.
+        // Counted before the lock is released: `withdraw` waits for what was submitted, and for
+        // what is about to be.
         let begun = lock(&self.shared.offers).begin_use(request.offer);
         let (memory, rights) = begun.ok_or_else(|| refused("the memory was withdrawn"))?;
         let copy = self.submit(slot, request, &memory, rights);
@@ -556,22 +552,14 @@ impl Thread {
         copy
     }
 
-    fn submit(
-        &self,
-        slot: usize,
-        request: &Request,
-        memory: &Location,
-        rights: Rights,
-    ) -> Result<Completion> {
+    fn submit(&self, slot: usize, request: &Request, all: &Location, rights: Rights) -> Result<Completion> {
         let end = request.offset.checked_add(request.len);
-        if request.len == 0 || end.is_none_or(|end| end > memory.len()) {
+        if request.len == 0 || end.is_none_or(|end| end > all.len()) {
             return Err(refused("the range leaves the memory"));
         }
-        let memory = memory.part(request.offset, request.len);
-        let slot = self
-            .stage
-            .slot(slot, request.len)
-            .ok_or_else(|| refused("no such slot"))?;
+        let memory = all.part(request.offset, request.len);
+        let slot = self.stage.slot(slot, request.len);
+        let slot = slot.ok_or_else(|| refused("no such slot"))?;
         let copy = match request.what {
             RequestKind::Store if rights.put => self.device.copy(memory, slot),
             RequestKind::Fetch if rights.get => self.device.copy(slot, memory),
@@ -582,27 +570,30 @@ impl Thread {
         Ok(copy)
     }
 
-    /// Tells the peer how a copy ended. Gives the error back where the device is lost.
-    fn answer(&mut self, slot: usize, ended: Result<()>) -> Result<Option<Error>> {
-        let failed = ended.as_ref().err().map(|error| (error.kind(), error.errno()));
-        self.owed.push_back(Answer {
-            slot: u8::try_from(slot).unwrap_or(u8::MAX),
-            failed,
-        });
+    /// Reports to the peer how a copy ended. An error that ends the service for the peer ends it
+    /// here too.
+    fn answer(&mut self, slot: usize, ended: Result<()>) -> Result<()> {
+        let answer = Answer {
+            slot: u8::try_from(slot).unwrap_or(u8::MAX), // below `SLOTS`
+            failed: ended.as_ref().err().map(|error| (error.kind(), error.errno())),
+        };
+        self.owed.push_back(answer);
         self.speak()?;
-        Ok(match ended {
-            Err(error) => {
-                tracing::warn!(%error, "a staged copy for the peer failed");
-                matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset).then_some(error)
-            }
-            Ok(()) => None,
-        })
+        let Err(error) = ended else {
+            return Ok(());
+        };
+        tracing::warn!(%error, "a staged copy for the peer failed");
+        if !answer.is_the_end() {
+            return Ok(());
+        }
+        self.last_words()?;
+        Err(error)
     }
 
     fn speak(&mut self) -> Result<()> {
         while let Some(answer) = self.owed.front().copied() {
             let slot = usize::from(answer.slot);
-            if self.answering.get(slot) != Some(&false) {
+            if self.answering[slot] {
                 return Ok(());
             }
             let element = self.messages.write(slot, &answer.encode())?;
@@ -620,12 +611,8 @@ impl Thread {
         while self.answering.contains(&true) {
             let count = self.cq.wait(&mut done, Duration::from_secs(2))?;
             for completion in done.iter().take(count) {
-                if completion.is_success() && completion.wr_id & !0xff != SEND {
-                    continue;
-                }
-                let place = usize::try_from(completion.wr_id & 0xff).unwrap_or(SLOTS);
-                if let Some(answering) = self.answering.get_mut(place) {
-                    *answering = false;
+                if !completion.is_success() || completion.wr_id & !0xff == SEND {
+                    self.answering[(completion.wr_id & 0xff) as usize] = false;
                 }
             }
         }
@@ -648,13 +635,7 @@ mod tests {
         let buffers = [(); 2].map(|()| device.alloc_exclusive(4096).expect("a buffer"));
         let mut offers = Offers::default();
         for (id, buffer) in (1..).zip(&buffers) {
-            let staged = Staged {
-                memory: buffer.into(),
-                rights: Rights::BOTH,
-                uses: 0,
-                withdrawn: false,
-            };
-            offers.by_id.insert(id, staged);
+            offers.by_id.insert(id, Staged::new(buffer.into(), Rights::BOTH));
         }
         offers.begin_use(1).expect("it is offered");
         let is_first = |memory: &Location| {

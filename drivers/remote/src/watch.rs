@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use gaudi_device::{Buffer, DeviceStatus, ExportUser, StatusHandle};
 use gaudi_seam::{DeviceId, Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
+use gaudi_sys::sync::{IgnorePoison as _, lock};
 use gaudi_verbs::provider::CqHandle;
 use gaudi_verbs::{
     Access, AsyncElement, AsyncEvent, AsyncEventType, Blockers, CacheLimits, CachedMr, Context, Mr, MrAddr,
@@ -20,6 +21,7 @@ use gaudi_verbs::{
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::stats::{Count, NicStats};
+use crate::stream::io;
 
 /// Between two questions for a device's status. The driver tries a reset that regions hold up again
 /// every 10 s.
@@ -124,7 +126,7 @@ impl Watch {
         let thread = thread::Builder::new()
             .name("gaudi-watch".into())
             .spawn(move || watch.run())
-            .map_err(|error| Error::from_errno("clone", gaudi_sys::fd::errno_of(error)))?;
+            .map_err(io("clone"))?;
         state.thread = Some(thread);
         state.running = true;
         Ok(())
@@ -151,7 +153,7 @@ impl Watch {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// A region of a range that is for this node alone: one that is kept, or a new one that is
@@ -257,27 +259,19 @@ impl Watch {
         self.end(|watched| (watched.status.device() == device).then(|| why.to_owned()))
     }
 
-    fn end(&self, lost: impl FnMut(&Watched) -> Option<String>) -> Result<usize> {
-        let mut state = self.state();
-        let devices = std::mem::take(&mut state.devices);
-        let answers: Vec<_> = devices.iter().map(lost).collect();
+    fn end(&self, mut lost: impl FnMut(&Watched) -> Option<String>) -> Result<usize> {
         let mut gone = Vec::new();
-        for (watched, answer) in devices.into_iter().zip(answers) {
-            match answer {
+        let mut state = self.state();
+        for watched in std::mem::take(&mut state.devices) {
+            match lost(&watched) {
                 Some(why) => gone.push((watched, why)),
                 None => state.devices.push(watched),
             }
         }
         drop(state);
-        let mut answer = Ok(0);
-        for (watched, why) in gone {
-            let ended = self.end_one(watched, &why);
-            answer = match (answer, ended) {
-                (Ok(a), Ok(b)) => Ok(a + b),
-                (Err(error), _) | (_, Err(error)) => Err(error),
-            };
-        }
-        answer
+        // All are tried; the first error is returned.
+        let ended = gone.into_iter().map(|(watched, why)| self.end_one(watched, &why));
+        ended.fold(Ok(0), |all, one| all.and_then(|all| Ok(all + one?)))
     }
 
     /// First the word, so that whatever fails then is known to have failed for it; then the
@@ -370,7 +364,7 @@ impl Watch {
         let (state, waited) = self
             .ended
             .wait_timeout_while(state, STOP, |state| state.running)
-            .unwrap_or_else(PoisonError::into_inner);
+            .ignore_poison();
         drop(state);
         if waited.timed_out() {
             tracing::warn!("the watching thread of a NIC still deregisters; it ends on its own");
@@ -424,33 +418,29 @@ impl Watch {
     /// The context has marked regions already.
     fn heed(&self, event: &AsyncEvent) {
         let (nic, what, element) = (self.context.name(), event.event_type, event.element);
-        let failed: Vec<_> = match (what, element) {
-            (AsyncEventType::CQ_ERR, AsyncElement::Cq(cq)) => {
-                let state = self.state();
-                let of = state
-                    .listeners
-                    .iter()
-                    .filter(|listener| listener.cqs.contains(&cq));
-                of.filter_map(|listener| listener.endpoint.upgrade()).collect()
-            }
-            (AsyncEventType::DEVICE_FATAL, _) => {
-                let state = self.state();
-                let all = state.listeners.iter();
-                all.filter_map(|listener| listener.endpoint.upgrade()).collect()
-            }
+        let of = match (what, element) {
+            (AsyncEventType::CQ_ERR, AsyncElement::Cq(cq)) => Some(cq),
+            (AsyncEventType::DEVICE_FATAL, _) => None,
             (
                 AsyncEventType::COMM_EST | AsyncEventType::SQ_DRAINED | AsyncEventType::QP_LAST_WQE_REACHED,
                 _,
             ) => {
-                tracing::debug!(nic, %what, ?element, "the NIC tells");
+                tracing::debug!(nic, %what, ?element, "event of the NIC");
                 return;
             }
             _ => {
-                tracing::warn!(nic, %what, ?element, "the NIC tells");
+                tracing::warn!(nic, %what, ?element, "event of the NIC");
                 return;
             }
         };
-        tracing::error!(nic, %what, ?element, ends = failed.len(), "the NIC tells: connections fail");
+        let state = self.state();
+        let concerned = state.listeners.iter();
+        let concerned = concerned.filter(|listener| of.is_none_or(|cq| listener.cqs.contains(&cq)));
+        let failed: Vec<_> = concerned
+            .filter_map(|listener| listener.endpoint.upgrade())
+            .collect();
+        drop(state);
+        tracing::error!(nic, %what, ?element, ends = failed.len(), "event of the NIC: connections fail");
         let cause = match what {
             AsyncEventType::CQ_ERR => "the NIC lost completions: a completion queue overflowed",
             _ => "the NIC failed",

@@ -21,8 +21,7 @@ use crate::options::EndpointOptions;
 use crate::region::Regions;
 use crate::requester::Requester;
 use crate::responder::Responder;
-
-use crate::stream::{Body, HELLO, MAX_BODY, READY, protocol, put_text};
+use crate::stream::{Body, HELLO, MAX_BODY, READY, io, protocol, put_text};
 use crate::watch::WatchedEndpoint;
 
 impl Endpoint {
@@ -42,9 +41,8 @@ impl Endpoint {
         options: EndpointOptions,
     ) -> Result<Self> {
         let end = Instant::now().checked_add(options.connect_timeout);
-        let io = |error| Error::from_errno("connect", gaudi_sys::fd::errno_of(error));
         let mut last = Error::new(ErrorKind::NotFound, "connect").because("the name has no address");
-        for address in to.to_socket_addrs().map_err(io)? {
+        for address in to.to_socket_addrs().map_err(io("connect"))? {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             let stream = match left {
                 Some(Duration::ZERO) => return Err(Error::timed_out("connect")),
@@ -56,7 +54,7 @@ impl Endpoint {
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                     last = Error::timed_out("connect");
                 }
-                Err(error) => last = io(error).because(format!("nobody listens at {address}")),
+                Err(error) => last = io("connect")(error).because(format!("nobody listens at {address}")),
             }
         }
         Err(last)
@@ -78,9 +76,7 @@ impl Endpoint {
         if !came {
             return Err(Error::timed_out("accept"));
         }
-        let (stream, _) = listener
-            .accept()
-            .map_err(|error| Error::from_errno("accept", gaudi_sys::fd::errno_of(error)))?;
+        let (stream, _) = listener.accept().map_err(io("accept"))?;
         Self::over(stream, nic, device, options)
     }
 
@@ -100,9 +96,7 @@ impl Endpoint {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         options.check()?;
         let end = Instant::now().checked_add(options.connect_timeout);
-        stream
-            .prepare()
-            .map_err(|error| Error::from_errno("setsockopt", gaudi_sys::fd::errno_of(error)))?;
+        stream.prepare().map_err(io("setsockopt"))?;
         let mut stream = Framed::new(stream);
         let domain = nic.context().alloc_pd()?;
         let (mut asking, asking_cq) = queue_pair(nic.pd())?;
@@ -115,33 +109,31 @@ impl Endpoint {
         stream.send(HELLO, &hello, end)?;
         let answer = stream.receive(HELLO, MAX_BODY, end)?;
         let mut body = Body::new(&answer);
-        let (their_asking, their_serving) = (
+        let theirs = [
             QpAddress::decode(&body.take()?)?,
             QpAddress::decode(&body.take()?)?,
-        );
+        ];
         let peer = body.text()?;
         body.end()?;
-        let is_own = |theirs: &QpAddress| {
-            own.iter()
-                .any(|own| (own.qpn, own.gid) == (theirs.qpn, theirs.gid))
-        };
-        if is_own(&their_asking) || is_own(&their_serving) {
+        let name = |address: &QpAddress| (address.qpn, address.gid);
+        if own
+            .iter()
+            .any(|own| theirs.iter().any(|theirs| name(own) == name(theirs)))
+        {
             return Err(protocol(
                 "the peer sent the addresses of this node's own queue pairs",
             ));
         }
         let port = nic.context().query_port()?;
+        let [their_asking, their_serving] = &theirs;
         check_family(&port, &their_asking.gid)?;
-        asking.connect(&their_serving, Access::empty())?;
-        serving.connect(&their_asking, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+        asking.connect(their_serving, Access::empty())?;
+        serving.connect(their_asking, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
         // Posts the receives: the peer sends only after this end is ready.
         let requester = Requester::new(nic, device, asking, asking_cq)?;
         stream.send(READY, &[], end)?;
         Body::new(&stream.receive(READY, MAX_BODY, end)?).end()?;
-        let same = stream
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(|error| Error::from_errno("dup", gaudi_sys::fd::errno_of(error)))?;
+        let same = stream.as_fd().try_clone_to_owned().map_err(io("dup"))?;
         let regions = Arc::new(Regions::new(same));
         let watched: Arc<dyn WatchedEndpoint> = Arc::<Regions>::clone(&regions);
         nic.watch().listen(cqs, &watched)?;
@@ -188,6 +180,6 @@ fn check_family(port: &PortAttr, theirs: &Gid) -> Result<()> {
     Err(
         Error::unsupported("connect", "one NIC's address is IPv4, the other's IPv6")
             .saw(format!("{} and {theirs}", port.gid), "two of one family")
-            .helped_by("choose another GID index on one side: gaudi nics lists them"),
+            .helped_by("choose another GID index on one side"),
     )
 }

@@ -33,14 +33,13 @@ impl Requester {
             .engine
             .front()
             .and_then(|slot| self.chunks.get(*slot)?.as_ref());
-        let completion = front.and_then(|chunk| match &chunk.phase {
-            Phase::Fetching(completion) => Some(completion),
-            // The NIC's next completion feeds the engine; only without one does the engine decide.
-            Phase::Storing(completion) if self.on_wire == 0 => Some(completion),
+        let copy = front.and_then(|chunk| match &chunk.phase {
+            // The NIC's next completion feeds a store; only without one does the engine decide.
+            Phase::Engine { copy, fetches } if *fetches || self.on_wire == 0 => Some(copy),
             _ => None,
         });
-        if let Some(completion) = completion {
-            return match completion.wait(deadline) {
+        if let Some(copy) = copy {
+            return match copy.wait(deadline) {
                 Err(error) if error.kind() == ErrorKind::TimedOut => Ok(false),
                 // The next round takes its result.
                 _ => Ok(true),
