@@ -39,8 +39,8 @@
 pub use gaudi_device::CompletionFuture;
 pub use gaudi_device::{
     Buffer, CacheStats, Completion, Deadline, Device, DeviceId, DeviceSpec, DeviceStatus, DeviceVa, Error,
-    ErrorKind, HostBuffer, HostMapping, Info, Location, Options, Pages, Queue, QueueId, Result, Sob, Stats,
-    StatusHandle, Telemetry,
+    ErrorKind, Fallback, HostBuffer, HostMapping, Info, Location, Options, Pages, Queue, QueueId, Result,
+    Sob, Stats, StatusHandle, Telemetry,
 };
 pub use gaudi_hal::{Environment, Listed, choose, list, open};
 pub use gaudi_seam::{BackendSpec, Errno, LayerSpec};

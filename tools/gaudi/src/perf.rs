@@ -4,14 +4,14 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gaudi_device::{Device, Fallback, HostBuffer, Location, Pages};
-use gaudi_seam::{Error, ErrorKind};
+use gaudi::{Device, Error, ErrorKind, Fallback, HostBuffer, Location, Pages};
 use serde::Serialize;
 
 use crate::args::{HostPages, Measured, Perf, PerfCopy, Place};
+use crate::columns::{Column, micros, nanos, table, yes};
 use crate::common::Common;
-use crate::copy::{self, Memory};
-use crate::exit::{self, Judged, Usage};
+use crate::copy::{self, Memory, ON_DEVICE, TO_DEVICE, TO_HOST};
+use crate::exit::{self, Usage};
 use crate::info::chosen;
 use crate::output::{Output, grouped};
 use crate::perf_rdma::{self, Op};
@@ -133,14 +133,7 @@ fn measure_copies(common: &Common, perf: &PerfCopy, output: &mut Output) -> Resu
     if perf.sizes.contains(&0) {
         return Err(Usage("a copy of no bytes takes no time: sizes begin at 1".to_owned()).into());
     }
-    let directions = match (perf.from, perf.to) {
-        (Some(from), Some(to)) => vec![(from, to)],
-        _ => vec![
-            (Place::Host, Place::Device),
-            (Place::Device, Place::Host),
-            (Place::Device, Place::Device),
-        ],
-    };
+    let directions = copy::directions((perf.from, perf.to), [TO_DEVICE, TO_HOST, ON_DEVICE]);
     let device = Device::open(&spec)?;
     let backend = device.id().backend.name();
     let mut rig = Rig::new(device, perf)?;
@@ -162,7 +155,7 @@ fn measure_copies(common: &Common, perf: &PerfCopy, output: &mut Output) -> Resu
     } = rig;
     drop((host, inside));
     device.close().map_err(|(_, error)| error)?;
-    let failed = rows.iter().any(|row| !row.verified);
+    let is_good = rows.iter().all(|row| row.verified);
     let report = Report {
         device: spec.to_string(),
         backend,
@@ -173,14 +166,9 @@ fn measure_copies(common: &Common, perf: &PerfCopy, output: &mut Output) -> Resu
         rows,
     };
     let printed = print(&report, output).and_then(|()| output.finish());
-    if failed {
-        // The verdict counts, whether or not anybody read the table.
-        let error =
-            Error::new(ErrorKind::Corrupt, "perf copy").because("a destination is not what its source was");
-        return Err(Judged(error).into());
-    }
-    printed?;
-    Ok(exit::DONE)
+    exit::judged(is_good, printed, || {
+        Error::new(ErrorKind::Corrupt, "perf copy").because("a destination is not what its source was")
+    })
 }
 
 impl Rig {
@@ -222,13 +210,11 @@ impl Rig {
         let mut ways = directions
             .iter()
             .map(|&(from, to)| {
-                let ends = (self.memory(to, 1).at(0, size)?, self.memory(from, 0).at(0, size)?);
-                let times = Times::default();
                 Ok(Way {
                     from,
                     to,
-                    ends,
-                    times,
+                    ends: (self.memory(to, 1).at(0, size)?, self.memory(from, 0).at(0, size)?),
+                    times: Times::default(),
                 })
             })
             .collect::<Result<Vec<_>>>()?;
@@ -259,13 +245,8 @@ impl Rig {
             // The last copy is of this direction: others wrote to the same destination.
             copy::timed(&self.device, &way.ends.0, &way.ends.1, self.timeout)?;
             let digest = |place, which| {
-                copy::digest(
-                    &self.device,
-                    self.memory(place, which),
-                    0,
-                    size,
-                    &mut Progress::none(),
-                )
+                let memory = self.memory(place, which);
+                copy::digest(&self.device, memory, 0, size, &mut Progress::none())
             };
             let verified = digest(way.from, 0)? == digest(way.to, 1)?;
             let names = (way.from.name(), way.to.name(), self.device.id().backend.name());
@@ -281,18 +262,12 @@ impl Rig {
         let start = Instant::now();
         to.copy_from_slice(black_box(from));
         black_box(to);
-        memcpy.add(start.elapsed(), (0, 0));
-        for way in ways {
-            let before = self.device.stats();
-            let taken = copy::timed(&self.device, &way.ends.0, &way.ends.1, self.timeout)?;
-            let after = self.device.stats();
-            way.times.add(
-                taken,
-                (
-                    after.lin_dma_packets - before.lin_dma_packets,
-                    after.submissions - before.submissions,
-                ),
-            );
+        memcpy.taken.push(nanos(start.elapsed()).max(1));
+        for Way { ends, times, .. } in ways {
+            let taken = copy::timed(&self.device, &ends.0, &ends.1, self.timeout)?;
+            times.taken.push(nanos(taken.time).max(1));
+            times.packets += taken.lin_dma_packets;
+            times.submissions += taken.submissions;
         }
         Ok(())
     }
@@ -304,11 +279,6 @@ pub(crate) fn rate_of(amount: u64, time_ns: u64) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// A time as tables show it.
-pub(crate) fn micros(ns: u64) -> String {
-    format!("{:.2}", ns as f64 / 1e3)
-}
-
 /// The value that so many of a thousand do not exceed, of sorted ones.
 pub(crate) fn rank(sorted: &[u64], of_thousand: usize) -> u64 {
     let rank = (sorted.len() * of_thousand).div_ceil(1000).max(1);
@@ -316,13 +286,6 @@ pub(crate) fn rank(sorted: &[u64], of_thousand: usize) -> u64 {
 }
 
 impl Times {
-    fn add(&mut self, taken: Duration, (packets, submissions): (u64, u64)) {
-        self.taken
-            .push(u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX).max(1));
-        self.packets += packets;
-        self.submissions += submissions;
-    }
-
     /// The time that so many of a thousand copies do not exceed.
     fn at(&self, of_thousand: usize) -> u64 {
         let mut sorted = self.taken.clone();
@@ -378,44 +341,30 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.line("")?;
     // Two tables: each fits 80 columns.
     let way = |row: &Row| format!("{} → {}", row.from, row.to);
-    let cells: Vec<Vec<String>> = report
-        .rows
-        .iter()
-        .map(|row| {
-            vec![
-                way(row),
-                row.backend.to_owned(),
-                grouped(row.size_bytes),
-                micros(row.median_ns),
-                format!("{:.2}", row.bytes_per_second as f64 / 1e9),
-                format!("{:.2}", row.memcpy_ratio),
-                if row.verified { "yes" } else { "NO" }.to_owned(),
-            ]
-        })
-        .collect();
-    let header = ["copy", "by", "bytes", "median[µs]", "GB/s", "×memcpy", "verified"];
-    output.table(&header, &[2, 3, 4, 5], &cells)?;
-    output.line("")?;
-    let cells: Vec<Vec<String>> = report
-        .rows
-        .iter()
-        .map(|row| {
-            vec![
-                way(row),
-                grouped(row.size_bytes),
-                grouped(row.n),
-                micros(row.min_ns),
-                micros(row.p99_ns),
-                micros(row.max_ns),
-                grouped(row.lin_dma_packets),
-                grouped(row.submissions),
-            ]
-        })
-        .collect();
-    let header = [
-        "copy", "bytes", "n", "min[µs]", "p99[µs]", "max[µs]", "LIN_DMA", "CS",
+    let columns: [Column<'_, Row>; 7] = [
+        ("copy", false, &way),
+        ("by", false, &|row| row.backend.to_owned()),
+        ("bytes", true, &|row| grouped(row.size_bytes)),
+        ("median[µs]", true, &|row| micros(row.median_ns)),
+        ("GB/s", true, &|row| {
+            format!("{:.2}", row.bytes_per_second as f64 / 1e9)
+        }),
+        ("×memcpy", true, &|row| format!("{:.2}", row.memcpy_ratio)),
+        ("verified", false, &|row| yes(row.verified)),
     ];
-    output.table(&header, &[1, 2, 3, 4, 5, 6, 7], &cells)?;
+    table(output, &report.rows, &columns)?;
+    output.line("")?;
+    let columns: [Column<'_, Row>; 8] = [
+        ("copy", false, &way),
+        ("bytes", true, &|row| grouped(row.size_bytes)),
+        ("n", true, &|row| grouped(row.n)),
+        ("min[µs]", true, &|row| micros(row.min_ns)),
+        ("p99[µs]", true, &|row| micros(row.p99_ns)),
+        ("max[µs]", true, &|row| micros(row.max_ns)),
+        ("LIN_DMA", true, &|row| grouped(row.lin_dma_packets)),
+        ("CS", true, &|row| grouped(row.submissions)),
+    ];
+    table(output, &report.rows, &columns)?;
     if report.backend == "mock" {
         output.line("")?;
         let text = "the engine is this processor's work too; no figure above is hardware's";

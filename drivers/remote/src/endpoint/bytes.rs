@@ -1,12 +1,11 @@
 //! Puts and gets of slices, through a registered scratch buffer.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use gaudi_device::{Deadline, HostBuffer};
-use gaudi_seam::Result;
+use gaudi_seam::{Error, ErrorKind, Result};
 
-use super::{Endpoint, Transfer, same_length};
+use super::{Endpoint, Transfer};
 use crate::local::{Allocation, Local};
 use crate::offer::RemoteRange;
 
@@ -28,18 +27,18 @@ impl Endpoint {
         to: impl Into<RemoteRange>,
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
-        let (to, deadline) = (to.into(), deadline.into());
-        self.in_parts(
-            "put_bytes",
-            bytes.len(),
-            &to,
-            |endpoint, scratch, local, remote, part| {
-                scratch.write(0, &bytes[part])?;
-                endpoint.count_copied(remote.len());
-                let put = endpoint.put(local, remote)?;
-                endpoint.wait_with_scratch(put, deadline)
-            },
-        )
+        let (to, deadline, scratch) = (to.into(), deadline.into(), self.scratch()?);
+        same_length("put_bytes", bytes.len(), &to)?;
+        let mut at = to.range.start;
+        for part in bytes.chunks(BYTES) {
+            scratch.write(0, part)?;
+            self.nic.counters().cpu_copied_bytes.add(part.len() as u64);
+            let end = at + part.len() as u64;
+            let put = self.put(Local::host(&scratch, 0..part.len())?, to.remote.at(at..end)?)?;
+            self.wait_with_scratch(put, deadline)?;
+            at = end;
+        }
+        Ok(())
     }
 
     /// Gets bytes into a slice; the counterpart of [`put_bytes`](Self::put_bytes).
@@ -52,43 +51,18 @@ impl Endpoint {
         from: impl Into<RemoteRange>,
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
-        let (from, deadline) = (from.into(), deadline.into());
-        self.in_parts(
-            "get_bytes",
-            into.len(),
-            &from,
-            |endpoint, scratch, local, remote, part| {
-                let len = remote.len();
-                let get = endpoint.get(local, remote)?;
-                endpoint.wait_with_scratch(get, deadline)?;
-                scratch.read(0, &mut into[part])?;
-                endpoint.count_copied(len);
-                Ok(())
-            },
-        )
-    }
-
-    /// Calls `each` with the scratch buffer and both ends of each part of a slice of `len` bytes.
-    fn in_parts(
-        &mut self,
-        operation: &'static str,
-        len: usize,
-        remote: &RemoteRange,
-        mut each: impl FnMut(&mut Self, &HostBuffer, Local, RemoteRange, Range<usize>) -> Result<()>,
-    ) -> Result<()> {
-        let scratch = self.scratch()?;
-        same_length(operation, len as u64, remote)?;
-        for start in (0..len).step_by(BYTES) {
-            let part = start..len.min(start + BYTES);
-            let (at, bytes) = (remote.range.start + start as u64, part.len() as u64);
-            let local = Local::host(&scratch, 0..part.len())?;
-            each(self, &scratch, local, remote.remote.at(at..at + bytes)?, part)?;
+        let (from, deadline, scratch) = (from.into(), deadline.into(), self.scratch()?);
+        same_length("get_bytes", into.len(), &from)?;
+        let mut at = from.range.start;
+        for part in into.chunks_mut(BYTES) {
+            let end = at + part.len() as u64;
+            let get = self.get(Local::host(&scratch, 0..part.len())?, from.remote.at(at..end)?)?;
+            self.wait_with_scratch(get, deadline)?;
+            scratch.read(0, part)?;
+            self.nic.counters().cpu_copied_bytes.add(part.len() as u64);
+            at = end;
         }
         Ok(())
-    }
-
-    fn count_copied(&self, bytes: u64) {
-        self.nic.counters().cpu_copied_bytes.add(bytes);
     }
 
     /// Waits for a transfer of the scratch buffer. If the transfer continues after that, it owns
@@ -123,4 +97,13 @@ impl Endpoint {
         self.scratch = Some(Arc::clone(&scratch));
         Ok(scratch)
     }
+}
+
+fn same_length(what: &'static str, local: usize, remote: &RemoteRange) -> Result<()> {
+    if local as u64 == remote.len() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidInput, what)
+        .because("both ends of a transfer have the same length")
+        .saw(local, remote.len()))
 }

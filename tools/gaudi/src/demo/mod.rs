@@ -18,6 +18,7 @@ use anyhow::{Context as _, Result};
 use gaudi::{BackendSpec, DeviceSpec, Environment, Error, ErrorKind};
 
 use crate::args::{Demo, Stage};
+use crate::columns::nanos;
 use crate::common::Common;
 use crate::control::Control;
 use crate::exit::{self, Usage};
@@ -106,7 +107,7 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     let progress = Progress::new("sending", bytes, output.is_quiet());
     let sent = node_a::run(&spec_a, demo, source, hello, Control::new(ours), progress);
     let sent = child.finish("node B", sent)?;
-    let time_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let time_ns = nanos(start.elapsed());
     let verified = sent.wrong.is_none() && sent.node_a.sha256 == sent.node_b.sha256;
     // Both nodes have a row of the NICs' stage: A's clock has its start and its end.
     let of_b = sent.node_b.stages.iter().filter(|row| row.stage != Stage::Nic);

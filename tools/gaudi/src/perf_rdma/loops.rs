@@ -13,6 +13,7 @@ use super::op::{OPERATION, Op, RECEIVED, Tally};
 use super::plan::Plan;
 use super::samples::{Samples, Taken};
 use super::watch::Watch;
+use crate::columns::nanos;
 use crate::nic::checked;
 
 /// When a loop ends.
@@ -61,10 +62,6 @@ impl Stopwatch {
             cpu_ns: nanos(process_cpu_time().saturating_sub(self.cpu)),
         }
     }
-}
-
-pub(super) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The operation of a row, as it is posted over and over.

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use gaudi::Error;
 use gaudi::remote::{Endpoint, EndpointOptions, Policy, Rights, Transfer};
 
-use super::loops::{Limit, Stopwatch, nanos};
+use super::loops::{Limit, Stopwatch};
 use super::message::Message;
 use super::node::Node;
 use super::op::{Measure, OPERATION, Op, Tally};
@@ -17,6 +17,7 @@ use super::samples::{Samples, Taken};
 use super::session::Session;
 use super::watch::SIGN;
 use super::wire::Wire;
+use crate::columns::nanos;
 use crate::progress::Progress;
 
 /// Transfers in flight: each has many chunks of its own.
