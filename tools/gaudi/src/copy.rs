@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use gaudi::sys::random::SplitMix64;
 use gaudi::{Buffer, Deadline, Device, Error, ErrorKind, HostMapping, Location, Options, Pages};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -262,7 +263,7 @@ pub(crate) fn fill(
     progress: &mut Progress,
 ) -> Result<Vec<u8>> {
     let mut hasher = Sha256::new();
-    let mut noise = crate::demo::Noise::default();
+    let mut noise = SplitMix64::default();
     pieces(size, |offset, piece| {
         noise.fill(piece);
         hasher.update(&*piece);

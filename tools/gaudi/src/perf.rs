@@ -14,7 +14,7 @@ use crate::copy::{self, Memory, ON_DEVICE, TO_DEVICE, TO_HOST};
 use crate::exit::{self, Usage};
 use crate::info::chosen;
 use crate::output::{Output, grouped};
-use crate::perf_rdma::{self, Op};
+use crate::perf_rdma::{self, Op, Samples};
 use crate::progress::Progress;
 
 /// How long the copies of one size are measured without `--iterations`.
@@ -119,9 +119,8 @@ struct Way {
 }
 
 /// The times of one kind of copy.
-#[derive(Default)]
 struct Times {
-    taken: Vec<u64>,
+    taken: Samples,
     packets: u64,
     submissions: u64,
 }
@@ -235,13 +234,13 @@ impl Rig {
             }
         }
         let peer = memcpy.median();
-        for way in &ways {
+        for way in &mut ways {
             let (from, to) = (way.from.name(), way.to.name());
             let (n, median_ns) = (way.times.taken.len(), way.times.median());
             tracing::info!(from, to, bytes = size, n, median_ns, "measured");
         }
         let mut rows = vec![memcpy.row(("host", "host", "memcpy"), size, peer, true)];
-        for way in ways {
+        for mut way in ways {
             // The last copy is of this direction: others wrote to the same destination.
             copy::timed(&self.device, &way.ends.0, &way.ends.1, self.timeout)?;
             let digest = |place, which| {
@@ -279,33 +278,30 @@ pub(crate) fn rate_of(amount: u64, time_ns: u64) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// The value that so many of a thousand do not exceed, of sorted ones.
-pub(crate) fn rank(sorted: &[u64], of_thousand: usize) -> u64 {
-    let rank = (sorted.len() * of_thousand).div_ceil(1000).max(1);
-    sorted.get(rank - 1).copied().unwrap_or(0)
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            taken: Samples::new(0),
+            packets: 0,
+            submissions: 0,
+        }
+    }
 }
 
 impl Times {
-    /// The time that so many of a thousand copies do not exceed.
-    fn at(&self, of_thousand: usize) -> u64 {
-        let mut sorted = self.taken.clone();
-        sorted.sort_unstable();
-        rank(&sorted, of_thousand)
-    }
-
-    fn median(&self) -> u64 {
-        self.at(500)
+    fn median(&mut self) -> u64 {
+        self.taken.ranks().map_or(0, |[_, median, ..]| median)
     }
 
     fn row(
-        &self,
+        &mut self,
         (from, to, backend): (&'static str, &'static str, &'static str),
         size: u64,
         memcpy: u64,
         verified: bool,
     ) -> Row {
-        let n = self.taken.len().max(1) as u64;
-        let median_ns = self.median().max(1);
+        let n = self.taken.len().max(1);
+        let [min_ns, median_ns, p99_ns, max_ns] = self.taken.ranks().unwrap_or([1; 4]);
         Row {
             from,
             to,
@@ -313,9 +309,9 @@ impl Times {
             size_bytes: size,
             n,
             median_ns,
-            p99_ns: self.at(990),
-            min_ns: self.at(0),
-            max_ns: self.at(1000),
+            p99_ns,
+            min_ns,
+            max_ns,
             bytes_per_second: rate_of(size, median_ns),
             memcpy_ratio: (memcpy as f64 / median_ns as f64 * 1000.0).round() / 1000.0,
             lin_dma_packets: self.packets / n,
@@ -377,25 +373,18 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
 mod tests {
     use super::*;
 
+    fn times(taken: impl Iterator<Item = u64>) -> Times {
+        let mut times = Times::default();
+        taken.for_each(|ns| times.taken.push(ns));
+        times
+    }
+
     #[test]
     fn ranks_are_of_what_was_taken() {
-        let times = Times {
-            taken: (1..=200).rev().collect(),
-            ..Times::default()
-        };
-        assert_eq!(
-            (times.at(0), times.median(), times.at(990), times.at(1000)),
-            (1, 100, 198, 200)
-        );
-        let one = Times {
-            taken: vec![7],
-            ..Times::default()
-        };
-        assert_eq!(
-            (one.at(0), one.median(), one.at(990), one.at(1000)),
-            (7, 7, 7, 7),
-            "one is all of them"
-        );
+        let mut all = times((1..=200).rev());
+        assert_eq!((all.taken.ranks(), all.median()), (Some([1, 100, 198, 200]), 100));
+        let ranks = times([7].into_iter()).taken.ranks();
+        assert_eq!(ranks, Some([7; 4]), "one is all of them");
     }
 
     #[test]
@@ -426,10 +415,10 @@ mod tests {
 
     #[test]
     fn a_ratio_above_one_is_faster_than_memcpy() {
-        let times = Times {
-            taken: vec![500],
+        let mut times = Times {
             packets: 3,
             submissions: 2,
+            ..times([500].into_iter())
         };
         let row = times.row(("host", "device", "mock"), 1000, 1000, true);
         assert_eq!(

@@ -32,7 +32,6 @@ use report::{NodeReport, Report};
 use source::Source;
 
 pub(crate) use node::hex;
-pub(crate) use source::Noise;
 
 /// Bytes of a chunk: large enough that a chunk's cost is its bytes, small enough that two of them
 /// are little memory.

@@ -43,7 +43,7 @@ fn measure(session: &mut Session<'_>, plan: &Plan, output: &Output) -> Result<Re
         Message::Open(side) => side,
         other => return Err(out_of_step(&other)),
     };
-    let ours = node.side().clone();
+    let ours = node.side.clone();
     let staged = ours.staged() || theirs.staged();
     let plan = &match staged {
         true => staged::plan(plan)?,
@@ -87,7 +87,7 @@ fn row(
     let _span = tracing::info_span!("row", op = plan.op.name(), ?measure, bytes).entered();
     let is_latency = measure == Measure::Latency;
     // Writes are observed in memory, if a processor can read it.
-    let by_memory = plan.op == Op::Write && is_latency && node.side().is_host() && theirs.is_host();
+    let by_memory = plan.op == Op::Write && is_latency && node.side.is_host() && theirs.is_host();
     let receives = plan.op == Op::Send && (is_latency || plan.bidirectional);
     node.prepare(receives, by_memory, bytes)?;
     session.control.send(&Message::Row {

@@ -123,7 +123,7 @@ pub(super) fn bandwidth(
     watch: &mut Watch<'_>,
 ) -> Result<Taken> {
     let work = Work::new(plan.op, node, bytes)?;
-    let into = [node.incoming(node.half())?];
+    let into = [node.incoming(node.half)?];
     let Link { qps, cq, .. } = node.link()?;
     let mut pump = Pump {
         plan,
@@ -406,7 +406,7 @@ impl<'n> Ping<'n> {
             work,
             end,
             bytes,
-            into: [node.incoming(node.half())?],
+            into: [node.incoming(node.half)?],
             unsignaled: 0,
             outstanding: 0,
             messages: 0,

@@ -29,6 +29,7 @@ use crate::output::Output;
 use crate::peer::{Peer, common_of_peer};
 pub(crate) use op::Op;
 use plan::Plan;
+pub(crate) use samples::Samples;
 use session::Session;
 use wire::Wire;
 

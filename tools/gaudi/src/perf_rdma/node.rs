@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use gaudi::remote::{Link, LinkConfig};
+use gaudi::sys::random::SplitMix64;
 use gaudi::verbs::softnic::SoftNicConfig;
 use gaudi::verbs::{Access, Mtu, Qp, RemoteAddr, RemoteRegion, Sge};
 use gaudi::{Buffer, Device, DeviceSpec, Error, ErrorKind, HostBuffer, remote};
@@ -17,7 +18,7 @@ use crate::args_rdma::{Memory, PerfRdma, Way};
 use crate::common::Common;
 use crate::control::Control;
 use crate::copy::pieces;
-use crate::demo::{Noise, hex};
+use crate::demo::hex;
 use crate::info::chosen;
 use crate::layers::around;
 use crate::nic::{Nic, SOFTNIC};
@@ -71,9 +72,9 @@ pub(crate) struct Node {
     link: Option<Link>,
     memory: NodeMemory,
     pub(super) nic: remote::Nic,
-    side: Side,
+    pub(super) side: Side,
     /// Bytes of each half, the outgoing and the incoming.
-    half: u64,
+    pub(super) half: u64,
     remote: Option<RemoteRegion>,
     /// Posted receives of each queue pair.
     receives: u32,
@@ -171,10 +172,6 @@ impl Node {
         Ok(node)
     }
 
-    pub(super) fn side(&self) -> &Side {
-        &self.side
-    }
-
     /// The memory, if it is a device's.
     pub(super) fn in_device(&self) -> Option<(&Buffer, &Device)> {
         match &self.memory {
@@ -189,11 +186,6 @@ impl Node {
         self.link.as_mut().context("the memory has no region")
     }
 
-    /// Bytes of each half.
-    pub(super) fn half(&self) -> u64 {
-        self.half
-    }
-
     /// Bytes that a send may have to be inline.
     pub(super) fn inline(&self) -> u32 {
         self.link.as_ref().map_or(0, Link::max_inline_data)
@@ -201,7 +193,7 @@ impl Node {
 
     /// Fills the outgoing half with bytes that differ from the incoming half's.
     fn fill(&self) -> gaudi::Result<()> {
-        let mut noise = Noise::default();
+        let mut noise = SplitMix64::default();
         pieces(self.half, |at, piece| {
             noise.fill(piece);
             self.write(at, piece)

@@ -103,7 +103,7 @@ fn hello(control: &mut Control) -> Result<Hello> {
 fn serve(session: &mut Session<'_>, plan: &Plan) -> Result<Report> {
     session.control.send(&Message::Ready)?;
     let mut node = session.open(plan)?;
-    session.control.send(&Message::Open(node.side().clone()))?;
+    session.control.send(&Message::Open(node.side.clone()))?;
     let staged_plan;
     let mut plan = plan;
     // Its threads serve the client's transfers.
@@ -139,7 +139,7 @@ fn serve(session: &mut Session<'_>, plan: &Plan) -> Result<Report> {
                 if let Some(endpoint) = endpoint {
                     endpoint.close()?;
                 }
-                let ours = node.side().clone();
+                let ours = node.side.clone();
                 node.close()?;
                 return Ok(Report::new(plan, false, ours, theirs, path_mtu_bytes, rows));
             }
@@ -162,7 +162,7 @@ fn row(
             .into());
     }
     let _span = tracing::info_span!("row", op = plan.op.name(), ?measure, bytes).entered();
-    if by_memory && !node.side().is_host() {
+    if by_memory && !node.side.is_host() {
         return Err(protocol("a row observed in memory, but the memory is a device's").into());
     }
     let is_latency = measure == Measure::Latency;

@@ -50,7 +50,7 @@ pub(super) fn plan(plan: &Plan) -> Result<Plan> {
 
 fn endpoint(node: &Node, wire: &Wire) -> Result<Endpoint> {
     let mut options = EndpointOptions::default();
-    if node.side().staged() {
+    if node.side.staged() {
         options.policy = Policy::Never;
     }
     let device = node.in_device().map(|(_, device)| device);
@@ -75,7 +75,7 @@ pub(super) fn measure(
     let mut endpoint = endpoint(node, &session.wire)?;
     let remote = endpoint.receive_offer(session.perf.timeout)?;
     let (buffer, _) = node.in_device().context("staged memory is a device's")?;
-    let half = node.half();
+    let half = node.half;
     let put = plan.op == Op::Write;
     for &bytes in &plan.sizes {
         // From the first half into the second, in both directions.
