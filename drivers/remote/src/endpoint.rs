@@ -76,11 +76,6 @@ impl Endpoint {
         &self.peer
     }
 
-    /// Returns this end's NIC.
-    pub fn nic(&self) -> &Nic {
-        &self.nic
-    }
-
     /// Allows the peer to access memory of this node, and sends the offer; the peer calls
     /// [`receive_offer`](Self::receive_offer). Returns the path to the memory.
     ///
@@ -266,9 +261,6 @@ impl Endpoint {
             failed: None,
             abandoned: None,
         });
-        if len == 0 {
-            self.requester.end_empty();
-        }
         // `wait` reports an error of the connection, with each transfer that it ended.
         let _ = self.requester.progress();
         Ok(Transfer {
@@ -496,7 +488,7 @@ impl Endpoint {
     fn check(&mut self) -> Result<()> {
         self.check_process("endpoint")?;
         let noticed = self.notice().err();
-        let Some(error) = noticed.or_else(|| self.requester.broken().cloned()) else {
+        let Some(error) = noticed.or_else(|| self.requester.broken.clone()) else {
             return Ok(());
         };
         if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {

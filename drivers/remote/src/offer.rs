@@ -1,4 +1,4 @@
-//! Memory that one end lets the other reach.
+//! Memory that one end allows the other to access.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,12 +21,12 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// To put.
+    /// Only to put.
     pub const PUT: Self = Self {
         put: true,
         get: false,
     };
-    /// To get.
+    /// Only to get.
     pub const GET: Self = Self {
         put: false,
         get: true,
@@ -46,10 +46,10 @@ impl Rights {
     }
 }
 
-/// How the offering end is reached.
+/// How the peer reaches offered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OfferPath {
-    /// By its memory's own region.
+    /// By the memory's own region.
     Direct(RemoteRegion),
     /// Through the slots of its stage.
     Slots {
@@ -68,7 +68,7 @@ pub(crate) struct Offer {
     pub(crate) report: PathReport,
 }
 
-/// Reasons that travel, and the bytes of each.
+/// The most reasons that an offer reports, and the bytes of each.
 const REASONS: usize = 2;
 const TEXT: u16 = 300;
 
@@ -187,32 +187,35 @@ impl Offer {
 #[derive(Clone)]
 pub struct Remote {
     pub(crate) offer: Arc<Offer>,
-    /// Of the endpoint that it was offered to.
+    /// The endpoint that it was offered to.
     pub(crate) endpoint: u64,
 }
 
 impl Remote {
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.offer.len
     }
 
-    /// Whether it has none.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What may be done with it.
+    /// Returns this node's rights.
     pub fn rights(&self) -> Rights {
         self.offer.rights
     }
 
-    /// Which way the peer's NIC reaches it, and why no better one.
+    /// Returns the peer's path to the memory, and why no better one.
     pub fn report(&self) -> &PathReport {
         &self.offer.report
     }
 
-    /// A part. `InvalidInput` where the range leaves the memory.
+    /// Returns a part.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the range exceeds the memory.
     pub fn at(&self, range: Range<u64>) -> Result<RemoteRange> {
         if range.start > range.end || range.end > self.len() {
             return Err(Error::new(ErrorKind::InvalidInput, "Remote::at")
@@ -240,12 +243,12 @@ pub struct RemoteRange {
 }
 
 impl RemoteRange {
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Whether it has none.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }

@@ -1,6 +1,5 @@
 //! How the NIC reaches the allocations of one endpoint: registered, or staged.
 
-use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -117,11 +116,8 @@ fn dmabuf(
     policy: Policy,
     endpoint: &Arc<Regions>,
 ) -> Result<Registered, Attempt> {
-    let RegionRequest {
-        ref range,
-        access,
-        offered,
-    } = *request;
+    let (range, access) = (&request.range, request.access);
+    let pd = request.offered.unwrap_or(nic.pd());
     let fresh = |error| Attempt {
         error,
         remembered: false,
@@ -147,10 +143,10 @@ fn dmabuf(
         let window = buffer
             .window(range.clone())
             .inspect_err(|_| not_exported = true)?;
-        offered.unwrap_or(nic.pd()).reg_dmabuf_mr(&window, iova, access)
+        pd.reg_dmabuf_mr(&window, iova, access)
     };
     let allocation = || Allocation::Buffer(buffer.clone());
-    let result = if offered.is_some() {
+    let result = if request.offered.is_some() {
         register().map(|mr| Registered::own(nic, mr, allocation()))
     } else {
         let cached = nic.watch().cached(buffer, iova, len, access, register);
@@ -173,22 +169,15 @@ fn dmabuf(
     }
 }
 
-impl fmt::Debug for Region {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({}, {:?})", self.report, self.access)
-    }
-}
-
 /// The regions of one endpoint, shared with its serving thread and the NIC's thread, which
 /// deregister them if the device is lost.
-#[derive(Debug)]
 pub(crate) struct Regions {
     state: Mutex<State>,
     /// Shut down if the device is lost, so that both ends learn of it.
     stream: OwnedFd,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     list: Vec<Region>,
     lost: Option<Error>,

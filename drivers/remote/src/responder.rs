@@ -1,8 +1,7 @@
-//! The serving end: copies between our stage and our memory when the peer asks for it.
+//! The serving end: copies between this node's stage and its memory when the peer requests it.
 //!
-//! It has a thread, started with the first offer that is staged, since the peer's transfers go on
-//! whatever our program does. Offers that are reached by their own regions need none: the NIC
-//! serves them alone.
+//! The first staged offer starts a thread, because the peer's transfers continue whatever this
+//! program does. Offers with regions of their own need no thread: the NIC serves them alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -17,32 +16,31 @@ use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
 use gaudi_sys::sync::{IgnorePoison as _, lock};
-use gaudi_verbs::{Access, Cq, Pd, Qp, WorkCompletion};
+use gaudi_verbs::{Access, Pd, WorkCompletion};
 
+use crate::channel::{Channel, KIND, MESSAGE, slot_of};
 use crate::message::{Answer, Request, RequestKind, SLOTS, failed};
 use crate::nic::Nic;
 use crate::offer::{OfferPath, Rights};
 use crate::options::EndpointOptions;
 use crate::region::Regions;
-use crate::stage::{Messages, Stage};
+use crate::stage::Stage;
 use crate::stream::{forked, hang_up, io, protocol};
 use crate::watch::WatchedEndpoint as _;
 
-const RECEIVE: u64 = 1 << 8;
-const SEND: u64 = 2 << 8;
-/// Between two looks for a stop while the engine works.
+/// Interval between two checks for a stop while the engine works.
 const STEP: Duration = Duration::from_millis(100);
-/// Between two looks at nothing.
+/// The longest sleep without an event.
 const NAP: Duration = Duration::from_secs(60);
 
-/// Memory that the peer may ask for through the stage.
+/// Memory that the peer may access through the stage.
 #[derive(Debug)]
 struct Staged {
     memory: Location,
     rights: Rights,
-    /// Copies that are being submitted or under way.
+    /// Copies that are being submitted or in flight.
     uses: u32,
-    /// It goes with its last use.
+    /// It is removed with its last use.
     withdrawn: bool,
 }
 
@@ -60,7 +58,7 @@ impl Staged {
 #[derive(Debug, Default)]
 struct Offers {
     by_id: HashMap<u32, Staged>,
-    /// What was under way when the thread ended, with the offer that it uses.
+    /// Copies that were in flight when the thread ended, with the offer that each uses.
     left: Vec<(u32, Completion)>,
 }
 
@@ -98,49 +96,34 @@ struct Shared {
     offers: Mutex<Offers>,
     /// A use ended, or the thread has.
     released: Condvar,
-    /// Why the thread serves no more.
+    /// Why the thread ended by itself.
     ended: OnceLock<Error>,
-    /// The thread is to end.
+    /// Asks the thread to end.
     stop: AtomicBool,
 }
 
 /// The serving half of an endpoint.
 pub(crate) struct Responder {
     /// `None` while the thread has it.
-    idle: Option<Idle>,
+    idle: Option<Channel>,
     running: Option<Running>,
     shared: Arc<Shared>,
-    /// Of the queue pair and of all that the peer reaches: this peer's alone.
+    /// The domain of the queue pair and of all that this peer reaches, and of no other peer.
     domain: Pd,
     owner: OwnerProcess,
-}
-
-/// What the thread serves with.
-struct Idle {
-    qp: Qp,
-    cq: Cq,
-    /// Made for the first attempt to start the thread.
-    messages: Option<Messages>,
-    /// Receives that are posted.
-    posted: usize,
 }
 
 struct Running {
     /// Dropped to end the thread.
     stop: Option<UnixStream>,
-    thread: Option<JoinHandle<Option<Idle>>>,
+    thread: Option<JoinHandle<Option<Channel>>>,
     slots: OfferPath,
 }
 
 impl Responder {
-    pub(crate) fn new(qp: Qp, cq: Cq, domain: Pd) -> Self {
+    pub(crate) fn new(channel: Channel, domain: Pd) -> Self {
         Self {
-            idle: Some(Idle {
-                qp,
-                cq,
-                messages: None,
-                posted: 0,
-            }),
+            idle: Some(channel),
             running: None,
             shared: Arc::default(),
             domain,
@@ -153,8 +136,8 @@ impl Responder {
         &self.domain
     }
 
-    /// The slots that the peer writes to and reads from; makes stage and thread where there are
-    /// none. Where that fails, it can be tried again.
+    /// Returns the slots that the peer writes to and reads from. Creates stage and thread on first
+    /// use; after an error it can be called again.
     pub(crate) fn slots(
         &mut self,
         nic: &Nic,
@@ -175,19 +158,10 @@ impl Responder {
         };
         let stream = stream.try_clone_to_owned().map_err(io("dup"))?;
         let (stop, stopped) = UnixStream::pair().map_err(io("socketpair"))?;
-        let Some(idle) = &mut self.idle else {
-            return Err(Error::new(ErrorKind::Disconnected, "offer").because("the endpoint is closed"));
-        };
-        let messages = match &mut idle.messages {
-            Some(messages) => messages,
-            none => none.insert(Messages::new(nic, &self.domain)?),
-        };
-        // Before the peer hears of the slots: it may ask at once.
-        while idle.posted < SLOTS {
-            let place = messages.place(idle.posted)?;
-            idle.qp.post_recv(RECEIVE | idle.posted as u64).post(&[place])?;
-            idle.posted += 1;
-        }
+        let closed = || Error::new(ErrorKind::Disconnected, "offer").because("the endpoint is closed");
+        // Before the peer knows the slots: it may send a request at once.
+        let channel = self.idle.as_mut().ok_or_else(closed)?;
+        channel.open(nic, &self.domain)?;
         // The thread comes first and is handed its work then: the queue pair must not be dropped
         // with one that does not start.
         let (hand, handed) = mpsc::sync_channel::<Thread>(1);
@@ -195,21 +169,11 @@ impl Responder {
             .name("gaudi-remote".into())
             .spawn(move || handed.recv().ok().map(|thread| thread.run(&stopped)))
             .map_err(io("pthread_create"))?;
-        let Some(Idle {
-            qp,
-            cq,
-            messages: Some(messages),
-            posted,
-        }) = self.idle.take()
-        else {
-            unreachable!("it was there, with messages, a moment ago");
-        };
+        let channel = self.idle.take().ok_or_else(closed)?;
         let work = Thread {
             stream,
-            qp,
-            cq,
+            channel,
             stage,
-            messages,
             nic: nic.clone(),
             device: device.clone(),
             copy_timeout: options.copy_timeout,
@@ -222,12 +186,7 @@ impl Responder {
             asked: [false; SLOTS],
         };
         if let Err(mpsc::SendError(back)) = hand.send(work) {
-            self.idle = Some(Idle {
-                qp: back.qp,
-                cq: back.cq,
-                messages: Some(back.messages),
-                posted,
-            });
+            self.idle = Some(back.channel);
             return Err(Error::new(ErrorKind::Io, "offer").because("the serving thread did not start"));
         }
         self.running = Some(Running {
@@ -238,22 +197,22 @@ impl Responder {
         Ok(slots)
     }
 
-    /// The peer may ask for this from now on.
+    /// Allows the peer to access this memory.
     pub(crate) fn offer(&self, id: u32, memory: Location, rights: Rights) {
         let staged = Staged::new(memory, rights);
         lock(&self.shared.offers).by_id.insert(id, staged);
     }
 
-    /// Withdraws what lies in this memory, and waits until the engine is done with what the peer
-    /// asked for before. `InUse` where it is not in time: what was withdrawn stays so, and the next
-    /// call waits again.
+    /// Withdraws the offers in this memory, and waits until the engine's copies for the peer are
+    /// complete. `InUse` after the timeout: the offers stay withdrawn, and the next call waits
+    /// again.
     pub(crate) fn withdraw(&self, which: impl Fn(&Location) -> bool, patience: Duration) -> Result<()> {
         let end = Instant::now().checked_add(patience);
         let busy = || {
             Error::new(ErrorKind::InUse, "forget")
                 .because("the engine is still at work on it, for the peer")
                 .saw(format!("after {patience:?}"), "the end of its copies")
-                .helped_by("try again: the driver gives a hung engine up after its own timeout")
+                .helped_by("try again: the driver resets a hung engine after its own timeout")
         };
         let mut offers = lock(&self.shared.offers);
         offers.withdraw(&which);
@@ -281,21 +240,20 @@ impl Responder {
         Ok(())
     }
 
-    /// Why it serves no more, where that is so.
+    /// Returns why the service ended, if it did.
     pub(crate) fn ended(&self) -> Option<&Error> {
         self.shared.ended.get()
     }
 
-    /// Tells the thread to end, without waiting for it. Where none runs, the peer reaches nothing
-    /// of ours from now on.
+    /// Asks the thread to end, without waiting for it. Without a thread, the peer can access
+    /// nothing of this node from now on.
     pub(crate) fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         if let Some(running) = &mut self.running {
             drop(running.stop.take());
         }
-        if let Some(idle) = &mut self.idle {
-            // `close` destroys it either way.
-            let _ = idle.qp.to_error();
+        if let Some(channel) = &mut self.idle {
+            channel.stop();
         }
     }
 
@@ -321,12 +279,7 @@ impl Responder {
             }
         }
         *lock(&self.shared.offers) = Offers::default();
-        let Some(idle) = self.idle.take() else {
-            return Ok(());
-        };
-        let first = idle.qp.close().map_err(|(_, error)| error);
-        drop(idle.messages);
-        first.and(idle.cq.close().map_err(|(_, error)| error))
+        self.idle.take().map_or(Ok(()), Channel::close)
     }
 }
 
@@ -340,7 +293,7 @@ impl Drop for Responder {
     }
 }
 
-/// A copy under way.
+/// A copy in flight.
 struct Copy {
     slot: usize,
     /// What it uses, until it is over.
@@ -349,41 +302,39 @@ struct Copy {
 }
 
 struct Thread {
-    /// The endpoint's: hung up where the service ends by itself, since a peer that waits for an
-    /// answer has no other way to know.
+    /// The endpoint's stream. It is shut down if the service ends by itself: a peer that waits for
+    /// an answer has no other way to know.
     stream: OwnedFd,
-    qp: Qp,
-    cq: Cq,
+    channel: Channel,
     stage: Stage,
-    messages: Messages,
     nic: Nic,
     device: Device,
     copy_timeout: Duration,
     shared: Arc<Shared>,
     regions: Arc<Regions>,
-    /// Copies under way, in order.
+    /// Copies in flight, in order.
     engine: VecDeque<Copy>,
-    /// How long the oldest of them has been waited for in vain.
+    /// Since when the oldest of them is overdue.
     since: Option<Instant>,
     /// Answers that wait for their place in memory.
     owed: VecDeque<Answer>,
     /// Places whose answer the NIC still reads.
     answering: [bool; SLOTS],
-    /// Slots that were asked for and not yet answered: a peer that asks for one again is none of
-    /// ours. So nothing here grows.
+    /// Slots with a request that was not answered yet. A second request for one is an error, so
+    /// that nothing here grows.
     asked: [bool; SLOTS],
 }
 
 impl Thread {
-    fn run(mut self, stopped: &UnixStream) -> Idle {
+    fn run(mut self, stopped: &UnixStream) -> Channel {
         while !self.shared.stop.load(Ordering::Acquire) {
             match self.round() {
                 Ok(true) => {}
                 Ok(false) => {
-                    let fds = [self.cq.event_fd(), stopped.as_fd()];
+                    let fds = [self.channel.cq.event_fd(), stopped.as_fd()];
                     match readable(fds, NAP) {
                         Ok([_, true]) => break,
-                        Ok([true, _]) if self.cq.ack_event().is_ok() => {}
+                        Ok([true, _]) if self.channel.cq.ack_event().is_ok() => {}
                         Ok(_) => {}
                         Err(errno) => {
                             tracing::error!("the serving thread cannot wait: {errno}");
@@ -397,30 +348,23 @@ impl Thread {
                 }
             }
         }
-        // The engine may still be at work in the stage and in what was offered: who withdraws that
-        // waits for it.
-        // An error leaves the end of the queue pair to `close`.
-        let _ = self.qp.to_error();
+        // The engine may still access the stage and the offered memory: `withdraw` waits for it.
+        self.channel.stop();
         let left = self.engine.into_iter().map(|copy| (copy.offer, copy.completion));
         lock(&self.shared.offers).left.extend(left);
         self.shared.released.notify_all();
-        Idle {
-            qp: self.qp,
-            cq: self.cq,
-            messages: None,
-            posted: SLOTS,
-        }
+        self.channel
     }
 
     fn end(&mut self, error: Error) {
         if error.kind() == ErrorKind::Disconnected {
-            tracing::debug!(%error, "the peer is gone");
+            tracing::debug!(%error, "the peer closed the connection");
         } else {
-            tracing::warn!(%error, "a connection is served no more");
+            tracing::warn!(%error, "the service of a connection ended");
         }
         if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-            // The reset waits for every region of the device's memory, in any process: they go now,
-            // and not when somebody looks.
+            // The reset waits for every region of the device's memory, in any process: they are
+            // deregistered now, and not with the next call.
             let freed = self.regions.forget_device_memory();
             if let Err(error) = freed {
                 tracing::error!(%error, "a region of a lost device was not deregistered");
@@ -430,24 +374,19 @@ impl Thread {
         hang_up(self.stream.as_fd());
     }
 
-    fn receive(&mut self, slot: usize) -> Result<()> {
-        let place = self.messages.place(slot)?;
-        self.qp.post_recv(RECEIVE | slot as u64).post(&[place])
-    }
-
-    /// Takes what has come, and moves the oldest copy on. `false` where there is nothing to do
+    /// Takes completions, and waits a step for the oldest copy. `false` if there is nothing to do
     /// before the next completion.
     fn round(&mut self) -> Result<bool> {
         let mut some = self.poll()?;
         if !some && self.engine.is_empty() {
-            self.cq.req_notify(false)?;
+            self.channel.cq.req_notify(false)?;
             // What came before the request raises no event.
             some = self.poll()?;
         }
         let Some(copy) = self.engine.front() else {
             return Ok(some);
         };
-        // In steps: who ends this service must not wait for a hung engine.
+        // In steps: `close` must not wait for a hung engine.
         let waited = copy.completion.wait(STEP);
         if !matches!(&waited, Err(error) if error.kind() == ErrorKind::TimedOut) {
             self.ended_front(waited)?;
@@ -480,8 +419,8 @@ impl Thread {
         self.shared.released.notify_all();
     }
 
-    /// Copies that are over by now. A mock's engine works inside the submission: its answers must
-    /// not wait for the next one's.
+    /// Answers copies that are complete. A mock's engine works inside the submission: its answer
+    /// must not wait for the next submission.
     fn reap(&mut self) -> Result<()> {
         while let Some(copy) = self.engine.front() {
             match copy.completion.poll() {
@@ -494,28 +433,22 @@ impl Thread {
 
     fn poll(&mut self) -> Result<bool> {
         let mut done = [WorkCompletion::EMPTY; SLOTS];
-        let count = self.cq.poll(&mut done)?;
+        let count = self.channel.cq.poll(&mut done)?;
         for completion in done.iter().take(count) {
             if !completion.is_success() {
                 return Err(failed(completion));
             }
-            let place = (completion.wr_id & 0xff) as usize;
-            match completion.wr_id & !0xff {
-                SEND => self.answering[place] = false,
-                _ => self.request(place, completion.byte_len)?,
+            match completion.wr_id & KIND {
+                MESSAGE => self.answering[slot_of(completion)] = false,
+                _ => self.request(completion)?,
             }
         }
         self.speak()?;
         Ok(count > 0)
     }
 
-    fn request(&mut self, place: usize, len: u32) -> Result<()> {
-        let bytes = self.messages.read(place)?;
-        self.receive(place)?;
-        if len as usize != bytes.len() {
-            return Err(protocol("a request of the wrong size").saw(len, bytes.len()));
-        }
-        let request = Request::decode(&bytes)?;
+    fn request(&mut self, completion: &WorkCompletion) -> Result<()> {
+        let request = Request::decode(&self.channel.take(completion)?)?;
         let slot = usize::from(request.slot);
         if slot >= self.stage.depth() || request.len > u64::from(self.stage.chunk()) {
             return Err(protocol("the peer asks for a slot that is not there")
@@ -596,8 +529,7 @@ impl Thread {
             if self.answering[slot] {
                 return Ok(());
             }
-            let element = self.messages.write(slot, &answer.encode())?;
-            self.qp.post_send(SEND | slot as u64).send(&[element]).post()?;
+            self.channel.send(slot, &answer.encode())?;
             self.answering[slot] = true;
             self.asked[slot] = false;
             self.owed.pop_front();
@@ -605,14 +537,14 @@ impl Thread {
         Ok(())
     }
 
-    /// Waits a little until the NIC has sent what the peer must still hear.
+    /// Waits up to 2 s until the NIC has sent the answers.
     fn last_words(&mut self) -> Result<()> {
         let mut done = [WorkCompletion::EMPTY; SLOTS];
         while self.answering.contains(&true) {
-            let count = self.cq.wait(&mut done, Duration::from_secs(2))?;
+            let count = self.channel.cq.wait(&mut done, Duration::from_secs(2))?;
             for completion in done.iter().take(count) {
-                if !completion.is_success() || completion.wr_id & !0xff == SEND {
-                    self.answering[(completion.wr_id & 0xff) as usize] = false;
+                if !completion.is_success() || completion.wr_id & KIND == MESSAGE {
+                    self.answering[slot_of(completion)] = false;
                 }
             }
         }

@@ -10,12 +10,10 @@ use gaudi_device::Device;
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
-use gaudi_verbs::{
-    Access, Cq, Framed, Gid, LinkLayer, Message as _, Pd, PortAttr, Qp, QpAddress, QpInit, Stream,
-};
+use gaudi_verbs::{Access, Framed, Gid, LinkLayer, Message as _, PortAttr, QpAddress, Stream};
 
 use super::Endpoint;
-use crate::message::SLOTS;
+use crate::channel::Channel;
 use crate::nic::Nic;
 use crate::options::EndpointOptions;
 use crate::region::Regions;
@@ -23,6 +21,9 @@ use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::stream::{Body, HELLO, MAX_BODY, READY, io, protocol, put_text};
 use crate::watch::WatchedEndpoint;
+
+/// A timeout that does not pass: the kernel ends a connect before.
+const FOREVER: Duration = Duration::from_secs(1 << 20);
 
 impl Endpoint {
     /// Connects over TCP to a node that [accepts](Self::accept).
@@ -43,13 +44,11 @@ impl Endpoint {
         let end = Instant::now().checked_add(options.connect_timeout);
         let mut last = Error::new(ErrorKind::NotFound, "connect").because("the name has no address");
         for address in to.to_socket_addrs().map_err(io("connect"))? {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            let stream = match left {
-                Some(Duration::ZERO) => return Err(Error::timed_out("connect")),
-                Some(left) => TcpStream::connect_timeout(&address, left),
-                None => TcpStream::connect(address),
-            };
-            match stream {
+            let left = end.map_or(FOREVER, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Err(Error::timed_out("connect"));
+            }
+            match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => return Self::over(stream, nic, device, options),
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                     last = Error::timed_out("connect");
@@ -99,10 +98,9 @@ impl Endpoint {
         stream.prepare().map_err(io("setsockopt"))?;
         let mut stream = Framed::new(stream);
         let domain = nic.context().alloc_pd()?;
-        let (mut asking, asking_cq) = queue_pair(nic.pd())?;
-        let (mut serving, serving_cq) = queue_pair(&domain)?;
-        let cqs = [asking_cq.handle(), serving_cq.handle()];
-        let own = [asking.address()?, serving.address()?];
+        let (mut asking, mut serving) = (Channel::new(nic.pd())?, Channel::new(&domain)?);
+        let cqs = [asking.cq.handle(), serving.cq.handle()];
+        let own = [asking.qp.address()?, serving.qp.address()?];
         let mut hello = Vec::with_capacity(128);
         own.iter().for_each(|address| hello.extend(address.encode()));
         put_text(&mut hello, nic.context().name(), 64);
@@ -127,10 +125,12 @@ impl Endpoint {
         let port = nic.context().query_port()?;
         let [their_asking, their_serving] = &theirs;
         check_family(&port, &their_asking.gid)?;
-        asking.connect(their_serving, Access::empty())?;
-        serving.connect(their_asking, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
-        // Posts the receives: the peer sends only after this end is ready.
-        let requester = Requester::new(nic, device, asking, asking_cq)?;
+        asking.qp.connect(their_serving, Access::empty())?;
+        serving
+            .qp
+            .connect(their_asking, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+        // The peer answers only after this end is ready.
+        asking.open(nic, nic.pd())?;
         stream.send(READY, &[], end)?;
         Body::new(&stream.receive(READY, MAX_BODY, end)?).end()?;
         let same = stream.as_fd().try_clone_to_owned().map_err(io("dup"))?;
@@ -140,8 +140,8 @@ impl Endpoint {
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             owner: OwnerProcess::current(),
-            responder: Responder::new(serving, serving_cq, domain),
-            requester,
+            responder: Responder::new(serving, domain),
+            requester: Requester::new(nic, device, asking),
             regions,
             stream,
             nic: nic.clone(),
@@ -154,20 +154,6 @@ impl Endpoint {
             scratch: None,
         })
     }
-}
-
-fn queue_pair(pd: &Pd) -> Result<(Qp, Cq)> {
-    // For each slot two work requests and a receive, and two flushes.
-    let (sends, receives) = (2 * SLOTS as u32 + 2, SLOTS as u32);
-    let cq = pd.context().create_cq(sends + receives)?;
-    let qp = pd.create_qp(&QpInit {
-        max_send_wr: sends,
-        max_recv_wr: receives,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        ..QpInit::new(&cq)
-    })?;
-    Ok((qp, cq))
 }
 
 /// `Unsupported` if one address is IPv4 (`::ffff:a.b.c.d`) and the other IPv6: RoCE v2 uses one

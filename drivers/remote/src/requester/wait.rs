@@ -48,10 +48,10 @@ impl Requester {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
-        self.cq.req_notify(false)?;
+        self.channel.cq.req_notify(false)?;
         // What came before the request raises no event.
         let mut one = [WorkCompletion::EMPTY];
-        if self.cq.poll(&mut one)? == 1 {
+        if self.channel.cq.poll(&mut one)? == 1 {
             self.completed(&one[0])?;
             return Ok(true);
         }
@@ -62,7 +62,7 @@ impl Requester {
             return Ok(false);
         }
         let mut fds = [
-            PollFd::new(self.cq.event_fd(), PollFlags::POLLIN),
+            PollFd::new(self.channel.cq.event_fd(), PollFlags::POLLIN),
             PollFd::new(stream, HANG_UP),
         ];
         let mut watched = &mut fds[..];
@@ -85,7 +85,7 @@ impl Requester {
         // nix returns `None` if it has no name for a flag, such as POLLRDHUP.
         let (ready, hung_up) = (fds[0].any() == Some(true), fds[1].any() != Some(false));
         if ready {
-            self.cq.ack_event()?;
+            self.channel.cq.ack_event()?;
         }
         if hung_up && self.hung_up.is_none() {
             self.hung_up = Some(Instant::now());
