@@ -568,7 +568,7 @@ mod tests {
 
     /// A flush that nobody waited for any more must not stand for the next one.
     #[test]
-    fn a_flush_is_over_with_its_own_read_only() {
+    fn flush_completes_with_its_own_read() {
         let (nic, peer) = SoftNic::pair(SoftNicConfig::default()).unwrap();
         let [nic, peer] = [nic, peer].map(|nic| Nic::new(&Context::open(nic).unwrap()).unwrap());
         let mut ours = Channel::new(nic.pd()).unwrap();

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_above_one_is_faster_than_memcpy() {
+    fn ratio_above_one_beats_memcpy() {
         let mut times = Times {
             packets: 3,
             submissions: 2,
