@@ -76,6 +76,11 @@ impl Endpoint {
         &self.peer
     }
 
+    /// Returns this end's NIC.
+    pub fn nic(&self) -> &Nic {
+        &self.nic
+    }
+
     /// Allows the peer to access memory of this node, and sends the offer; the peer calls
     /// [`receive_offer`](Self::receive_offer). Returns the path to the memory.
     ///

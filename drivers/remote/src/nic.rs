@@ -17,9 +17,9 @@ use crate::watch::Watch;
 /// serves its peer in a domain of its own, so that a key opens nothing through another peer's queue
 /// pair.
 ///
-/// From the first endpoint on, a thread takes the [events](Context::get_async_event) of the context:
-/// it logs them, and ends the endpoints that one concerns. Make one `Nic` of a context, and do not
-/// take its events elsewhere: an event is returned once.
+/// From the first endpoint on, a thread takes the [events](Context::get_async_event) of the
+/// context: it logs them, and ends the endpoints that one concerns. Make one `Nic` of a context,
+/// and do not take its events elsewhere: an event is returned once.
 #[derive(Clone)]
 pub struct Nic {
     inner: Arc<Inner>,

@@ -13,8 +13,8 @@ use crate::path::Policy;
 pub struct EndpointOptions {
     /// Whether device memory must be registered through its dma-buf.
     pub policy: Policy,
-    /// Bytes of a chunk of staged transfers: a multiple of 4096, at most 64 MiB. The smaller of both
-    /// ends' values is used.
+    /// Bytes of a chunk of staged transfers: a multiple of 4096, at most 64 MiB. The smaller of
+    /// both ends' values is used.
     pub chunk_bytes: u32,
     /// Chunks of a staged transfer in flight: 1 to 16. With 1 each step waits for the one before.
     pub depth: u32,

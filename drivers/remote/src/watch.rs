@@ -313,19 +313,15 @@ impl Watch {
     /// Returns the regions that keep the device from closing.
     pub(crate) fn blockers(&self, device: DeviceId) -> Blockers {
         // In a fork child the lock may have been held at the fork, and no region is the child's.
-        let group = if self.owner.is_foreign() {
-            None
-        } else {
-            let state = self.state();
-            let known = state
-                .devices
-                .iter()
-                .find(|watched| watched.status.device() == device);
-            known.map(|watched| watched.group.clone())
-        };
-        group
-            .unwrap_or_else(|| RegionGroup::new(device.to_string()))
-            .blockers()
+        let state = (!self.owner.is_foreign()).then(|| self.state());
+        let known = state.as_ref().and_then(|state| {
+            let mut devices = state.devices.iter();
+            devices.find(|watched| watched.status.device() == device)
+        });
+        let group = known.map(|watched| watched.group.clone());
+        drop(state);
+        let group = group.unwrap_or_else(|| RegionGroup::new(device.to_string()));
+        group.blockers()
     }
 
     pub(crate) fn count(&self, stats: &mut NicStats) {

@@ -1,8 +1,8 @@
 //! Opens any [`DeviceSpec`] and hands out seam 1, [`KernelIo`](gaudi_seam::KernelIo).
 //!
 //! - *The only crate that names every backend*: code above asks for a spec and never learns what
-//!   answers. Each backend, and the layers, are a cargo feature (`kernel`, `mock`, `layers`); what is not
-//!   built in, or not served yet, answers `Unsupported` by name.
+//!   answers. Each backend is a cargo feature (`kernel`, `mock`), and so are the layers; what is
+//!   not built in, or not served yet, answers `Unsupported` by name.
 //! - *Choosing is apart from opening*: [`choose`] turns arguments and environment into a spec and
 //!   touches no device.
 //! - *Looking disturbs nobody*: [`list`] and [`control`] use control nodes only; opening a compute

@@ -84,15 +84,19 @@ enum Verdict {
     Unsupported,
 }
 
-impl Verdict {
-    const ALL: [Self; 5] = [
-        Self::Passed,
-        Self::Failed,
-        Self::Differed,
-        Self::Skipped,
-        Self::Unsupported,
-    ];
-}
+/// Each verdict as a case has it, with its style, and as the summary counts it.
+const VERDICTS: [(Verdict, &str, Style, &str); 5] = [
+    (Verdict::Passed, "passed", Style::Good, "passed"),
+    (Verdict::Failed, "FAILED", Style::Bad, "failed"),
+    (
+        Verdict::Differed,
+        "differed",
+        Style::Bad,
+        "differed from the mock",
+    ),
+    (Verdict::Skipped, "skipped", Style::Doubtful, "skipped"),
+    (Verdict::Unsupported, "unsupported", Style::Plain, "unsupported"),
+];
 
 #[derive(Serialize)]
 struct Case {
@@ -182,11 +186,10 @@ pub(crate) fn run(common: &Common, check: &args::Check, output: &mut Output) -> 
     })?;
     drop(progress);
     unwritten?;
-    let count = |verdict| {
-        let count = cases.iter().filter(|case| case.verdict == verdict).count();
-        (verdict, count)
-    };
-    let counts = BTreeMap::from(Verdict::ALL.map(count));
+    let mut counts = BTreeMap::from(VERDICTS.map(|(verdict, ..)| (verdict, 0)));
+    for case in &cases {
+        *counts.entry(case.verdict).or_default() += 1;
+    }
     let is_good = counts[&Verdict::Failed] + counts[&Verdict::Differed] == 0 && counts[&Verdict::Passed] > 0;
     let report = Report {
         program: json!({ "version": env!("CARGO_PKG_VERSION") }),
@@ -221,14 +224,12 @@ pub(crate) fn run(common: &Common, check: &args::Check, output: &mut Output) -> 
 }
 
 fn print_case(case: &Case, all: bool, output: &mut Output) -> Result<()> {
-    let (word, style) = match case.verdict {
-        Verdict::Passed if !all => return Ok(()),
-        Verdict::Passed => ("passed", Style::Good),
-        Verdict::Failed => ("FAILED", Style::Bad),
-        Verdict::Differed => ("differed", Style::Bad),
-        Verdict::Skipped => ("skipped", Style::Doubtful),
-        Verdict::Unsupported => ("unsupported", Style::Plain),
+    let Some((verdict, word, style, _)) = VERDICTS.into_iter().find(|row| row.0 == case.verdict) else {
+        unreachable!("the table has every verdict");
     };
+    if verdict == Verdict::Passed && !all {
+        return Ok(());
+    }
     let word = output.styled(style, &format!("{word:<11}"));
     output.line(format!("{word} {}", case.id))?;
     if let Some(failure) = &case.failure {
@@ -289,14 +290,8 @@ fn print_summary(report: &Report, output: &mut Output) -> Result<()> {
     for (key, value) in rows {
         output.hanging(&format!("{key:<11} "), &value)?;
     }
-    let counts = summary.counts.iter().map(|(verdict, count)| match verdict {
-        Verdict::Passed => format!("{count} passed, "),
-        Verdict::Failed => format!("{count} failed, "),
-        Verdict::Differed => format!("{count} differed from the mock, "),
-        Verdict::Skipped => format!("{count} skipped, "),
-        Verdict::Unsupported => format!("{count} unsupported, "),
-    });
-    let counts = format!("{}{:.1} s", counts.collect::<String>(), summary.seconds);
+    let counts = VERDICTS.map(|(verdict, .., what)| format!("{} {what}, ", summary.counts[&verdict]));
+    let counts = format!("{}{:.1} s", counts.concat(), summary.seconds);
     output.hanging("", &counts)
 }
 

@@ -6,6 +6,8 @@ use anyhow::Result;
 
 use crate::output::Output;
 
+pub(crate) const CLOCK: &str = "CLOCK_MONOTONIC";
+
 /// A column's head, whether its cells are numbers, and the cell of a row.
 pub(crate) type Column<'a, T> = (&'a str, bool, &'a dyn Fn(&T) -> String);
 
@@ -29,6 +31,12 @@ pub(crate) fn yes(is_good: bool) -> String {
 /// A time as tables print it.
 pub(crate) fn micros(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e3)
+}
+
+/// An amount over a time, for a second.
+pub(crate) fn rate_of(amount: u64, time_ns: u64) -> u64 {
+    let rate = u128::from(amount) * 1_000_000_000 / u128::from(time_ns.max(1));
+    u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
 /// Whole nanoseconds. A longer time than 584 years is that long.

@@ -16,7 +16,7 @@ use crate::info::chosen;
 use crate::output::{Output, grouped};
 use crate::progress::Progress;
 
-/// Bytes that are looked at at a time.
+/// Bytes that are filled or digested at a time.
 const PIECE: usize = 1 << 20;
 
 #[derive(Serialize)]
@@ -110,7 +110,7 @@ pub(crate) fn directions(
     }
 }
 
-/// The shortest time that closing a device takes for work that does not end.
+/// The shortest timeout of work that a device is closed with.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Result<u8> {
@@ -190,7 +190,7 @@ fn fits(device: &Device, copy: &args::Copy) -> Result<()> {
     Ok(())
 }
 
-/// What a copy took.
+/// The cost of a copy.
 pub(crate) struct Taken {
     /// From the submission to the end of the wait.
     pub(crate) time: Duration,
@@ -254,7 +254,7 @@ fn one(device: &Device, copy: &args::Copy, from: Place, to: Place, progress: &mu
     })
 }
 
-/// Fills memory with bytes that no copy leaves as they are by chance, and digests them.
+/// Fills memory with random bytes, the same in every run, and returns their digest.
 pub(crate) fn fill(
     device: &Device,
     memory: &Memory,

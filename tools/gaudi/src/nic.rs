@@ -1,4 +1,4 @@
-//! The NIC that a command works with: one of libibverbs, or the software one over a socket.
+//! The NIC of a command: one of libibverbs, or the software NIC over a socket.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use gaudi::{Error, ErrorKind};
 
 use crate::exit::Usage;
 
-/// The name of the NIC in software.
+/// The name of the software NIC.
 pub(crate) const SOFTNIC: &str = "softnic";
 /// The operation of an error that a completion reports.
 pub(crate) const RDMA: &str = "RDMA";
@@ -37,14 +37,14 @@ pub(crate) fn of_one_kind(nic: &str, peer_nic: &str) -> Result<(), Usage> {
 /// An open NIC.
 pub(crate) struct Nic {
     pub(crate) context: Context,
-    /// What it is software over, where it is: a network interface, or a socket.
+    /// Of a NIC in software: the network interface or socket that it uses.
     pub(crate) software_over: Option<String>,
-    /// The software one, which counts what it moves.
+    /// The software NIC, which counts its bytes.
     pub(crate) softnic: Option<Arc<SoftNic>>,
 }
 
 impl Nic {
-    /// The software NIC at the end of a cable; in tables it is called `name`.
+    /// Opens the software NIC at the end of a cable. Tables print `name`.
     pub(crate) fn soft(name: &str, cable: OwnedFd, config: SoftNicConfig) -> Result<Self> {
         let nic = SoftNic::open(name, cable, config)?;
         Ok(Self {
@@ -54,7 +54,7 @@ impl Nic {
         })
     }
 
-    /// A NIC of libibverbs, by the name that `gaudi nics` shows.
+    /// Opens a NIC of libibverbs by the name that `gaudi nics` prints.
     pub(crate) fn open(name: &str, gid_index: Option<u32>) -> Result<Self> {
         let mut options = ibverbs::OpenOptions::default();
         if let Some(index) = gid_index {
@@ -69,7 +69,7 @@ impl Nic {
         })
     }
 
-    /// Who implements it; software says so.
+    /// Returns the provider, which names software as such.
     pub(crate) fn provider(&self) -> String {
         let provider = &self.context.attr().provider;
         match &self.software_over {

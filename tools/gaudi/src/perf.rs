@@ -8,7 +8,7 @@ use gaudi::{Device, Error, ErrorKind, Fallback, HostBuffer, Location, Pages};
 use serde::Serialize;
 
 use crate::args::{HostPages, Measured, Perf, PerfCopy, Place};
-use crate::columns::{Column, micros, nanos, table, yes};
+use crate::columns::{CLOCK, Column, micros, nanos, rate_of, table, yes};
 use crate::common::Common;
 use crate::copy::{self, Memory, ON_DEVICE, TO_DEVICE, TO_HOST};
 use crate::exit::{self, Usage};
@@ -19,7 +19,6 @@ use crate::progress::Progress;
 
 /// How long the copies of one size are measured without `--iterations`.
 const BUDGET: Duration = Duration::from_millis(250);
-pub(crate) const CLOCK: &str = "CLOCK_MONOTONIC";
 
 #[derive(Serialize)]
 struct Report {
@@ -36,7 +35,7 @@ struct Report {
 struct Row {
     from: &'static str,
     to: &'static str,
-    /// What moved the bytes.
+    /// `memcpy`, or the backend of the device that copied.
     backend: &'static str,
     size_bytes: u64,
     n: u64,
@@ -44,11 +43,11 @@ struct Row {
     p99_ns: u64,
     min_ns: u64,
     max_ns: u64,
-    /// Of the median.
+    /// At the median time.
     bytes_per_second: u64,
-    /// Time of memcpy over time of the copy, medians of this run; 1 of memcpy itself.
+    /// Median time of memcpy over median time of the copy, both of this run; 1 for memcpy itself.
     memcpy_ratio: f64,
-    /// Of each copy; none of memcpy.
+    /// Of each copy; 0 for memcpy.
     lin_dma_packets: u64,
     submissions: u64,
     verified: bool,
@@ -75,17 +74,17 @@ pub(crate) fn run(common: &Common, perf: &Perf, output: &mut Output) -> Result<u
     }
 }
 
-/// What is copied between, large enough for every size.
+/// The device and the memory of every copy, large enough for every size.
 struct Rig {
     device: Device,
     host: [Memory; 2],
     inside: [Memory; 2],
-    /// Memory of the program alone, for memcpy.
+    /// Memory that no device maps, for memcpy.
     private: [Aligned; 2],
     timeout: Duration,
 }
 
-/// Bytes from the start of a page on.
+/// Memory that starts at a page.
 ///
 /// memcpy's speed depends on where both ends lie in their pages: with ends a few bytes apart modulo
 /// 4096 it is up to 16 times slower on some processors. Every end that is measured begins at a
@@ -98,7 +97,7 @@ struct Aligned {
 const PAGE: usize = 4096;
 
 impl Aligned {
-    /// Every page is written, so that none is the shared page of zeros.
+    /// Writes every page, so that none is the shared page of zeros.
     fn new(len: usize, value: u8) -> Self {
         let bytes = vec![value; len + PAGE];
         let start = bytes.as_ptr().align_offset(PAGE);
@@ -270,12 +269,6 @@ impl Rig {
         }
         Ok(())
     }
-}
-
-/// An amount over a time, for a second.
-pub(crate) fn rate_of(amount: u64, time_ns: u64) -> u64 {
-    let rate = u128::from(amount) * 1_000_000_000 / u128::from(time_ns.max(1));
-    u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
 impl Default for Times {

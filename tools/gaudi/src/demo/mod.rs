@@ -33,10 +33,10 @@ use source::Source;
 
 pub(crate) use node::hex;
 
-/// Bytes of a chunk: large enough that a chunk's cost is its bytes, small enough that two of them
-/// are little memory.
+/// Bytes of a chunk: large enough that its bytes dominate its cost, small enough that two chunks are
+/// little memory.
 const CHUNK: u64 = 8 << 20;
-/// Chunks on the way at a time: one is sent while the one before is checked.
+/// Chunks in flight: one is sent while the one before is checked.
 const SLOTS: u32 = 2;
 /// The bit that `--corrupt` flips.
 const CORRUPT_BIT: u8 = 1;
@@ -46,7 +46,7 @@ fn corrupt_at(len: u64) -> u64 {
     len / 2
 }
 
-/// Who moved the bytes of an engine's stage.
+/// What performed an engine's stage.
 fn by_engine(node: &NodeReport) -> String {
     match node.backend.as_str() {
         "kernel" => "DMA engine".to_owned(),
@@ -166,8 +166,8 @@ fn specs(common: &Common, demo: &Demo) -> Result<(DeviceSpec, DeviceSpec)> {
     })
 }
 
-/// Refuses to write results to the file that is sent, and to write two things to one. The file
-/// itself may be saved over itself: it takes its name when it is whole.
+/// Refuses to write results to the file that is sent, and to write two results to one file. The file
+/// may be saved over itself: a saved file has its name only once it is complete.
 fn distinct(common: &Common, demo: &Demo) -> Result<()> {
     let named = [
         ("--file", &demo.file),

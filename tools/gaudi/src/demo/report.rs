@@ -1,4 +1,4 @@
-//! What the demo tells at its end.
+//! The report of the demo.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use crate::args::Stage;
 use crate::columns::{Column, nanos, note_software, table};
 use crate::output::{Output, grouped};
 
-/// One stage as one node did it.
+/// One stage of one node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct StageRow {
     pub(crate) stage: Stage,
     /// `A`, `B`, or both.
     pub(crate) node: String,
-    /// What did it: a figure of a mock says so.
+    /// What performed it; a mock is named as such.
     pub(crate) by: String,
     pub(crate) path: String,
     pub(crate) bytes: u64,
     pub(crate) time_ns: u64,
 }
 
-/// What one node did.
+/// The work of one node.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct NodeReport {
     pub(crate) device: String,
     pub(crate) backend: String,
     pub(crate) nic: String,
-    /// Its transfers are a processor's work, in the kernel or here.
+    /// A processor performs its transfers, in the kernel or in this process.
     pub(crate) software_nic: bool,
     pub(crate) lin_dma_packets: u64,
     pub(crate) cpu_copied_bytes: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Report {
     pub(crate) sha256_source: String,
     pub(crate) sha256_far_end: String,
     pub(crate) verified: bool,
-    /// The stage that changed the data, where one did.
+    /// The stage that changed the data, if one did.
     pub(crate) corrupted_by: Option<Stage>,
     /// A device is a mock.
     pub(crate) mock: bool,
@@ -73,7 +73,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Counts what `work` does.
+    /// Adds the time of `work`, and its bytes if it succeeds.
     pub(crate) fn measure<T, E>(&mut self, bytes: u64, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let start = std::time::Instant::now();
         let done = work();
@@ -96,7 +96,7 @@ impl Meter {
     }
 }
 
-/// `VmHWM` of the calling process in bytes; 0 where `/proc` does not tell.
+/// Returns `VmHWM` of this process in bytes; 0 if `/proc` does not have it.
 pub(crate) fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,4 @@
-//! The measured loops: they neither allocate nor look anything up.
+//! The measured loops. They do not allocate.
 
 use std::time::{Duration, Instant};
 
@@ -113,8 +113,8 @@ struct Flow {
     group: u32,
 }
 
-/// Many operations in flight, out of this end (`sends`), into it as messages (`receives`), both, or
-/// neither: the peer's NIC alone works then.
+/// Many operations in flight: out of this end (`sends`), into it as messages (`receives`), both, or
+/// neither. With neither, the NIC alone serves the peer.
 pub(super) fn bandwidth(
     node: &mut Node,
     plan: &Plan,

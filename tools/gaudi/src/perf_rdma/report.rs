@@ -9,11 +9,10 @@ use super::node::Side;
 use super::op::{Measure, Op, Tally};
 use super::plan::Plan;
 use super::samples::{Bucket, Taken};
-use crate::columns::{Column, micros, note_software, table, yes};
+use crate::columns::{CLOCK, Column, micros, note_software, rate_of, table, yes};
 use crate::control::printable;
 use crate::nic::with_provider;
 use crate::output::{Output, grouped};
-use crate::perf::{CLOCK, rate_of};
 
 #[derive(Serialize)]
 pub(super) struct Report {

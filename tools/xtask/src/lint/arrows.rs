@@ -145,6 +145,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "gaudi",
         &[
+            "gaudi-sys",
             "gaudi-seam",
             "gaudi-device",
             "gaudi-hal",
