@@ -33,8 +33,8 @@ use source::Source;
 
 pub(crate) use node::hex;
 
-/// Bytes of a chunk: large enough that its bytes dominate its cost, small enough that two chunks are
-/// little memory.
+/// Bytes of a chunk: large enough that its bytes dominate its cost, small enough that two chunks
+/// are little memory.
 const CHUNK: u64 = 8 << 20;
 /// Chunks in flight: one is sent while the one before is checked.
 const SLOTS: u32 = 2;
@@ -166,8 +166,8 @@ fn specs(common: &Common, demo: &Demo) -> Result<(DeviceSpec, DeviceSpec)> {
     })
 }
 
-/// Refuses to write results to the file that is sent, and to write two results to one file. The file
-/// may be saved over itself: a saved file has its name only once it is complete.
+/// Refuses to write results to the file that is sent, and to write two results to one file. The
+/// file may be saved over itself: a saved file has its name only once it is complete.
 fn distinct(common: &Common, demo: &Demo) -> Result<()> {
     let named = [
         ("--file", &demo.file),
