@@ -105,6 +105,7 @@ impl Device {
     }
 
     /// Returns the handles of the fault layers in the device's spec, innermost first.
+    #[cfg(feature = "layers")]
     pub fn fault_handles(&self) -> Vec<gaudi_hal::layers::fault::FaultHandle> {
         gaudi_hal::fault_handles(&self.context().io)
     }

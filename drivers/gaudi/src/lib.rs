@@ -11,6 +11,7 @@
 //! | share device memory with another driver or process | [`dmabuf`] | `dmabuf` |
 //! | drive a NIC: regions, queue pairs, completion queues | [`verbs`] | `verbs` |
 //! | move bytes between two nodes | [`remote::Endpoint`] | `remote` |
+//! | wait for descriptors, pass them, read clocks | [`sys`] | |
 //!
 //! Every call returns one [`Error`]: [`kind`](Error::kind) to branch on, the errno, and the cause.
 //! The features above are on by default; `async` is not.
@@ -38,11 +39,17 @@
 pub use gaudi_device::CompletionFuture;
 pub use gaudi_device::{
     Buffer, CacheStats, Completion, Deadline, Device, DeviceId, DeviceSpec, DeviceStatus, DeviceVa, Error,
-    ErrorKind, HostBuffer, HostMapping, Info, Location, Options, Pages, Queue, QueueId, Result, Sob, Stats,
-    StatusHandle, Telemetry,
+    ErrorKind, Fallback, HostBuffer, HostMapping, Info, Location, Options, Pages, Queue, QueueId, Result,
+    Sob, Stats, StatusHandle, Telemetry,
 };
-pub use gaudi_hal::{Environment, Listed, choose, list};
+pub use gaudi_hal::{Environment, Listed, choose, list, open};
 pub use gaudi_seam::{Backend, BackendSpec, Errno, KernelSelector, LayerSpec, PciAddress};
+
+/// System calls for programs around a device: waiting for descriptors, passing them between
+/// processes, clocks and random numbers.
+pub mod sys {
+    pub use gaudi_sys::{clock, fd, poll, random, socket};
+}
 
 /// Traces and injected faults: layers of a [`DeviceSpec`], and the handles that count and arm
 /// faults.

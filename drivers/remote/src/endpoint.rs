@@ -4,7 +4,6 @@ mod bytes;
 mod connect;
 
 use std::fmt;
-use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Instant;
@@ -99,34 +98,24 @@ impl Endpoint {
             return Err(Error::new(ErrorKind::InvalidInput, "offer").because("there are no bytes to offer"));
         }
         let (allocation, offset) = memory.allocation();
-        let range = offset..offset + memory.len();
-        let access = rights.access();
-        let read = |region: &Region| (region.report().clone(), region.remote());
-        let found = self.regions.find(&allocation, &range, access, true, read);
-        let (report, direct) = match found {
-            Some(found) => found,
-            None => {
-                let domain = self.responder.domain().clone();
-                let request = RegionRequest {
-                    range,
-                    access,
-                    offered: Some(&domain),
-                };
-                let (nic, policy, regions) = (self.nic.clone(), self.options.policy, self.regions.clone());
-                let region = Region::new(&nic, allocation, request, policy, &regions, || {
-                    let OfferPath::Slots { chunk, depth, .. } = self.slots()? else {
-                        unreachable!("`slots` returns slots");
-                    };
-                    Ok(MemoryPath::Staged {
-                        chunk_bytes: chunk,
-                        depth,
-                    })
-                })?;
-                let found = read(&region);
-                self.regions.add(region);
-                found
-            }
+        let domain = self.responder.domain().clone();
+        let request = RegionRequest {
+            range: offset..offset + memory.len(),
+            access: rights.access(),
+            offered: Some(&domain),
         };
+        let (nic, policy, regions) = (self.nic.clone(), self.options.policy, self.regions.clone());
+        let staged = || {
+            let OfferPath::Slots { chunk, depth, .. } = self.slots()? else {
+                unreachable!("`slots` returns slots");
+            };
+            Ok(MemoryPath::Staged {
+                chunk_bytes: chunk,
+                depth,
+            })
+        };
+        let read = |region: &Region| (region.report().clone(), region.remote());
+        let (report, direct) = regions.reach(&nic, allocation, &request, policy, staged, read)?;
         let id = self.offers;
         let path = match (direct, &memory.0) {
             (Some(region), _) => OfferPath::Direct(region),
@@ -232,11 +221,7 @@ impl Endpoint {
                 .saw(started, format!("below {}", Self::MOST_TRANSFERS))
                 .helped_by("wait for the oldest first"));
         }
-        if local.len() != remote.len() {
-            return Err(
-                invalid("both ends of a transfer have the same length").saw(local.len(), remote.len())
-            );
-        }
+        same_length(operation, local.len(), &remote)?;
         if remote.remote.endpoint != self.id {
             return Err(invalid("the memory was offered to another endpoint"));
         }
@@ -248,7 +233,8 @@ impl Endpoint {
         }
         let (allocation, offset) = local.allocation();
         let access = if put { Access::empty() } else { Access::LOCAL_WRITE };
-        let (first, path) = self.reach(&allocation, access)?;
+        let read = |region: &Region| (region.first_byte(), region.report().path);
+        let (first, path) = self.reach(allocation, access, read)?;
         let local = match (first, local.0) {
             (Some(first), _) => {
                 let addr = first
@@ -280,9 +266,6 @@ impl Endpoint {
             failed: None,
             abandoned: None,
         });
-        if len == 0 {
-            self.requester.end_empty();
-        }
         // `wait` reports an error of the connection, with each transfer that it ended.
         let _ = self.requester.progress();
         Ok(Transfer {
@@ -291,18 +274,15 @@ impl Endpoint {
         })
     }
 
-    /// Returns the NIC's address of an allocation's first byte, or `None` if it is staged.
-    /// Registers the whole allocation on first use.
-    fn reach(&mut self, allocation: &Allocation, access: Access) -> Result<(Option<Sge>, MemoryPath)> {
-        let whole = 0..allocation.len();
-        let read = |region: &Region| (region.first_byte(), region.report().path);
-        if let Some(found) = self.regions.find(allocation, &whole, access, false, read) {
-            if found.0.is_some() || self.requester.stage.is_some() {
-                return Ok(found);
-            }
-        }
+    /// Reads this node's region of a whole allocation, which is registered on first use.
+    fn reach<T>(
+        &mut self,
+        allocation: Allocation,
+        access: Access,
+        read: impl FnOnce(&Region) -> T,
+    ) -> Result<T> {
         let request = RegionRequest {
-            range: whole,
+            range: 0..allocation.len(),
             access,
             offered: None,
         };
@@ -314,8 +294,7 @@ impl Endpoint {
             options,
             ..
         } = self;
-        let allocation = allocation.clone();
-        let region = Region::new(nic, allocation, request, options.policy, regions, || {
+        let staged = || {
             if requester.stage.is_none() {
                 let device = staging_device(device.as_ref())?;
                 let stage = Stage::new(nic, nic.pd(), device, options, Access::LOCAL_WRITE)?;
@@ -325,10 +304,8 @@ impl Endpoint {
                 chunk_bytes: options.chunk_bytes,
                 depth: options.depth,
             })
-        })?;
-        let found = read(&region);
-        self.regions.add(region);
-        Ok(found)
+        };
+        regions.reach(nic, allocation, &request, options.policy, staged, read)
     }
 
     /// Returns the path to local memory, and why no better one. Registers it as a transfer would.
@@ -338,12 +315,7 @@ impl Endpoint {
     pub fn report(&mut self, memory: impl Into<Local>) -> Result<PathReport> {
         self.check()?;
         let (allocation, _) = memory.into().allocation();
-        self.reach(&allocation, Access::LOCAL_WRITE)?;
-        let whole: Range<u64> = 0..allocation.len();
-        let read = |region: &Region| region.report().clone();
-        self.regions
-            .find(&allocation, &whole, Access::LOCAL_WRITE, false, read)
-            .ok_or_else(|| Error::new(ErrorKind::NotFound, "report").because("the memory was forgotten"))
+        self.reach(allocation, Access::LOCAL_WRITE, |region| region.report().clone())
     }
 
     /// `Forked` in a fork child. Other threads, which do not exist there, may have held the locks
@@ -422,18 +394,14 @@ impl Endpoint {
                 .helped_by("offer it with Rights::BOTH"));
         }
         let last = region.at(region.len.saturating_sub(1), 1)?;
-        let mut number = self.requester.flush(last)?;
+        let mut number = None;
         loop {
             self.requester.progress()?;
-            match number {
-                Some(number) if self.requester.is_flushed(number) => return Ok(()),
-                Some(_) => {}
-                None => {
-                    number = self.requester.flush(last)?;
-                    if number.is_some() {
-                        continue;
-                    }
-                }
+            if number.is_none() {
+                number = self.requester.flush(last)?;
+            }
+            if number.is_some_and(|number| self.requester.is_flushed(number)) {
+                return Ok(());
             }
             if !self.wait_for_event(deadline)? {
                 return Err(Error::timed_out(OPERATION));
@@ -504,13 +472,9 @@ impl Endpoint {
     /// Fails the connection if the device was lost, or if this end stopped serving.
     fn notice(&mut self) -> Result<()> {
         // `Disconnected` is left to the requester: answers may still arrive after the hang-up.
-        let ended = || {
-            let ended = self.responder.ended();
-            ended
-                .filter(|error| error.kind() != ErrorKind::Disconnected)
-                .cloned()
-        };
-        let Some(error) = self.regions.lost().or_else(ended) else {
+        let ended = self.responder.ended();
+        let ended = ended.filter(|error| error.kind() != ErrorKind::Disconnected);
+        let Some(error) = self.regions.lost().or(ended.cloned()) else {
             return Ok(());
         };
         self.requester.fail(error.clone());
@@ -529,7 +493,7 @@ impl Endpoint {
     fn check(&mut self) -> Result<()> {
         self.check_process("endpoint")?;
         let noticed = self.notice().err();
-        let Some(error) = noticed.or_else(|| self.requester.broken().cloned()) else {
+        let Some(error) = noticed.or_else(|| self.requester.broken.clone()) else {
             return Ok(());
         };
         if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
@@ -554,6 +518,15 @@ impl Endpoint {
         let requested = requester.close();
         served.and(requested).and(regions.clear())
     }
+}
+
+fn same_length(operation: &'static str, local: u64, remote: &RemoteRange) -> Result<()> {
+    if local == remote.len() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidInput, operation)
+        .because("both ends of a transfer have the same length")
+        .saw(local, remote.len()))
 }
 
 fn staging_device(device: Option<&Device>) -> Result<&Device> {

@@ -1,4 +1,4 @@
-//! What the asking end keeps of a transfer: the job, and the chunks of it that are under way.
+//! A transfer at the requesting end: the job, and its chunks in flight.
 
 use std::sync::Arc;
 
@@ -9,29 +9,29 @@ use gaudi_verbs::Sge;
 use crate::offer::{OfferPath, Remote};
 use crate::path::MemoryPath;
 
-/// Bytes of one work request where nothing is staged.
+/// Bytes of one work request if nothing is staged.
 const DIRECT: u64 = 64 << 20;
 
-/// What one transfer did.
+/// The result of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Done {
-    /// Bytes.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// How our memory was reached.
+    /// The path to this node's memory.
     pub local: MemoryPath,
-    /// How the peer's was.
+    /// The path to the peer's memory.
     pub remote: MemoryPath,
-    /// Work requests that carried it.
+    /// Number of work requests.
     pub chunks: u64,
 }
 
 /// One end of a job.
 #[derive(Debug)]
 pub(crate) enum LocalEnd {
-    /// Our memory, by its region: the element of its first byte.
+    /// Memory with a region: the element of its first byte.
     Region(Sge),
-    /// Our memory, through our stage.
+    /// Memory that is staged.
     Staged(Location),
 }
 
@@ -46,12 +46,12 @@ pub(crate) struct Job {
     pub(crate) path: MemoryPath,
     /// Bytes of a chunk.
     pub(crate) chunk: u64,
-    /// Bytes that chunks were made of.
+    /// Bytes in chunks that were begun.
     pub(crate) begun: u64,
     pub(crate) in_flight: u32,
     pub(crate) chunks: u64,
     pub(crate) failed: Option<Error>,
-    /// Nobody waits for it any more: its memory, which is its own until it is over.
+    /// The memory of an abandoned job, which owns it until it is over.
     pub(crate) abandoned: Option<Arc<HostBuffer>>,
 }
 
@@ -64,7 +64,7 @@ impl Job {
         matches!(self.remote.offer.path, OfferPath::Slots { .. })
     }
 
-    /// Bytes of one work request, for a queue of so many slots.
+    /// Returns the bytes of one work request.
     pub(crate) fn chunk_of(stage: Option<u32>, remote: &Remote, most: u32) -> u64 {
         let mut chunk = DIRECT.min(u64::from(most));
         if let Some(bytes) = stage {
@@ -79,16 +79,14 @@ impl Job {
 
 /// Where a chunk is.
 pub(crate) enum Phase {
-    /// Our engine fills the slot.
-    Fetching(Completion),
-    /// The NIC writes, and where the peer stages its engine stores.
+    /// This node's engine copies: out of memory into the slot (`fetches`), or back.
+    Engine { copy: Completion, fetches: bool },
+    /// The NIC writes, and if the peer stages, its engine stores.
     Writing,
     /// The peer's engine fills its slot.
     Asked,
     /// The NIC reads.
     Reading,
-    /// Our engine empties the slot.
-    Storing(Completion),
 }
 
 pub(crate) struct Chunk {

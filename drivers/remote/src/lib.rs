@@ -51,6 +51,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod channel;
 mod endpoint;
 mod job;
 mod link;

@@ -87,27 +87,25 @@ impl Link {
     /// - `InvalidInput`: `mtu` is larger than the port's.
     /// - Those of the NIC and of the stream.
     pub fn connect(&mut self, stream: &mut Framed, mtu: Option<Mtu>, end: Option<Instant>) -> Result<Mtu> {
-        let create = |pd: &Pd, config: &LinkConfig, cq: &Cq| {
-            pd.create_qp(&QpInit {
-                max_send_wr: config.max_send_wr,
-                max_recv_wr: config.max_recv_wr,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: config.max_inline_data,
-                ..QpInit::new(cq)
-            })
+        let mut init = QpInit {
+            max_send_wr: self.config.max_send_wr,
+            max_recv_wr: self.config.max_recv_wr,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: self.config.max_inline_data,
+            ..QpInit::new(&self.cq)
         };
-        let first = match create(&self.pd, &self.config, &self.cq) {
-            Err(_) if self.config.max_inline_data > 0 => {
-                self.config.max_inline_data = 0;
-                create(&self.pd, &self.config, &self.cq)?
-            }
-            created => created?,
-        };
-        self.qps.push(first);
-        for _ in 1..self.config.queue_pairs {
-            self.qps.push(create(&self.pd, &self.config, &self.cq)?);
+        for _ in 0..self.config.queue_pairs {
+            let qp = match self.pd.create_qp(&init) {
+                Err(_) if init.max_inline_data > 0 => {
+                    init.max_inline_data = 0;
+                    self.pd.create_qp(&init)?
+                }
+                created => created?,
+            };
+            self.qps.push(qp);
         }
+        self.config.max_inline_data = init.max_inline_data;
         let mut path = None;
         for qp in &mut self.qps {
             let mut local = qp.address()?;

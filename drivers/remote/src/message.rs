@@ -1,5 +1,5 @@
-//! What the two ends of a staged transfer say to one another through the queue pairs: 64 bytes, in
-//! the order of the data.
+//! The messages of a staged transfer, which the queue pairs send in the order of the data: 64 bytes
+//! each.
 //!
 //! ```text
 //! offset bytes field   little-endian
@@ -17,21 +17,21 @@
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_verbs::{WcStatus, WorkCompletion};
 
-use crate::stream::protocol;
+use crate::stream::{Body, protocol};
 
 /// Bytes of a message.
 pub(crate) const BYTES: usize = 64;
 /// The most chunks in flight, and so slots of a stage.
 pub(crate) const SLOTS: usize = 16;
 
-/// What is asked.
+/// The requested copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     Store,
     Fetch,
 }
 
-/// The asking end's word: which slot, and what it is to hold.
+/// A request: the slot, and the memory to copy between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) what: RequestKind,
@@ -41,7 +41,7 @@ pub(crate) struct Request {
     pub(crate) len: u64,
 }
 
-/// The serving end's word.
+/// The serving end's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) slot: u8,
@@ -53,10 +53,6 @@ fn place(bytes: &mut [u8; BYTES], at: usize, value: &[u8]) {
     if let Some(room) = bytes.get_mut(at..at + value.len()) {
         room.copy_from_slice(value);
     }
-}
-
-fn part<const N: usize>(bytes: &[u8; BYTES], at: usize) -> [u8; N] {
-    std::array::from_fn(|index| bytes.get(at + index).copied().unwrap_or(0))
 }
 
 impl Request {
@@ -74,20 +70,22 @@ impl Request {
     }
 
     pub(crate) fn decode(bytes: &[u8; BYTES]) -> Result<Self> {
-        let what = match bytes[0] {
+        let mut body = Body::new(bytes);
+        let what = match body.u8()? {
             1 => RequestKind::Store,
             2 => RequestKind::Fetch,
             other => return Err(protocol("the peer asks for something unknown").saw(other, "1 or 2")),
         };
-        if bytes[2..4] != [0; 2] || bytes[24..] != [0; 40] {
+        let slot = body.u8()?;
+        if body.u16()? != 0 || bytes[24..] != [0; 40] {
             return Err(protocol("reserved bytes of a request are set"));
         }
         Ok(Self {
             what,
-            slot: bytes[1],
-            offer: u32::from_le_bytes(part(bytes, 4)),
-            offset: u64::from_le_bytes(part(bytes, 8)),
-            len: u64::from_le_bytes(part(bytes, 16)),
+            slot,
+            offer: body.u32()?,
+            offset: body.u64()?,
+            len: body.u64()?,
         })
     }
 }
@@ -98,41 +96,34 @@ impl Answer {
         bytes[0] = 3;
         bytes[1] = self.slot;
         if let Some((kind, errno)) = self.failed {
-            place(
-                &mut bytes,
-                24,
-                &errno.map_or(0, |errno| errno as i32).to_le_bytes(),
-            );
+            let errno = errno.map_or(0, |errno| errno as i32);
+            place(&mut bytes, 24, &errno.to_le_bytes());
             place(&mut bytes, 32, kind.name().as_bytes());
         }
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8; BYTES]) -> Result<Self> {
-        if bytes[0] != 3 {
-            return Err(protocol("the peer answers something unknown").saw(bytes[0], 3));
+        let mut body = Body::new(bytes);
+        let what = body.u8()?;
+        if what != 3 {
+            return Err(protocol("the peer answers something unknown").saw(what, 3));
         }
-        let name: [u8; 32] = part(bytes, 32);
-        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        let failed = if name.is_empty() {
-            None
-        } else {
+        let slot = body.u8()?;
+        let _reserved: [u8; 22] = body.take()?;
+        let errno = i32::from_le_bytes(body.take()?);
+        let name = bytes[32..].split(|byte| *byte == 0).next();
+        let failed = name.filter(|name| !name.is_empty()).map(|name| {
             let kind = std::str::from_utf8(name).ok().and_then(ErrorKind::of_name);
-            let errno = i32::from_le_bytes(part(bytes, 24));
+            let errno = (errno != 0).then(|| Errno::from_raw(errno));
             // A kind of a later version is an error all the same.
-            Some((
-                kind.unwrap_or(ErrorKind::Io),
-                (errno != 0).then(|| Errno::from_raw(errno)),
-            ))
-        };
-        Ok(Self {
-            slot: bytes[1],
-            failed,
-        })
+            (kind.unwrap_or(ErrorKind::Io), errno)
+        });
+        Ok(Self { slot, failed })
     }
 
-    /// The peer's failure, as one of a transfer of ours. What its kind says of a device, a deadline
-    /// or a process is the peer's and not ours: nobody shall reset a card here, or wait on, for it.
+    /// Returns the peer's failure as the error of a transfer of this node. A kind that concerns the
+    /// peer's device, deadline or process is replaced: this node's card needs no reset for it.
     pub(crate) fn error(&self) -> Option<Error> {
         let (theirs, errno) = self.failed?;
         let kind = match theirs {
@@ -151,7 +142,7 @@ impl Answer {
         })
     }
 
-    /// Whether the peer's serving end is over with that, and its memory gone.
+    /// Whether the failure ends the peer's service.
     pub(crate) fn is_the_end(&self) -> bool {
         matches!(
             self.failed,
@@ -172,15 +163,15 @@ pub(crate) fn failed(completion: &WorkCompletion) -> Error {
         ),
         WcStatus::LOC_PROT_ERR | WcStatus::LOC_ACCESS_ERR => (
             ErrorKind::AccessDenied,
-            "our NIC refused the access: the region of our memory is gone, or does not allow it",
+            "our NIC refused the access: the region of our memory was deregistered, or does not allow it",
         ),
         WcStatus::RETRY_EXC_ERR | WcStatus::RNR_RETRY_EXC_ERR | WcStatus::RESP_TIMEOUT_ERR => (
             ErrorKind::Disconnected,
-            "the peer's NIC does not answer: its process is gone, or the path to it is down",
+            "the peer's NIC does not answer: its process ended, or the path to it is down",
         ),
         WcStatus::WR_FLUSH_ERR => (
             ErrorKind::Disconnected,
-            "the queue pair is in error; the first failure said why",
+            "the queue pair is in error; the first failure has the cause",
         ),
         _ => (ErrorKind::Io, "the work request failed"),
     };

@@ -10,16 +10,16 @@ use crate::path::Outcomes;
 use crate::stats::{Counters, NicStats};
 use crate::watch::Watch;
 
-/// An open NIC with a protection domain, what it was found unable to do, and its counts. A clone is
-/// the same.
+/// An open NIC with a protection domain, the registrations that it cannot do, and counters. A clone
+/// refers to the same NIC.
 ///
 /// The domain is for this node's own requests: no region in it has remote rights. Each endpoint
 /// serves its peer in a domain of its own, so that a key opens nothing through another peer's queue
 /// pair.
 ///
-/// A thread of it takes the [events](Context::get_async_event) of the context, from the first
-/// endpoint on: it logs them, and ends the endpoints that one concerns. So give a context one
-/// `Nic`, and let nobody else take its events: of two, either may get what concerns the other.
+/// From the first endpoint on, a thread takes the [events](Context::get_async_event) of the
+/// context: it logs them, and ends the endpoints that one concerns. Make one `Nic` of a context,
+/// and do not take its events elsewhere: an event is returned once.
 #[derive(Clone)]
 pub struct Nic {
     inner: Arc<Inner>,
@@ -34,8 +34,11 @@ struct Inner {
 }
 
 impl Nic {
-    /// Takes an open NIC. At most 1024 idle regions of buffers are kept, of any size: a region of
+    /// Takes an open NIC. Caches at most 1024 idle regions of buffers, of any size: a region of
     /// device memory pins nothing.
+    ///
+    /// # Errors
+    /// That of `ibv_alloc_pd` or `eventfd(2)`.
     pub fn new(context: &Context) -> Result<Self> {
         let limits = CacheLimits {
             entries: 1024,
@@ -44,9 +47,11 @@ impl Nic {
         Self::with_cache(context, limits)
     }
 
-    /// As [`new`](Self::new), with other limits of the idle regions that are kept. With none of
-    /// either the last one is kept all the same, until the next registration or the end of its
-    /// buffer.
+    /// As [`new`](Self::new), with other limits of the cached idle regions. The last one is cached
+    /// even if a limit is 0, until the next registration or the end of its buffer.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
     pub fn with_cache(context: &Context, limits: CacheLimits) -> Result<Self> {
         let pd = context.alloc_pd()?;
         Ok(Self {
@@ -59,7 +64,7 @@ impl Nic {
         })
     }
 
-    /// The NIC.
+    /// Returns the NIC.
     pub fn context(&self) -> &Context {
         self.inner.pd.context()
     }
@@ -69,44 +74,47 @@ impl Nic {
         &self.inner.pd
     }
 
-    /// What was moved so far.
+    /// Returns the counters.
     pub fn stats(&self) -> NicStats {
         let mut stats = self.inner.counters.snapshot();
         self.inner.watch.count(&mut stats);
         stats
     }
 
-    /// For the moment before a device is reset: deregisters all its memory of this NIC now, and
-    /// says how many regions that were. Endpoints that used one fail with `DeviceLost` from then
-    /// on. A region that lives, in any process, holds the reset up.
+    /// Deregisters all memory of a device before its reset, and returns the number of regions.
+    /// Endpoints that used one fail with `DeviceLost` from then on. A live region of any process
+    /// delays the reset.
     ///
-    /// Called by the NIC's own thread where a device's status is not operational any more: within
-    /// 100 ms, whatever the program does. The thread starts with the first region of a buffer; it
-    /// asks each open device of which the NIC has regions every 100 ms (`HL_INFO_DEVICE_STATUS`, a
-    /// few microseconds), and ends with the NIC.
+    /// The NIC's own thread does this within 100 ms after a device's status ceases to be
+    /// operational. The thread starts with the first region of a buffer, queries each open device
+    /// of which the NIC has regions every 100 ms (`HL_INFO_DEVICE_STATUS`, a few microseconds), and
+    /// ends with the NIC.
     ///
-    /// Can take a second and more: as [`gaudi_verbs::Mr::close`] of each. Where one fails, the
-    /// error is told and the thread tries again.
+    /// It can take a second or more, as [`gaudi_verbs::Mr::close`] of each region.
+    ///
+    /// # Errors
+    /// - `Forked`: the regions belong to the parent process.
+    /// - Of the first region that the NIC does not release; the thread tries again.
     pub fn revoke(&self, device: DeviceId) -> Result<usize> {
         self.inner
             .watch
             .revoke(device, "the device was given up for a reset")
     }
 
-    /// Which regions may keep a device from closing: this NIC's exactly, those of other processes
-    /// as candidates. Errors of [`Buffer::close`](gaudi_device::Buffer::close) and
-    /// [`Device::close`](gaudi_device::Device::close) tell it too.
+    /// Returns the regions that may keep a device from closing: this NIC's, and those of other
+    /// processes as candidates. Errors of [`Buffer::close`](gaudi_device::Buffer::close) and
+    /// [`Device::close`](gaudi_device::Device::close) name them too.
     pub fn blockers(&self, device: DeviceId) -> Blockers {
         self.inner.watch.blockers(device)
     }
 
-    /// Why no dma-buf region of this accelerator is tried any more, where that is so.
+    /// Returns why dma-buf regions of this accelerator are not tried again, if they are not.
     pub fn remembered(&self, device: DeviceId) -> Option<Error> {
         self.outcomes().find(device).cloned()
     }
 
-    /// Forgets it: the next registration tries again. For after a driver was loaded or a switch was
-    /// set anew.
+    /// Forgets the failure, so that the next registration tries again: after a driver was loaded or
+    /// a switch was changed.
     pub fn forget(&self, device: DeviceId) {
         self.outcomes().forget(device);
     }

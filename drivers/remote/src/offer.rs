@@ -1,4 +1,4 @@
-//! Memory that one end lets the other reach.
+//! Memory that one end allows the other to access.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,12 +21,12 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// To put.
+    /// Only to put.
     pub const PUT: Self = Self {
         put: true,
         get: false,
     };
-    /// To get.
+    /// Only to get.
     pub const GET: Self = Self {
         put: false,
         get: true,
@@ -46,10 +46,10 @@ impl Rights {
     }
 }
 
-/// How the offering end is reached.
+/// How the peer reaches offered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OfferPath {
-    /// By its memory's own region.
+    /// By the memory's own region.
     Direct(RemoteRegion),
     /// Through the slots of its stage.
     Slots {
@@ -68,7 +68,7 @@ pub(crate) struct Offer {
     pub(crate) report: PathReport,
 }
 
-/// Reasons that travel, and the bytes of each.
+/// The most reasons that an offer reports, and the bytes of each.
 const REASONS: usize = 2;
 const TEXT: u16 = 300;
 
@@ -86,7 +86,13 @@ impl Offer {
         body.extend(region.encode());
         body.extend(chunk.to_le_bytes());
         body.extend(depth.to_le_bytes());
-        body.push(encode_path(self.report.path));
+        body.push(match self.report.path {
+            MemoryPath::DmaBuf(path) => {
+                let at = RegPath::ALL.iter().position(|known| *known == path);
+                1 + u8::try_from(at.unwrap_or(1)).unwrap_or(0) // `ALL` has a few
+            }
+            MemoryPath::Host | MemoryPath::Staged { .. } => 0,
+        });
         put_text(&mut body, &self.report.nic, 64);
         put_text(&mut body, &self.report.memory, 64);
         let failed = self.report.failed.get(..REASONS).unwrap_or(&self.report.failed);
@@ -131,12 +137,18 @@ impl Offer {
             _ => return Err(protocol("an offer that cannot be")),
         };
         let code = body.u8()?;
-        let memory_path = match path {
-            OfferPath::Slots { chunk, depth, .. } => MemoryPath::Staged {
+        let known = code.checked_sub(1).map(|at| RegPath::ALL.get(usize::from(at)));
+        let memory_path = match (path, known) {
+            (OfferPath::Slots { chunk, depth, .. }, _) => MemoryPath::Staged {
                 chunk_bytes: chunk,
                 depth,
             },
-            OfferPath::Direct(_) => decode_path(code)?,
+            (OfferPath::Direct(_), None) => MemoryPath::Host,
+            (OfferPath::Direct(_), Some(Some(path))) => MemoryPath::DmaBuf(*path),
+            (OfferPath::Direct(_), Some(None)) => {
+                let wanted = format!("0 to {}", RegPath::ALL.len());
+                return Err(protocol("an unknown path of registration").saw(code, wanted));
+            }
         };
         let (nic, memory) = (body.text()?, body.text()?);
         let count = body.u8()?;
@@ -171,59 +183,39 @@ impl Offer {
     }
 }
 
-fn encode_path(path: MemoryPath) -> u8 {
-    match path {
-        MemoryPath::Host => 0,
-        MemoryPath::DmaBuf(path) => {
-            let at = RegPath::ALL.iter().position(|known| *known == path);
-            1 + u8::try_from(at.unwrap_or(1)).unwrap_or(0)
-        }
-        MemoryPath::Staged { .. } => 255,
-    }
-}
-
-fn decode_path(code: u8) -> Result<MemoryPath> {
-    match code.checked_sub(1) {
-        None => Ok(MemoryPath::Host),
-        Some(at) => RegPath::ALL
-            .get(usize::from(at))
-            .map(|path| MemoryPath::DmaBuf(*path))
-            .ok_or_else(|| {
-                protocol("an unknown path of registration").saw(code, format!("0 to {}", RegPath::ALL.len()))
-            }),
-    }
-}
-
 /// Memory that the peer offered. A clone is the same.
 #[derive(Clone)]
 pub struct Remote {
     pub(crate) offer: Arc<Offer>,
-    /// Of the endpoint that it was offered to.
+    /// The endpoint that it was offered to.
     pub(crate) endpoint: u64,
 }
 
 impl Remote {
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.offer.len
     }
 
-    /// Whether it has none.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What may be done with it.
+    /// Returns this node's rights.
     pub fn rights(&self) -> Rights {
         self.offer.rights
     }
 
-    /// Which way the peer's NIC reaches it, and why no better one.
+    /// Returns the peer's path to the memory, and why no better one.
     pub fn report(&self) -> &PathReport {
         &self.offer.report
     }
 
-    /// A part. `InvalidInput` where the range leaves the memory.
+    /// Returns a part.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the range exceeds the memory.
     pub fn at(&self, range: Range<u64>) -> Result<RemoteRange> {
         if range.start > range.end || range.end > self.len() {
             return Err(Error::new(ErrorKind::InvalidInput, "Remote::at")
@@ -251,12 +243,12 @@ pub struct RemoteRange {
 }
 
 impl RemoteRange {
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Whether it has none.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }

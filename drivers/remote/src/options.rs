@@ -1,4 +1,4 @@
-//! How an endpoint works.
+//! [`EndpointOptions`].
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use gaudi_seam::{Error, ErrorKind, Result};
 use crate::message::SLOTS;
 use crate::path::Policy;
 
-/// How an endpoint works. The defaults suit transfers of any size.
+/// The options of an endpoint. The defaults suit transfers of any size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointOptions {
     /// Whether device memory must be registered through its dma-buf.
     pub policy: Policy,
-    /// Bytes of a chunk of staged transfers: a multiple of 4096, at most 64 MiB. Both ends' smaller
-    /// one is used.
+    /// Bytes of a chunk of staged transfers: a multiple of 4096, at most 64 MiB. The smaller of
+    /// both ends' values is used.
     pub chunk_bytes: u32,
     /// Chunks of a staged transfer in flight: 1 to 16. With 1 each step waits for the one before.
     pub depth: u32,
-    /// How long to wait for the peer: once for its stream, in `connect` and `accept`, and once for
-    /// what the two ends say to one another then; and in `offer`, for a peer that does not read.
+    /// Timeout for the peer: once for its stream, in `connect` and `accept`, once for the messages
+    /// that connect the queue pairs, and in `offer` for a peer that does not read.
     pub connect_timeout: Duration,
-    /// How long the serving end waits for one copy of its engine. Longer than the driver's own
-    /// timeout (30 s), so that a hung engine is `Hung`; a copy that is not over then ends the
-    /// connection. As long, [`Endpoint::forget`](crate::Endpoint::forget) waits.
+    /// Timeout of the serving end for one copy of its engine; afterwards the connection ends. It is
+    /// longer than the driver's own timeout (30 s), so that a hung engine is reported as `Hung`.
+    /// Also the timeout of [`Endpoint::forget`](crate::Endpoint::forget).
     pub copy_timeout: Duration,
 }
 

@@ -1,41 +1,23 @@
-//! The ladder: the ways of making memory reachable for a NIC, best first, and the record of which
-//! was taken and why.
+//! The paths by which a NIC reaches memory, best first, and the report of the one that is used.
 
 use std::fmt;
 
 use gaudi_seam::{DeviceId, Error, ErrorKind};
 use gaudi_verbs::RegPath;
 
-/// Whether a dma-buf region must be had.
+/// Whether device memory must have a dma-buf region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
-    /// A dma-buf region where it can be had, else staging.
+    /// A dma-buf region if it can be registered, otherwise staging.
     #[default]
     Try,
-    /// A dma-buf region, else an error with the reason.
+    /// A dma-buf region, otherwise an error with the reason.
     Require,
     /// Staging, without trying.
     Never,
 }
 
-impl Policy {
-    /// As command lines spell it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Try => "try",
-            Self::Require => "require",
-            Self::Never => "never",
-        }
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The way that was taken.
+/// The path that is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryPath {
@@ -73,12 +55,12 @@ impl fmt::Display for MemoryPath {
     }
 }
 
-/// A step that was not taken.
+/// A better path that is not used.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// Why not: kind, errno and evidence as they came.
+    /// The reason, as the failed call returned it.
     pub error: Error,
-    /// It was not tried now: it failed before on this NIC with this accelerator
+    /// It was not tried again: it failed before on this NIC with this accelerator
     /// ([`Nic::forget`](crate::Nic::forget)).
     pub remembered: bool,
 }
@@ -90,16 +72,16 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Which way some memory is reached by which NIC, and why no better one.
+/// The path by which a NIC reaches memory, and why no better one.
 #[derive(Debug, Clone)]
 pub struct PathReport {
     /// The NIC.
     pub nic: String,
-    /// What the memory is: `mock0`, `accel3`, `host`.
+    /// The memory: `mock0`, `accel3`, `host`.
     pub memory: String,
-    /// The way that was taken.
+    /// The path.
     pub path: MemoryPath,
-    /// Better ways, which were not; empty where the best was taken.
+    /// Better paths that failed; empty if this is the best.
     pub failed: Vec<Attempt>,
 }
 
@@ -113,12 +95,12 @@ impl fmt::Display for PathReport {
     }
 }
 
-/// Registrations that will fail again, by accelerator. Of one NIC.
+/// Registrations of one NIC that will fail again, by accelerator.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes(Vec<(DeviceId, Error)>);
 
 impl Outcomes {
-    /// Remembers what neither another buffer nor a later time mends: the NIC cannot, or may not
+    /// Records a failure that neither another buffer nor a retry mends: the NIC cannot or may not
     /// reach this accelerator.
     pub(crate) fn remember(&mut self, device: DeviceId, error: &Error) {
         let lasting = matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied);
@@ -139,17 +121,13 @@ impl Outcomes {
     }
 }
 
-/// What a policy makes of a step that failed.
+/// Returns the error of a policy that requires the path that failed.
 pub(crate) fn required(error: &Error) -> Error {
     let mut answer = Error::new(error.kind(), "dma-buf region required").because(error.to_string());
     if let Some(errno) = error.errno() {
         answer = answer.with_errno(errno);
     }
-    answer.helped_by(
-        error
-            .help()
-            .unwrap_or("gaudi doctor --nic NIC --device DEVICE explains it; the policy `try` stages instead"),
-    )
+    answer.helped_by(error.help().unwrap_or("the policy `try` stages instead"))
 }
 
 #[cfg(test)]

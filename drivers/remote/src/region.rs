@@ -1,12 +1,12 @@
 //! How the NIC reaches the allocations of one endpoint: registered, or staged.
 
-use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use gaudi_device::Buffer;
 use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::sync::lock;
 use gaudi_verbs::{Access, MrAddr, Pd, RemoteRegion, Sge};
 
 use crate::local::Allocation;
@@ -40,10 +40,10 @@ pub(crate) struct Region {
 
 impl Region {
     /// Registers memory by the best path that works. `staged` prepares staging, the last of them.
-    pub(crate) fn new(
+    fn new(
         nic: &Nic,
         allocation: Allocation,
-        request: RegionRequest<'_>,
+        request: &RegionRequest<'_>,
         policy: Policy,
         endpoint: &Arc<Regions>,
         staged: impl FnOnce() -> Result<MemoryPath>,
@@ -55,7 +55,7 @@ impl Region {
             failed: Vec::new(),
         };
         let registered = match &allocation {
-            Allocation::Buffer(buffer) => match dmabuf(nic, buffer, &request, policy, endpoint) {
+            Allocation::Buffer(buffer) => match dmabuf(nic, buffer, request, policy, endpoint) {
                 Ok(registered) => {
                     report.path = MemoryPath::DmaBuf(registered.mr().path());
                     Some(registered)
@@ -80,7 +80,7 @@ impl Region {
         Ok(Self {
             registered,
             allocation,
-            range: request.range,
+            range: request.range.clone(),
             access: request.access,
             offered: request.offered.is_some(),
             report,
@@ -116,11 +116,8 @@ fn dmabuf(
     policy: Policy,
     endpoint: &Arc<Regions>,
 ) -> Result<Registered, Attempt> {
-    let RegionRequest {
-        ref range,
-        access,
-        offered,
-    } = *request;
+    let (range, access) = (&request.range, request.access);
+    let pd = request.offered.unwrap_or(nic.pd());
     let fresh = |error| Attempt {
         error,
         remembered: false,
@@ -146,10 +143,10 @@ fn dmabuf(
         let window = buffer
             .window(range.clone())
             .inspect_err(|_| not_exported = true)?;
-        offered.unwrap_or(nic.pd()).reg_dmabuf_mr(&window, iova, access)
+        pd.reg_dmabuf_mr(&window, iova, access)
     };
     let allocation = || Allocation::Buffer(buffer.clone());
-    let result = if offered.is_some() {
+    let result = if request.offered.is_some() {
         register().map(|mr| Registered::own(nic, mr, allocation()))
     } else {
         let cached = nic.watch().cached(buffer, iova, len, access, register);
@@ -172,22 +169,15 @@ fn dmabuf(
     }
 }
 
-impl fmt::Debug for Region {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region({}, {:?})", self.report, self.access)
-    }
-}
-
 /// The regions of one endpoint, shared with its serving thread and the NIC's thread, which
 /// deregister them if the device is lost.
-#[derive(Debug)]
 pub(crate) struct Regions {
     state: Mutex<State>,
     /// Shut down if the device is lost, so that both ends learn of it.
     stream: OwnedFd,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     list: Vec<Region>,
     lost: Option<Error>,
@@ -202,42 +192,42 @@ impl Regions {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns why the endpoint ended, if its device is lost or its NIC failed.
     pub(crate) fn lost(&self) -> Option<Error> {
-        self.state().lost.clone()
+        lock(&self.state).lost.clone()
     }
 
-    /// Reads a region that allows `access` on a range of an allocation, if there is one. The region
-    /// of an offer has exactly this range and these rights: through a wider one the peer would
-    /// reach more than was offered.
-    pub(crate) fn find<T>(
-        &self,
-        allocation: &Allocation,
-        range: &Range<u64>,
-        access: Access,
-        offered: bool,
+    /// Reads a region that the request can use; registers one if there is none. The region of an
+    /// offer has exactly its range and its rights: through a wider one the peer would reach more
+    /// than was offered.
+    pub(crate) fn reach<T>(
+        self: &Arc<Self>,
+        nic: &Nic,
+        allocation: Allocation,
+        request: &RegionRequest<'_>,
+        policy: Policy,
+        staged: impl FnOnce() -> Result<MemoryPath>,
         read: impl FnOnce(&Region) -> T,
-    ) -> Option<T> {
-        let state = self.state();
-        let found = state.list.iter().find(|region| {
+    ) -> Result<T> {
+        let RegionRequest { range, access, .. } = request;
+        let offered = request.offered.is_some();
+        let fits = |region: &&Region| {
             let fits = if offered {
-                region.range == *range && region.access == access
+                region.range == *range && region.access == *access
             } else {
                 region.range.start <= range.start
                     && range.end <= region.range.end
-                    && region.access.contains(access)
+                    && region.access.contains(*access)
             };
-            fits && region.offered == offered && region.allocation.is_same(allocation)
-        });
-        found.map(read)
-    }
-
-    pub(crate) fn add(&self, region: Region) {
-        self.state().list.push(region);
+            fits && region.offered == offered && region.allocation.is_same(&allocation)
+        };
+        if let Some(found) = lock(&self.state).list.iter().find(fits) {
+            return Ok(read(found));
+        }
+        let region = Region::new(nic, allocation, request, policy, self, staged)?;
+        let found = read(&region);
+        lock(&self.state).list.push(region);
+        Ok(found)
     }
 
     /// Deregisters the regions of an allocation. Tries all and returns the first failure.
@@ -257,7 +247,7 @@ impl Regions {
     fn close_if(&self, which: impl Fn(&Region) -> bool) -> Result<()> {
         // The lock is held until all are closed: `forget` returns only once no other thread is in
         // the middle of closing one.
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let (closing, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut state.list).into_iter().partition(which);
         state.list = kept;
         let mut first = Ok(());
@@ -271,7 +261,7 @@ impl Regions {
 
 impl WatchedEndpoint for Regions {
     fn fail(&self, error: &Error) {
-        self.state().lost.get_or_insert_with(|| error.clone());
+        lock(&self.state).lost.get_or_insert_with(|| error.clone());
     }
 
     fn forget_device_memory(&self) -> Result<()> {

@@ -1,10 +1,10 @@
-//! The asking end: cuts transfers into chunks and keeps as many in flight as there are slots.
+//! The requesting end: cuts transfers into chunks and keeps as many in flight as there are slots.
 //!
-//! A chunk of a put is fetched into a slot by the engine (where our memory is staged), written by
-//! the NIC, and stored from the peer's slot by its engine (where its memory is staged); a get takes
-//! the same steps backwards. While one chunk is on the wire the engines work on others. Nothing
-//! here spins or sleeps by the clock: it waits for the engine where that is what feeds the NIC,
-//! else for the NIC.
+//! The engine fetches a chunk of a put into a slot (if local memory is staged), the NIC writes it,
+//! and the peer's engine stores it from its slot (if the peer's memory is staged); a get takes the
+//! same steps backwards. While one chunk is on the wire, the engines work on others. Nothing here
+//! spins or polls a clock: a wait is for the engine if its copy feeds the NIC, otherwise for the
+//! NIC.
 
 mod wait;
 
@@ -14,57 +14,52 @@ use std::time::Instant;
 
 use gaudi_device::{Device, HostBuffer, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
-use gaudi_verbs::{Cq, Qp, RemoteAddr, Sge, WcOpcode, WorkCompletion};
+use gaudi_verbs::{MrAddr, RemoteAddr, Sge, WorkCompletion};
 
+use crate::channel::{Channel, KIND, MESSAGE, RECEIVE, slot_of};
 use crate::job::{Chunk, Done, Job, LocalEnd, Phase};
 use crate::message::{Answer, Request, RequestKind, SLOTS, failed};
 use crate::nic::Nic;
 use crate::offer::OfferPath;
-use crate::stage::{Messages, Stage};
+use crate::stage::Stage;
 use crate::stream::protocol;
 
-/// What stands in the second byte of a work request's number; the slot below, the number of a flush
-/// above.
+/// Kinds of work requests beside those of the channel; the number of a flush is above its kind.
 const DATA: u64 = 1 << 8;
-const MESSAGE: u64 = 2 << 8;
-const RECEIVE: u64 = 3 << 8;
 const FLUSH: u64 = 4 << 8;
-const WHAT: u64 = 0xff << 8;
-/// Flushes under way at most: the room that the send queue has for them.
+/// The most flushes in flight: the send queue has room for them.
 const FLUSHES: u64 = 2;
-/// The asking half of an endpoint. The queue pair goes first, then what it used.
+
+/// The requesting half of an endpoint. The queue pair is dropped first, then what it used.
 pub(crate) struct Requester {
-    qp: Qp,
-    cq: Cq,
-    messages: Messages,
+    channel: Channel,
     pub(crate) stage: Option<Stage>,
     nic: Nic,
     pub(crate) device: Option<Device>,
     jobs: VecDeque<Job>,
-    /// What is over, until it is asked for.
+    /// Results of transfers, until the caller takes them.
     results: HashMap<u64, Result<Done>>,
-    /// Memory of transfers that nobody waited for, and that are over.
+    /// Memory of abandoned transfers that are over.
     back: Vec<Arc<HostBuffer>>,
     chunks: [Option<Chunk>; SLOTS],
-    /// Slots whose engine is at work, in order.
+    /// Slots that the engine copies, in order.
     engine: VecDeque<usize>,
-    /// Slots that the NIC has filled, and where their bytes go; empty between two rounds.
+    /// Slots that the NIC has filled, and the memory of their bytes; empty between two rounds.
     arrived: VecDeque<(usize, Location)>,
     /// Work requests that will complete.
     on_wire: u32,
     /// Flushes that were begun and those that are over, by number: they complete in order.
     flushes: u64,
     flushed: u64,
-    broken: Option<Error>,
+    /// Why the connection ended.
+    pub(crate) broken: Option<Error>,
     hung_up: Option<Instant>,
 }
 
 impl Requester {
-    pub(crate) fn new(nic: &Nic, device: Option<&Device>, qp: Qp, cq: Cq) -> Result<Self> {
-        let mut requester = Self {
-            qp,
-            cq,
-            messages: Messages::new(nic, nic.pd())?,
+    pub(crate) fn new(nic: &Nic, device: Option<&Device>, channel: Channel) -> Self {
+        Self {
+            channel,
             stage: None,
             nic: nic.clone(),
             device: device.cloned(),
@@ -79,28 +74,24 @@ impl Requester {
             flushed: 0,
             broken: None,
             hung_up: None,
-        };
-        for slot in 0..SLOTS {
-            requester.receive(slot)?;
         }
-        Ok(requester)
-    }
-
-    pub(crate) fn broken(&self) -> Option<&Error> {
-        self.broken.as_ref()
     }
 
     pub(crate) fn is_idle(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    /// Transfers that were begun and whose results nobody has taken.
+    /// Transfers that were begun and whose results were not taken.
     pub(crate) fn started(&self) -> usize {
         self.jobs.len() + self.results.len()
     }
 
     pub(crate) fn add(&mut self, job: Job) {
+        let is_empty = job.len == 0;
         self.jobs.push_back(job);
+        if is_empty {
+            self.end_if_over(self.jobs.len() - 1);
+        }
     }
 
     /// The result of a job; `None` while it runs.
@@ -108,22 +99,23 @@ impl Requester {
         if let Some(result) = self.results.remove(&id) {
             return Some(result);
         }
-        (self.place_of(id).is_none())
-            .then(|| Err(Error::new(ErrorKind::NotFound, "transfer").because("its result was taken before")))
+        let taken = || Error::new(ErrorKind::NotFound, "transfer").because("its result was taken before");
+        let is_over = self.place_of(id).is_none();
+        is_over.then(|| Err(taken()))
     }
 
-    /// Leaves a transfer to itself: it goes on, keeps this memory until it is over, and tells its
-    /// result to nobody. Gives the memory back where it is over already.
+    /// Discards the result of a transfer that continues; the transfer owns this memory until it is
+    /// over. Returns the memory if it is over already.
     pub(crate) fn abandon(&mut self, id: u64, memory: Arc<HostBuffer>) -> Option<Arc<HostBuffer>> {
-        let Some(job) = self.job(id) else {
+        match self.job(id) {
+            Some(job) => job.abandoned = Some(memory),
             // Nothing of a broken connection is used again.
-            return self.broken.is_none().then_some(memory);
-        };
-        job.abandoned = Some(memory);
+            None => return self.broken.is_none().then_some(memory),
+        }
         None
     }
 
-    /// Whether transfers run, and nobody waits for any of them.
+    /// Whether transfers run, and all of them are abandoned.
     pub(crate) fn only_abandoned(&self) -> bool {
         !self.jobs.is_empty() && self.jobs.iter().all(|job| job.abandoned.is_some())
     }
@@ -136,13 +128,13 @@ impl Requester {
     /// Ends the connection: every transfer that is not complete fails with the first error.
     ///
     /// A failed transfer has a result only once neither the NIC nor an engine accesses its memory.
-    /// This stops the NIC. [`rest`](Self::rest) waits for engine copies, unless their device is
+    /// This stops the NIC. [`wait`](Self::wait) waits for engine copies, unless their device is
     /// lost.
     pub(crate) fn fail(&mut self, error: Error) {
         let engines_ended = is_device_loss(&error);
         if self.broken.is_none() {
             // Not `to_error`: it returns while the NIC may still move bytes of a flushed request.
-            if let Err(error) = self.qp.reset() {
+            if let Err(error) = self.channel.qp.reset() {
                 tracing::error!(%error, "the NIC did not stop: it may still access memory of failed transfers");
             }
             self.on_wire = 0;
@@ -155,11 +147,8 @@ impl Requester {
             job.failed = job.failed.take().or_else(|| self.broken.clone());
         }
         for slot in 0..SLOTS {
-            let copies = self
-                .chunks
-                .get(slot)
-                .and_then(Option::as_ref)
-                .is_some_and(|chunk| matches!(chunk.phase, Phase::Fetching(_) | Phase::Storing(_)));
+            let chunk = self.chunk(slot);
+            let copies = chunk.is_some_and(|chunk| matches!(chunk.phase, Phase::Engine { .. }));
             if engines_ended || !copies {
                 self.finish(slot);
             }
@@ -172,12 +161,7 @@ impl Requester {
         }
     }
 
-    fn receive(&mut self, slot: usize) -> Result<()> {
-        let place = self.messages.place(slot)?;
-        self.qp.post_recv(RECEIVE | slot as u64).post(&[place])
-    }
-
-    /// One round without waiting: what is complete is taken, what can begin begins.
+    /// Takes what is complete and begins what can begin, without waiting.
     pub(crate) fn progress(&mut self) -> Result<()> {
         if let Some(error) = self.broken.clone() {
             if let Err(lost) = self.reap_engine() {
@@ -197,9 +181,9 @@ impl Requester {
             self.take_completions()?;
             self.reap_engine()?;
             self.begin()?;
-            // One store, and then again what feeds the NIC and the peer: where an engine works
-            // inside the submission, as a mock's does, the peer would else stand still until all
-            // that has arrived is stored.
+            // One store, and then again what feeds the NIC and the peer: if an engine works inside
+            // the submission, as a mock's does, the peer would otherwise wait until all that has
+            // arrived is stored.
             let Some((slot, memory)) = self.arrived.pop_front() else {
                 return Ok(());
             };
@@ -210,7 +194,7 @@ impl Requester {
     fn take_completions(&mut self) -> Result<()> {
         let mut done = [WorkCompletion::EMPTY; SLOTS];
         loop {
-            let count = self.cq.poll(&mut done)?;
+            let count = self.channel.cq.poll(&mut done)?;
             for completion in done.iter().take(count) {
                 self.completed(completion)?;
             }
@@ -223,17 +207,10 @@ impl Requester {
     /// Makes chunks while there are slots.
     fn begin(&mut self) -> Result<()> {
         loop {
-            let Some(job) = self
-                .jobs
-                .iter()
-                .position(|job| job.failed.is_none() && job.begun < job.len)
-            else {
-                return Ok(());
-            };
-            let Some(slot) = self.chunks.iter().position(Option::is_none) else {
-                return Ok(());
-            };
-            let Some(job) = self.jobs.get_mut(job) else {
+            let slot = self.chunks.iter().position(Option::is_none);
+            let mut jobs = self.jobs.iter_mut();
+            let job = jobs.find(|job| job.failed.is_none() && job.begun < job.len);
+            let (Some(slot), Some(job)) = (slot, job) else {
                 return Ok(());
             };
             let mut depth = SLOTS;
@@ -251,21 +228,20 @@ impl Requester {
             job.begun += len;
             job.in_flight += 1;
             job.chunks += 1;
-            let (id, put, staged_there) = (job.id, job.put, job.staged_at_peer());
+            let (put, staged_there) = (job.put, job.staged_at_peer());
             let fetch = match &job.local {
                 LocalEnd::Staged(location) if put => Some(location.part(offset, len)),
                 _ => None,
             };
-            let chunk = Chunk {
-                job: id,
+            self.chunks[slot] = Some(Chunk {
+                job: job.id,
                 offset,
                 // A chunk is at most 64 MiB.
                 len: u32::try_from(len).unwrap_or(u32::MAX),
                 phase: Phase::Writing,
                 sent: true,
                 answered: true,
-            };
-            self.place(slot, chunk);
+            });
             match (fetch, put, staged_there) {
                 (Some(from), ..) => {
                     self.engine_copy(slot, from, true)?;
@@ -283,12 +259,6 @@ impl Requester {
         }
     }
 
-    fn place(&mut self, slot: usize, chunk: Chunk) {
-        if let Some(place) = self.chunks.get_mut(slot) {
-            *place = Some(chunk);
-        }
-    }
-
     fn chunk(&mut self, slot: usize) -> Option<&mut Chunk> {
         self.chunks.get_mut(slot)?.as_mut()
     }
@@ -299,7 +269,17 @@ impl Requester {
         }
     }
 
-    /// Numbers rise, and who leaves the row leaves the others in order.
+    /// A chunk that was begun and is not finished, and its job.
+    fn under_way(&self, slot: usize) -> (&Chunk, &Job) {
+        let chunk = self.chunks.get(slot).and_then(Option::as_ref);
+        let job = chunk.and_then(|chunk| self.jobs.get(self.place_of(chunk.job)?));
+        match (chunk, job) {
+            (Some(chunk), Some(job)) => (chunk, job),
+            _ => unreachable!("a job stays until its last chunk is finished"),
+        }
+    }
+
+    /// Numbers rise, and a job that leaves the row leaves the others in order.
     fn place_of(&self, id: u64) -> Option<usize> {
         self.jobs.binary_search_by_key(&id, |job| job.id).ok()
     }
@@ -309,30 +289,30 @@ impl Requester {
         self.jobs.get_mut(at)
     }
 
-    /// Between our memory and our slot, by the engine. A failure is the transfer's, and no other's.
-    fn engine_copy(&mut self, slot: usize, memory: Location, fetch: bool) -> Result<()> {
+    /// Fails the job of a chunk, unless it failed before.
+    fn fail_job(&mut self, slot: usize, error: Error) {
+        let id = self.chunk(slot).map(|chunk| chunk.job);
+        if let Some(job) = id.and_then(|id| self.job(id)) {
+            job.failed.get_or_insert(error);
+        }
+    }
+
+    /// Starts the engine's copy between memory and slot. A failure fails this transfer only.
+    fn engine_copy(&mut self, slot: usize, memory: Location, fetches: bool) -> Result<()> {
         let len = memory.len();
         let place = self.stage.as_ref().and_then(|stage| stage.slot(slot, len));
         let (Some(place), Some(device)) = (place, &self.device) else {
             unreachable!("a staged job has a stage and a device");
         };
-        let submitted = if fetch {
-            device.copy(place, memory)
-        } else {
-            device.copy(memory, place)
+        let submitted = match fetches {
+            true => device.copy(place, memory),
+            false => device.copy(memory, place),
         };
         match submitted {
-            Ok(completion) => {
+            Ok(copy) => {
                 self.nic.counters().engine_bytes.add(len);
                 self.nic.counters().staged_chunks.add(1);
-                self.phase(
-                    slot,
-                    if fetch {
-                        Phase::Fetching(completion)
-                    } else {
-                        Phase::Storing(completion)
-                    },
-                );
+                self.phase(slot, Phase::Engine { copy, fetches });
                 self.engine.push_back(slot);
                 Ok(())
             }
@@ -340,32 +320,25 @@ impl Requester {
         }
     }
 
-    /// Engine copies that are over, oldest first.
+    /// Takes engine copies that are complete, oldest first.
     fn reap_engine(&mut self) -> Result<()> {
         while let Some(&slot) = self.engine.front() {
-            let Some(chunk) = self.chunks.get(slot).and_then(Option::as_ref) else {
+            let Some(chunk) = self.chunk(slot) else {
                 self.engine.pop_front();
                 continue;
             };
-            let (fetching, answer) = match &chunk.phase {
-                Phase::Fetching(completion) => (true, completion.poll()),
-                Phase::Storing(completion) => (false, completion.poll()),
-                _ => unreachable!("the engine works on chunks that are fetched or stored"),
+            let Phase::Engine { copy, fetches } = &chunk.phase else {
+                unreachable!("the engine works on chunks that are fetched or stored");
             };
+            let (answer, fetches) = (copy.poll(), *fetches);
+            if matches!(answer, Ok(false)) {
+                return Ok(());
+            }
+            self.engine.pop_front();
             match answer {
-                Ok(false) => return Ok(()),
-                Ok(true) => {
-                    self.engine.pop_front();
-                    if fetching && self.broken.is_none() {
-                        self.write(slot)?;
-                    } else {
-                        self.finish(slot);
-                    }
-                }
-                Err(error) => {
-                    self.engine.pop_front();
-                    self.give_up(slot, error)?;
-                }
+                Err(error) => self.give_up(slot, error)?,
+                Ok(_) if fetches && self.broken.is_none() => self.write(slot)?,
+                Ok(_) => self.finish(slot),
             }
         }
         Ok(())
@@ -373,18 +346,16 @@ impl Requester {
 
     /// Both ends of a chunk, for the NIC, and whether the peer's is a slot.
     fn ends(&self, slot: usize) -> Result<(Sge, RemoteAddr, bool)> {
-        let nothing = || Error::new(ErrorKind::Io, "transfer");
-        let chunk = self.chunks.get(slot).and_then(Option::as_ref);
-        let chunk = chunk.ok_or_else(nothing)?;
-        let job = self.place_of(chunk.job).and_then(|at| self.jobs.get(at));
-        let job = job.ok_or_else(nothing)?;
-        let ours = match &job.local {
-            LocalEnd::Region(first) => Sge {
-                addr: first.addr.checked_add(chunk.offset).ok_or_else(nothing)?,
+        let (chunk, job) = self.under_way(slot);
+        let ours = match (&job.local, &self.stage) {
+            (LocalEnd::Region(first), _) => Sge {
+                // The region has the whole range of the job.
+                addr: MrAddr(first.addr.0 + chunk.offset),
                 length: chunk.len,
                 lkey: first.lkey,
             },
-            LocalEnd::Staged(_) => self.stage.as_ref().ok_or_else(nothing)?.sge(slot, chunk.len)?,
+            (LocalEnd::Staged(_), Some(stage)) => stage.sge(slot, chunk.len)?,
+            (LocalEnd::Staged(_), None) => unreachable!("a staged job has a stage"),
         };
         let len = u64::from(chunk.len);
         Ok(match &job.remote.offer.path {
@@ -399,7 +370,8 @@ impl Requester {
         let (from, to, staged) = self.ends(slot)?;
         self.phase(slot, Phase::Writing);
         let wr = DATA | slot as u64;
-        self.qp
+        self.channel
+            .qp
             .post_send(wr)
             .signaled(!staged)
             .write(&[from], to)
@@ -416,31 +388,30 @@ impl Requester {
     fn read(&mut self, slot: usize) -> Result<()> {
         let (into, from, _) = self.ends(slot)?;
         self.phase(slot, Phase::Reading);
-        self.qp.post_send(DATA | slot as u64).read(&[into], from).post()?;
+        self.channel
+            .qp
+            .post_send(DATA | slot as u64)
+            .read(&[into], from)
+            .post()?;
         self.on_wire += 1;
         self.nic.counters().nic_got_bytes.add(into.length.into());
         Ok(())
     }
 
-    /// Tells the peer to copy between its slot and its memory.
+    /// Asks the peer to copy between its slot and its memory.
     fn ask(&mut self, slot: usize, what: RequestKind) -> Result<()> {
-        let Some(chunk) = self.chunk(slot) else {
-            return Ok(());
-        };
-        (chunk.sent, chunk.answered) = (false, false);
-        let (id, offset, len) = (chunk.job, chunk.offset, u64::from(chunk.len));
-        let Some(job) = self.job(id) else {
-            return Ok(());
-        };
+        let (chunk, job) = self.under_way(slot);
         let request = Request {
             what,
-            slot: u8::try_from(slot).unwrap_or(u8::MAX),
+            slot: u8::try_from(slot).unwrap_or(u8::MAX), // below `SLOTS`
             offer: job.remote.offer.id,
-            offset: job.at + offset,
-            len,
+            offset: job.at + chunk.offset,
+            len: chunk.len.into(),
         };
-        let element = self.messages.write(slot, &request.encode())?;
-        self.qp.post_send(MESSAGE | slot as u64).send(&[element]).post()?;
+        if let Some(chunk) = self.chunk(slot) {
+            (chunk.sent, chunk.answered) = (false, false);
+        }
+        self.channel.send(slot, &request.encode())?;
         // The message, and its answer.
         self.on_wire += 2;
         Ok(())
@@ -451,68 +422,51 @@ impl Requester {
             return Err(failed(completion));
         }
         self.on_wire = self.on_wire.saturating_sub(1);
-        let slot = usize::try_from(completion.wr_id & 0xff).unwrap_or(SLOTS);
-        match completion.wr_id & WHAT {
+        let slot = slot_of(completion);
+        match completion.wr_id & KIND {
             FLUSH => self.flushed = self.flushed.max(completion.wr_id >> 16),
-            RECEIVE => return self.answered(slot, completion),
+            RECEIVE => return self.answered(completion),
             MESSAGE => {
-                let Some(chunk) = self.chunk(slot) else {
-                    return Ok(());
-                };
-                chunk.sent = true;
-                if chunk.answered && matches!(chunk.phase, Phase::Writing) {
-                    self.finish(slot);
+                if let Some(chunk) = self.chunk(slot) {
+                    chunk.sent = true;
+                    if chunk.answered && matches!(chunk.phase, Phase::Writing) {
+                        self.finish(slot);
+                    }
                 }
             }
             _ => {
                 let Some(chunk) = self.chunk(slot) else {
+                    // A transfer that failed has no chunks any more.
                     return Ok(());
                 };
-                let (id, offset, len) = (chunk.job, chunk.offset, chunk.len);
-                if !matches!(chunk.phase, Phase::Reading) {
-                    self.finish(slot);
-                    return Ok(());
+                if matches!(chunk.phase, Phase::Reading) {
+                    let (chunk, job) = self.under_way(slot);
+                    if let LocalEnd::Staged(location) = &job.local {
+                        let memory = location.part(chunk.offset, chunk.len.into());
+                        self.arrived.push_back((slot, memory));
+                        return Ok(());
+                    }
                 }
-                let memory = self.job(id).and_then(|job| match &job.local {
-                    LocalEnd::Staged(location) => Some(location.part(offset, len.into())),
-                    LocalEnd::Region(_) => None,
-                });
-                match memory {
-                    Some(memory) => self.arrived.push_back((slot, memory)),
-                    None => self.finish(slot),
-                }
+                self.finish(slot);
             }
         }
         Ok(())
     }
 
-    fn answered(&mut self, place: usize, completion: &WorkCompletion) -> Result<()> {
-        let bytes = self.messages.read(place)?;
-        self.receive(place)?;
-        if completion.opcode != WcOpcode::RECV || completion.byte_len as usize != bytes.len() {
-            return Err(protocol("an answer of the wrong size").saw(completion.byte_len, bytes.len()));
-        }
-        let answer = Answer::decode(&bytes)?;
+    fn answered(&mut self, completion: &WorkCompletion) -> Result<()> {
+        let answer = Answer::decode(&self.channel.take(completion)?)?;
         let slot = usize::from(answer.slot);
-        let waits = self
-            .chunk(slot)
-            .filter(|chunk| !chunk.answered)
-            .map(|chunk| (chunk.sent, matches!(chunk.phase, Phase::Asked)));
-        let Some((sent, asked)) = waits else {
-            return Err(protocol("an answer that nobody waits for").saw(slot, "a slot in use"));
+        let Some(chunk) = self.chunk(slot).filter(|chunk| !chunk.answered) else {
+            return Err(protocol("an answer without a request").saw(slot, "a slot in use"));
         };
-        if let Some(chunk) = self.chunk(slot) {
-            chunk.answered = true;
-        }
+        chunk.answered = true;
+        let (sent, asked) = (chunk.sent, matches!(chunk.phase, Phase::Asked));
         if let Some(error) = answer.error() {
             if answer.is_the_end() {
                 // The other chunks are never answered.
                 return Err(error);
             }
-            let id = self.chunk(slot).map(|chunk| chunk.job);
-            if let Some(job) = id.and_then(|id| self.job(id)) {
-                job.failed = job.failed.take().or(Some(error));
-            }
+            self.fail_job(slot, error);
             if asked {
                 // Nothing to read; the message is out since the peer has answered it.
                 self.phase(slot, Phase::Writing);
@@ -526,16 +480,16 @@ impl Requester {
         Ok(())
     }
 
-    /// A chunk whose engine failed: its transfer has.
+    /// Fails the transfer of a chunk whose engine copy failed.
     fn give_up(&mut self, slot: usize, error: Error) -> Result<()> {
-        let lost = is_device_loss(&error);
-        let id = self.chunk(slot).map(|chunk| chunk.job);
-        if let Some(job) = id.and_then(|id| self.job(id)) {
-            job.failed = job.failed.take().or(Some(error.clone()));
-        }
+        self.fail_job(slot, error.clone());
         self.finish(slot);
-        // All memory of the device is gone, and so is this end.
-        if lost { Err(error) } else { Ok(()) }
+        // All memory of a lost device is lost: this ends the connection.
+        if is_device_loss(&error) {
+            Err(error)
+        } else {
+            Ok(())
+        }
     }
 
     fn finish(&mut self, slot: usize) {
@@ -552,42 +506,36 @@ impl Requester {
     }
 
     /// Moves a job that is over to the results.
-    pub(crate) fn end_if_over(&mut self, at: usize) {
+    fn end_if_over(&mut self, at: usize) {
         if !self.jobs.get(at).is_some_and(Job::is_over) {
             return;
         }
-        if let Some(mut job) = self.jobs.remove(at) {
-            if let Some(memory) = job.abandoned.take() {
-                self.back.push(memory);
-                return;
-            }
-            let result = match job.failed {
-                Some(error) => Err(error),
-                None => Ok(Done {
-                    bytes: job.len,
-                    local: job.path,
-                    remote: job.remote.offer.report.path,
-                    chunks: job.chunks,
-                }),
-            };
-            self.results.insert(job.id, result);
+        let Some(mut job) = self.jobs.remove(at) else {
+            return;
+        };
+        if let Some(memory) = job.abandoned.take() {
+            self.back.push(memory);
+            return;
         }
+        let done = Done {
+            bytes: job.len,
+            local: job.path,
+            remote: job.remote.offer.report.path,
+            chunks: job.chunks,
+        };
+        self.results.insert(job.id, job.failed.map_or(Ok(done), Err));
     }
 
-    /// A job without bytes is over at once.
-    pub(crate) fn end_empty(&mut self) {
-        self.end_if_over(self.jobs.len().saturating_sub(1));
-    }
-
-    /// Posts a read of one byte, and gives its number; `None` while the queue has no room for one
-    /// more.
+    /// Posts a read of one byte, and returns its number; `None` while the queue has no room for
+    /// one more.
     pub(crate) fn flush(&mut self, from: RemoteAddr) -> Result<Option<u64>> {
         if self.flushes - self.flushed >= FLUSHES {
             return Ok(None);
         }
-        let into = self.messages.flush()?;
+        let into = self.channel.flush()?;
         let number = self.flushes + 1;
-        self.qp
+        self.channel
+            .qp
             .post_send(FLUSH | number << 16)
             .flush_remote(&into, from)
             .post()?;
@@ -601,18 +549,9 @@ impl Requester {
         self.flushed >= number
     }
 
-    /// Destroys the queue pair, then lets go of what it used.
+    /// Destroys the queue pair, then releases what it used.
     pub(crate) fn close(self) -> Result<()> {
-        let Self {
-            qp,
-            cq,
-            messages,
-            stage,
-            ..
-        } = self;
-        let first = qp.close().map_err(|(_, error)| error);
-        drop((messages, stage));
-        first.and(cq.close().map_err(|(_, error)| error))
+        self.channel.close()
     }
 }
 
@@ -625,24 +564,20 @@ fn is_device_loss(error: &Error) -> bool {
 mod tests {
     use super::*;
     use gaudi_softnic::{SoftNic, SoftNicConfig};
-    use gaudi_verbs::{Access, Context, MrAddr, Pd, QpInit, Rkey, WcStatus};
+    use gaudi_verbs::{Access, Context, Rkey, WcStatus};
 
     /// A flush that nobody waited for any more must not stand for the next one.
     #[test]
     fn flush_completes_with_its_own_read() {
         let (nic, peer) = SoftNic::pair(SoftNicConfig::default()).unwrap();
-        let nic = Nic::new(&Context::open(nic).unwrap()).unwrap();
-        let peer = Context::open(peer).unwrap().alloc_pd().unwrap();
-        let end = |pd: &Pd| {
-            let cq = pd.context().create_cq(64).unwrap();
-            let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
-            (qp, cq)
-        };
-        let ((mut ours, cq), (mut theirs, _their_cq)) = (end(nic.pd()), end(&peer));
-        let (here, there) = (ours.address().unwrap(), theirs.address().unwrap());
-        ours.connect(&there, Access::empty()).unwrap();
-        theirs.connect(&here, Access::REMOTE_READ).unwrap();
-        let mut requester = Requester::new(&nic, None, ours, cq).unwrap();
+        let [nic, peer] = [nic, peer].map(|nic| Nic::new(&Context::open(nic).unwrap()).unwrap());
+        let mut ours = Channel::new(nic.pd()).unwrap();
+        let mut theirs = Channel::new(peer.pd()).unwrap();
+        let (here, there) = (ours.qp.address().unwrap(), theirs.qp.address().unwrap());
+        ours.qp.connect(&there, Access::empty()).unwrap();
+        ours.open(&nic, nic.pd()).unwrap();
+        theirs.qp.connect(&here, Access::REMOTE_READ).unwrap();
+        let mut requester = Requester::new(&nic, None, ours);
         // Where it reads from matters to nobody here: the completions are told by hand.
         let from = RemoteAddr {
             addr: MrAddr(0),

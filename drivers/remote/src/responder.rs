@@ -1,14 +1,13 @@
-//! The serving end: copies between our stage and our memory when the peer asks for it.
+//! The serving end: copies between this node's stage and its memory when the peer requests it.
 //!
-//! It has a thread, started with the first offer that is staged, since the peer's transfers go on
-//! whatever our program does. Offers that are reached by their own regions need none: the NIC
-//! serves them alone.
+//! The first staged offer starts a thread, because the peer's transfers continue whatever this
+//! program does. Offers with regions of their own need no thread: the NIC serves them alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,39 +15,50 @@ use gaudi_device::{Completion, Deadline, Device, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
-use gaudi_verbs::{Access, Cq, Pd, Qp, WorkCompletion};
+use gaudi_sys::sync::{IgnorePoison as _, lock};
+use gaudi_verbs::{Access, Pd, WorkCompletion};
 
+use crate::channel::{Channel, KIND, MESSAGE, slot_of};
 use crate::message::{Answer, Request, RequestKind, SLOTS, failed};
 use crate::nic::Nic;
 use crate::offer::{OfferPath, Rights};
 use crate::options::EndpointOptions;
 use crate::region::Regions;
-use crate::stage::{Messages, Stage};
-use crate::stream::{forked, hang_up, protocol};
+use crate::stage::Stage;
+use crate::stream::{forked, hang_up, io, protocol};
 use crate::watch::WatchedEndpoint as _;
 
-const RECEIVE: u64 = 1 << 8;
-const SEND: u64 = 2 << 8;
-/// Between two looks for a stop while the engine works.
+/// Interval between two checks for a stop while the engine works.
 const STEP: Duration = Duration::from_millis(100);
-/// Between two looks at nothing.
+/// The longest sleep without an event.
 const NAP: Duration = Duration::from_secs(60);
 
-/// Memory that the peer may ask for through the stage.
+/// Memory that the peer may access through the stage.
 #[derive(Debug)]
 struct Staged {
     memory: Location,
     rights: Rights,
-    /// Copies that are being submitted or under way.
+    /// Copies that are being submitted or in flight.
     uses: u32,
-    /// It goes with its last use.
+    /// It is removed with its last use.
     withdrawn: bool,
+}
+
+impl Staged {
+    fn new(memory: Location, rights: Rights) -> Self {
+        Self {
+            memory,
+            rights,
+            uses: 0,
+            withdrawn: false,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Offers {
     by_id: HashMap<u32, Staged>,
-    /// What was under way when the thread ended, with the offer that it uses.
+    /// Copies that were in flight when the thread ended, with the offer that each uses.
     left: Vec<(u32, Completion)>,
 }
 
@@ -86,25 +96,19 @@ struct Shared {
     offers: Mutex<Offers>,
     /// A use ended, or the thread has.
     released: Condvar,
-    /// Why the thread serves no more.
+    /// Why the thread ended by itself.
     ended: OnceLock<Error>,
-    /// The thread is to end.
+    /// Asks the thread to end.
     stop: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The serving half of an endpoint.
 pub(crate) struct Responder {
-    /// `None` while the thread has them.
-    idle: Option<(Qp, Cq)>,
-    /// Receives that stand already: from an attempt to start the thread that failed.
-    posted: Option<(Messages, usize)>,
+    /// `None` while the thread has it.
+    idle: Option<Channel>,
     running: Option<Running>,
     shared: Arc<Shared>,
-    /// Of the queue pair and of all that the peer reaches: this peer's alone.
+    /// The domain of the queue pair and of all that this peer reaches, and of no other peer.
     domain: Pd,
     owner: OwnerProcess,
 }
@@ -112,15 +116,14 @@ pub(crate) struct Responder {
 struct Running {
     /// Dropped to end the thread.
     stop: Option<UnixStream>,
-    thread: Option<JoinHandle<Option<(Qp, Cq)>>>,
+    thread: Option<JoinHandle<Option<Channel>>>,
     slots: OfferPath,
 }
 
 impl Responder {
-    pub(crate) fn new(qp: Qp, cq: Cq, domain: Pd) -> Self {
+    pub(crate) fn new(channel: Channel, domain: Pd) -> Self {
         Self {
-            idle: Some((qp, cq)),
-            posted: None,
+            idle: Some(channel),
             running: None,
             shared: Arc::default(),
             domain,
@@ -133,8 +136,8 @@ impl Responder {
         &self.domain
     }
 
-    /// The slots that the peer writes to and reads from; makes stage and thread where there are
-    /// none. Where that fails, it can be tried again.
+    /// Returns the slots that the peer writes to and reads from. Creates stage and thread on first
+    /// use; after an error it can be called again.
     pub(crate) fn slots(
         &mut self,
         nic: &Nic,
@@ -146,7 +149,6 @@ impl Responder {
         if let Some(running) = &self.running {
             return Ok(running.slots);
         }
-        let failed = |operation| move |error| Error::from_errno(operation, gaudi_sys::fd::errno_of(error));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let stage = Stage::new(nic, &self.domain, device, options, access)?;
         let slots = OfferPath::Slots {
@@ -154,46 +156,24 @@ impl Responder {
             chunk: stage.chunk(),
             depth: options.depth,
         };
-        let stream = stream.try_clone_to_owned().map_err(failed("dup"))?;
-        let (stop, stopped) = UnixStream::pair().map_err(failed("socketpair"))?;
-        let (messages, mut posted) = match self.posted.take() {
-            Some(before) => before,
-            None => (Messages::new(nic, &self.domain)?, 0),
-        };
-        // The thread comes first and is handed its work then: the queue pair must not go with one
-        // that does not start.
+        let stream = stream.try_clone_to_owned().map_err(io("dup"))?;
+        let (stop, stopped) = UnixStream::pair().map_err(io("socketpair"))?;
+        let closed = || Error::new(ErrorKind::Disconnected, "offer").because("the endpoint is closed");
+        // Before the peer knows the slots: it may send a request at once.
+        let channel = self.idle.as_mut().ok_or_else(closed)?;
+        channel.open(nic, &self.domain)?;
+        // The thread comes first and is handed its work then: the queue pair must not be dropped
+        // with one that does not start.
         let (hand, handed) = mpsc::sync_channel::<Thread>(1);
-        let spawned = std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("gaudi-remote".into())
             .spawn(move || handed.recv().ok().map(|thread| thread.run(&stopped)))
-            .map_err(failed("pthread_create"));
-        let thread = match spawned {
-            Ok(thread) => thread,
-            Err(error) => {
-                self.posted = Some((messages, posted));
-                return Err(error);
-            }
-        };
-        let Some((mut qp, cq)) = self.idle.take() else {
-            return Err(Error::new(ErrorKind::Disconnected, "offer").because("the endpoint is closed"));
-        };
-        // Before the peer hears of the slots: it may ask at once.
-        while posted < SLOTS {
-            let stands = messages
-                .place(posted)
-                .and_then(|place| qp.post_recv(RECEIVE | posted as u64).post(&[place]));
-            if let Err(error) = stands {
-                (self.idle, self.posted) = (Some((qp, cq)), Some((messages, posted)));
-                return Err(error);
-            }
-            posted += 1;
-        }
+            .map_err(io("pthread_create"))?;
+        let channel = self.idle.take().ok_or_else(closed)?;
         let work = Thread {
             stream,
-            qp,
-            cq,
+            channel,
             stage,
-            messages,
             nic: nic.clone(),
             device: device.clone(),
             copy_timeout: options.copy_timeout,
@@ -206,7 +186,7 @@ impl Responder {
             asked: [false; SLOTS],
         };
         if let Err(mpsc::SendError(back)) = hand.send(work) {
-            (self.idle, self.posted) = (Some((back.qp, back.cq)), Some((back.messages, posted)));
+            self.idle = Some(back.channel);
             return Err(Error::new(ErrorKind::Io, "offer").because("the serving thread did not start"));
         }
         self.running = Some(Running {
@@ -217,27 +197,22 @@ impl Responder {
         Ok(slots)
     }
 
-    /// The peer may ask for this from now on.
+    /// Allows the peer to access this memory.
     pub(crate) fn offer(&self, id: u32, memory: Location, rights: Rights) {
-        let staged = Staged {
-            memory,
-            rights,
-            uses: 0,
-            withdrawn: false,
-        };
+        let staged = Staged::new(memory, rights);
         lock(&self.shared.offers).by_id.insert(id, staged);
     }
 
-    /// Withdraws what lies in this memory, and waits until the engine is done with what the peer
-    /// asked for before. `InUse` where it is not in time: what was withdrawn stays so, and the next
-    /// call waits again.
+    /// Withdraws the offers in this memory, and waits until the engine's copies for the peer are
+    /// complete. `InUse` after the timeout: the offers stay withdrawn, and the next call waits
+    /// again.
     pub(crate) fn withdraw(&self, which: impl Fn(&Location) -> bool, patience: Duration) -> Result<()> {
         let end = Instant::now().checked_add(patience);
         let busy = || {
             Error::new(ErrorKind::InUse, "forget")
                 .because("the engine is still at work on it, for the peer")
                 .saw(format!("after {patience:?}"), "the end of its copies")
-                .helped_by("try again: the driver gives a hung engine up after its own timeout")
+                .helped_by("try again: the driver resets a hung engine after its own timeout")
         };
         let mut offers = lock(&self.shared.offers);
         offers.withdraw(&which);
@@ -260,25 +235,25 @@ impl Responder {
                 return Err(busy());
             }
             let waited = self.shared.released.wait_timeout(offers, left);
-            offers = waited.unwrap_or_else(PoisonError::into_inner).0;
+            offers = waited.ignore_poison().0;
         }
         Ok(())
     }
 
-    /// Why it serves no more, where that is so.
+    /// Returns why the service ended, if it did.
     pub(crate) fn ended(&self) -> Option<&Error> {
         self.shared.ended.get()
     }
 
-    /// Tells the thread to end, without waiting for it. Where none runs, the peer reaches nothing
-    /// of ours from now on.
+    /// Asks the thread to end, without waiting for it. Without a thread, the peer can access
+    /// nothing of this node from now on.
     pub(crate) fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         if let Some(running) = &mut self.running {
             drop(running.stop.take());
         }
-        if let Some((qp, _)) = &mut self.idle {
-            let _ = qp.to_error();
+        if let Some(channel) = &mut self.idle {
+            channel.stop();
         }
     }
 
@@ -304,12 +279,7 @@ impl Responder {
             }
         }
         *lock(&self.shared.offers) = Offers::default();
-        let Some((qp, cq)) = self.idle.take() else {
-            return Ok(());
-        };
-        let first = qp.close().map_err(|(_, error)| error);
-        drop(self.posted.take());
-        first.and(cq.close().map_err(|(_, error)| error))
+        self.idle.take().map_or(Ok(()), Channel::close)
     }
 }
 
@@ -323,7 +293,7 @@ impl Drop for Responder {
     }
 }
 
-/// A copy under way.
+/// A copy in flight.
 struct Copy {
     slot: usize,
     /// What it uses, until it is over.
@@ -332,41 +302,39 @@ struct Copy {
 }
 
 struct Thread {
-    /// The endpoint's: hung up where the service ends by itself, since a peer that waits for an
-    /// answer has no other way to know.
+    /// The endpoint's stream. It is shut down if the service ends by itself: a peer that waits for
+    /// an answer has no other way to know.
     stream: OwnedFd,
-    qp: Qp,
-    cq: Cq,
+    channel: Channel,
     stage: Stage,
-    messages: Messages,
     nic: Nic,
     device: Device,
     copy_timeout: Duration,
     shared: Arc<Shared>,
     regions: Arc<Regions>,
-    /// Copies under way, in order.
+    /// Copies in flight, in order.
     engine: VecDeque<Copy>,
-    /// How long the oldest of them has been waited for in vain.
+    /// Since when the oldest of them is overdue.
     since: Option<Instant>,
     /// Answers that wait for their place in memory.
     owed: VecDeque<Answer>,
     /// Places whose answer the NIC still reads.
     answering: [bool; SLOTS],
-    /// Slots that were asked for and not yet answered: a peer that asks for one again is none of
-    /// ours. So nothing here grows.
+    /// Slots with a request that was not answered yet. A second request for one is an error, so
+    /// that nothing here grows.
     asked: [bool; SLOTS],
 }
 
 impl Thread {
-    fn run(mut self, stopped: &UnixStream) -> (Qp, Cq) {
+    fn run(mut self, stopped: &UnixStream) -> Channel {
         while !self.shared.stop.load(Ordering::Acquire) {
             match self.round() {
                 Ok(true) => {}
                 Ok(false) => {
-                    let fds = [self.cq.event_fd(), stopped.as_fd()];
+                    let fds = [self.channel.cq.event_fd(), stopped.as_fd()];
                     match readable(fds, NAP) {
                         Ok([_, true]) => break,
-                        Ok([true, _]) if self.cq.ack_event().is_ok() => {}
+                        Ok([true, _]) if self.channel.cq.ack_event().is_ok() => {}
                         Ok(_) => {}
                         Err(errno) => {
                             tracing::error!("the serving thread cannot wait: {errno}");
@@ -380,31 +348,23 @@ impl Thread {
                 }
             }
         }
-        // The engine may still be at work in the stage and in what was offered: who withdraws that
-        // waits for it.
-        let Self {
-            mut qp,
-            cq,
-            engine,
-            shared,
-            ..
-        } = self;
-        let _ = qp.to_error();
-        let left = engine.into_iter().map(|copy| (copy.offer, copy.completion));
-        lock(&shared.offers).left.extend(left);
-        shared.released.notify_all();
-        (qp, cq)
+        // The engine may still access the stage and the offered memory: `withdraw` waits for it.
+        self.channel.stop();
+        let left = self.engine.into_iter().map(|copy| (copy.offer, copy.completion));
+        lock(&self.shared.offers).left.extend(left);
+        self.shared.released.notify_all();
+        self.channel
     }
 
     fn end(&mut self, error: Error) {
         if error.kind() == ErrorKind::Disconnected {
-            tracing::debug!(%error, "the peer is gone");
+            tracing::debug!(%error, "the peer closed the connection");
         } else {
-            tracing::warn!(%error, "a connection is served no more");
+            tracing::warn!(%error, "the service of a connection ended");
         }
         if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-            // The reset waits for every region of the device's memory, in any process: they go now,
-            // and not when somebody looks.
+            // The reset waits for every region of the device's memory, in any process: they are
+            // deregistered now, and not with the next call.
             let freed = self.regions.forget_device_memory();
             if let Err(error) = freed {
                 tracing::error!(%error, "a region of a lost device was not deregistered");
@@ -414,24 +374,19 @@ impl Thread {
         hang_up(self.stream.as_fd());
     }
 
-    fn receive(&mut self, slot: usize) -> Result<()> {
-        let place = self.messages.place(slot)?;
-        self.qp.post_recv(RECEIVE | slot as u64).post(&[place])
-    }
-
-    /// Takes what has come, and moves the oldest copy on. `false` where there is nothing to do
+    /// Takes completions, and waits a step for the oldest copy. `false` if there is nothing to do
     /// before the next completion.
     fn round(&mut self) -> Result<bool> {
         let mut some = self.poll()?;
         if !some && self.engine.is_empty() {
-            self.cq.req_notify(false)?;
+            self.channel.cq.req_notify(false)?;
             // What came before the request raises no event.
             some = self.poll()?;
         }
         let Some(copy) = self.engine.front() else {
             return Ok(some);
         };
-        // In steps: who ends this service must not wait for a hung engine.
+        // In steps: `close` must not wait for a hung engine.
         let waited = copy.completion.wait(STEP);
         if !matches!(&waited, Err(error) if error.kind() == ErrorKind::TimedOut) {
             self.ended_front(waited)?;
@@ -441,32 +396,22 @@ impl Thread {
         if since.elapsed() < self.copy_timeout {
             return Ok(true);
         }
-        let (slot, error) = (copy.slot, Error::new(ErrorKind::TimedOut, "staged copy"));
-        let error = error.because(format!(
-            "the engine did not end a copy in {:?}",
-            self.copy_timeout
-        ));
+        let timeout = self.copy_timeout;
+        let error = Error::new(ErrorKind::TimedOut, "staged copy")
+            .because(format!("the engine did not end a copy in {timeout:?}"));
         // It may still write: neither its slot nor its memory can be used again, and so this ends
         // the service.
-        self.answer(slot, Err(error.clone()))?;
-        self.last_words()?;
-        Err(error)
+        self.answer(copy.slot, Err(error)).map(|()| true)
     }
 
-    /// The oldest copy is over: the peer is told.
+    /// The oldest copy is over: answers the peer.
     fn ended_front(&mut self, ended: Result<()>) -> Result<()> {
         let Some(copy) = self.engine.pop_front() else {
             return Ok(());
         };
         self.since = None;
         self.release(copy.offer);
-        match self.answer(copy.slot, ended)? {
-            Some(lost) => {
-                self.last_words()?;
-                Err(lost)
-            }
-            None => Ok(()),
-        }
+        self.answer(copy.slot, ended)
     }
 
     fn release(&self, offer: u32) {
@@ -474,8 +419,8 @@ impl Thread {
         self.shared.released.notify_all();
     }
 
-    /// Copies that are over by now. A mock's engine works inside the submission: its answers must
-    /// not wait for the next one's.
+    /// Answers copies that are complete. A mock's engine works inside the submission: its answer
+    /// must not wait for the next submission.
     fn reap(&mut self) -> Result<()> {
         while let Some(copy) = self.engine.front() {
             match copy.completion.poll() {
@@ -488,38 +433,28 @@ impl Thread {
 
     fn poll(&mut self) -> Result<bool> {
         let mut done = [WorkCompletion::EMPTY; SLOTS];
-        let count = self.cq.poll(&mut done)?;
+        let count = self.channel.cq.poll(&mut done)?;
         for completion in done.iter().take(count) {
             if !completion.is_success() {
                 return Err(failed(completion));
             }
-            let place = usize::try_from(completion.wr_id & 0xff).unwrap_or(SLOTS);
-            if completion.wr_id & !0xff == SEND {
-                if let Some(answering) = self.answering.get_mut(place) {
-                    *answering = false;
-                }
-            } else {
-                self.request(place, completion.byte_len)?;
+            match completion.wr_id & KIND {
+                MESSAGE => self.answering[slot_of(completion)] = false,
+                _ => self.request(completion)?,
             }
         }
         self.speak()?;
         Ok(count > 0)
     }
 
-    fn request(&mut self, place: usize, len: u32) -> Result<()> {
-        let bytes = self.messages.read(place)?;
-        self.receive(place)?;
-        if len as usize != bytes.len() {
-            return Err(protocol("a request of the wrong size").saw(len, bytes.len()));
-        }
-        let request = Request::decode(&bytes)?;
+    fn request(&mut self, completion: &WorkCompletion) -> Result<()> {
+        let request = Request::decode(&self.channel.take(completion)?)?;
         let slot = usize::from(request.slot);
         if slot >= self.stage.depth() || request.len > u64::from(self.stage.chunk()) {
             return Err(protocol("the peer asks for a slot that is not there")
                 .saw(format!("{request:?}"), "what was offered"));
         }
-        let asked = self.asked.get_mut(slot);
-        if asked.is_none_or(|asked| std::mem::replace(asked, true)) {
+        if std::mem::replace(&mut self.asked[slot], true) {
             return Err(
                 protocol("the peer asks for a slot and has not heard the answer of the last time")
                     .saw(slot, "a slot without an answer owed"),
@@ -534,19 +469,13 @@ impl Thread {
                 });
                 self.reap()
             }
-            Err(error) => match self.answer(slot, Err(error))? {
-                Some(lost) => {
-                    self.last_words()?;
-                    Err(lost)
-                }
-                None => Ok(()),
-            },
+            Err(error) => self.answer(slot, Err(error)),
         }
     }
 
     fn copy(&self, slot: usize, request: &Request) -> Result<Completion> {
-        // Counted before the lock goes: who withdraws the memory waits for what was submitted, and
-        // for what is about to be.
+        // Counted before the lock is released: `withdraw` waits for what was submitted, and for
+        // what is about to be.
         let begun = lock(&self.shared.offers).begin_use(request.offer);
         let (memory, rights) = begun.ok_or_else(|| refused("the memory was withdrawn"))?;
         let copy = self.submit(slot, request, &memory, rights);
@@ -556,22 +485,14 @@ impl Thread {
         copy
     }
 
-    fn submit(
-        &self,
-        slot: usize,
-        request: &Request,
-        memory: &Location,
-        rights: Rights,
-    ) -> Result<Completion> {
+    fn submit(&self, slot: usize, request: &Request, all: &Location, rights: Rights) -> Result<Completion> {
         let end = request.offset.checked_add(request.len);
-        if request.len == 0 || end.is_none_or(|end| end > memory.len()) {
+        if request.len == 0 || end.is_none_or(|end| end > all.len()) {
             return Err(refused("the range leaves the memory"));
         }
-        let memory = memory.part(request.offset, request.len);
-        let slot = self
-            .stage
-            .slot(slot, request.len)
-            .ok_or_else(|| refused("no such slot"))?;
+        let memory = all.part(request.offset, request.len);
+        let slot = self.stage.slot(slot, request.len);
+        let slot = slot.ok_or_else(|| refused("no such slot"))?;
         let copy = match request.what {
             RequestKind::Store if rights.put => self.device.copy(memory, slot),
             RequestKind::Fetch if rights.get => self.device.copy(slot, memory),
@@ -582,31 +503,33 @@ impl Thread {
         Ok(copy)
     }
 
-    /// Tells the peer how a copy ended. Gives the error back where the device is lost.
-    fn answer(&mut self, slot: usize, ended: Result<()>) -> Result<Option<Error>> {
-        let failed = ended.as_ref().err().map(|error| (error.kind(), error.errno()));
-        self.owed.push_back(Answer {
-            slot: u8::try_from(slot).unwrap_or(u8::MAX),
-            failed,
-        });
+    /// Reports to the peer how a copy ended. An error that ends the service for the peer ends it
+    /// here too.
+    fn answer(&mut self, slot: usize, ended: Result<()>) -> Result<()> {
+        let answer = Answer {
+            slot: u8::try_from(slot).unwrap_or(u8::MAX), // below `SLOTS`
+            failed: ended.as_ref().err().map(|error| (error.kind(), error.errno())),
+        };
+        self.owed.push_back(answer);
         self.speak()?;
-        Ok(match ended {
-            Err(error) => {
-                tracing::warn!(%error, "a staged copy for the peer failed");
-                matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset).then_some(error)
-            }
-            Ok(()) => None,
-        })
+        let Err(error) = ended else {
+            return Ok(());
+        };
+        tracing::warn!(%error, "a staged copy for the peer failed");
+        if !answer.is_the_end() {
+            return Ok(());
+        }
+        self.last_words()?;
+        Err(error)
     }
 
     fn speak(&mut self) -> Result<()> {
         while let Some(answer) = self.owed.front().copied() {
             let slot = usize::from(answer.slot);
-            if self.answering.get(slot) != Some(&false) {
+            if self.answering[slot] {
                 return Ok(());
             }
-            let element = self.messages.write(slot, &answer.encode())?;
-            self.qp.post_send(SEND | slot as u64).send(&[element]).post()?;
+            self.channel.send(slot, &answer.encode())?;
             self.answering[slot] = true;
             self.asked[slot] = false;
             self.owed.pop_front();
@@ -614,18 +537,14 @@ impl Thread {
         Ok(())
     }
 
-    /// Waits a little until the NIC has sent what the peer must still hear.
+    /// Waits up to 2 s until the NIC has sent the answers.
     fn last_words(&mut self) -> Result<()> {
         let mut done = [WorkCompletion::EMPTY; SLOTS];
         while self.answering.contains(&true) {
-            let count = self.cq.wait(&mut done, Duration::from_secs(2))?;
+            let count = self.channel.cq.wait(&mut done, Duration::from_secs(2))?;
             for completion in done.iter().take(count) {
-                if completion.is_success() && completion.wr_id & !0xff != SEND {
-                    continue;
-                }
-                let place = usize::try_from(completion.wr_id & 0xff).unwrap_or(SLOTS);
-                if let Some(answering) = self.answering.get_mut(place) {
-                    *answering = false;
+                if !completion.is_success() || completion.wr_id & KIND == MESSAGE {
+                    self.answering[slot_of(completion)] = false;
                 }
             }
         }
@@ -648,13 +567,7 @@ mod tests {
         let buffers = [(); 2].map(|()| device.alloc_exclusive(4096).expect("a buffer"));
         let mut offers = Offers::default();
         for (id, buffer) in (1..).zip(&buffers) {
-            let staged = Staged {
-                memory: buffer.into(),
-                rights: Rights::BOTH,
-                uses: 0,
-                withdrawn: false,
-            };
-            offers.by_id.insert(id, staged);
+            offers.by_id.insert(id, Staged::new(buffer.into(), Rights::BOTH));
         }
         offers.begin_use(1).expect("it is offered");
         let is_first = |memory: &Location| {

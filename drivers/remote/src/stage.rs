@@ -1,13 +1,10 @@
 //! Host memory in the middle: slots that the DMA engine and the NIC both reach.
 
-use std::sync::Arc;
-
-use gaudi_device::{Device, HostBuffer, Location};
+use gaudi_device::{Device, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_verbs::{Access, Pd, RemoteRegion, Sge};
 
 use crate::local::Allocation;
-use crate::message::{self, SLOTS};
 use crate::nic::Nic;
 use crate::options::EndpointOptions;
 use crate::registered::Registered;
@@ -67,64 +64,5 @@ impl Stage {
     /// All slots, for the peer.
     pub(crate) fn remote(&self) -> RemoteRegion {
         self.registered.mr().remote()
-    }
-}
-
-/// Registered memory for messages: one to send and one to receive for each slot, and a few bytes
-/// for flushes.
-pub(crate) struct Messages {
-    registered: Registered,
-    memory: Arc<HostBuffer>,
-}
-
-const OUT: usize = 0;
-const IN: usize = SLOTS * message::BYTES;
-const FLUSH: usize = 2 * SLOTS * message::BYTES;
-const BYTES: usize = FLUSH + 64;
-
-impl Messages {
-    /// Registers the messages of a queue pair of `pd`.
-    pub(crate) fn new(nic: &Nic, pd: &Pd) -> Result<Self> {
-        let memory = Arc::new(HostBuffer::new(BYTES)?);
-        Ok(Self {
-            registered: Registered::host(
-                nic,
-                pd,
-                Allocation::Host(Arc::clone(&memory)),
-                0..BYTES as u64,
-                Access::LOCAL_WRITE,
-            )?,
-            memory,
-        })
-    }
-
-    fn sge(&self, at: usize, len: usize) -> Result<Sge> {
-        self.registered
-            .mr()
-            .sge(at as u64, u32::try_from(len).unwrap_or(u32::MAX))
-    }
-
-    /// Writes a message to send.
-    pub(crate) fn write(&self, slot: usize, bytes: &[u8; message::BYTES]) -> Result<Sge> {
-        let at = OUT + slot * message::BYTES;
-        self.memory.write(at, bytes)?;
-        self.sge(at, message::BYTES)
-    }
-
-    /// Where a message is received.
-    pub(crate) fn place(&self, slot: usize) -> Result<Sge> {
-        self.sge(IN + slot * message::BYTES, message::BYTES)
-    }
-
-    /// Reads a message that was received.
-    pub(crate) fn read(&self, slot: usize) -> Result<[u8; message::BYTES]> {
-        let mut bytes = [0; message::BYTES];
-        self.memory.read(IN + slot * message::BYTES, &mut bytes)?;
-        Ok(bytes)
-    }
-
-    /// Where a flush reads to.
-    pub(crate) fn flush(&self) -> Result<Sge> {
-        self.sge(FLUSH, 1)
     }
 }

@@ -1,4 +1,4 @@
-//! What was moved, and by whom.
+//! [`NicStats`].
 
 pub(crate) use gaudi_device::Count;
 
@@ -7,13 +7,13 @@ gaudi_device::counters! {
     NicStats:
     /// Payload that the processor copied here: that of
     /// [`Endpoint::put_bytes`](crate::Endpoint::put_bytes) and
-    /// [`get_bytes`](crate::Endpoint::get_bytes), nothing else. 0 where buffers are put and got.
+    /// [`get_bytes`](crate::Endpoint::get_bytes), and nothing else.
     cpu_copied_bytes,
     /// Payload that DMA engines of this node copied between device memory and the stage.
     engine_bytes,
-    /// Payload that this NIC wrote to peers, at our asking.
+    /// Payload that this NIC wrote to peers for this node's requests.
     nic_put_bytes,
-    /// Payload that this NIC read from peers, at our asking.
+    /// Payload that this NIC read from peers for this node's requests.
     nic_got_bytes,
     /// Regions registered: of buffers, host memory, stages and messages.
     registrations,
@@ -23,16 +23,16 @@ gaudi_device::counters! {
     staged_chunks,
     /// Reads that only made earlier writes visible.
     flushes,
-    /// Requests for a region of a buffer that one was kept for.
+    /// Requests for a region of a buffer that the cache had.
     cache_hits,
-    /// Regions of buffers that were made and kept.
+    /// Regions of buffers that were registered and cached.
     cache_misses,
-    /// Kept regions that made room for others.
+    /// Cached regions that were evicted.
     cache_evictions,
-    /// Kept regions that went with their buffer or its device, or were forgotten.
+    /// Cached regions that were removed with their buffer or its device, or forgotten.
     cache_invalidations,
-    /// Regions of buffers that are kept now, used or idle.
+    /// Cached regions of buffers, used or idle.
     cached_regions,
-    /// Regions that were deregistered because their device was lost, or given up.
+    /// Regions that were deregistered because their device was lost or about to be reset.
     revoked,
 }

@@ -18,6 +18,11 @@ pub(crate) fn protocol(cause: &str) -> Error {
     Error::new(ErrorKind::Protocol, "receive from the peer").because(cause)
 }
 
+/// Converts an error of a system call.
+pub(crate) fn io(operation: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |error| Error::from_errno(operation, gaudi_sys::fd::errno_of(error))
+}
+
 /// The error of a call on an endpoint in a fork child of the process that made it.
 pub(crate) fn forked(operation: &'static str) -> Error {
     Error::new(ErrorKind::Forked, operation)
@@ -31,6 +36,10 @@ pub(crate) fn hang_up(stream: BorrowedFd<'_>) {
     let _ = shutdown(stream.as_raw_fd(), Shutdown::Both);
 }
 
+fn too_short() -> Error {
+    protocol("the message is too short")
+}
+
 /// Reads a body from front to back. A body of the wrong length is a `Protocol` error.
 pub(crate) struct Body<'a>(&'a [u8]);
 
@@ -40,13 +49,9 @@ impl<'a> Body<'a> {
     }
 
     pub(crate) fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
-        match self.0.split_first_chunk::<N>() {
-            Some((head, rest)) => {
-                self.0 = rest;
-                Ok(*head)
-            }
-            None => Err(protocol("the message is too short")),
-        }
+        let (head, rest) = self.0.split_first_chunk().ok_or_else(too_short)?;
+        self.0 = rest;
+        Ok(*head)
     }
 
     pub(crate) fn u8(&mut self) -> Result<u8> {
@@ -69,17 +74,11 @@ impl<'a> Body<'a> {
     /// may be printed on a terminal.
     pub(crate) fn text(&mut self) -> Result<String> {
         let len = usize::from(self.u16()?);
-        match self.0.split_at_checked(len) {
-            Some((head, rest)) => {
-                self.0 = rest;
-                let text = String::from_utf8_lossy(head);
-                Ok(text
-                    .chars()
-                    .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-                    .collect())
-            }
-            None => Err(protocol("the message is too short")),
-        }
+        let (head, rest) = self.0.split_at_checked(len).ok_or_else(too_short)?;
+        self.0 = rest;
+        let text = String::from_utf8_lossy(head);
+        let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        Ok(text.chars().map(printable).collect())
     }
 
     pub(crate) fn end(self) -> Result<()> {

@@ -1,10 +1,9 @@
-//! Regions that go when their memory does: those of one NIC on any accelerator's exported memory,
-//! kept for the next transfer, and ended at once when a device is lost; and what the NIC tells by
-//! itself.
+//! [`Watch`]: the regions of one NIC on exported device memory. They are cached for the next
+//! transfer, and deregistered when their memory is freed or their device is lost. The NIC's
+//! asynchronous events end here too.
 
-use std::fmt;
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use gaudi_device::{Buffer, DeviceStatus, ExportUser, StatusHandle};
 use gaudi_seam::{DeviceId, Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
+use gaudi_sys::sync::{IgnorePoison as _, lock};
 use gaudi_verbs::provider::CqHandle;
 use gaudi_verbs::{
     Access, AsyncElement, AsyncEvent, AsyncEventType, Blockers, CacheLimits, CachedMr, Context, Mr, MrAddr,
@@ -20,35 +20,34 @@ use gaudi_verbs::{
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::stats::{Count, NicStats};
+use crate::stream::io;
 
-/// Between two questions for a device's status. The driver tries a reset that regions hold up again
+/// Interval between two queries of a device's status. The driver retries a reset that regions delay
 /// every 10 s.
 const TURN: Duration = Duration::from_millis(100);
-/// Between the end of the regions and the hang-up: what the peer is still told of the loss shall
+/// Delay between the deregistration and the hang-up: answers to the peer that report the loss must
 /// arrive first.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// Between two looks at nothing.
+/// The longest sleep without an event.
 const NAP: Duration = Duration::from_secs(60);
-/// Times in a row that the NIC's descriptor may be readable for nothing: it is broken then.
+/// After so many wake-ups in a row without an event, the NIC's descriptor is broken.
 const IN_VAIN: u32 = 100;
-/// How long the last user of a NIC waits for the thread: it may be in the middle of a
-/// deregistration.
+/// How long the last user of a NIC waits for the thread, which may be in a deregistration.
 const STOP: Duration = Duration::from_secs(5);
 
 /// The regions of a NIC, by open device.
 ///
 /// The thread starts with the first endpoint, or the first region of exported memory, and ends with
 /// the NIC. It costs a stack, and one `HL_INFO_DEVICE_STATUS` every 100 ms for each open device of
-/// which the NIC has a region; where it has none, the thread sleeps.
+/// which the NIC has a region. Without regions the thread sleeps.
 ///
-/// It takes the NIC's asynchronous events, which would else be nobody's: the context marks regions
-/// by them, and an endpoint whose completion queue lost completions fails, since nothing else would
-/// tell it.
+/// It takes the NIC's asynchronous events: the context marks regions by them, and an endpoint whose
+/// completion queue lost completions fails, because nothing else reports that.
 pub(crate) struct Watch {
     owner: OwnerProcess,
     context: Context,
     cache: MrCache,
-    /// Regions that came through the cache, to know which of them live.
+    /// Regions of the cache that are registered.
     cached: RegionGroup,
     made: Count,
     revoked: Count,
@@ -86,10 +85,10 @@ struct State {
 struct Watched {
     status: StatusHandle,
     group: RegionGroup,
-    /// Allocations of which the cache may keep regions.
+    /// Allocations of which the cache may have regions.
     generations: Vec<u64>,
     endpoints: Vec<Weak<dyn WatchedEndpoint>>,
-    /// It was said that a region of it stays.
+    /// The log has that a region of it could not be deregistered.
     said: bool,
 }
 
@@ -112,7 +111,7 @@ impl Watch {
 
     /// Wakes the thread, now or when it next would sleep.
     fn wake(&self) {
-        // Only a count that nobody ever takes could be full.
+        // It fails only if the count is full, and then the thread is awake.
         let _ = self.wake.write(1);
     }
 
@@ -124,13 +123,13 @@ impl Watch {
         let thread = thread::Builder::new()
             .name("gaudi-watch".into())
             .spawn(move || watch.run())
-            .map_err(|error| Error::from_errno("clone", gaudi_sys::fd::errno_of(error)))?;
+            .map_err(io("clone"))?;
         state.thread = Some(thread);
         state.running = true;
         Ok(())
     }
 
-    /// From now on an endpoint with these completion queues hears of what the NIC tells by itself.
+    /// Reports the NIC's events that concern these completion queues to an endpoint.
     pub(crate) fn listen(
         self: &Arc<Self>,
         cqs: [CqHandle; 2],
@@ -151,14 +150,13 @@ impl Watch {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
-    /// A region of a range that is for this node alone: one that is kept, or a new one that is
-    /// kept.
+    /// Returns a region of a range for this node's own requests, from the cache or newly
+    /// registered.
     ///
-    /// What is offered to a peer never comes from here: its key would open the rest of the region,
-    /// and outlive the offer.
+    /// An offer never uses it: its key would open the rest of the region, and outlive the offer.
     pub(crate) fn cached(
         self: &Arc<Self>,
         buffer: &Buffer,
@@ -181,8 +179,8 @@ impl Watch {
         })
     }
 
-    /// From now on the region goes when its device is lost, and so do the regions of that device at
-    /// this end of a connection.
+    /// Deregisters the region when its device is lost, and with it the endpoint's other regions of
+    /// that device.
     pub(crate) fn add(
         self: &Arc<Self>,
         buffer: &Buffer,
@@ -224,7 +222,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Takes an allocation's regions out of the cache; what nobody uses is deregistered when this
+    /// Removes an allocation's regions from the cache; unused ones are deregistered when this
     /// returns.
     pub(crate) fn forget(&self, generation: u64) -> Result<()> {
         if self.owner.is_foreign() {
@@ -237,9 +235,8 @@ impl Watch {
         gone.refused.pop().map_or(Ok(()), Err)
     }
 
-    /// Waits for a question that is under way. For who has deregistered and is about to let go of
-    /// the device: the thread asks only for devices with regions, so that afterwards it does not
-    /// hold the device for a moment longer.
+    /// Waits until the thread holds no device without regions: it queries the status only of
+    /// devices with regions. For a caller that has deregistered and is about to drop the device.
     pub(crate) fn settle(&self) {
         // In a fork child there is no thread, and the lock may have been held at the fork.
         if !self.owner.is_foreign() {
@@ -247,8 +244,8 @@ impl Watch {
         }
     }
 
-    /// Ends all regions of a device, which is lost or about to be: says how many. Ends of
-    /// connections that had one fail from then on.
+    /// Deregisters all regions of a device that is lost or about to be, and returns their number.
+    /// Endpoints that used one fail from then on.
     pub(crate) fn revoke(&self, device: DeviceId, why: &str) -> Result<usize> {
         if self.owner.is_foreign() {
             return Err(Error::new(ErrorKind::Forked, "Nic::revoke")
@@ -257,31 +254,27 @@ impl Watch {
         self.end(|watched| (watched.status.device() == device).then(|| why.to_owned()))
     }
 
-    fn end(&self, lost: impl FnMut(&Watched) -> Option<String>) -> Result<usize> {
-        let mut state = self.state();
-        let devices = std::mem::take(&mut state.devices);
-        let answers: Vec<_> = devices.iter().map(lost).collect();
+    fn end(&self, mut lost: impl FnMut(&Watched) -> Option<String>) -> Result<usize> {
         let mut gone = Vec::new();
-        for (watched, answer) in devices.into_iter().zip(answers) {
-            match answer {
+        let mut state = self.state();
+        for watched in std::mem::take(&mut state.devices) {
+            match lost(&watched) {
                 Some(why) => gone.push((watched, why)),
                 None => state.devices.push(watched),
             }
         }
         drop(state);
-        let mut answer = Ok(0);
+        // All are tried; the first error is returned.
+        let mut all = Ok(0);
         for (watched, why) in gone {
-            let ended = self.end_one(watched, &why);
-            answer = match (answer, ended) {
-                (Ok(a), Ok(b)) => Ok(a + b),
-                (Err(error), _) | (_, Err(error)) => Err(error),
-            };
+            let one = self.end_one(watched, &why);
+            all = all.and_then(|all| Ok(all + one?));
         }
-        answer
+        all
     }
 
-    /// First the word, so that whatever fails then is known to have failed for it; then the
-    /// regions, whoever holds them; then the handles.
+    /// First the endpoints' error, so that it is the cause of all later failures; then the regions
+    /// of every holder; then the handles.
     fn end_one(&self, mut watched: Watched, why: &str) -> Result<usize> {
         let device = watched.status.device();
         let error = Error::new(ErrorKind::DeviceLost, "transfer")
@@ -303,9 +296,9 @@ impl Watch {
         }
         if let Err(error) = &first {
             if !watched.said {
-                tracing::error!(%device, %error, "a region of a lost device was not deregistered; it holds up the reset");
+                tracing::error!(%device, %error, "a region of a lost device was not deregistered; it delays the reset");
             }
-            // To be tried again.
+            // The next turn tries again.
             watched.said = true;
             self.state().devices.push(watched);
         }
@@ -317,22 +310,18 @@ impl Watch {
         first
     }
 
-    /// Why the device cannot go away, as far as regions are concerned.
+    /// Returns the regions that keep the device from closing.
     pub(crate) fn blockers(&self, device: DeviceId) -> Blockers {
         // In a fork child the lock may have been held at the fork, and no region is the child's.
-        let group = if self.owner.is_foreign() {
-            None
-        } else {
-            let state = self.state();
-            let known = state
-                .devices
-                .iter()
-                .find(|watched| watched.status.device() == device);
-            known.map(|watched| watched.group.clone())
-        };
-        group
-            .unwrap_or_else(|| RegionGroup::new(device.to_string()))
-            .blockers()
+        let state = (!self.owner.is_foreign()).then(|| self.state());
+        let known = state.as_ref().and_then(|state| {
+            let mut devices = state.devices.iter();
+            devices.find(|watched| watched.status.device() == device)
+        });
+        let group = known.map(|watched| watched.group.clone());
+        drop(state);
+        let group = group.unwrap_or_else(|| RegionGroup::new(device.to_string()));
+        group.blockers()
     }
 
     pub(crate) fn count(&self, stats: &mut NicStats) {
@@ -351,8 +340,7 @@ impl Watch {
         stats.revoked = self.revoked.get();
     }
 
-    /// Ends the thread, and waits for it: not for ever, since it may be in a deregistration, which
-    /// ends by itself.
+    /// Ends the thread and waits for it, up to 5 s: it may be in a deregistration.
     pub(crate) fn stop(&self) {
         if self.owner.is_foreign() {
             return;
@@ -364,13 +352,13 @@ impl Watch {
             return;
         };
         if thread.thread().id() == thread::current().id() {
-            // It let go of the last endpoint: it ends on its own.
+            // This thread dropped the last endpoint: it ends by itself.
             return;
         }
         let (state, waited) = self
             .ended
             .wait_timeout_while(state, STOP, |state| state.running)
-            .unwrap_or_else(PoisonError::into_inner);
+            .ignore_poison();
         drop(state);
         if waited.timed_out() {
             tracing::warn!("the watching thread of a NIC still deregisters; it ends on its own");
@@ -379,8 +367,8 @@ impl Watch {
         }
     }
 
-    /// Until it is woken, the NIC tells something, or the time has passed. Takes what the NIC
-    /// tells.
+    /// Sleeps until it is woken, the NIC has an event, or the time has passed. Takes the NIC's
+    /// events.
     fn sleep(&self, time: Duration, in_vain: &mut u32) {
         let fd = self.context.async_fd().filter(|_| *in_vain < IN_VAIN);
         let answer = match fd {
@@ -403,7 +391,7 @@ impl Watch {
         }
     }
 
-    /// Takes all events that are there; `false` where there was none.
+    /// Takes all pending events; `false` if there was none.
     fn take_events(&self) -> bool {
         let mut some = false;
         loop {
@@ -424,40 +412,36 @@ impl Watch {
     /// The context has marked regions already.
     fn heed(&self, event: &AsyncEvent) {
         let (nic, what, element) = (self.context.name(), event.event_type, event.element);
-        let failed: Vec<_> = match (what, element) {
-            (AsyncEventType::CQ_ERR, AsyncElement::Cq(cq)) => {
-                let state = self.state();
-                let of = state
-                    .listeners
-                    .iter()
-                    .filter(|listener| listener.cqs.contains(&cq));
-                of.filter_map(|listener| listener.endpoint.upgrade()).collect()
-            }
-            (AsyncEventType::DEVICE_FATAL, _) => {
-                let state = self.state();
-                let all = state.listeners.iter();
-                all.filter_map(|listener| listener.endpoint.upgrade()).collect()
-            }
+        let of = match (what, element) {
+            (AsyncEventType::CQ_ERR, AsyncElement::Cq(cq)) => Some(cq),
+            (AsyncEventType::DEVICE_FATAL, _) => None,
             (
                 AsyncEventType::COMM_EST | AsyncEventType::SQ_DRAINED | AsyncEventType::QP_LAST_WQE_REACHED,
                 _,
             ) => {
-                tracing::debug!(nic, %what, ?element, "the NIC tells");
+                tracing::debug!(nic, %what, ?element, "event of the NIC");
                 return;
             }
             _ => {
-                tracing::warn!(nic, %what, ?element, "the NIC tells");
+                tracing::warn!(nic, %what, ?element, "event of the NIC");
                 return;
             }
         };
-        tracing::error!(nic, %what, ?element, ends = failed.len(), "the NIC tells: connections fail");
+        let state = self.state();
+        let concerned = state.listeners.iter();
+        let concerned = concerned.filter(|listener| of.is_none_or(|cq| listener.cqs.contains(&cq)));
+        let failed: Vec<_> = concerned
+            .filter_map(|listener| listener.endpoint.upgrade())
+            .collect();
+        drop(state);
+        tracing::error!(nic, %what, ?element, ends = failed.len(), "event of the NIC: connections fail");
         let cause = match what {
             AsyncEventType::CQ_ERR => "the NIC lost completions: a completion queue overflowed",
             _ => "the NIC failed",
         };
         let error = Error::new(ErrorKind::Io, "transfer")
             .because(format!("{cause} ({what})"))
-            .helped_by("make a new endpoint; the kernel's log says more of the NIC");
+            .helped_by("make a new endpoint; the kernel's log has more about the NIC");
         for endpoint in failed {
             endpoint.fail(&error);
             endpoint.hang_up();
@@ -490,8 +474,7 @@ impl Watch {
                     endpoint.hang_up();
                 }
             }
-            // Asked under the lock, which whoever deregistered takes once before he lets go of the
-            // device.
+            // Queried under the lock, which `settle` takes once before a caller drops the device.
             let answer = self.end(|watched| {
                 if watched.group.regions().is_empty() {
                     return None;
@@ -501,13 +484,13 @@ impl Watch {
                 said = Instant::now();
                 Some(why)
             });
-            // It is told in the log; the next turn tries again.
+            // The log has the error; the next turn tries again.
             drop(answer);
         }
     }
 }
 
-/// Why the device is lost, where it is.
+/// Returns why the device is lost, if it is.
 fn lost(status: &StatusHandle) -> Option<String> {
     match status.query() {
         Ok(None | Some(DeviceStatus::OPERATIONAL)) => None,
@@ -516,7 +499,7 @@ fn lost(status: &StatusHandle) -> Option<String> {
             Some(error.to_string())
         }
         Err(error) => {
-            tracing::debug!(device = %status.device(), %error, "the device does not tell its status");
+            tracing::debug!(device = %status.device(), %error, "the device did not report its status");
             None
         }
     }
@@ -525,7 +508,7 @@ fn lost(status: &StatusHandle) -> Option<String> {
 impl ExportUser for Watch {
     fn release(&self, generation: u64) {
         if let Err(error) = self.forget(generation) {
-            tracing::error!(%error, "a kept region of freed memory was not deregistered");
+            tracing::error!(%error, "a cached region of freed memory was not deregistered");
         }
         self.settle();
     }
@@ -534,11 +517,5 @@ impl ExportUser for Watch {
         let blockers = self.blockers(device);
         let others = blockers.candidates.as_ref().is_ok_and(|found| !found.is_empty());
         (!blockers.own.is_empty() || others).then(|| blockers.to_string())
-    }
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Watch({:?})", self.cache)
     }
 }

@@ -79,3 +79,52 @@ pub(crate) mod mock {
             .helped_by("build with the feature mock"))
     }
 }
+
+/// The layers around a node.
+#[cfg(feature = "layers")]
+pub(crate) mod layers {
+    use std::sync::Arc;
+
+    pub(crate) use gaudi_layers::Stack;
+    use gaudi_layers::time::{Monotonic, Time, VirtualTime};
+    use gaudi_seam::{BackendSpec, Clock};
+
+    /// The layers' time: that of the machine, or, where a mock's time stands still, one that
+    /// stands still too and passes in its own sleeps.
+    pub(crate) fn time_of(backend: &BackendSpec) -> Arc<dyn Time> {
+        match backend {
+            BackendSpec::Mock(mock) if mock.clock == Clock::Virtual => Arc::new(VirtualTime::new()),
+            _ => Arc::new(Monotonic::new()),
+        }
+    }
+}
+
+/// The layers around a node: not built in. A spec that names one is refused.
+#[cfg(not(feature = "layers"))]
+pub(crate) mod layers {
+    use std::sync::Arc;
+
+    use gaudi_seam::{BackendSpec, Error, KernelIo, LayerSpec, Result, SharedIo};
+
+    pub(crate) struct Stack;
+
+    impl Stack {
+        pub(crate) fn prepare(layers: &[LayerSpec]) -> Result<Self> {
+            layers.first().map_or(Ok(Self), |layer| {
+                let name = &layer.name;
+                let why = format!("the layer {name:?} is not part of this build");
+                Err(Error::unsupported("open", why).helped_by("build with the feature layers"))
+            })
+        }
+
+        pub(crate) fn over(self, io: SharedIo, (): &()) -> SharedIo {
+            io
+        }
+
+        pub(crate) fn over_known<K: KernelIo>(self, io: Arc<K>, (): &()) -> SharedIo {
+            io
+        }
+    }
+
+    pub(crate) fn time_of(_: &BackendSpec) {}
+}

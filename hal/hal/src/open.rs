@@ -1,17 +1,15 @@
 //! From a spec to seam 1.
 
-use std::sync::Arc;
-
-use gaudi_layers::Stack;
+#[cfg(feature = "layers")]
 use gaudi_layers::fault::FaultHandle;
-use gaudi_layers::time::{Monotonic, Time, VirtualTime};
 use gaudi_seam::{
-    BackendSpec, Clock, DeviceSpec, Error, ErrorKind, KernelIo, KernelIoExt as _, KernelSelector, NodeKind,
+    BackendSpec, DeviceSpec, Error, ErrorKind, KernelIo, KernelIoExt as _, KernelSelector, NodeKind,
     PciAddress, Result, SharedIo,
 };
 use gaudi_uapi::info::HlInfoHwIpInfo;
 
 use crate::backend;
+use crate::backend::layers::{Stack, time_of};
 use crate::choose::{Environment, TABLE_VARIABLE};
 use crate::table::{MappingEntry, MappingTable};
 
@@ -47,6 +45,7 @@ pub fn control(spec: &DeviceSpec) -> Result<SharedIo> {
 
 /// Returns the handles of the fault layers around a node that [`open`] or [`control`] returned,
 /// innermost first. They count the faults of each rule of the spec, and arm others.
+#[cfg(feature = "layers")]
 pub fn fault_handles(io: &SharedIo) -> Vec<FaultHandle> {
     gaudi_layers::fault::handles(io)
 }
@@ -130,15 +129,6 @@ fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result
     io.map_err(show_the_way)
 }
 
-/// The layers' time: that of the machine, or, where a mock's time stands still, one that stands
-/// still too and passes in its own sleeps.
-fn time_of(backend: &BackendSpec) -> Arc<dyn Time> {
-    match backend {
-        BackendSpec::Mock(mock) if mock.clock == Clock::Virtual => Arc::new(VirtualTime::new()),
-        _ => Arc::new(Monotonic::new()),
-    }
-}
-
 fn table_entry(index: u32, environment: &Environment) -> Result<MappingEntry> {
     match environment.table()? {
         Some(table) => table.entry(index),
@@ -183,6 +173,8 @@ fn show_the_way(error: Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use gaudi_seam::{Backend, DeviceId, Era, InfoRequest, Node};
 
     use super::*;

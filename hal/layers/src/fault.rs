@@ -23,8 +23,7 @@ pub use plan::{Plan, PlanError, Rule, Schedule, Target, Verdict};
 pub(crate) use registry::record as record_handles;
 pub use registry::{handles, tally};
 pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog, RuleCount};
-pub(crate) use text::shortened;
-pub use text::{PlanSource, PlanText, read_plan};
+pub use text::{PlanSource, load_plan};
 
 /// Injects the faults of a plan. Operations that no rule matches pass unchanged.
 ///

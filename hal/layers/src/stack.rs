@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gaudi_seam::{Error, ErrorKind, KernelIo, LayerSpec, Result, SharedIo};
 
-use crate::fault::{FaultHandle, FaultLayer, Plan, PlanSource, read_plan, record_handles, shortened};
+use crate::fault::{FaultHandle, FaultLayer, Plan, load_plan, record_handles};
 use crate::time::Time;
 use crate::trace::{TraceFile, TraceLayer, log_over};
 use crate::validate::{Policy, ValidateLayer};
@@ -40,7 +40,7 @@ impl Stack {
     ///   and is not changed. All nodes that this process opens with the file write to it. Another
     ///   process cannot write to it until they are closed.
     /// - `fault=PLAN`: the file of that name if there is one, otherwise the plan itself; see
-    ///   [`read_plan`].
+    ///   [`load_plan`].
     /// - `validate`, or `validate=refuse` to reject certain misuse before the driver sees it.
     ///
     /// # Errors
@@ -104,7 +104,9 @@ fn prepare(layer: &LayerSpec) -> Result<Prepared> {
     match (layer.name.as_str(), layer.argument.as_deref()) {
         ("trace", Some(file)) if !file.is_empty() => TraceFile::open(Path::new(file)).map(Prepared::Trace),
         ("trace", _) => Err(wrong("trace needs a file", "write +trace=FILE")),
-        ("fault", Some(plan)) if !plan.is_empty() => fault(plan),
+        ("fault", Some(plan)) if !plan.is_empty() => {
+            load_plan(plan, 0).map(|(plan, _)| Prepared::Fault(plan))
+        }
         ("fault", _) => Err(wrong(
             "fault needs a plan",
             "write +fault=FILE, or a rule such as +fault=submit:when=3:error=EAGAIN",
@@ -126,18 +128,4 @@ fn wrong(cause: impl Into<String>, help: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidInput, "open")
         .because(cause)
         .helped_by(help)
-}
-
-fn fault(argument: &str) -> Result<Prepared> {
-    let plan = read_plan(argument)?;
-    plan.text.parse().map(Prepared::Fault).map_err(|error| {
-        let whence = match plan.source {
-            PlanSource::Argument => format!("and {:?} is not a file", shortened(argument)),
-            PlanSource::File | PlanSource::Pipe => format!("in the file {}", shortened(argument)),
-        };
-        wrong(
-            format!("{error} ({whence})"),
-            "OP[:when=FIRST[..LAST][+STEP]]:error=ERRNO|delay=TIME|lose|reset[:p=PERCENT][:seed=N]",
-        )
-    })
 }

@@ -4,6 +4,7 @@
 //! it; `--identify` adds what identifies the card.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -14,6 +15,7 @@ use gaudi_conformance::{Failure, Outcome};
 use gaudi_device::Info;
 use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind, KernelSelector, PciAddress};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::args;
 use crate::common::Common;
@@ -24,17 +26,12 @@ use crate::progress::Progress;
 
 #[derive(Serialize)]
 struct Report {
-    program: Program,
+    program: Value,
     machine: Machine,
     device: Described,
     identity: Option<Identity>,
     summary: Summary,
     cases: Vec<Case>,
-}
-
-#[derive(Serialize)]
-struct Program {
-    version: &'static str,
 }
 
 #[derive(Serialize)]
@@ -71,15 +68,12 @@ struct Identity {
 #[derive(Serialize)]
 struct Summary {
     seconds: f64,
-    passed: usize,
-    failed: usize,
-    differed: usize,
-    skipped: usize,
-    unsupported: usize,
+    #[serde(flatten)]
+    counts: BTreeMap<Verdict, usize>,
 }
 
 /// The verdict on a case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
     Passed,
@@ -89,6 +83,20 @@ enum Verdict {
     Skipped,
     Unsupported,
 }
+
+/// Each verdict as a case has it, with its style, and as the summary counts it.
+const VERDICTS: [(Verdict, &str, Style, &str); 5] = [
+    (Verdict::Passed, "passed", Style::Good, "passed"),
+    (Verdict::Failed, "FAILED", Style::Bad, "failed"),
+    (
+        Verdict::Differed,
+        "differed",
+        Style::Bad,
+        "differed from the mock",
+    ),
+    (Verdict::Skipped, "skipped", Style::Doubtful, "skipped"),
+    (Verdict::Unsupported, "unsupported", Style::Plain, "unsupported"),
+];
 
 #[derive(Serialize)]
 struct Case {
@@ -178,11 +186,13 @@ pub(crate) fn run(common: &Common, check: &args::Check, output: &mut Output) -> 
     })?;
     drop(progress);
     unwritten?;
-    let count = |verdict| cases.iter().filter(|case| case.verdict == verdict).count();
+    let mut counts = BTreeMap::from(VERDICTS.map(|(verdict, ..)| (verdict, 0)));
+    for case in &cases {
+        *counts.entry(case.verdict).or_default() += 1;
+    }
+    let is_good = counts[&Verdict::Failed] + counts[&Verdict::Differed] == 0 && counts[&Verdict::Passed] > 0;
     let report = Report {
-        program: Program {
-            version: env!("CARGO_PKG_VERSION"),
-        },
+        program: json!({ "version": env!("CARGO_PKG_VERSION") }),
         machine: machine(),
         identity: check.identify.then(|| identity(&spec, &info)),
         device: Described {
@@ -197,11 +207,7 @@ pub(crate) fn run(common: &Common, check: &args::Check, output: &mut Output) -> 
         },
         summary: Summary {
             seconds: (begin.elapsed().as_secs_f64() * 1e3).round() / 1e3,
-            passed: count(Verdict::Passed),
-            failed: count(Verdict::Failed),
-            differed: count(Verdict::Differed),
-            skipped: count(Verdict::Skipped),
-            unsupported: count(Verdict::Unsupported),
+            counts,
         },
         cases,
     };
@@ -214,19 +220,16 @@ pub(crate) fn run(common: &Common, check: &args::Check, output: &mut Output) -> 
     } else {
         print_summary(&report, output)?;
     }
-    let is_good = report.summary.failed + report.summary.differed == 0 && report.summary.passed > 0;
     Ok(if is_good { exit::DONE } else { exit::FAILED })
 }
 
 fn print_case(case: &Case, all: bool, output: &mut Output) -> Result<()> {
-    let (word, style) = match case.verdict {
-        Verdict::Passed if !all => return Ok(()),
-        Verdict::Passed => ("passed", Style::Good),
-        Verdict::Failed => ("FAILED", Style::Bad),
-        Verdict::Differed => ("differed", Style::Bad),
-        Verdict::Skipped => ("skipped", Style::Doubtful),
-        Verdict::Unsupported => ("unsupported", Style::Plain),
+    let Some((verdict, word, style, _)) = VERDICTS.into_iter().find(|row| row.0 == case.verdict) else {
+        unreachable!("the table has every verdict");
     };
+    if verdict == Verdict::Passed && !all {
+        return Ok(());
+    }
     let word = output.styled(style, &format!("{word:<11}"));
     output.line(format!("{word} {}", case.id))?;
     if let Some(failure) = &case.failure {
@@ -267,7 +270,7 @@ fn print_summary(report: &Report, output: &mut Output) -> Result<()> {
             machine.driver.clone().unwrap_or_else(|| "not loaded".to_owned()),
         ),
         ("kernel", format!("{}, {}", machine.kernel, machine.architecture)),
-        ("gaudi", report.program.version.to_owned()),
+        ("gaudi", env!("CARGO_PKG_VERSION").to_owned()),
     ];
     if let Some(identity) = &report.identity {
         let unknown = || "unknown".to_owned();
@@ -287,15 +290,8 @@ fn print_summary(report: &Report, output: &mut Output) -> Result<()> {
     for (key, value) in rows {
         output.hanging(&format!("{key:<11} "), &value)?;
     }
-    let counts = format!(
-        "{} passed, {} failed, {} differed from the mock, {} skipped, {} unsupported, {:.1} s",
-        summary.passed,
-        summary.failed,
-        summary.differed,
-        summary.skipped,
-        summary.unsupported,
-        summary.seconds,
-    );
+    let counts = VERDICTS.map(|(verdict, .., what)| format!("{} {what}, ", summary.counts[&verdict]));
+    let counts = format!("{}{:.1} s", counts.concat(), summary.seconds);
     output.hanging("", &counts)
 }
 

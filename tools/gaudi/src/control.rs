@@ -1,14 +1,17 @@
 //! Control messages between two processes: JSON in frames of the facade, over the socket that joins
 //! them.
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use gaudi::sys::{poll::readable, socket};
 use gaudi::verbs::{Framed, Stream};
-use gaudi::{Error, ErrorKind, Result};
-use gaudi_sys::{Errno, socket};
+use gaudi::{Errno, Error, ErrorKind, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::nic::RDMA;
 
 /// The kind of the frames.
 const JSON: u16 = 32;
@@ -16,6 +19,10 @@ const JSON: u16 = 32;
 const MAX_BODY: usize = 64 << 10;
 /// Timeout of one message, unless it is set.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+/// How long to wait for the reason of a peer that failed.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+const SEND: &str = "send to the peer";
+const RECEIVE: &str = "receive from the peer";
 
 /// Replaces control characters in a peer's text: they are commands to a terminal.
 pub(crate) fn printable(text: &str) -> String {
@@ -34,9 +41,14 @@ pub(crate) struct Failure {
     help: Option<String>,
 }
 
+/// The framework's error in a chain of causes.
+fn ours(error: &anyhow::Error) -> Option<&Error> {
+    error.chain().find_map(|cause| cause.downcast_ref())
+}
+
 impl Failure {
     pub(crate) fn of(error: &anyhow::Error) -> Self {
-        let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
+        let ours = ours(error);
         Self {
             kind: ours.map(|error| error.kind().name().to_owned()),
             errno: ours.and_then(Error::errno).map(|errno| errno as i32),
@@ -61,6 +73,23 @@ impl Failure {
         }
         error
     }
+}
+
+/// The messages of a peer, of which one is its failure.
+pub(crate) trait Reply: DeserializeOwned + fmt::Debug {
+    /// The operation of errors that are the peer's.
+    const PEER: &'static str;
+
+    /// Returns the message; `None` if it only shows that the peer runs.
+    ///
+    /// # Errors
+    /// The peer's failure, if the message is one.
+    fn settle(self) -> anyhow::Result<Option<Self>>;
+}
+
+/// The error of a message that the protocol does not have here.
+pub(crate) fn out_of_step(message: &impl fmt::Debug) -> anyhow::Error {
+    invalid(RECEIVE, format!("unexpected message: {message:?}")).into()
 }
 
 /// One end of the control socket.
@@ -90,7 +119,7 @@ impl Control {
     }
 
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<()> {
-        let body = serde_json::to_vec(message).map_err(|error| invalid("send to the peer", &error))?;
+        let body = serde_json::to_vec(message).map_err(|error| invalid(SEND, error.to_string()))?;
         tracing::debug!("to the other node: {}", String::from_utf8_lossy(&body));
         let (stream, end) = self.framed();
         stream.send(JSON, &body, end)
@@ -105,11 +134,43 @@ impl Control {
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
         let (stream, end) = self.framed();
         let body = stream.receive(JSON, MAX_BODY, end)?;
-        tracing::debug!(
-            "from the other node: {}",
-            printable(&String::from_utf8_lossy(&body))
-        );
-        serde_json::from_slice(&body).map_err(|error| invalid("receive from the peer", &error))
+        let text = String::from_utf8_lossy(&body);
+        tracing::debug!("from the other node: {}", printable(&text));
+        serde_json::from_slice(&body).map_err(|error| invalid(RECEIVE, error.to_string()))
+    }
+
+    /// Receives the peer's next message.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive), and the peer's failure.
+    pub(crate) fn reply<T: Reply>(&mut self) -> anyhow::Result<T> {
+        loop {
+            if let Some(message) = self.receive::<T>()?.settle()? {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// The peer's own failure, if it explains an error of this end: a NIC or a socket that lost its
+    /// peer does not report the cause.
+    pub(crate) fn last_words<T: Reply>(&mut self, error: anyhow::Error) -> anyhow::Error {
+        let is_words = |error: &anyhow::Error| ours(error).is_some_and(|error| error.operation() == T::PEER);
+        let is_lost = error
+            .downcast_ref::<Error>()
+            .is_some_and(|error| error.operation() == RDMA || error.kind() == ErrorKind::Disconnected);
+        if !is_lost || is_words(&error) {
+            return error;
+        }
+        self.set_timeout(LAST_WORDS);
+        // Few messages are under way.
+        for _ in 0..16 {
+            match self.reply::<T>() {
+                Ok(_) => {}
+                Err(reason) if is_words(&reason) => return reason,
+                Err(_) => break,
+            }
+        }
+        error
     }
 
     /// Sends one end of the NICs' cable to the other process.
@@ -125,7 +186,7 @@ impl Control {
     pub(crate) fn receive_cable(&self) -> Result<OwnedFd> {
         const OP: &str = "receive the cable";
         let errno = |errno| Error::from_errno(OP, errno);
-        let [ready] = gaudi_sys::poll::readable([self.as_fd()], self.timeout).map_err(errno)?;
+        let [ready] = readable([self.as_fd()], self.timeout).map_err(errno)?;
         if !ready {
             return Err(Error::timed_out(OP));
         }
@@ -134,7 +195,7 @@ impl Control {
         match (count, byte, fds.pop(), fds.is_empty()) {
             (1, [b'C'], Some(fd), true) => Ok(fd),
             (0, ..) => Err(Error::new(ErrorKind::Disconnected, OP).because("the peer closed the stream")),
-            _ => Err(Error::new(ErrorKind::Protocol, OP).because("the message is not a cable")),
+            _ => Err(invalid(OP, "the message is not a cable".to_owned())),
         }
     }
 }
@@ -145,6 +206,6 @@ impl AsFd for Control {
     }
 }
 
-fn invalid(operation: &'static str, error: &serde_json::Error) -> Error {
-    Error::new(ErrorKind::Protocol, operation).because(error.to_string())
+fn invalid(operation: &'static str, cause: String) -> Error {
+    Error::new(ErrorKind::Protocol, operation).because(cause)
 }

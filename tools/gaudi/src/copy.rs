@@ -3,19 +3,20 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gaudi_device::{Buffer, Deadline, Device, HostMapping, Location, Options, Pages};
-use gaudi_seam::{Error, ErrorKind};
+use gaudi::sys::random::SplitMix64;
+use gaudi::{Buffer, Deadline, Device, Error, ErrorKind, HostMapping, Location, Options, Pages};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::args::{self, Place};
+use crate::columns::{Column, nanos, table, yes};
 use crate::common::Common;
-use crate::exit::{self, Judged, Usage};
+use crate::exit::{self, Usage};
 use crate::info::chosen;
 use crate::output::{Output, grouped};
 use crate::progress::Progress;
 
-/// Bytes that are looked at at a time.
+/// Bytes that are filled or digested at a time.
 const PIECE: usize = 1 << 20;
 
 #[derive(Serialize)]
@@ -94,26 +95,34 @@ impl Memory {
     }
 }
 
-/// The shortest time that closing a device takes for work that does not end.
+pub(crate) const TO_DEVICE: (Place, Place) = (Place::Host, Place::Device);
+pub(crate) const TO_HOST: (Place, Place) = (Place::Device, Place::Host);
+pub(crate) const ON_DEVICE: (Place, Place) = (Place::Device, Place::Device);
+
+/// The directions that the command line names, or all.
+pub(crate) fn directions(
+    named: (Option<Place>, Option<Place>),
+    all: [(Place, Place); 3],
+) -> Vec<(Place, Place)> {
+    match named {
+        (Some(from), Some(to)) => vec![(from, to)],
+        _ => all.to_vec(),
+    }
+}
+
+/// The shortest timeout of work that a device is closed with.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Result<u8> {
     let [spec] = chosen(common)?
         .try_into()
         .map_err(|_| Usage("a copy takes one device".to_owned()))?;
-    let directions = match (copy.from, copy.to) {
-        (Some(from), Some(to)) => vec![(from, to)],
-        _ => vec![
-            (Place::Host, Place::Device),
-            (Place::Device, Place::Device),
-            (Place::Device, Place::Host),
-        ],
-    };
+    let directions = directions((copy.from, copy.to), [TO_DEVICE, ON_DEVICE, TO_HOST]);
     // A copy that times out ends with the device: closing it must not wait longer than the copy's
     // timeout.
     let mut options = Options::default();
     options.timeout = copy.timeout.clamp(SHORTEST, options.timeout);
-    let device = Device::with_options(gaudi_hal::open(&spec)?, options)?;
+    let device = Device::with_options(gaudi::open(&spec)?, options)?;
     fits(&device, copy)?;
     // Bytes of the source are made up, and those of the destination looked at.
     let all = copy.size.saturating_mul(2 * directions.len() as u64);
@@ -125,47 +134,36 @@ pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Re
     drop(progress);
     let backend = device.id().backend.name();
     device.close().map_err(|(_, error)| error)?;
-    let failed = rows.iter().any(|row| !row.verified);
+    let is_good = rows.iter().all(|row| row.verified);
     let report = Report {
         device: spec.to_string(),
         backend,
         copies: rows,
     };
     let printed = print(&report, output).and_then(|()| output.finish());
-    if failed {
-        // The verdict counts, whether or not anybody read the table.
-        let error =
-            Error::new(ErrorKind::Corrupt, "copy").because("the destination is not what the source was");
-        return Err(Judged(error).into());
-    }
-    printed?;
-    Ok(exit::DONE)
+    exit::judged(is_good, printed, || {
+        Error::new(ErrorKind::Corrupt, "copy").because("the destination is not what the source was")
+    })
 }
 
 fn print(report: &Report, output: &mut Output) -> Result<()> {
     if output.is_json() {
         return output.document("gaudi.copy", report);
     }
-    let header = [
-        "from", "to", "backend", "bytes", "LIN_DMA", "CS", "time[ms]", "verified",
+    let backend = |_: &Row| report.backend.to_owned();
+    let columns: [Column<'_, Row>; 8] = [
+        ("from", false, &|row| row.from.to_owned()),
+        ("to", false, &|row| row.to.to_owned()),
+        ("backend", false, &backend),
+        ("bytes", true, &|row| grouped(row.size_bytes)),
+        ("LIN_DMA", true, &|row| grouped(row.lin_dma_packets)),
+        ("CS", true, &|row| grouped(row.submissions)),
+        ("time[ms]", true, &|row| {
+            format!("{:.3}", row.time_ns as f64 / 1e6)
+        }),
+        ("verified", false, &|row| yes(row.verified)),
     ];
-    let cells: Vec<Vec<String>> = report
-        .copies
-        .iter()
-        .map(|row| {
-            vec![
-                row.from.to_owned(),
-                row.to.to_owned(),
-                report.backend.to_owned(),
-                grouped(row.size_bytes),
-                grouped(row.lin_dma_packets),
-                grouped(row.submissions),
-                format!("{:.3}", Duration::from_nanos(row.time_ns).as_secs_f64() * 1e3),
-                if row.verified { "yes" } else { "NO" }.to_owned(),
-            ]
-        })
-        .collect();
-    output.table(&header, &[3, 4, 5, 6], &cells)
+    table(output, &report.copies, &columns)
 }
 
 /// Rejects a copy that is larger than the device's memory: each direction has an end there.
@@ -192,26 +190,40 @@ fn fits(device: &Device, copy: &args::Copy) -> Result<()> {
     Ok(())
 }
 
-/// Copies, waits, and returns the time from the submission to the end of the wait.
+/// The cost of a copy.
+pub(crate) struct Taken {
+    /// From the submission to the end of the wait.
+    pub(crate) time: Duration,
+    pub(crate) lin_dma_packets: u64,
+    pub(crate) submissions: u64,
+}
+
+/// Copies and waits.
 ///
 /// # Errors
 /// `TimedOut`: it took longer than `timeout`, even if it has completed. A mock's engine, for
 /// example, runs in this thread, which no deadline interrupts.
-pub(crate) fn timed(device: &Device, to: &Location, from: &Location, timeout: Duration) -> Result<Duration> {
+pub(crate) fn timed(device: &Device, to: &Location, from: &Location, timeout: Duration) -> Result<Taken> {
+    let before = device.stats();
     let start = Instant::now();
     device
         .copy(to, from)?
         .wait(start.checked_add(timeout).map_or(Deadline::NEVER, Deadline::from))?;
-    let taken = start.elapsed();
-    if taken > timeout {
+    let time = start.elapsed();
+    if time > timeout {
         return Err(Error::timed_out("copy")
             .saw(
-                format!("{} s", taken.as_secs_f64()),
+                format!("{} s", time.as_secs_f64()),
                 format!("at most {} s (--timeout)", timeout.as_secs_f64()),
             )
             .into());
     }
-    Ok(taken)
+    let after = device.stats();
+    Ok(Taken {
+        time,
+        lin_dma_packets: after.lin_dma_packets - before.lin_dma_packets,
+        submissions: after.submissions - before.submissions,
+    })
 }
 
 fn one(device: &Device, copy: &args::Copy, from: Place, to: Place, progress: &mut Progress) -> Result<Row> {
@@ -221,30 +233,28 @@ fn one(device: &Device, copy: &args::Copy, from: Place, to: Place, progress: &mu
     let source = Memory::new(device, from, source_len)?;
     let target = Memory::new(device, to, target_len)?;
     let sent = fill(device, &source, copy.from_offset, copy.size, progress)?;
-    let before = device.stats();
-    let ends = (
+    let (into, out_of) = (
         target.at(copy.to_offset, copy.size)?,
         source.at(copy.from_offset, copy.size)?,
     );
-    let time = timed(device, &ends.0, &ends.1, copy.timeout)?;
-    let after = device.stats();
+    let taken = timed(device, &into, &out_of, copy.timeout)?;
     let got = digest(device, &target, copy.to_offset, copy.size, progress)?;
-    tracing::info!(?time, verified = got == sent, "copied");
+    tracing::info!(time = ?taken.time, verified = got == sent, "copied");
     Ok(Row {
         from: from.name(),
         to: to.name(),
         size_bytes: copy.size,
         from_offset_bytes: copy.from_offset,
         to_offset_bytes: copy.to_offset,
-        lin_dma_packets: after.lin_dma_packets - before.lin_dma_packets,
-        submissions: after.submissions - before.submissions,
-        time_ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+        lin_dma_packets: taken.lin_dma_packets,
+        submissions: taken.submissions,
+        time_ns: nanos(taken.time),
         verified: got == sent,
         sha256: crate::demo::hex(&got),
     })
 }
 
-/// Fills memory with bytes that no copy leaves as they are by chance, and digests them.
+/// Fills memory with random bytes, the same in every run, and returns their digest.
 pub(crate) fn fill(
     device: &Device,
     memory: &Memory,
@@ -253,7 +263,7 @@ pub(crate) fn fill(
     progress: &mut Progress,
 ) -> Result<Vec<u8>> {
     let mut hasher = Sha256::new();
-    let mut noise = crate::demo::Noise::default();
+    let mut noise = SplitMix64::default();
     pieces(size, |offset, piece| {
         noise.fill(piece);
         hasher.update(&*piece);
@@ -280,7 +290,11 @@ pub(crate) fn digest(
     Ok(hasher.finalize().to_vec())
 }
 
-fn pieces(size: u64, mut each: impl FnMut(u64, &mut [u8]) -> Result<(), Error>) -> Result<()> {
+/// Calls `each` with the offset of each piece and a place for its bytes.
+pub(crate) fn pieces(
+    size: u64,
+    mut each: impl FnMut(u64, &mut [u8]) -> Result<(), Error>,
+) -> Result<(), Error> {
     let mut piece = vec![0; PIECE];
     let mut offset = 0;
     while offset < size {

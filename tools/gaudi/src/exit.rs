@@ -35,6 +35,18 @@ pub(crate) struct Usage(pub(crate) String);
 #[error("{0}")]
 pub(crate) struct Judged(pub(crate) Error);
 
+/// The exit code of a printed verdict, which counts whether or not anybody read the table.
+pub(crate) fn judged(
+    is_good: bool,
+    printed: anyhow::Result<()>,
+    error: impl FnOnce() -> Error,
+) -> anyhow::Result<u8> {
+    match is_good {
+        true => printed.map(|()| DONE),
+        false => Err(Judged(error()).into()),
+    }
+}
+
 fn code(error: &Error) -> u8 {
     match error.kind() {
         ErrorKind::InvalidInput

@@ -3,9 +3,9 @@
 use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
-use gaudi_hal::layers::Stack;
-use gaudi_hal::layers::fault::{PlanSource, Target, read_plan, tally};
-use gaudi_seam::{BackendSpec, DeviceSpec, ErrorKind, LayerSpec};
+use gaudi::layers::Stack;
+use gaudi::layers::fault::{PlanSource, Target, load_plan, tally};
+use gaudi::{BackendSpec, DeviceSpec, Error, ErrorKind, LayerSpec};
 
 use crate::common::Common;
 use crate::exit::Usage;
@@ -14,38 +14,30 @@ const FAULT: &str = "fault";
 const TRACE: &str = "trace";
 
 /// A spec with the command line's layers around it: faults inside, so that the trace shows them.
+///
+/// # Errors
+/// An invalid plan or file is a usage error, reported before devices are searched.
 pub(crate) fn around(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec> {
     if let (BackendSpec::Mock(mock), Some(seed)) = (&mut spec.backend, common.seed) {
         mock.seed = seed;
     }
-    let mut add = |name: &str, argument: String| {
-        spec.layers.push(LayerSpec {
-            name: name.to_owned(),
-            argument: Some(argument),
-        });
+    for layer in &spec.layers {
+        if [FAULT, TRACE].contains(&layer.name.as_str()) {
+            check(layer).map_err(|error| usage(format!("the device {spec}"), error))?;
+        }
+    }
+    let layer = |name: &str, argument: String| LayerSpec {
+        name: name.to_owned(),
+        argument: Some(argument),
     };
     if let Some(plan) = &common.fault {
-        add(FAULT, seeded(plan, common.seed)?);
+        spec.layers.push(layer(FAULT, fault(plan, common.seed)?));
     }
     if let Some(file) = &common.trace {
-        let name = file.to_str();
-        add(
-            TRACE,
-            name.context("--trace: the file's name is not UTF-8")?.to_owned(),
-        );
-    }
-    for layer in &spec.layers {
-        let whose = match (layer.name.as_str(), &common.fault, &common.trace) {
-            (FAULT, Some(_), _) => "--fault".to_owned(),
-            (TRACE, _, Some(_)) => "--trace".to_owned(),
-            (FAULT | TRACE, ..) => format!("the device {spec}"),
-            _ => continue,
-        };
-        // An invalid plan or file is a usage error, reported before devices are searched.
-        Stack::prepare(std::slice::from_ref(layer)).map_err(|error| match error.kind() {
-            ErrorKind::InvalidInput => anyhow::Error::from(error).context(Usage(whose)),
-            _ => error.into(),
-        })?;
+        let name = file.to_str().context("--trace: the file's name is not UTF-8")?;
+        let layer = layer(TRACE, name.to_owned());
+        check(&layer).map_err(|error| usage("--trace".to_owned(), error))?;
+        spec.layers.push(layer);
     }
     let real = !matches!(spec.backend, BackendSpec::Mock(_) | BackendSpec::Replay(_));
     if real && !common.on_hardware && spec.layers.iter().any(|layer| layer.name == FAULT) {
@@ -58,42 +50,30 @@ pub(crate) fn around(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec
     Ok(spec)
 }
 
-/// A plan whose rules of chance have a seed each where there is one to add: a rule's seed is part
-/// of its text.
-fn seeded(argument: &str, seed: Option<u64>) -> Result<String> {
-    let plan = read_plan(argument).map_err(|error| match error.kind() {
-        ErrorKind::InvalidInput => anyhow::Error::from(error).context(Usage("--fault".to_owned())),
+fn check(layer: &LayerSpec) -> Result<(), Error> {
+    Stack::prepare(std::slice::from_ref(layer)).map(drop)
+}
+
+/// The error of an argument that `whose` has.
+fn usage(whose: String, error: Error) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::InvalidInput => anyhow::Error::from(error).context(Usage(whose)),
         _ => error.into(),
-    })?;
-    let text = plan.text;
-    if text.split(['\n', ';']).all(|rule| {
-        let rule = rule.split('#').next().unwrap_or_default();
-        rule.trim().is_empty()
-    }) {
+    }
+}
+
+/// The argument of `--fault` as a layer has it.
+fn fault(argument: &str, seed: Option<u64>) -> Result<String> {
+    let loaded = load_plan(argument, seed.unwrap_or(0));
+    let (plan, source) = loaded.map_err(|error| usage("--fault".to_owned(), error))?;
+    if plan.rules.is_empty() {
         return Err(Usage(format!("--fault: the plan {argument:?} has no rule")).into());
     }
-    let Some(seed) = seed else {
-        // A pipe gives its text once: what was read is the plan. A file is named, so that errors
-        // name it.
-        return Ok(match plan.source {
-            PlanSource::Pipe => text,
-            _ => argument.to_owned(),
-        });
-    };
-    let rules = text.split(['\n', ';']).map(|rule| {
-        let (rule, comment) = rule
-            .split_once('#')
-            .map_or((rule, None), |(rule, rest)| (rule, Some(rest)));
-        let parts = || rule.split(':').map(str::trim);
-        let rule =
-            if parts().any(|part| part.starts_with("p=")) && !parts().any(|part| part.starts_with("seed=")) {
-                format!("{}:seed={seed}", rule.trim_end())
-            } else {
-                rule.to_owned()
-            };
-        comment.map_or(rule.clone(), |comment| format!("{rule}#{comment}"))
-    });
-    Ok(rules.collect::<Vec<_>>().join("\n"))
+    Ok(match (seed, source) {
+        (None, PlanSource::Argument | PlanSource::File) => argument.to_owned(),
+        // A pipe gives its text once, and a seed is part of the text.
+        _ => plan.to_string(),
+    })
 }
 
 /// Warns of each fault rule that injected nothing: such a run has tested nothing.
@@ -125,16 +105,13 @@ mod tests {
 
     #[test]
     fn seed_goes_to_rules_with_chance() {
+        let plan = "submit:p=5:error=EIO; wait_cs:when=2:reset\n*:p=1:seed=3:delay=1ms";
         assert_eq!(
-            seeded(
-                "submit:p=5:error=EIO; wait:when=2:reset\n*:p=1:seed=3:delay=1ms",
-                Some(9)
-            )
-            .unwrap(),
-            "submit:p=5:error=EIO:seed=9\n wait:when=2:reset\n*:p=1:seed=3:delay=1ms"
+            fault(plan, Some(9)).unwrap(),
+            "submit:error=EIO:p=5:seed=9;wait_cs:when=2:reset;*:delay=1ms:p=1:seed=3"
         );
         assert_eq!(
-            seeded("submit:p=5:lose", None).unwrap(),
+            fault("submit:p=5:lose", None).unwrap(),
             "submit:p=5:lose",
             "none given"
         );
@@ -144,9 +121,8 @@ mod tests {
     fn seed_reaches_plan_in_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "# half of them\nsubmit:p=50:lose\n").unwrap();
-        assert_eq!(
-            seeded(file.path().to_str().unwrap(), Some(1)).unwrap(),
-            "# half of them\nsubmit:p=50:lose:seed=1\n"
-        );
+        let name = file.path().to_str().unwrap();
+        assert_eq!(fault(name, Some(1)).unwrap(), "submit:lose:p=50:seed=1");
+        assert_eq!(fault(name, None).unwrap(), name, "errors name the file");
     }
 }

@@ -10,6 +10,7 @@
 mod args;
 mod args_rdma;
 mod check;
+mod columns;
 mod common;
 mod control;
 mod copy;

@@ -1,26 +1,50 @@
-//! The NIC that a command works with: one of libibverbs, or the software one over a socket.
+//! The NIC of a command: one of libibverbs, or the software NIC over a socket.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::Result;
 use gaudi::verbs::softnic::{SoftNic, SoftNicConfig};
-use gaudi::verbs::{Context, ibverbs};
+use gaudi::verbs::{Context, WorkCompletion, ibverbs};
+use gaudi::{Error, ErrorKind};
 
-/// The name of the NIC in software.
+use crate::exit::Usage;
+
+/// The name of the software NIC.
 pub(crate) const SOFTNIC: &str = "softnic";
+/// The operation of an error that a completion reports.
+pub(crate) const RDMA: &str = "RDMA";
+
+/// Returns the NIC's status as an error if the completion is not a success.
+#[inline]
+pub(crate) fn checked(completion: &WorkCompletion) -> Result<(), Error> {
+    if completion.is_success() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Io, RDMA).because(format!("a work request ended with {}", completion.status)))
+}
+
+/// Checks that two NICs can be joined.
+pub(crate) fn of_one_kind(nic: &str, peer_nic: &str) -> Result<(), Usage> {
+    if (nic == SOFTNIC) == (peer_nic == SOFTNIC) {
+        return Ok(());
+    }
+    Err(Usage(format!(
+        "both ends need a NIC of one kind, {SOFTNIC} or one of libibverbs: not {nic} and {peer_nic}"
+    )))
+}
 
 /// An open NIC.
 pub(crate) struct Nic {
     pub(crate) context: Context,
-    /// The network interface or socket below a NIC in software.
+    /// Of a NIC in software: the network interface or socket that it uses.
     pub(crate) software_over: Option<String>,
-    /// The software NIC, which counts the bytes that it transfers.
+    /// The software NIC, which counts its bytes.
     pub(crate) softnic: Option<Arc<SoftNic>>,
 }
 
 impl Nic {
-    /// The software NIC at the end of a cable; in tables it is called `name`.
+    /// Opens the software NIC at the end of a cable. Tables print `name`.
     pub(crate) fn soft(name: &str, cable: OwnedFd, config: SoftNicConfig) -> Result<Self> {
         let nic = SoftNic::open(name, cable, config)?;
         Ok(Self {
@@ -30,7 +54,7 @@ impl Nic {
         })
     }
 
-    /// A NIC of libibverbs, by the name that `gaudi nics` shows.
+    /// Opens a NIC of libibverbs by the name that `gaudi nics` prints.
     pub(crate) fn open(name: &str, gid_index: Option<u32>) -> Result<Self> {
         let port = None;
         let device = ibverbs::OpenOptions { port, gid_index }.open(name)?;
@@ -42,7 +66,7 @@ impl Nic {
         })
     }
 
-    /// The provider; software is named as such.
+    /// Returns the provider, which names software as such.
     pub(crate) fn provider(&self) -> String {
         let provider = &self.context.attr().provider;
         match &self.software_over {

@@ -7,14 +7,24 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result};
 use gaudi::verbs::Stream as _;
 
+use crate::common::Common;
+use crate::exit::Judged;
+
 /// A process of this program; it ends when its socket does.
 pub(crate) struct Peer(Child);
 
 impl Peer {
-    /// Starts this program with the socket as its standard input, after `prepare` added arguments.
-    pub(crate) fn spawn(socket: UnixStream, prepare: impl FnOnce(&mut Command)) -> Result<Self> {
+    /// Starts this program with the socket as its standard input: a command's words, the verbosity
+    /// of this process, and the arguments that `prepare` adds.
+    pub(crate) fn spawn(
+        socket: UnixStream,
+        words: &[&str],
+        common: &Common,
+        prepare: impl FnOnce(&mut Command),
+    ) -> Result<Self> {
         let program = std::env::current_exe().context("finding this program to start the other node")?;
         let mut command = Command::new(program);
+        command.args(words).args(vec!["-v"; common.verbose.into()]);
         prepare(&mut command);
         command
             .stdin(Stdio::from(OwnedFd::from(socket)))
@@ -22,14 +32,28 @@ impl Peer {
         Ok(Self(command.spawn().context("starting the other node")?))
     }
 
-    /// Waits for its end. Returns its exit status if it failed.
-    pub(crate) fn wait(&mut self) -> Option<String> {
-        match self.0.wait() {
-            Ok(status) if status.success() => None,
-            Ok(status) => Some(status.to_string()),
-            Err(error) => Some(error.to_string()),
-        }
+    /// Waits for its end. If it failed, an error of this process names that, unless the error is a
+    /// verdict.
+    pub(crate) fn finish<T>(mut self, name: &str, done: Result<T>) -> Result<T> {
+        let how = match self.0.wait() {
+            Ok(status) if status.success() => return done,
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        done.map_err(|error| match error.is::<Judged>() {
+            true => error,
+            false => error.context(format!("{name} ended ({how})")),
+        })
     }
+}
+
+/// The options of the other process: it writes a trace of its own.
+pub(crate) fn common_of_peer(common: &Common, suffix: &str) -> Common {
+    let mut of_peer = common.clone();
+    if let Some(trace) = &mut of_peer.trace {
+        trace.as_mut_os_string().push(suffix);
+    }
+    of_peer
 }
 
 impl Drop for Peer {

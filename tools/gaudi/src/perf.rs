@@ -4,22 +4,21 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gaudi_device::{Device, Fallback, HostBuffer, Location, Pages};
-use gaudi_seam::{Error, ErrorKind};
+use gaudi::{Device, Error, ErrorKind, Fallback, HostBuffer, Location, Pages};
 use serde::Serialize;
 
 use crate::args::{HostPages, Measured, Perf, PerfCopy, Place};
+use crate::columns::{CLOCK, Column, micros, nanos, rate_of, table, yes};
 use crate::common::Common;
-use crate::copy::{self, Memory};
-use crate::exit::{self, Judged, Usage};
+use crate::copy::{self, Memory, ON_DEVICE, TO_DEVICE, TO_HOST};
+use crate::exit::{self, Usage};
 use crate::info::chosen;
 use crate::output::{Output, grouped};
-use crate::perf_rdma::{self, Op};
+use crate::perf_rdma::{self, Op, Samples};
 use crate::progress::Progress;
 
 /// How long the copies of one size are measured without `--iterations`.
 const BUDGET: Duration = Duration::from_millis(250);
-pub(crate) const CLOCK: &str = "CLOCK_MONOTONIC";
 
 #[derive(Serialize)]
 struct Report {
@@ -36,7 +35,7 @@ struct Report {
 struct Row {
     from: &'static str,
     to: &'static str,
-    /// What moved the bytes.
+    /// `memcpy`, or the backend of the device that copied.
     backend: &'static str,
     size_bytes: u64,
     n: u64,
@@ -44,11 +43,11 @@ struct Row {
     p99_ns: u64,
     min_ns: u64,
     max_ns: u64,
-    /// Of the median.
+    /// At the median time.
     bytes_per_second: u64,
-    /// Time of memcpy over time of the copy, medians of this run; 1 of memcpy itself.
+    /// Median time of memcpy over median time of the copy, both of this run; 1 for memcpy itself.
     memcpy_ratio: f64,
-    /// Of each copy; none of memcpy.
+    /// Of each copy; 0 for memcpy.
     lin_dma_packets: u64,
     submissions: u64,
     verified: bool,
@@ -75,17 +74,17 @@ pub(crate) fn run(common: &Common, perf: &Perf, output: &mut Output) -> Result<u
     }
 }
 
-/// What is copied between, large enough for every size.
+/// The device and the memory of every copy, large enough for every size.
 struct Rig {
     device: Device,
     host: [Memory; 2],
     inside: [Memory; 2],
-    /// Memory of the program alone, for memcpy.
+    /// Memory that no device maps, for memcpy.
     private: [Aligned; 2],
     timeout: Duration,
 }
 
-/// Bytes from the start of a page on.
+/// Memory that starts at a page.
 ///
 /// memcpy's speed depends on where both ends lie in their pages: with ends a few bytes apart modulo
 /// 4096 it is up to 16 times slower on some processors. Every end that is measured begins at a
@@ -98,7 +97,7 @@ struct Aligned {
 const PAGE: usize = 4096;
 
 impl Aligned {
-    /// Every page is written, so that none is the shared page of zeros.
+    /// Writes every page, so that none is the shared page of zeros.
     fn new(len: usize, value: u8) -> Self {
         let bytes = vec![value; len + PAGE];
         let start = bytes.as_ptr().align_offset(PAGE);
@@ -119,9 +118,8 @@ struct Way {
 }
 
 /// The times of one kind of copy.
-#[derive(Default)]
 struct Times {
-    taken: Vec<u64>,
+    taken: Samples,
     packets: u64,
     submissions: u64,
 }
@@ -133,14 +131,7 @@ fn measure_copies(common: &Common, perf: &PerfCopy, output: &mut Output) -> Resu
     if perf.sizes.contains(&0) {
         return Err(Usage("a copy of no bytes takes no time: sizes begin at 1".to_owned()).into());
     }
-    let directions = match (perf.from, perf.to) {
-        (Some(from), Some(to)) => vec![(from, to)],
-        _ => vec![
-            (Place::Host, Place::Device),
-            (Place::Device, Place::Host),
-            (Place::Device, Place::Device),
-        ],
-    };
+    let directions = copy::directions((perf.from, perf.to), [TO_DEVICE, TO_HOST, ON_DEVICE]);
     let device = Device::open(&spec)?;
     let backend = device.id().backend.name();
     let mut rig = Rig::new(device, perf)?;
@@ -162,7 +153,7 @@ fn measure_copies(common: &Common, perf: &PerfCopy, output: &mut Output) -> Resu
     } = rig;
     drop((host, inside));
     device.close().map_err(|(_, error)| error)?;
-    let failed = rows.iter().any(|row| !row.verified);
+    let is_good = rows.iter().all(|row| row.verified);
     let report = Report {
         device: spec.to_string(),
         backend,
@@ -173,14 +164,9 @@ fn measure_copies(common: &Common, perf: &PerfCopy, output: &mut Output) -> Resu
         rows,
     };
     let printed = print(&report, output).and_then(|()| output.finish());
-    if failed {
-        // The verdict counts, whether or not anybody read the table.
-        let error =
-            Error::new(ErrorKind::Corrupt, "perf copy").because("a destination is not what its source was");
-        return Err(Judged(error).into());
-    }
-    printed?;
-    Ok(exit::DONE)
+    exit::judged(is_good, printed, || {
+        Error::new(ErrorKind::Corrupt, "perf copy").because("a destination is not what its source was")
+    })
 }
 
 impl Rig {
@@ -222,13 +208,11 @@ impl Rig {
         let mut ways = directions
             .iter()
             .map(|&(from, to)| {
-                let ends = (self.memory(to, 1).at(0, size)?, self.memory(from, 0).at(0, size)?);
-                let times = Times::default();
                 Ok(Way {
                     from,
                     to,
-                    ends,
-                    times,
+                    ends: (self.memory(to, 1).at(0, size)?, self.memory(from, 0).at(0, size)?),
+                    times: Times::default(),
                 })
             })
             .collect::<Result<Vec<_>>>()?;
@@ -249,23 +233,18 @@ impl Rig {
             }
         }
         let peer = memcpy.median();
-        for way in &ways {
+        for way in &mut ways {
             let (from, to) = (way.from.name(), way.to.name());
             let (n, median_ns) = (way.times.taken.len(), way.times.median());
             tracing::info!(from, to, bytes = size, n, median_ns, "measured");
         }
         let mut rows = vec![memcpy.row(("host", "host", "memcpy"), size, peer, true)];
-        for way in ways {
+        for mut way in ways {
             // The last copy is of this direction: others wrote to the same destination.
             copy::timed(&self.device, &way.ends.0, &way.ends.1, self.timeout)?;
             let digest = |place, which| {
-                copy::digest(
-                    &self.device,
-                    self.memory(place, which),
-                    0,
-                    size,
-                    &mut Progress::none(),
-                )
+                let memory = self.memory(place, which);
+                copy::digest(&self.device, memory, 0, size, &mut Progress::none())
             };
             let verified = digest(way.from, 0)? == digest(way.to, 1)?;
             let names = (way.from.name(), way.to.name(), self.device.id().backend.name());
@@ -281,68 +260,41 @@ impl Rig {
         let start = Instant::now();
         to.copy_from_slice(black_box(from));
         black_box(to);
-        memcpy.add(start.elapsed(), (0, 0));
-        for way in ways {
-            let before = self.device.stats();
-            let taken = copy::timed(&self.device, &way.ends.0, &way.ends.1, self.timeout)?;
-            let after = self.device.stats();
-            way.times.add(
-                taken,
-                (
-                    after.lin_dma_packets - before.lin_dma_packets,
-                    after.submissions - before.submissions,
-                ),
-            );
+        memcpy.taken.push(nanos(start.elapsed()).max(1));
+        for Way { ends, times, .. } in ways {
+            let taken = copy::timed(&self.device, &ends.0, &ends.1, self.timeout)?;
+            times.taken.push(nanos(taken.time).max(1));
+            times.packets += taken.lin_dma_packets;
+            times.submissions += taken.submissions;
         }
         Ok(())
     }
 }
 
-/// An amount over a time, for a second.
-pub(crate) fn rate_of(amount: u64, time_ns: u64) -> u64 {
-    let rate = u128::from(amount) * 1_000_000_000 / u128::from(time_ns.max(1));
-    u64::try_from(rate).unwrap_or(u64::MAX)
-}
-
-/// A time as tables show it.
-pub(crate) fn micros(ns: u64) -> String {
-    format!("{:.2}", ns as f64 / 1e3)
-}
-
-/// The value that so many of a thousand do not exceed, of sorted ones.
-pub(crate) fn rank(sorted: &[u64], of_thousand: usize) -> u64 {
-    let rank = (sorted.len() * of_thousand).div_ceil(1000).max(1);
-    sorted.get(rank - 1).copied().unwrap_or(0)
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            taken: Samples::new(0),
+            packets: 0,
+            submissions: 0,
+        }
+    }
 }
 
 impl Times {
-    fn add(&mut self, taken: Duration, (packets, submissions): (u64, u64)) {
-        self.taken
-            .push(u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX).max(1));
-        self.packets += packets;
-        self.submissions += submissions;
-    }
-
-    /// The time that so many of a thousand copies do not exceed.
-    fn at(&self, of_thousand: usize) -> u64 {
-        let mut sorted = self.taken.clone();
-        sorted.sort_unstable();
-        rank(&sorted, of_thousand)
-    }
-
-    fn median(&self) -> u64 {
-        self.at(500)
+    fn median(&mut self) -> u64 {
+        self.taken.ranks().map_or(0, |[_, median, ..]| median)
     }
 
     fn row(
-        &self,
+        &mut self,
         (from, to, backend): (&'static str, &'static str, &'static str),
         size: u64,
         memcpy: u64,
         verified: bool,
     ) -> Row {
-        let n = self.taken.len().max(1) as u64;
-        let median_ns = self.median().max(1);
+        let n = self.taken.len().max(1);
+        let [min_ns, median_ns, p99_ns, max_ns] = self.taken.ranks().unwrap_or([1; 4]);
         Row {
             from,
             to,
@@ -350,9 +302,9 @@ impl Times {
             size_bytes: size,
             n,
             median_ns,
-            p99_ns: self.at(990),
-            min_ns: self.at(0),
-            max_ns: self.at(1000),
+            p99_ns,
+            min_ns,
+            max_ns,
             bytes_per_second: rate_of(size, median_ns),
             memcpy_ratio: (memcpy as f64 / median_ns as f64 * 1000.0).round() / 1000.0,
             lin_dma_packets: self.packets / n,
@@ -378,44 +330,30 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.line("")?;
     // Two tables: each fits 80 columns.
     let way = |row: &Row| format!("{} → {}", row.from, row.to);
-    let cells: Vec<Vec<String>> = report
-        .rows
-        .iter()
-        .map(|row| {
-            vec![
-                way(row),
-                row.backend.to_owned(),
-                grouped(row.size_bytes),
-                micros(row.median_ns),
-                format!("{:.2}", row.bytes_per_second as f64 / 1e9),
-                format!("{:.2}", row.memcpy_ratio),
-                if row.verified { "yes" } else { "NO" }.to_owned(),
-            ]
-        })
-        .collect();
-    let header = ["copy", "by", "bytes", "median[µs]", "GB/s", "×memcpy", "verified"];
-    output.table(&header, &[2, 3, 4, 5], &cells)?;
-    output.line("")?;
-    let cells: Vec<Vec<String>> = report
-        .rows
-        .iter()
-        .map(|row| {
-            vec![
-                way(row),
-                grouped(row.size_bytes),
-                grouped(row.n),
-                micros(row.min_ns),
-                micros(row.p99_ns),
-                micros(row.max_ns),
-                grouped(row.lin_dma_packets),
-                grouped(row.submissions),
-            ]
-        })
-        .collect();
-    let header = [
-        "copy", "bytes", "n", "min[µs]", "p99[µs]", "max[µs]", "LIN_DMA", "CS",
+    let columns: [Column<'_, Row>; 7] = [
+        ("copy", false, &way),
+        ("by", false, &|row| row.backend.to_owned()),
+        ("bytes", true, &|row| grouped(row.size_bytes)),
+        ("median[µs]", true, &|row| micros(row.median_ns)),
+        ("GB/s", true, &|row| {
+            format!("{:.2}", row.bytes_per_second as f64 / 1e9)
+        }),
+        ("×memcpy", true, &|row| format!("{:.2}", row.memcpy_ratio)),
+        ("verified", false, &|row| yes(row.verified)),
     ];
-    output.table(&header, &[1, 2, 3, 4, 5, 6, 7], &cells)?;
+    table(output, &report.rows, &columns)?;
+    output.line("")?;
+    let columns: [Column<'_, Row>; 8] = [
+        ("copy", false, &way),
+        ("bytes", true, &|row| grouped(row.size_bytes)),
+        ("n", true, &|row| grouped(row.n)),
+        ("min[µs]", true, &|row| micros(row.min_ns)),
+        ("p99[µs]", true, &|row| micros(row.p99_ns)),
+        ("max[µs]", true, &|row| micros(row.max_ns)),
+        ("LIN_DMA", true, &|row| grouped(row.lin_dma_packets)),
+        ("CS", true, &|row| grouped(row.submissions)),
+    ];
+    table(output, &report.rows, &columns)?;
     if report.backend == "mock" {
         output.line("")?;
         let text = "the engine is this processor's work too; no figure above is hardware's";
@@ -428,25 +366,18 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
 mod tests {
     use super::*;
 
+    fn times(taken: impl Iterator<Item = u64>) -> Times {
+        let mut times = Times::default();
+        taken.for_each(|ns| times.taken.push(ns));
+        times
+    }
+
     #[test]
     fn ranks_are_of_what_was_taken() {
-        let times = Times {
-            taken: (1..=200).rev().collect(),
-            ..Times::default()
-        };
-        assert_eq!(
-            (times.at(0), times.median(), times.at(990), times.at(1000)),
-            (1, 100, 198, 200)
-        );
-        let one = Times {
-            taken: vec![7],
-            ..Times::default()
-        };
-        assert_eq!(
-            (one.at(0), one.median(), one.at(990), one.at(1000)),
-            (7, 7, 7, 7),
-            "one is all of them"
-        );
+        let mut all = times((1..=200).rev());
+        assert_eq!((all.taken.ranks(), all.median()), (Some([1, 100, 198, 200]), 100));
+        let ranks = times([7].into_iter()).taken.ranks();
+        assert_eq!(ranks, Some([7; 4]), "one is all of them");
     }
 
     #[test]
@@ -477,10 +408,10 @@ mod tests {
 
     #[test]
     fn ratio_above_one_beats_memcpy() {
-        let times = Times {
-            taken: vec![500],
+        let mut times = Times {
             packets: 3,
             submissions: 2,
+            ..times([500].into_iter())
         };
         let row = times.row(("host", "device", "mock"), 1000, 1000, true);
         assert_eq!(

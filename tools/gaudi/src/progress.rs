@@ -1,4 +1,4 @@
-//! A bar for work that takes long, on a terminal only.
+//! A progress bar for long work, on a terminal only.
 
 use std::fmt;
 use std::io::{self, IsTerminal as _};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-/// Work shorter than this has no bar.
+/// Work that is shorter has no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How far work has come, shown on standard error once it takes longer than a second. Gone with the
-/// value.
+/// The progress of work, drawn on standard error after the first second. Dropping it removes the
+/// bar.
 pub(crate) struct Progress {
     what: &'static str,
     total: u64,
@@ -21,8 +21,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of `total` bytes or steps; never shown where standard error is no terminal or the user wants
-    /// it quiet.
+    /// Work of `total` bytes or steps. It has no bar if standard error is not a terminal, or if
+    /// `quiet`.
     pub(crate) fn new(what: &'static str, total: u64, quiet: bool) -> Self {
         Self {
             what,
@@ -34,7 +34,7 @@ impl Progress {
         }
     }
 
-    /// Nobody is shown anything.
+    /// Work without a bar.
     pub(crate) fn none() -> Self {
         Self::new("", 0, true)
     }
@@ -45,7 +45,7 @@ impl Progress {
             let (what, total, start) = (self.what, self.total, self.start);
             let bar = self.bar.get_or_insert_with(|| {
                 let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-                // The template is part of the program: where it were wrong, the default would do.
+                // The template is part of the program.
                 let style = ProgressStyle::with_template("{msg} [{wide_bar}] {percent:>3} %{left}");
                 let left = |state: &ProgressState, text: &mut dyn fmt::Write| {
                     let total = state.len().unwrap_or(0);

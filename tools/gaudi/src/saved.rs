@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -66,7 +65,7 @@ impl Saved {
             Ok(file) => (file, Making::Unnamed),
             Err(Errno::EOPNOTSUPP) => {
                 let (file, path) = tempfile::Builder::new()
-                    .prefix(&hidden(&name, ""))
+                    .prefix(&hidden(&name))
                     .permissions(Permissions::from_mode(mode))
                     .tempfile_in(folder_of(&name))
                     .with_context(cannot)?
@@ -101,18 +100,12 @@ impl Saved {
             Err(Errno::EEXIST) => {}
             other => return other.map_err(io::Error::from),
         }
-        loop {
-            let random = format!("{:016x}", RandomState::new().build_hasher().finish());
-            let hidden = self.name.with_file_name(hidden(&self.name, &random));
-            match unnamed::link(&self.file, &hidden) {
-                Err(Errno::EEXIST) => continue,
-                other => other.map_err(io::Error::from)?,
-            }
-            return fs::rename(&hidden, &self.name).inspect_err(|_| {
-                // The error to report is that of the rename.
-                let _ = fs::remove_file(&hidden);
-            });
-        }
+        let link = |hidden: &Path| unnamed::link(&self.file, hidden).map_err(io::Error::from);
+        let hidden = tempfile::Builder::new()
+            .prefix(&hidden(&self.name))
+            .make_in(folder_of(&self.name), link)?;
+        let renamed = hidden.into_temp_path().persist(&self.name);
+        renamed.map_err(|error| error.error)
     }
 }
 
@@ -121,11 +114,11 @@ fn folder_of(name: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// A hidden name beside `name`.
-fn hidden(name: &Path, end: &str) -> OsString {
+/// The start of a hidden name beside `name`.
+fn hidden(name: &Path) -> OsString {
     let mut hidden = OsString::from(".");
+    // `create` refuses a name without its last part.
     hidden.push(name.file_name().unwrap_or_default());
-    hidden.push(end);
     hidden
 }
 

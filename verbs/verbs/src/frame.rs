@@ -143,6 +143,16 @@ impl Stream for UnixStream {
     }
 }
 
+impl Stream for Box<dyn Stream> {
+    fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        (**self).set_timeout(timeout)
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        (**self).prepare()
+    }
+}
+
 /// A stream until a deadline, which is checked before every call: a peer that sends a message in
 /// small pieces cannot extend it.
 struct Timed<'a> {

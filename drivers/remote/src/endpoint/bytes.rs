@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use gaudi_device::{Deadline, HostBuffer};
-use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_seam::Result;
 
-use super::{Endpoint, Transfer};
+use super::{Endpoint, Transfer, same_length};
 use crate::local::{Allocation, Local};
 use crate::offer::RemoteRange;
 
@@ -28,7 +28,7 @@ impl Endpoint {
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
         let (to, deadline, scratch) = (to.into(), deadline.into(), self.scratch()?);
-        same_length("put_bytes", bytes.len(), &to)?;
+        same_length("put_bytes", bytes.len() as u64, &to)?;
         let mut at = to.range.start;
         for part in bytes.chunks(BYTES) {
             scratch.write(0, part)?;
@@ -52,7 +52,7 @@ impl Endpoint {
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
         let (from, deadline, scratch) = (from.into(), deadline.into(), self.scratch()?);
-        same_length("get_bytes", into.len(), &from)?;
+        same_length("get_bytes", into.len() as u64, &from)?;
         let mut at = from.range.start;
         for part in into.chunks_mut(BYTES) {
             let end = at + part.len() as u64;
@@ -97,13 +97,4 @@ impl Endpoint {
         self.scratch = Some(Arc::clone(&scratch));
         Ok(scratch)
     }
-}
-
-fn same_length(what: &'static str, local: usize, remote: &RemoteRange) -> Result<()> {
-    if local as u64 == remote.len() {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::InvalidInput, what)
-        .because("both ends of a transfer have the same length")
-        .saw(local, remote.len()))
 }

@@ -10,20 +10,20 @@ use gaudi_device::Device;
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::poll::readable;
-use gaudi_verbs::{
-    Access, Cq, Framed, Gid, LinkLayer, Message as _, Pd, PortAttr, Qp, QpAddress, QpInit, Stream,
-};
+use gaudi_verbs::{Access, Framed, Gid, LinkLayer, Message as _, PortAttr, QpAddress, Stream};
 
 use super::Endpoint;
-use crate::message::SLOTS;
+use crate::channel::Channel;
 use crate::nic::Nic;
 use crate::options::EndpointOptions;
 use crate::region::Regions;
 use crate::requester::Requester;
 use crate::responder::Responder;
-
-use crate::stream::{Body, HELLO, MAX_BODY, READY, protocol, put_text};
+use crate::stream::{Body, HELLO, MAX_BODY, READY, io, protocol, put_text};
 use crate::watch::WatchedEndpoint;
+
+/// A timeout that does not pass: the kernel ends a connect before.
+const FOREVER: Duration = Duration::from_secs(1 << 20);
 
 impl Endpoint {
     /// Connects over TCP to a node that [accepts](Self::accept).
@@ -42,21 +42,18 @@ impl Endpoint {
         options: EndpointOptions,
     ) -> Result<Self> {
         let end = Instant::now().checked_add(options.connect_timeout);
-        let io = |error| Error::from_errno("connect", gaudi_sys::fd::errno_of(error));
         let mut last = Error::new(ErrorKind::NotFound, "connect").because("the name has no address");
-        for address in to.to_socket_addrs().map_err(io)? {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            let stream = match left {
-                Some(Duration::ZERO) => return Err(Error::timed_out("connect")),
-                Some(left) => TcpStream::connect_timeout(&address, left),
-                None => TcpStream::connect(address),
-            };
-            match stream {
+        for address in to.to_socket_addrs().map_err(io("connect"))? {
+            let left = end.map_or(FOREVER, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Err(Error::timed_out("connect"));
+            }
+            match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => return Self::over(stream, nic, device, options),
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                     last = Error::timed_out("connect");
                 }
-                Err(error) => last = io(error).because(format!("nobody listens at {address}")),
+                Err(error) => last = io("connect")(error).because(format!("nobody listens at {address}")),
             }
         }
         Err(last)
@@ -78,9 +75,7 @@ impl Endpoint {
         if !came {
             return Err(Error::timed_out("accept"));
         }
-        let (stream, _) = listener
-            .accept()
-            .map_err(|error| Error::from_errno("accept", gaudi_sys::fd::errno_of(error)))?;
+        let (stream, _) = listener.accept().map_err(io("accept"))?;
         Self::over(stream, nic, device, options)
     }
 
@@ -100,56 +95,53 @@ impl Endpoint {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         options.check()?;
         let end = Instant::now().checked_add(options.connect_timeout);
-        stream
-            .prepare()
-            .map_err(|error| Error::from_errno("setsockopt", gaudi_sys::fd::errno_of(error)))?;
+        stream.prepare().map_err(io("setsockopt"))?;
         let mut stream = Framed::new(stream);
         let domain = nic.context().alloc_pd()?;
-        let (mut asking, asking_cq) = queue_pair(nic.pd())?;
-        let (mut serving, serving_cq) = queue_pair(&domain)?;
-        let cqs = [asking_cq.handle(), serving_cq.handle()];
-        let own = [asking.address()?, serving.address()?];
+        let (mut asking, mut serving) = (Channel::new(nic.pd())?, Channel::new(&domain)?);
+        let cqs = [asking.cq.handle(), serving.cq.handle()];
+        let own = [asking.qp.address()?, serving.qp.address()?];
         let mut hello = Vec::with_capacity(128);
         own.iter().for_each(|address| hello.extend(address.encode()));
         put_text(&mut hello, nic.context().name(), 64);
         stream.send(HELLO, &hello, end)?;
         let answer = stream.receive(HELLO, MAX_BODY, end)?;
         let mut body = Body::new(&answer);
-        let (their_asking, their_serving) = (
+        let theirs = [
             QpAddress::decode(&body.take()?)?,
             QpAddress::decode(&body.take()?)?,
-        );
+        ];
         let peer = body.text()?;
         body.end()?;
-        let is_own = |theirs: &QpAddress| {
-            own.iter()
-                .any(|own| (own.qpn, own.gid) == (theirs.qpn, theirs.gid))
-        };
-        if is_own(&their_asking) || is_own(&their_serving) {
+        let name = |address: &QpAddress| (address.qpn, address.gid);
+        if own
+            .iter()
+            .any(|own| theirs.iter().any(|theirs| name(own) == name(theirs)))
+        {
             return Err(protocol(
                 "the peer sent the addresses of this node's own queue pairs",
             ));
         }
         let port = nic.context().query_port()?;
+        let [their_asking, their_serving] = &theirs;
         check_family(&port, &their_asking.gid)?;
-        asking.connect(&their_serving, Access::empty())?;
-        serving.connect(&their_asking, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
-        // Posts the receives: the peer sends only after this end is ready.
-        let requester = Requester::new(nic, device, asking, asking_cq)?;
+        asking.qp.connect(their_serving, Access::empty())?;
+        serving
+            .qp
+            .connect(their_asking, Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+        // The peer answers only after this end is ready.
+        asking.open(nic, nic.pd())?;
         stream.send(READY, &[], end)?;
         Body::new(&stream.receive(READY, MAX_BODY, end)?).end()?;
-        let same = stream
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(|error| Error::from_errno("dup", gaudi_sys::fd::errno_of(error)))?;
+        let same = stream.as_fd().try_clone_to_owned().map_err(io("dup"))?;
         let regions = Arc::new(Regions::new(same));
         let watched: Arc<dyn WatchedEndpoint> = Arc::<Regions>::clone(&regions);
         nic.watch().listen(cqs, &watched)?;
         Ok(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             owner: OwnerProcess::current(),
-            responder: Responder::new(serving, serving_cq, domain),
-            requester,
+            responder: Responder::new(serving, domain),
+            requester: Requester::new(nic, device, asking),
             regions,
             stream,
             nic: nic.clone(),
@@ -164,20 +156,6 @@ impl Endpoint {
     }
 }
 
-fn queue_pair(pd: &Pd) -> Result<(Qp, Cq)> {
-    // For each slot two work requests and a receive, and two flushes.
-    let (sends, receives) = (2 * SLOTS as u32 + 2, SLOTS as u32);
-    let cq = pd.context().create_cq(sends + receives)?;
-    let qp = pd.create_qp(&QpInit {
-        max_send_wr: sends,
-        max_recv_wr: receives,
-        max_send_sge: 1,
-        max_recv_sge: 1,
-        ..QpInit::new(&cq)
-    })?;
-    Ok((qp, cq))
-}
-
 /// `Unsupported` if one address is IPv4 (`::ffff:a.b.c.d`) and the other IPv6: RoCE v2 uses one
 /// family of IP.
 fn check_family(port: &PortAttr, theirs: &Gid) -> Result<()> {
@@ -188,6 +166,6 @@ fn check_family(port: &PortAttr, theirs: &Gid) -> Result<()> {
     Err(
         Error::unsupported("connect", "one NIC's address is IPv4, the other's IPv6")
             .saw(format!("{} and {theirs}", port.gid), "two of one family")
-            .helped_by("choose another GID index on one side: gaudi nics lists them"),
+            .helped_by("choose another GID index on one side"),
     )
 }

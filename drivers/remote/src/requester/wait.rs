@@ -33,14 +33,13 @@ impl Requester {
             .engine
             .front()
             .and_then(|slot| self.chunks.get(*slot)?.as_ref());
-        let completion = front.and_then(|chunk| match &chunk.phase {
-            Phase::Fetching(completion) => Some(completion),
-            // The NIC's next completion feeds the engine; only without one does the engine decide.
-            Phase::Storing(completion) if self.on_wire == 0 => Some(completion),
+        let copy = front.and_then(|chunk| match &chunk.phase {
+            // The NIC's next completion feeds a store; only without one does the engine decide.
+            Phase::Engine { copy, fetches } if *fetches || self.on_wire == 0 => Some(copy),
             _ => None,
         });
-        if let Some(completion) = completion {
-            return match completion.wait(deadline) {
+        if let Some(copy) = copy {
+            return match copy.wait(deadline) {
                 Err(error) if error.kind() == ErrorKind::TimedOut => Ok(false),
                 // The next round takes its result.
                 _ => Ok(true),
@@ -49,10 +48,10 @@ impl Requester {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
-        self.cq.req_notify(false)?;
+        self.channel.cq.req_notify(false)?;
         // What came before the request raises no event.
         let mut one = [WorkCompletion::EMPTY];
-        if self.cq.poll(&mut one)? == 1 {
+        if self.channel.cq.poll(&mut one)? == 1 {
             self.completed(&one[0])?;
             return Ok(true);
         }
@@ -63,7 +62,7 @@ impl Requester {
             return Ok(false);
         }
         let mut fds = [
-            PollFd::new(self.cq.event_fd(), PollFlags::POLLIN),
+            PollFd::new(self.channel.cq.event_fd(), PollFlags::POLLIN),
             PollFd::new(stream, HANG_UP),
         ];
         let mut watched = &mut fds[..];
@@ -86,7 +85,7 @@ impl Requester {
         // nix returns `None` if it has no name for a flag, such as POLLRDHUP.
         let (ready, hung_up) = (fds[0].any() == Some(true), fds[1].any() != Some(false));
         if ready {
-            self.cq.ack_event()?;
+            self.channel.cq.ack_event()?;
         }
         if hung_up && self.hung_up.is_none() {
             self.hung_up = Some(Instant::now());

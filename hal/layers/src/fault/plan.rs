@@ -180,8 +180,14 @@ impl FromStr for Rule {
     type Err = PlanError;
 
     fn from_str(text: &str) -> Result<Self, PlanError> {
+        Self::seeded(text, 0)
+    }
+}
+
+impl Rule {
+    fn seeded(text: &str, seed: u64) -> Result<Self, PlanError> {
         let text = text.trim();
-        parse_rule(text).map_err(|(problem, wanted)| PlanError {
+        parse_rule(text, seed).map_err(|(problem, wanted)| PlanError {
             rule: text.chars().take(80).collect(),
             problem,
             wanted,
@@ -189,7 +195,7 @@ impl FromStr for Rule {
     }
 }
 
-fn parse_rule(text: &str) -> Result<Rule, Wrong> {
+fn parse_rule(text: &str, default_seed: u64) -> Result<Rule, Wrong> {
     let mut parts = text.split(':');
     let target = parse_target(parts.next().unwrap_or_default())?;
     let (mut schedule, mut verdict, mut percent, mut seed) = (None, None, None, None);
@@ -230,7 +236,8 @@ fn parse_rule(text: &str) -> Result<Rule, Wrong> {
         schedule: schedule.unwrap_or(Schedule::ALWAYS),
         verdict,
         percent: percent.unwrap_or(100),
-        seed: seed.unwrap_or(0),
+        // Only a choice has a seed.
+        seed: seed.unwrap_or(percent.map_or(0, |_| default_seed)),
     })
 }
 
@@ -329,6 +336,16 @@ impl FromStr for Plan {
     type Err = PlanError;
 
     fn from_str(text: &str) -> Result<Self, PlanError> {
+        Self::seeded(text, 0)
+    }
+}
+
+impl Plan {
+    /// Parses a plan; rules with a percentage and without a seed get `seed`.
+    ///
+    /// # Errors
+    /// The first invalid rule, or one too many.
+    pub fn seeded(text: &str, seed: u64) -> Result<Self, PlanError> {
         let mut rules = Vec::new();
         for line in text.lines() {
             let line = line.split('#').next().unwrap_or_default();
@@ -340,7 +357,7 @@ impl FromStr for Plan {
                         wanted: format!("at most {MOST_RULES}"),
                     });
                 }
-                rules.push(rule.parse()?);
+                rules.push(Rule::seeded(rule, seed)?);
             }
         }
         Ok(Self { rules })

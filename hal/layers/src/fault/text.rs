@@ -9,20 +9,12 @@ use std::time::{Duration, Instant};
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use nix::fcntl::OFlag;
 
+use super::plan::Plan;
+
 /// The longest plan.
 const LONGEST: usize = 1 << 20;
 /// The longest wait for the writer of a pipe.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A plan's text and its source.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PlanText {
-    /// The plan.
-    pub text: String,
-    /// Its source.
-    pub source: PlanSource,
-}
 
 /// The source of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,15 +27,31 @@ pub enum PlanSource {
     Pipe,
 }
 
-/// Returns the text of the file that an argument names; if there is none, the argument itself is
-/// the plan.
+/// Parses the plan in the file that an argument names; if there is none, the argument itself is
+/// the plan. Rules with a percentage and without a seed get `seed`.
 ///
 /// A pipe is read to its end, for 10 s at most. An argument with a `/` is a path: plans have none.
 ///
 /// # Errors
-/// `InvalidInput`: no such file, neither a regular file nor a pipe, a pipe without a writer, or
-/// longer than 1 MiB. Otherwise the errno of `open(2)` or `read(2)`.
-pub fn read_plan(argument: &str) -> Result<PlanText> {
+/// `InvalidInput`: an invalid rule, no such file, neither a regular file nor a pipe, a pipe without
+/// a writer, or longer than 1 MiB. Otherwise the errno of `open(2)` or `read(2)`.
+pub fn load_plan(argument: &str, seed: u64) -> Result<(Plan, PlanSource)> {
+    let (text, source) = read(argument)?;
+    let plan = Plan::seeded(&text, seed).map_err(|error| {
+        let whence = match source {
+            PlanSource::Argument => format!("and {:?} is not a file", shortened(argument)),
+            PlanSource::File | PlanSource::Pipe => format!("in the file {}", shortened(argument)),
+        };
+        Error::new(ErrorKind::InvalidInput, "open")
+            .because(format!("{error} ({whence})"))
+            .helped_by(
+                "OP[:when=FIRST[..LAST][+STEP]]:error=ERRNO|delay=TIME|lose|reset[:p=PERCENT][:seed=N]",
+            )
+    })?;
+    Ok((plan, source))
+}
+
+fn read(argument: &str) -> Result<(String, PlanSource)> {
     let cannot = |why: &str| {
         Error::new(ErrorKind::InvalidInput, "open")
             .because(format!(
@@ -65,10 +73,7 @@ pub fn read_plan(argument: &str) -> Result<PlanText> {
     let found = match fs::metadata(path) {
         Ok(found) => found,
         Err(error) if names_no_file(&error) && !argument.contains('/') => {
-            return Ok(PlanText {
-                text: argument.to_owned(),
-                source: PlanSource::Argument,
-            });
+            return Ok((argument.to_owned(), PlanSource::Argument));
         }
         Err(error) => return Err(failed(error)),
     };
@@ -112,13 +117,13 @@ pub fn read_plan(argument: &str) -> Result<PlanText> {
         PlanSource::File
     };
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(PlanText { text, source }),
+        Ok(text) => Ok((text, source)),
         Err(_) => Err(cannot("not UTF-8")),
     }
 }
 
 /// The first 80 characters of an argument, for a message.
-pub(crate) fn shortened(text: &str) -> String {
+fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
 

@@ -18,25 +18,25 @@ use anyhow::{Context as _, Result};
 use gaudi::{BackendSpec, DeviceSpec, Environment, Error, ErrorKind};
 
 use crate::args::{Demo, Stage};
+use crate::columns::nanos;
 use crate::common::Common;
 use crate::control::Control;
-use crate::exit::{self, Judged, Usage};
+use crate::exit::{self, Usage};
 use crate::layers::around;
-use crate::nic::SOFTNIC;
+use crate::nic::{SOFTNIC, of_one_kind};
 use crate::output::Output;
-use crate::peer::Peer;
+use crate::peer::{Peer, common_of_peer};
 use crate::progress::Progress;
 use protocol::{Hello, VERSION};
 use report::{NodeReport, Report};
 use source::Source;
 
 pub(crate) use node::hex;
-pub(crate) use source::Noise;
 
-/// Bytes of a chunk: large enough that a chunk's cost is its bytes, small enough that two of them
+/// Bytes of a chunk: large enough that its bytes dominate its cost, small enough that two chunks
 /// are little memory.
 const CHUNK: u64 = 8 << 20;
-/// Chunks on the way at a time: one is sent while the one before is checked.
+/// Chunks in flight: one is sent while the one before is checked.
 const SLOTS: u32 = 2;
 /// The bit that `--corrupt` flips.
 const CORRUPT_BIT: u8 = 1;
@@ -46,7 +46,7 @@ fn corrupt_at(len: u64) -> u64 {
     len / 2
 }
 
-/// Who moved the bytes of an engine's stage.
+/// What performed an engine's stage.
 fn by_engine(node: &NodeReport) -> String {
     match node.backend.as_str() {
         "kernel" => "DMA engine".to_owned(),
@@ -63,13 +63,7 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
         return node_b::run(&spec, demo);
     }
     let peer_nic = demo.peer_nic.as_ref().unwrap_or(&demo.nic);
-    if (demo.nic == SOFTNIC) != (peer_nic == SOFTNIC) {
-        return Err(Usage(format!(
-            "{SOFTNIC} is joined to {SOFTNIC} alone, and the NICs are {} and {peer_nic}",
-            demo.nic
-        ))
-        .into());
-    }
+    of_one_kind(&demo.nic, peer_nic)?;
     if demo.corrupt == Some(Stage::Nic) && demo.nic != SOFTNIC {
         return Err(Usage(format!(
             "no bit flips in {}: only {SOFTNIC} does so when asked",
@@ -79,23 +73,11 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     }
     distinct(common, demo)?;
     let (spec_a, spec_b) = specs(common, demo)?;
-    // Two processes: each has a trace of its own.
-    let of_b = common.trace.as_ref().map(|file| {
-        let mut name = file.clone().into_os_string();
-        name.push(".node-b");
-        PathBuf::from(name)
-    });
-    if let Some(file) = &of_b {
+    let of_b = common_of_peer(common, ".node-b");
+    if let Some(file) = &of_b.trace {
         output.note(format!("note: node B's trace is {}", file.display()));
     }
-    let spec_a = around(common, spec_a)?;
-    let spec_b = around(
-        &Common {
-            trace: of_b,
-            ..common.clone()
-        },
-        spec_b,
-    )?;
+    let (spec_a, spec_b) = (around(common, spec_a)?, around(&of_b, spec_b)?);
     let source = Source::open(demo.file.as_deref())?;
     if demo.corrupt.is_some() && source.bytes == 0 {
         return Err(Usage("there is no bit to flip in a file of no bytes".to_owned()).into());
@@ -110,40 +92,25 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     };
     let start = Instant::now();
     let (ours, theirs) = UnixStream::pair().context("joining the nodes")?;
-    let mut child = Peer::spawn(theirs, |command| {
-        command.args(["demo", "--node-b", "--device", &spec_b.to_string()]);
-        command.args(vec!["-v"; common.verbose.into()]);
+    let child = Peer::spawn(theirs, &["demo", "--node-b"], common, |command| {
+        command.args(["--device", &spec_b.to_string(), "--nic", peer_nic]);
         if let Some(path) = &demo.save {
             command.arg("--save").arg(path);
         }
-        command.args(["--nic", peer_nic]);
         if let Some(index) = demo.gid_index {
             command.arg("--gid-index").arg(index.to_string());
         }
         // Ctrl-C ends node A. B ends with it, by its socket, and leaves no half of a file.
         command.process_group(0);
     })?;
-    let mut control = Control::new(ours);
     let progress = Progress::new("sending", bytes, output.is_quiet());
-    let sent = node_a::run(&spec_a, demo, source, hello, &mut control, progress);
-    drop(control);
-    let ended = child.wait();
-    let sent = sent.map_err(|error| match &ended {
-        Some(how) => error.context(format!("node B ended ({how})")),
-        None => error,
-    })?;
-    let time_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let sent = node_a::run(&spec_a, demo, source, hello, Control::new(ours), progress);
+    let sent = child.finish("node B", sent)?;
+    let time_ns = nanos(start.elapsed());
     let verified = sent.wrong.is_none() && sent.node_a.sha256 == sent.node_b.sha256;
-    let mut stages = sent.node_a.stages.clone();
-    // The NIC's stage is one thing done by two: A's clock is the one that has its start and its
-    // end.
-    stages.extend(
-        sent.node_b
-            .stages
-            .iter()
-            .filter(|row| row.node == "B" && !row.path.is_empty())
-            .cloned(),
-    );
+    // Both nodes have a row of the NICs' stage: A's clock has its start and its end.
+    let of_b = sent.node_b.stages.iter().filter(|row| row.stage != Stage::Nic);
+    let stages = sent.node_a.stages.iter().chain(of_b).cloned().collect();
     let report = Report {
         file: name,
         size_bytes: bytes,
@@ -162,19 +129,15 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
         node_b: sent.node_b,
     };
     let printed = report::print(&report, output).and_then(|()| output.finish());
-    if verified {
-        printed?;
-        return Ok(exit::DONE);
-    }
-    // The verdict counts, whether or not anybody read the table.
-    let cause = match sent.wrong.flatten() {
-        Some(stage) => format!("stage {} changed the data", stage.name()),
-        None => "the data changed on the way, at no stage that could be found".to_owned(),
-    };
-    let error = Error::new(ErrorKind::Corrupt, "demo")
-        .because(cause)
-        .saw(&report.sha256_far_end, &report.sha256_source);
-    Err(Judged(error).into())
+    exit::judged(verified, printed, || {
+        let cause = match sent.wrong.flatten() {
+            Some(stage) => format!("stage {} changed the data", stage.name()),
+            None => "the data changed on the way, at no stage that could be found".to_owned(),
+        };
+        Error::new(ErrorKind::Corrupt, "demo")
+            .because(cause)
+            .saw(&report.sha256_far_end, &report.sha256_source)
+    })
 }
 
 /// The devices of the nodes: two mocks, or what `-d` names. The environment does not choose here:
@@ -203,8 +166,8 @@ fn specs(common: &Common, demo: &Demo) -> Result<(DeviceSpec, DeviceSpec)> {
     })
 }
 
-/// Refuses to write results to the file that is sent, and to write two things to one. The file
-/// itself may be saved over itself: it takes its name when it is whole.
+/// Refuses to write results to the file that is sent, and to write two results to one file. The
+/// file may be saved over itself: a saved file has its name only once it is complete.
 fn distinct(common: &Common, demo: &Demo) -> Result<()> {
     let named = [
         ("--file", &demo.file),

@@ -2,17 +2,17 @@
 //! that memory through it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gaudi::dmabuf::Window;
 use gaudi::remote::{Link, LinkConfig};
+use gaudi::verbs::Access;
 use gaudi::verbs::softnic::SoftNic;
-use gaudi::verbs::{Access, WorkCompletion};
-use gaudi::{Buffer, Device, DeviceSpec, Error, ErrorKind, HostMapping};
+use gaudi::{Buffer, Device, DeviceSpec, Error, HostMapping};
 use sha2::{Digest, Sha256};
 
 use crate::control::TIMEOUT;
+use crate::demo::protocol::{Hello, Places};
 use crate::demo::report::{NodeReport, peak_memory};
 use crate::nic::Nic;
 
@@ -32,18 +32,25 @@ pub(crate) struct Node {
     pub(crate) device: Device,
     /// Bytes that the processor copied between the file and pinned memory.
     pub(crate) cpu_copied: u64,
-    pub(crate) chunk_bytes: u64,
+    pub(crate) hello: Hello,
+    /// The bytes of each slot's chunk outside of pinned memory.
+    pub(crate) held: Vec<Vec<u8>>,
+    /// Of every chunk so far.
+    pub(crate) hasher: Sha256,
+}
+
+/// The place of a chunk: at `start` in device memory, in pinned memory and in the region alike.
+#[derive(Clone, Copy)]
+pub(crate) struct Chunk {
+    pub(crate) slot: usize,
+    pub(crate) start: u64,
+    pub(crate) len: u64,
 }
 
 impl Node {
     /// Opens the device, exports its memory, and registers the export with the NIC.
-    pub(crate) fn new(
-        spec: &DeviceSpec,
-        nic: Nic,
-        access: Access,
-        (chunk_bytes, slots): (u64, u32),
-    ) -> Result<Self> {
-        let bytes = chunk_bytes * u64::from(slots);
+    pub(crate) fn new(spec: &DeviceSpec, nic: Nic, access: Access, hello: Hello) -> Result<Self> {
+        let bytes = hello.chunk_bytes * u64::from(hello.slots);
         let device = Device::open(spec)?;
         let memory = device.alloc_exclusive(bytes)?;
         let pinned = device.alloc_host(usize::try_from(bytes).context("slots larger than memory")?)?;
@@ -51,8 +58,8 @@ impl Node {
         let config = LinkConfig {
             access,
             queue_pairs: 1,
-            max_send_wr: 2 * slots,
-            max_recv_wr: 2 * slots,
+            max_send_wr: 2 * hello.slots,
+            max_recv_wr: 2 * hello.slots,
             max_inline_data: 0,
         };
         let link = Link::new(&gaudi::remote::Nic::new(&nic.context)?, &(&memory).into(), config)?;
@@ -77,56 +84,62 @@ impl Node {
             pinned,
             device,
             cpu_copied: 0,
-            chunk_bytes,
+            held: vec![Vec::new(); hello.slots as usize],
+            hello,
+            hasher: Sha256::new(),
         })
     }
 
-    /// Offset of a slot, in device memory, in pinned memory and in the region alike.
-    pub(crate) fn start(&self, slot: u64) -> u64 {
-        slot * self.chunk_bytes
-    }
-
-    /// Waits for one completion.
-    pub(crate) fn completion(&self, timeout: Duration) -> Result<WorkCompletion, Error> {
-        let mut one = [WorkCompletion::EMPTY];
-        match self.link.cq.wait(&mut one, timeout)? {
-            0 => Err(Error::timed_out("wait for the NIC")),
-            _ => checked(one[0]),
+    /// Returns the place of a chunk. A chunk behind the file's end has no bytes.
+    pub(crate) fn chunk(&self, index: u64) -> Chunk {
+        let Hello {
+            bytes,
+            chunk_bytes,
+            slots,
+            ..
+        } = self.hello;
+        let slot = index % u64::from(slots);
+        let before = index.saturating_mul(chunk_bytes);
+        Chunk {
+            slot: slot as usize,
+            start: slot * chunk_bytes,
+            len: bytes.saturating_sub(before).min(chunk_bytes),
         }
     }
 
-    /// Host → device: the engine fills a slot from pinned memory.
-    pub(crate) fn upload(&self, slot: u64, len: u64) -> Result<(), Error> {
-        let range = self.start(slot)..self.start(slot) + len;
-        self.device
-            .copy(self.memory.at(range.clone())?, self.pinned.at(range)?)?
-            .wait(TIMEOUT)
+    /// Lets the engine copy a chunk: host → device, or back.
+    pub(crate) fn copy(&self, chunk: Chunk, to_device: bool) -> Result<(), Error> {
+        let range = chunk.start..chunk.start + chunk.len;
+        let (device, host) = (self.memory.at(range.clone())?, self.pinned.at(range)?);
+        let copy = match to_device {
+            true => self.device.copy(device, host)?,
+            false => self.device.copy(host, device)?,
+        };
+        copy.wait(TIMEOUT)
     }
 
-    /// Device → host: the engine empties a slot into pinned memory.
-    pub(crate) fn download(&self, slot: u64, len: u64) -> Result<(), Error> {
-        let range = self.start(slot)..self.start(slot) + len;
-        self.device
-            .copy(self.pinned.at(range.clone())?, self.memory.at(range)?)?
-            .wait(TIMEOUT)
+    /// Returns what each of this node's places holds of a chunk. The engine fetches device memory.
+    pub(crate) fn places(&self, index: u64) -> Result<Places> {
+        let Chunk { slot, start, .. } = self.chunk(index);
+        let held = &self.held[slot];
+        let mut bytes = vec![0; held.len()];
+        self.pinned.read(start, &mut bytes)?;
+        let pinned = hex(&Sha256::digest(&bytes));
+        self.device.read(&self.memory, start, &mut bytes)?;
+        Ok(Places {
+            device: hex(&Sha256::digest(&bytes)),
+            pinned,
+            delivered: hex(&Sha256::digest(held)),
+        })
     }
 
-    /// SHA-256 of a slot in pinned memory.
-    pub(crate) fn digest_pinned(&self, slot: u64, len: u64) -> Result<String> {
-        let mut bytes = vec![0; usize::try_from(len)?];
-        self.pinned.read(self.start(slot), &mut bytes)?;
-        Ok(hex(&Sha256::digest(&bytes)))
-    }
-
-    /// SHA-256 of a slot in device memory, which the engine fetches.
-    pub(crate) fn digest_device(&self, slot: u64, len: u64) -> Result<String> {
-        let mut bytes = vec![0; usize::try_from(len)?];
-        self.device.read(&self.memory, self.start(slot), &mut bytes)?;
-        Ok(hex(&Sha256::digest(&bytes)))
+    /// Digest of every chunk so far.
+    pub(crate) fn digest(&self) -> String {
+        hex(&self.hasher.clone().finalize())
     }
 
     /// What this node did.
-    pub(crate) fn report(&self, sha256: String) -> NodeReport {
+    pub(crate) fn report(&self) -> NodeReport {
         let stats = self.device.stats();
         let (sent, received) = match &self.softnic {
             Some(nic) => {
@@ -150,7 +163,7 @@ impl Node {
             dmabuf_bytes: dmabuf.size(),
             lkey: format!("{:#x}", mr.lkey().0),
             rkey: format!("{:#x}", mr.rkey().0),
-            sha256,
+            sha256: self.digest(),
             peak_memory_bytes: peak_memory(),
             stages: Vec::new(),
         }
@@ -158,42 +171,17 @@ impl Node {
 
     /// Closes every object in order.
     pub(crate) fn close(self) -> Result<()> {
-        let Self {
-            link,
-            softnic,
-            window,
-            memory,
-            pinned,
-            device,
-            ..
-        } = self;
-        link.close().context("closing the region and its queue pair")?;
-        drop((softnic, window));
-        let error = |(_, error)| error;
-        memory
+        self.link
             .close()
-            .map_err(|(_, error)| error)
-            .context("freeing device memory")?;
-        pinned
-            .close()
-            .map_err(|(_, error)| error)
-            .context("unpinning host memory")?;
-        device.close().map_err(error).context("closing the device")
+            .context("closing the region and its queue pair")?;
+        drop((self.softnic, self.window));
+        let memory = self.memory.close().map_err(|(_, error)| error);
+        memory.context("freeing device memory")?;
+        let pinned = self.pinned.close().map_err(|(_, error)| error);
+        pinned.context("unpinning host memory")?;
+        let device = self.device.close().map_err(|(_, error)| error);
+        device.context("closing the device")
     }
-}
-
-/// The operation of an error that a completion reports.
-pub(crate) const RDMA: &str = "RDMA";
-
-/// Returns the NIC's status as an error if the completion is not a success.
-pub(crate) fn checked(completion: WorkCompletion) -> Result<WorkCompletion, Error> {
-    if completion.is_success() {
-        return Ok(completion);
-    }
-    Err(Error::new(ErrorKind::Io, RDMA).because(format!(
-        "work request {} ended with {}",
-        completion.wr_id, completion.status
-    )))
 }
 
 pub(crate) fn hex(digest: &[u8]) -> String {

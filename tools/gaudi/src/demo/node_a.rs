@@ -1,30 +1,24 @@
-//! Node A: reads the file, takes it to device memory, and sends it on; then checks what node B says
-//! of it.
+//! Node A: reads the file, copies it to device memory, and sends it on; then checks what node B
+//! reports of it.
 
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gaudi::verbs::softnic::{FaultRule, SoftNicConfig};
-use gaudi::verbs::{Access, RemoteRegion};
-use gaudi::{DeviceSpec, Error, ErrorKind};
-use sha2::{Digest, Sha256};
+use gaudi::verbs::{Access, RemoteRegion, WorkCompletion};
+use gaudi::{DeviceSpec, Error};
+use sha2::Digest as _;
 
 use crate::args::{Demo, Stage};
-use crate::control::{Control, TIMEOUT};
-use crate::demo::node::{Node, RDMA, hex};
+use crate::control::{Control, TIMEOUT, out_of_step};
+use crate::demo::node::Node;
 use crate::demo::protocol::{Hello, Places, Reply, Request};
 use crate::demo::report::{Meter, NodeReport};
 use crate::demo::source::Source;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
-use crate::nic::{Nic, SOFTNIC};
+use crate::nic::{Nic, SOFTNIC, checked};
 use crate::progress::Progress;
-
-/// The operation that an error of the other node names.
-const NODE_B: &str = "node B";
-/// How long to listen for the reason of a node that went.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What node A found.
 pub(crate) struct Sent {
@@ -34,15 +28,11 @@ pub(crate) struct Sent {
     pub(crate) wrong: Option<Option<Stage>>,
 }
 
-struct Sender<'a> {
+struct Sender {
     node: Node,
     remote: RemoteRegion,
-    control: &'a mut Control,
-    hello: Hello,
+    control: Control,
     source: Source,
-    /// What was read, a slot each: the truth while a chunk is on its way.
-    read: Vec<Vec<u8>>,
-    hasher: Sha256,
     /// Digest of everything up to each chunk that B has not acknowledged.
     promised: VecDeque<(u64, String)>,
     host: Meter,
@@ -56,18 +46,17 @@ pub(crate) fn run(
     demo: &Demo,
     source: Source,
     hello: Hello,
-    control: &mut Control,
+    mut control: Control,
     progress: Progress,
 ) -> Result<Sent> {
     control.send(&hello)?;
     let nic = match demo.nic == SOFTNIC {
-        true => soft(&source, &hello, control)?,
+        true => soft(&hello, &control)?,
         false => Nic::open(&demo.nic, demo.gid_index)?,
     };
-    // The NIC only reads this memory, and only for us: the narrowest region there is.
-    let slots = (hello.chunk_bytes, hello.slots);
-    let mut node = Node::new(spec, nic, Access::empty(), slots)?;
-    match reply(control)? {
+    // The NIC only reads this memory, and only for this node: the region needs no right.
+    let mut node = Node::new(spec, nic, Access::empty(), hello)?;
+    match control.reply()? {
         Reply::Ready => {}
         other => return Err(out_of_step(&other)),
     }
@@ -75,22 +64,18 @@ pub(crate) fn run(
     node.link.connect(stream, None, end)?;
     let remote = node.link.exchange_regions(stream, end)?;
     let mut sender = Sender {
-        read: vec![Vec::new(); hello.slots as usize],
         node,
         remote,
         control,
-        hello,
         source,
-        hasher: Sha256::new(),
         promised: VecDeque::new(),
         host: Meter::default(),
         up: Meter::default(),
         nic: Meter::default(),
         progress,
     };
-    let wrong = sender
-        .send_all()
-        .map_err(|error| node_bs_reason(sender.control, error))?;
+    let wrong = sender.send_all();
+    let wrong = wrong.map_err(|error| sender.control.last_words::<Reply>(error))?;
     let (node_a, node_b) = sender.finish(wrong.is_none())?;
     sender.node.close()?;
     Ok(Sent {
@@ -101,118 +86,89 @@ pub(crate) fn run(
 }
 
 /// The software NIC; node B gets the other end of its cable.
-fn soft(source: &Source, hello: &Hello, control: &mut Control) -> Result<Nic> {
+fn soft(hello: &Hello, control: &Control) -> Result<Nic> {
     let (cable, far_end) = UnixStream::pair().context("making the cable")?;
     control.send_cable(&far_end)?;
-    let fault = match hello.corrupt {
-        Some(Stage::Nic) => {
-            let byte = corrupt_at(source.bytes.min(hello.chunk_bytes));
-            Some(FaultRule::FlipPayloadBit { byte, bit: 0 })
-        }
-        _ => None,
-    };
+    let flip = (hello.corrupt == Some(Stage::Nic)).then(|| FaultRule::FlipPayloadBit {
+        byte: corrupt_at(hello.bytes.min(hello.chunk_bytes)),
+        bit: 0,
+    });
     let config = SoftNicConfig {
-        fault,
+        fault: flip,
         ..SoftNicConfig::default()
     };
     Nic::soft("softnic-a", cable.into(), config)
 }
 
-/// A NIC that lost its peer says little. What node B said before it went says more.
-fn node_bs_reason(control: &mut Control, error: anyhow::Error) -> anyhow::Error {
-    if error
-        .downcast_ref::<Error>()
-        .is_none_or(|error| error.operation() != RDMA)
-    {
-        return error;
-    }
-    control.set_timeout(LAST_WORDS);
-    loop {
-        match reply(control) {
-            Ok(_) => {}
-            Err(reason)
-                if reason
-                    .downcast_ref::<Error>()
-                    .is_some_and(|reason| reason.operation() == NODE_B) =>
-            {
-                return reason;
-            }
-            Err(_) => return error,
-        }
-    }
-}
-
-impl Sender<'_> {
+impl Sender {
     fn send_all(&mut self) -> Result<Option<Option<Stage>>> {
-        let chunks = self.source.bytes.div_ceil(self.hello.chunk_bytes);
-        for index in 0..chunks {
-            if self.promised.len() == self.hello.slots as usize {
+        let Hello {
+            bytes,
+            chunk_bytes,
+            slots,
+            ..
+        } = self.node.hello;
+        let chunks = bytes.div_ceil(chunk_bytes);
+        // The last turns only wait for the chunks that are under way.
+        for index in 0..chunks + u64::from(slots) {
+            if index >= slots.into() {
                 if let Some(wrong) = self.acknowledge()? {
                     return Ok(Some(wrong));
                 }
             }
-            self.send(index)?;
-            self.progress.advance(self.hello.chunk_bytes);
-        }
-        while !self.promised.is_empty() {
-            if let Some(wrong) = self.acknowledge()? {
-                return Ok(Some(wrong));
+            if index < chunks {
+                self.send(index)?;
+                self.progress.advance(chunk_bytes);
             }
         }
         self.source.ended()?;
         Ok(None)
     }
 
-    fn len(&self, index: u64) -> u64 {
-        (self.source.bytes - index * self.hello.chunk_bytes).min(self.hello.chunk_bytes)
-    }
-
     fn send(&mut self, index: u64) -> Result<()> {
-        let slot = index % u64::from(self.hello.slots);
-        let len = self.len(index);
-        let start = self.node.start(slot);
-        let corrupt = self.hello.corrupt.filter(|_| index == 0);
-        let bytes = &mut self.read[usize::try_from(slot)?];
+        let node = &mut self.node;
+        let chunk = node.chunk(index);
+        let (start, len) = (chunk.start, chunk.len);
+        let corrupt = node.hello.corrupt.filter(|_| index == 0);
+        let bytes = &mut node.held[chunk.slot];
         bytes.resize(usize::try_from(len)?, 0);
         self.source.fill(bytes)?;
-        self.hasher.update(&bytes);
-        self.promised
-            .push_back((index, hex(&self.hasher.clone().finalize())));
+        node.hasher.update(&bytes);
         let at = corrupt_at(len);
         let flipped = [bytes[usize::try_from(at)?] ^ CORRUPT_BIT];
 
-        self.host.measure(len, || self.node.pinned.write(start, bytes))?;
-        self.node.cpu_copied += len;
+        self.host.measure(len, || node.pinned.write(start, bytes))?;
+        node.cpu_copied += len;
+        self.promised.push_back((index, node.digest()));
         if corrupt == Some(Stage::HostA) {
-            self.node.pinned.write(start + at, &flipped)?;
+            node.pinned.write(start + at, &flipped)?;
         }
-        self.up.measure(len, || self.node.upload(slot, len))?;
+        self.up.measure(len, || node.copy(chunk, true))?;
         if corrupt == Some(Stage::DmaA) {
-            self.node.device.write(&self.node.memory, start + at, &flipped)?;
+            node.device.write(&node.memory, start + at, &flipped)?;
         }
-        let local = [self.node.link.mr().sge(start, u32::try_from(len)?)?];
+        let local = [node.link.mr().sge(start, u32::try_from(len)?)?];
         let to = self.remote.at(start, len)?;
-        let imm = u32::try_from(slot)?;
-        let node = &mut self.node;
         self.nic.measure(len, || {
-            node.link.qps[0]
-                .post_send(index)
-                .signaled(true)
-                .write_imm(&local, to, imm)
-                .post()?;
-            node.completion(TIMEOUT)
+            let post = node.link.qps[0].post_send(index).signaled(true);
+            post.write_imm(&local, to, chunk.slot as u32).post()?;
+            let mut one = [WorkCompletion::EMPTY];
+            match node.link.cq.wait(&mut one, TIMEOUT)? {
+                0 => Err(Error::timed_out("wait for the NIC")),
+                _ => checked(&one[0]),
+            }
         })?;
-        self.node.moved += len;
+        node.moved += len;
         tracing::info!(chunk = index, bytes = len, "uploaded and sent");
         Ok(())
     }
 
-    /// Waits for B's word on the oldest chunk; `Some` where it arrived wrong.
+    /// Waits for B's digest of the oldest chunk; `Some` if the chunk arrived wrong.
     fn acknowledge(&mut self) -> Result<Option<Option<Stage>>> {
         let Some((index, promised)) = self.promised.pop_front() else {
             return Ok(None);
         };
-        match reply(self.control)? {
+        match self.control.reply()? {
             Reply::Delivered { index: said, digest } if said == index => {
                 if digest == promised {
                     return Ok(None);
@@ -220,68 +176,44 @@ impl Sender<'_> {
             }
             other => return Err(out_of_step(&other)),
         }
-        // Chunks that are on their way to B are acknowledged before its answer.
-        self.control.send(&Request::Examine { index })?;
+        match self.ask(&Request::Examine { index })? {
+            Reply::Places(places) => Ok(Some(self.examine(index, places)?)),
+            other => Err(out_of_step(&other)),
+        }
+    }
+
+    /// Returns B's answer. Chunks that are on their way to B are acknowledged before it.
+    fn ask(&mut self, request: &Request) -> Result<Reply> {
+        self.control.send(request)?;
         loop {
-            match reply(self.control)? {
+            match self.control.reply()? {
                 Reply::Delivered { .. } => {}
-                Reply::Places(places) => return Ok(Some(self.examine(index, &places)?)),
-                other => return Err(out_of_step(&other)),
+                other => return Ok(other),
             }
         }
     }
 
     /// The first place on the way whose bytes are not those of the place before.
-    fn examine(&self, index: u64, b: &Places) -> Result<Option<Stage>> {
-        let slot = index % u64::from(self.hello.slots);
-        let len = self.len(index);
-        let places = [
-            hex(&Sha256::digest(&self.read[usize::try_from(slot)?])),
-            self.node.digest_pinned(slot, len)?,
-            self.node.digest_device(slot, len)?,
-            b.device.clone(),
-            b.pinned.clone(),
-            b.delivered.clone(),
-        ];
+    fn examine(&self, index: u64, b: Places) -> Result<Option<Stage>> {
+        let a = self.node.places(index)?;
+        let places = [a.delivered, a.pinned, a.device, b.device, b.pinned, b.delivered];
         let changed = places.windows(2).position(|pair| pair[0] != pair[1]);
         Ok(changed.map(|at| Stage::ALL[at]))
     }
 
     fn finish(&mut self, whole: bool) -> Result<(NodeReport, NodeReport)> {
-        self.control.send(&Request::Finish { whole })?;
-        let node_b = loop {
-            match reply(self.control)? {
-                Reply::Report(report) => break *report,
-                Reply::Delivered { .. } => {}
-                other => return Err(out_of_step(&other)),
-            }
+        let node_b = match self.ask(&Request::Finish { whole })? {
+            Reply::Report(report) => *report,
+            other => return Err(out_of_step(&other)),
         };
-        let mut node_a = self.node.report(hex(&self.hasher.clone().finalize()));
-        let engine = by_engine(&node_a);
+        let mut node_a = self.node.report();
+        let (engine, nic) = (by_engine(&node_a), node_a.nic.clone());
+        let dma = "host → device A (LIN_DMA)";
         node_a.stages = vec![
             self.host.row(Stage::HostA, "A", "cpu".to_owned(), "file → host"),
-            self.up.row(Stage::DmaA, "A", engine, "host → device A (LIN_DMA)"),
-            self.nic.row(
-                Stage::Nic,
-                "A → B",
-                node_a.nic.clone(),
-                "dma-buf → NICs → dma-buf",
-            ),
+            self.up.row(Stage::DmaA, "A", engine, dma),
+            self.nic.row(Stage::Nic, "A → B", nic, "dma-buf → NICs → dma-buf"),
         ];
         Ok((node_a, node_b))
     }
-}
-
-/// The next word of node B; its failure is ours.
-fn reply(control: &mut Control) -> Result<Reply> {
-    match control.receive()? {
-        Reply::Failed(failure) => Err(failure.into_error(NODE_B).into()),
-        reply => Ok(reply),
-    }
-}
-
-fn out_of_step(reply: &Reply) -> anyhow::Error {
-    Error::new(ErrorKind::Protocol, "receive from node B")
-        .because(format!("an answer out of step: {reply:?}"))
-        .into()
 }

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::args::Stage;
-use crate::control::Failure;
+use crate::control::{self, Failure};
 use crate::demo::report::NodeReport;
 
-/// Raised when a message changes; both ends are one program, but one may be an older copy of it.
+/// Incremented when a message changes: the two ends may be different versions of this program.
 pub(crate) const VERSION: u32 = 1;
 
-/// From A, before anything else.
+/// The first message, from A.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) version: u32,
@@ -25,12 +25,12 @@ pub(crate) struct Hello {
 /// From A, while chunks travel.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Everything was sent, or what was found wrong: report.
+    /// Everything was sent, or a chunk arrived wrong. B answers with its report.
     Finish {
-        /// Whether all of it arrived as it was sent: only then is it kept.
+        /// Whether all of it arrived as it was sent: only then the saved file is kept.
         whole: bool,
     },
-    /// A chunk arrived wrong: what does each of B's places hold?
+    /// A chunk arrived wrong. B answers with the digests of its places.
     Examine {
         /// The chunk.
         index: u64,
@@ -49,15 +49,26 @@ pub(crate) enum Reply {
         /// SHA-256, hex.
         digest: String,
     },
-    /// What B's places hold of a chunk, SHA-256 each.
+    /// SHA-256 of a chunk at B's places.
     Places(Places),
     /// The end.
     Report(Box<NodeReport>),
-    /// B cannot go on.
+    /// B cannot continue.
     Failed(Failure),
 }
 
-/// Digests of one chunk at B's three places.
+impl control::Reply for Reply {
+    const PEER: &'static str = "node B";
+
+    fn settle(self) -> anyhow::Result<Option<Self>> {
+        match self {
+            Self::Failed(failure) => Err(failure.into_error(Self::PEER).into()),
+            reply => Ok(Some(reply)),
+        }
+    }
+}
+
+/// Digests of one chunk at a node's three places; `delivered` is the memory of the program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Places {
     pub(crate) device: String,

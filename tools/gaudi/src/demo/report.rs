@@ -1,4 +1,4 @@
-//! What the demo tells at its end.
+//! The report of the demo.
 
 use std::time::Duration;
 
@@ -6,28 +6,29 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::args::Stage;
+use crate::columns::{Column, nanos, note_software, table};
 use crate::output::{Output, grouped};
 
-/// One stage as one node did it.
+/// One stage of one node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct StageRow {
     pub(crate) stage: Stage,
     /// `A`, `B`, or both.
     pub(crate) node: String,
-    /// What did it: a figure of a mock says so.
+    /// What performed it; a mock is named as such.
     pub(crate) by: String,
     pub(crate) path: String,
     pub(crate) bytes: u64,
     pub(crate) time_ns: u64,
 }
 
-/// What one node did.
+/// The work of one node.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct NodeReport {
     pub(crate) device: String,
     pub(crate) backend: String,
     pub(crate) nic: String,
-    /// Its transfers are a processor's work, in the kernel or here.
+    /// A processor performs its transfers, in the kernel or in this process.
     pub(crate) software_nic: bool,
     pub(crate) lin_dma_packets: u64,
     pub(crate) cpu_copied_bytes: u64,
@@ -57,7 +58,7 @@ pub(crate) struct Report {
     pub(crate) sha256_source: String,
     pub(crate) sha256_far_end: String,
     pub(crate) verified: bool,
-    /// The stage that changed the data, where one did.
+    /// The stage that changed the data, if one did.
     pub(crate) corrupted_by: Option<Stage>,
     /// A device is a mock.
     pub(crate) mock: bool,
@@ -72,7 +73,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Counts what `work` does.
+    /// Adds the time of `work`, and its bytes if it succeeds.
     pub(crate) fn measure<T, E>(&mut self, bytes: u64, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let start = std::time::Instant::now();
         let done = work();
@@ -90,12 +91,12 @@ impl Meter {
             by,
             path: path.to_owned(),
             bytes: self.bytes,
-            time_ns: u64::try_from(self.time.as_nanos()).unwrap_or(u64::MAX),
+            time_ns: nanos(self.time),
         }
     }
 }
 
-/// `VmHWM` of the calling process in bytes; 0 where `/proc` does not tell.
+/// Returns `VmHWM` of this process in bytes; 0 if `/proc` does not have it.
 pub(crate) fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -107,86 +108,56 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
     if output.is_json() {
         return output.document("gaudi.demo", report);
     }
-    let header = ["stage", "done by", "path", "bytes", "time[ms]"];
-    let rows: Vec<Vec<String>> = report
-        .stages
-        .iter()
-        .map(|row| {
-            vec![
-                row.stage.name().to_owned(),
-                row.by.clone(),
-                row.path.clone(),
-                grouped(row.bytes),
-                format!("{:.1}", Duration::from_nanos(row.time_ns).as_secs_f64() * 1e3),
-            ]
-        })
-        .collect();
-    output.table(&header, &[3, 4], &rows)?;
+    let columns: [Column<'_, StageRow>; 5] = [
+        ("stage", false, &|row| row.stage.name().to_owned()),
+        ("done by", false, &|row| row.by.clone()),
+        ("path", false, &|row| row.path.clone()),
+        ("bytes", true, &|row| grouped(row.bytes)),
+        ("time[ms]", true, &|row| {
+            format!("{:.1}", row.time_ns as f64 / 1e6)
+        }),
+    ];
+    table(output, &report.stages, &columns)?;
     output.line("")?;
     let (a, b) = (&report.node_a, &report.node_b);
-    let inode = |node: &NodeReport| format!("inode {}", node.dmabuf_inode);
-    let size = |node: &NodeReport| format!("{} bytes", grouped(node.dmabuf_bytes));
     let mib = |bytes: u64| format!("{} MiB", grouped(bytes.div_ceil(1 << 20)));
-    let pairs = [
-        (
-            "device",
-            format!("{} ({})", a.device, a.backend),
-            format!("{} ({})", b.device, b.backend),
-        ),
-        ("NIC", a.nic.clone(), b.nic.clone()),
-        (
-            "LIN_DMA packets",
-            format!("{} ({})", grouped(a.lin_dma_packets), a.backend),
-            format!("{} ({})", grouped(b.lin_dma_packets), b.backend),
-        ),
-        (
-            "NIC bytes",
-            format!("{} sent", grouped(a.nic_sent_bytes)),
-            format!("{} received", grouped(b.nic_received_bytes)),
-        ),
-        (
-            "CPU-copied bytes",
-            grouped(a.cpu_copied_bytes),
-            grouped(b.cpu_copied_bytes),
-        ),
-        ("exporter", a.dmabuf_exporter.clone(), b.dmabuf_exporter.clone()),
-        ("dma-buf", inode(a), inode(b)),
-        ("", size(a), size(b)),
-        ("region", format!("lkey {}", a.lkey), format!("lkey {}", b.lkey)),
-        ("", format!("rkey {}", a.rkey), format!("rkey {}", b.rkey)),
-        ("peak memory", mib(a.peak_memory_bytes), mib(b.peak_memory_bytes)),
+    // What the nodes have, and what one of them has: A sends, B receives.
+    let of_each: [Column<'_, NodeReport>; 10] = [
+        ("device", false, &|node| {
+            format!("{} ({})", node.device, node.backend)
+        }),
+        ("NIC", false, &|node| node.nic.clone()),
+        ("LIN_DMA packets", false, &|node| {
+            format!("{} ({})", grouped(node.lin_dma_packets), node.backend)
+        }),
+        ("CPU-copied bytes", false, &|node| grouped(node.cpu_copied_bytes)),
+        ("exporter", false, &|node| node.dmabuf_exporter.clone()),
+        ("dma-buf", false, &|node| format!("inode {}", node.dmabuf_inode)),
+        ("", false, &|node| format!("{} bytes", grouped(node.dmabuf_bytes))),
+        ("region", false, &|node| format!("lkey {}", node.lkey)),
+        ("", false, &|node| format!("rkey {}", node.rkey)),
+        ("peak memory", false, &|node| mib(node.peak_memory_bytes)),
     ];
-    let rows: Vec<Vec<String>> = pairs
-        .into_iter()
-        .map(|(key, a, b)| vec![key.to_owned(), a, b])
+    let mut rows: Vec<Vec<String>> = of_each
+        .iter()
+        .map(|(head, _, cell)| vec![(*head).to_owned(), cell(a), cell(b)])
         .collect();
+    let sent = format!("{} sent", grouped(a.nic_sent_bytes));
+    let received = format!("{} received", grouped(b.nic_received_bytes));
+    rows.insert(3, vec!["NIC bytes".to_owned(), sent, received]);
     output.table(&["", "node A", "node B"], &[], &rows)?;
     output.line("")?;
     output.line(format!("SHA-256 sent  {}", report.sha256_source))?;
     output.line(format!("SHA-256 got   {}", report.sha256_far_end))?;
-    if report.verified {
-        let how = if report.mock {
-            (
-                "mock: ",
-                "a device is this processor's work; no figure above is hardware's",
-            )
-        } else if a.software_nic || b.software_nic {
-            (
-                "software: ",
-                "the NIC is this processor's work; no figure above is hardware's",
-            )
-        } else {
-            ("", "")
-        };
-        let what = format!(
-            "{}: {} bytes went from device A to device B and are the same",
-            report.file,
-            grouped(report.size_bytes)
-        );
-        output.hanging("", &what)?;
-        if how != ("", "") {
-            output.hanging(how.0, how.1)?;
-        }
+    if !report.verified {
+        return Ok(());
     }
-    Ok(())
+    let what = format!(
+        "{}: {} bytes went from device A to device B and are the same",
+        report.file,
+        grouped(report.size_bytes)
+    );
+    output.hanging("", &what)?;
+    let mock = report.mock.then_some("a device");
+    note_software(output, mock, a.software_nic || b.software_nic)
 }

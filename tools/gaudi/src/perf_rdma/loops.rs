@@ -1,18 +1,20 @@
-//! The measured loops: they neither allocate nor look anything up.
+//! The measured loops. They do not allocate.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use gaudi::remote::Link;
+use gaudi::sys::clock::process_cpu_time;
 use gaudi::verbs::{Cq, Qp, RemoteAddr, Sge, WcOpcode, WorkCompletion};
 use gaudi::{Error, ErrorKind};
-use gaudi_sys::clock::process_cpu_time;
 
 use super::node::Node;
-use super::op::{Op, RDMA, RECEIVED, Tally};
+use super::op::{OPERATION, Op, RECEIVED, Tally};
 use super::plan::Plan;
 use super::samples::{Samples, Taken};
 use super::watch::Watch;
+use crate::columns::nanos;
+use crate::nic::checked;
 
 /// When a loop ends.
 #[derive(Debug, Clone, Copy)]
@@ -51,12 +53,8 @@ impl Stopwatch {
         }
     }
 
-    /// Returns the figures of `operations` from the start until now; `sent` includes the warm-up.
-    pub(super) fn tally(&self, operations: u64, sent: u64) -> Tally {
-        self.tally_at(Instant::now(), operations, sent)
-    }
-
-    fn tally_at(&self, end: Instant, operations: u64, sent: u64) -> Tally {
+    /// Returns the figures of `operations` from the start to `end`; `sent` includes the warm-up.
+    pub(super) fn tally(&self, end: Instant, operations: u64, sent: u64) -> Tally {
         Tally {
             sent,
             operations,
@@ -66,36 +64,42 @@ impl Stopwatch {
     }
 }
 
-pub(super) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+/// The operation of a row, as it is posted over and over.
+struct Work {
+    op: Op,
+    local: [Sge; 1],
+    remote: RemoteAddr,
+    /// The bytes that are sent without a region.
+    inline: Option<Vec<u8>>,
 }
 
-fn checked(completion: &WorkCompletion) -> Result<()> {
-    if completion.is_success() {
-        return Ok(());
+impl Work {
+    fn new(op: Op, node: &Node, bytes: u64) -> Result<Self> {
+        let outgoing = matches!(op, Op::Write | Op::Send);
+        Ok(Self {
+            op,
+            local: [if outgoing {
+                node.outgoing(bytes)?
+            } else {
+                node.incoming(bytes)?
+            }],
+            remote: node.theirs(op != Op::Read, bytes)?,
+            inline: None,
+        })
     }
-    Err(Error::new(ErrorKind::Io, RDMA)
-        .because(format!("a work request ended with {}", completion.status))
-        .into())
-}
 
-/// Waits for one completion.
-#[inline]
-fn one(cq: &Cq, watch: &mut Watch<'_>) -> Result<WorkCompletion> {
-    let mut done = [WorkCompletion::EMPTY];
-    while cq.poll(&mut done)? == 0 {
-        watch.look_again()?;
+    #[inline]
+    fn post(&self, qp: &mut Qp, id: u64, signaled: bool) -> gaudi::Result<()> {
+        let post = qp.post_send(id).signaled(signaled);
+        match (self.op, &self.inline) {
+            (Op::Write, Some(bytes)) => post.write_inline(bytes, self.remote).post(),
+            (Op::Write, None) => post.write(&self.local, self.remote).post(),
+            (Op::Send, Some(bytes)) => post.send_inline(bytes).post(),
+            (Op::Send, None) => post.send(&self.local).post(),
+            (Op::Read, _) => post.read(&self.local, self.remote).post(),
+            (Op::Atomic, _) => post.fetch_add(&self.local[0], self.remote, 1).post(),
+        }
     }
-    checked(&done[0])?;
-    Ok(done[0])
-}
-
-/// Many operations in flight, out of this end, into it, or both.
-pub(super) struct Bandwidth<'p> {
-    pub(super) plan: &'p Plan,
-    pub(super) sends: bool,
-    /// Messages arrive here.
-    pub(super) receives: bool,
 }
 
 /// One queue pair of a bandwidth.
@@ -109,95 +113,90 @@ struct Flow {
     group: u32,
 }
 
-impl Bandwidth<'_> {
-    pub(super) fn run(&self, node: &mut Node, bytes: u64, watch: &mut Watch<'_>) -> Result<Taken> {
-        let (ours, into) = ([node.outgoing(bytes)?], [node.incoming(bytes)?]);
-        let whole = [node.incoming(node.half())?];
-        let (their_in, their_out) = (node.theirs(true, bytes)?, node.theirs(false, bytes)?);
-        let Link { qps, cq, .. } = node.link()?;
-        let mut received = 0;
-        let pump = |qps: &mut [Qp], limit, received: &mut u64, watch: &mut Watch<'_>| {
-            // Each branch is a loop of its own: the operation is chosen once.
-            match self.plan.op {
-                Op::Write => self.pump((qps, cq), (limit, &whole), received, watch, |qp, id, signaled| {
-                    qp.post_send(id).signaled(signaled).write(&ours, their_in).post()
-                }),
-                Op::Read => self.pump((qps, cq), (limit, &whole), received, watch, |qp, id, signaled| {
-                    qp.post_send(id).signaled(signaled).read(&into, their_out).post()
-                }),
-                Op::Send => self.pump((qps, cq), (limit, &whole), received, watch, |qp, id, signaled| {
-                    qp.post_send(id).signaled(signaled).send(&ours).post()
-                }),
-                Op::Atomic => self.pump((qps, cq), (limit, &whole), received, watch, |qp, id, signaled| {
-                    let post = qp.post_send(id).signaled(signaled);
-                    post.fetch_add(&into[0], their_in, 1).post()
-                }),
-            }
-        };
-        let mut stopwatch = Stopwatch::start();
-        let mut tally = None;
-        if self.sends {
-            let warm = match self.plan.warm_up {
-                0 => 0,
-                count => pump(qps, Limit::Operations(count), &mut received, watch)?,
-            };
-            stopwatch = Stopwatch::start();
-            let operations = pump(qps, Limit::of(self.plan), &mut received, watch)?;
-            let ours = stopwatch.tally(operations, warm + operations);
-            watch.done(&ours)?;
-            tally = Some(ours);
-        }
-        if self.receives {
-            receive((qps, cq), &whole, &mut received, watch)?;
-        }
-        let theirs = watch.await_theirs()?;
-        let ours = match tally {
-            Some(ours) => ours,
-            None => {
-                let ours = stopwatch.tally(0, 0);
-                watch.done(&ours)?;
-                ours
-            }
-        };
-        Ok(Taken {
-            samples: Samples::new(0),
-            ours,
-            theirs,
-        })
+/// Many operations in flight: out of this end (`sends`), into it as messages (`receives`), both, or
+/// neither. With neither, the NIC alone serves the peer.
+pub(super) fn bandwidth(
+    node: &mut Node,
+    plan: &Plan,
+    bytes: u64,
+    (sends, receives): (bool, bool),
+    watch: &mut Watch<'_>,
+) -> Result<Taken> {
+    let work = Work::new(plan.op, node, bytes)?;
+    let into = [node.incoming(node.half)?];
+    let Link { qps, cq, .. } = node.link()?;
+    let mut pump = Pump {
+        plan,
+        qps,
+        cq,
+        work,
+        into,
+        received: 0,
+    };
+    let mut stopwatch = Stopwatch::start();
+    let mut ours = None;
+    if sends {
+        let warm = pump.send(Limit::Operations(plan.warm_up), watch)?;
+        stopwatch = Stopwatch::start();
+        let operations = pump.send(Limit::of(plan), watch)?;
+        let tally = stopwatch.tally(Instant::now(), operations, warm + operations);
+        watch.done(&tally)?;
+        ours = Some(tally);
     }
+    if receives {
+        pump.receive(watch)?;
+    }
+    let theirs = watch.await_theirs()?;
+    let ours = match ours {
+        Some(ours) => ours,
+        None => {
+            let ours = stopwatch.tally(Instant::now(), 0, 0);
+            watch.done(&ours)?;
+            ours
+        }
+    };
+    Ok(Taken {
+        samples: Samples::new(0),
+        ours,
+        theirs,
+    })
+}
 
+struct Pump<'a> {
+    plan: &'a Plan,
+    qps: &'a mut [Qp],
+    cq: &'a Cq,
+    work: Work,
+    /// Where messages are received.
+    into: [Sge; 1],
+    received: u64,
+}
+
+impl Pump<'_> {
     /// Posts operations until `limit`, waits for all of them, and returns their number.
-    #[inline]
-    fn pump(
-        &self,
-        (qps, cq): (&mut [Qp], &Cq),
-        (limit, into): (Limit, &[Sge; 1]),
-        received: &mut u64,
-        watch: &mut Watch<'_>,
-        mut post: impl FnMut(&mut Qp, u64, bool) -> gaudi::Result<()>,
-    ) -> Result<u64> {
+    fn send(&mut self, limit: Limit, watch: &mut Watch<'_>) -> Result<u64> {
         let (window, list) = (u64::from(self.plan.window), u64::from(self.plan.post_list));
         // Only completions make room, so one must be signaled before the window is full.
         let signal = self.plan.signal.min(self.plan.window).max(1);
-        let mut flows = vec![Flow::default(); qps.len()];
-        if let Limit::Operations(count) = limit {
-            let (count, queues) = (u64::from(count), flows.len() as u64);
-            for (at, flow) in flows.iter_mut().enumerate() {
-                flow.share = count / queues + u64::from((at as u64) < count % queues);
-            }
-        } else {
-            flows.iter_mut().for_each(|flow| flow.share = u64::MAX);
-        }
+        let queues = self.qps.len() as u64;
+        let share = |at| match limit {
+            Limit::Operations(count) => u64::from(count) / queues + u64::from(at < u64::from(count) % queues),
+            Limit::Time(_) => u64::MAX,
+        };
+        let flow = |at| Flow {
+            share: share(at),
+            ..Flow::default()
+        };
+        let mut flows: Vec<Flow> = (0..queues).map(flow).collect();
         let end = match limit {
             Limit::Time(time) => Instant::now().checked_add(time),
             Limit::Operations(_) => None,
         };
         let mut is_over = false;
-        let mut done = [WorkCompletion::EMPTY; 16];
         watch.renew();
         loop {
             let mut outstanding = 0;
-            for (at, (qp, flow)) in qps.iter_mut().zip(&mut flows).enumerate() {
+            for (at, (qp, flow)) in self.qps.iter_mut().zip(&mut flows).enumerate() {
                 let id = (at as u64) << 32;
                 let mut next = if is_over {
                     0
@@ -212,7 +211,7 @@ impl Bandwidth<'_> {
                         let signaled =
                             flow.group == signal || flow.posted == flow.share || (list > 1 && left == 0);
                         // The completion counts the operations that it is of.
-                        post(qp, id | u64::from(flow.group), signaled)?;
+                        self.work.post(qp, id | u64::from(flow.group), signaled)?;
                         if signaled {
                             flow.group = 0;
                         }
@@ -222,7 +221,7 @@ impl Bandwidth<'_> {
                 if is_over && flow.group > 0 {
                     // One more, signaled, completes the group that the time cut.
                     flow.posted += 1;
-                    post(qp, id | u64::from(flow.group + 1), true)?;
+                    self.work.post(qp, id | u64::from(flow.group + 1), true)?;
                     flow.group = 0;
                 }
                 outstanding += flow.posted - flow.complete;
@@ -230,16 +229,7 @@ impl Bandwidth<'_> {
             if outstanding == 0 && (is_over || end.is_none()) {
                 return Ok(flows.iter().map(|flow| flow.complete).sum());
             }
-            let got = cq.poll(&mut done)?;
-            for completion in &done[..got] {
-                checked(completion)?;
-                if completion.wr_id & RECEIVED != 0 {
-                    repost(qps, completion.wr_id, into)?;
-                    *received += 1;
-                } else if let Some(flow) = flows.get_mut((completion.wr_id >> 32) as usize) {
-                    flow.complete += completion.wr_id & 0xffff_ffff;
-                }
-            }
+            let got = self.poll(&mut flows)?;
             if got > 0 || watch.look_again()? {
                 let now = Instant::now();
                 is_over |= end.is_some_and(|end| now >= end);
@@ -248,6 +238,45 @@ impl Bandwidth<'_> {
                 }
             }
         }
+    }
+
+    /// Receives messages until the peer has ended the row and all its messages have arrived.
+    fn receive(&mut self, watch: &mut Watch<'_>) -> Result<()> {
+        watch.renew();
+        loop {
+            match watch.theirs() {
+                Some(theirs) if self.received == theirs.sent => return Ok(()),
+                Some(theirs) if self.received > theirs.sent => {
+                    return Err(Error::new(ErrorKind::Protocol, "receive messages")
+                        .because("more messages arrived than the peer sent")
+                        .saw(self.received, theirs.sent)
+                        .into());
+                }
+                _ => {}
+            }
+            if self.poll(&mut [])? == 0 {
+                watch.look_again()?;
+            } else {
+                watch.renew();
+            }
+        }
+    }
+
+    /// Takes completions without waiting, and posts completed receives again.
+    #[inline]
+    fn poll(&mut self, flows: &mut [Flow]) -> Result<usize> {
+        let mut done = [WorkCompletion::EMPTY; 16];
+        let got = self.cq.poll(&mut done)?;
+        for completion in &done[..got] {
+            checked(completion)?;
+            if completion.wr_id & RECEIVED != 0 {
+                repost(self.qps, completion.wr_id, &self.into)?;
+                self.received += 1;
+            } else if let Some(flow) = flows.get_mut((completion.wr_id >> 32) as usize) {
+                flow.complete += completion.wr_id & 0xffff_ffff;
+            }
+        }
+        Ok(got)
     }
 }
 
@@ -261,40 +290,6 @@ fn repost(qps: &mut [Qp], wr_id: u64, into: &[Sge; 1]) -> Result<()> {
     Ok(())
 }
 
-/// Receives messages until the peer has ended the row and all its messages have arrived.
-fn receive(
-    (qps, cq): (&mut [Qp], &Cq),
-    into: &[Sge; 1],
-    received: &mut u64,
-    watch: &mut Watch<'_>,
-) -> Result<()> {
-    let mut done = [WorkCompletion::EMPTY; 16];
-    watch.renew();
-    loop {
-        match watch.theirs() {
-            Some(theirs) if *received == theirs.sent => return Ok(()),
-            Some(theirs) if *received > theirs.sent => {
-                return Err(Error::new(ErrorKind::Protocol, "receive messages")
-                    .because("more messages arrived than the peer sent")
-                    .saw(*received, theirs.sent)
-                    .into());
-            }
-            _ => {}
-        }
-        let got = cq.poll(&mut done)?;
-        if got == 0 {
-            watch.look_again()?;
-            continue;
-        }
-        for completion in &done[..got] {
-            checked(completion)?;
-            repost(qps, completion.wr_id, into)?;
-        }
-        *received += got as u64;
-        watch.renew();
-    }
-}
-
 /// One operation after the other.
 pub(super) fn latency(
     node: &mut Node,
@@ -305,15 +300,10 @@ pub(super) fn latency(
 ) -> Result<Taken> {
     let limit = Limit::of(plan);
     let mut samples = Samples::new(limit.expected());
-    let mut ping = Ping::new(node, bytes)?;
-    let (into, their_in, their_out) = (
-        node.incoming(bytes)?,
-        node.theirs(true, bytes)?,
-        node.theirs(false, bytes)?,
-    );
+    let mut ping = Ping::new(node, plan.op, bytes, by_memory)?;
+    // A round trip has two of them.
+    let ways = if ping.end == End::Completion { 1 } else { 2 };
     let warm = u64::from(plan.warm_up);
-    let ended_early =
-        || Error::new(ErrorKind::Protocol, "perf").because("the peer ended the row before this end did");
     let mut stopwatch = Stopwatch::start();
     // The clock is read once in each round: the end of one is the start of the next.
     let mut start = Instant::now();
@@ -331,33 +321,12 @@ pub(super) fn latency(
             break;
         }
         round += 1;
-        // A round trip has two of them.
-        let ways = match plan.op {
-            Op::Write if by_memory => {
-                ping.write(node, round, watch)?;
-                if !ping.await_byte(node, round, watch)? {
-                    return Err(ended_early().into());
-                }
-                2
-            }
-            Op::Send => {
-                ping.send(node, watch)?;
-                if !ping.await_message(node, watch)? {
-                    return Err(ended_early().into());
-                }
-                2
-            }
-            op => {
-                let qp = node.first()?;
-                match op {
-                    Op::Write => qp.post_send(1).write(&ping.ours, their_in).post()?,
-                    Op::Read => qp.post_send(1).read(&[into], their_out).post()?,
-                    _ => qp.post_send(1).fetch_add(&into, their_in, 1).post()?,
-                }
-                one(&node.link()?.cq, watch)?;
-                1
-            }
-        };
+        ping.post(round, watch)?;
+        if !ping.wait(round, watch)? {
+            return Err(Error::new(ErrorKind::Protocol, OPERATION)
+                .because("the peer ended the row before this end did")
+                .into());
+        }
         let now = Instant::now();
         if round > warm {
             samples.push(nanos(now - start) / ways);
@@ -365,8 +334,8 @@ pub(super) fn latency(
         start = now;
         watch.progress(now)?;
     }
-    let ours = stopwatch.tally_at(start, round - warm, round);
-    ping.drain(node, watch)?;
+    let ours = stopwatch.tally(start, round - warm, round);
+    ping.drain(watch)?;
     watch.done(&ours)?;
     let theirs = watch.await_theirs()?;
     Ok(Taken {
@@ -377,42 +346,43 @@ pub(super) fn latency(
 }
 
 /// The other side of a latency by round trips. It ends when the peer ends the row.
-pub(super) fn echo(node: &mut Node, bytes: u64, by_memory: bool, watch: &mut Watch<'_>) -> Result<()> {
-    let stopwatch = Stopwatch::start();
-    let mut ping = Ping::new(node, bytes)?;
-    for round in 1.. {
-        if by_memory {
-            if !ping.await_byte(node, round, watch)? {
-                break;
-            }
-            ping.write(node, round, watch)?;
-        } else {
-            if !ping.await_message(node, watch)? {
-                break;
-            }
-            ping.send(node, watch)?;
-        }
-        watch.renew();
-    }
-    ping.drain(node, watch)?;
-    watch.done(&stopwatch.tally(0, 0))
-}
-
-/// The other side of a row in which the NIC serves alone.
-pub(super) fn idle(watch: &mut Watch<'_>) -> Result<()> {
-    let stopwatch = Stopwatch::start();
-    watch.await_theirs()?;
-    watch.done(&stopwatch.tally(0, 0))
-}
-
-/// One end of a ping-pong. Some of its sends are signaled, so that the queue has room.
-struct Ping {
+pub(super) fn echo(
+    node: &mut Node,
+    plan: &Plan,
     bytes: u64,
-    ours: [Sge; 1],
-    their_in: RemoteAddr,
+    by_memory: bool,
+    watch: &mut Watch<'_>,
+) -> Result<()> {
+    let stopwatch = Stopwatch::start();
+    let mut ping = Ping::new(node, plan.op, bytes, by_memory)?;
+    let mut round = 1;
+    while ping.wait(round, watch)? {
+        ping.post(round, watch)?;
+        watch.renew();
+        round += 1;
+    }
+    ping.drain(watch)?;
+    watch.done(&stopwatch.tally(Instant::now(), 0, 0))
+}
+
+/// What ends a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The peer's write, whose last byte changes.
+    Byte,
+    /// The peer's message.
+    Message,
+    /// The operation's own completion.
+    Completion,
+}
+
+/// One end of a latency. Some of its sends are signaled, so that the queue has room.
+struct Ping<'n> {
+    node: &'n mut Node,
+    work: Work,
+    end: End,
+    bytes: u64,
     into: [Sge; 1],
-    /// The bytes that are sent without a region, if they are few enough.
-    inline: Option<Vec<u8>>,
     unsignaled: u32,
     /// Signaled sends whose completion was not seen.
     outstanding: u32,
@@ -421,122 +391,98 @@ struct Ping {
 
 const GROUP: u32 = 16;
 
-impl Ping {
-    fn new(node: &Node, bytes: u64) -> Result<Self> {
+impl<'n> Ping<'n> {
+    fn new(node: &'n mut Node, op: Op, bytes: u64, by_memory: bool) -> Result<Self> {
+        let mut work = Work::new(op, node, bytes)?;
+        let end = match op {
+            Op::Write if by_memory => End::Byte,
+            Op::Send => End::Message,
+            _ => End::Completion,
+        };
+        if end != End::Completion && bytes <= node.inline().into() {
+            work.inline = Some(vec![0x5a; usize::try_from(bytes)?]);
+        }
         Ok(Self {
+            work,
+            end,
             bytes,
-            ours: [node.outgoing(bytes)?],
-            their_in: node.theirs(true, bytes)?,
-            into: [node.incoming(node.half())?],
-            inline: if bytes <= node.inline().into() {
-                Some(vec![0x5a; usize::try_from(bytes)?])
-            } else {
-                None
-            },
+            into: [node.incoming(node.half)?],
             unsignaled: 0,
             outstanding: 0,
             messages: 0,
+            node,
         })
     }
 
-    /// Whether the next send is signaled; first waits for the completion of the signaled one
-    /// before.
-    fn signaled(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<bool> {
+    /// Posts the operation of a round; first waits for the completion of the signaled one before,
+    /// if this one is signaled.
+    fn post(&mut self, round: u64, watch: &mut Watch<'_>) -> Result<()> {
         self.unsignaled += 1;
-        if self.unsignaled < GROUP {
-            return Ok(false);
+        let signaled = self.end == End::Completion || self.unsignaled == GROUP;
+        if signaled {
+            self.unsignaled = 0;
+            self.drain(watch)?;
+            self.outstanding = 1;
         }
-        self.unsignaled = 0;
-        self.drain(node, watch)?;
-        self.outstanding = 1;
+        if self.end == End::Byte {
+            match self.work.inline.as_deref_mut() {
+                Some([.., last]) => *last = mark(round),
+                _ => self.node.set_last_byte(self.bytes, mark(round)),
+            }
+        }
+        Ok(self.work.post(self.node.first()?, 1, signaled)?)
+    }
+
+    /// Waits for the end of a round; false if the peer ended the row instead.
+    fn wait(&mut self, round: u64, watch: &mut Watch<'_>) -> Result<bool> {
+        match self.end {
+            End::Completion => self.drain(watch)?,
+            End::Message => {
+                while self.messages == 0 {
+                    if !self.poll()? && watch.look_again()? && watch.theirs().is_some() {
+                        return Ok(false);
+                    }
+                }
+                self.messages -= 1;
+            }
+            End::Byte => {
+                while self.node.last_byte(self.bytes) != mark(round) {
+                    if watch.look_again()? {
+                        // Memory never shows that a queue pair is in error.
+                        while self.poll()? {}
+                        if watch.theirs().is_some() {
+                            return Ok(false);
+                        }
+                    }
+                }
+            }
+        }
         Ok(true)
     }
 
-    fn took(&mut self, node: &mut Node, completion: &WorkCompletion) -> Result<()> {
-        checked(completion)?;
-        if completion.opcode == WcOpcode::RECV {
+    /// Takes one completion without waiting; false if there was none.
+    #[inline]
+    fn poll(&mut self) -> Result<bool> {
+        let mut done = [WorkCompletion::EMPTY];
+        let Link { qps, cq, .. } = self.node.link()?;
+        if cq.poll(&mut done)? == 0 {
+            return Ok(false);
+        }
+        checked(&done[0])?;
+        if done[0].opcode == WcOpcode::RECV {
             self.messages += 1;
-            repost(&mut node.link()?.qps, completion.wr_id, &self.into)?;
+            repost(qps, done[0].wr_id, &self.into)?;
         } else {
             self.outstanding = self.outstanding.saturating_sub(1);
         }
-        Ok(())
-    }
-
-    fn write(&mut self, node: &mut Node, round: u64, watch: &mut Watch<'_>) -> Result<()> {
-        let signaled = self.signaled(node, watch)?;
-        let value = mark(round);
-        if self.inline.is_none() {
-            node.set_last_byte(self.bytes, value);
-        }
-        let qp = node.first()?;
-        match &mut self.inline {
-            Some(inline) => {
-                if let Some(last) = inline.last_mut() {
-                    *last = value;
-                }
-                qp.post_send(1)
-                    .signaled(signaled)
-                    .write_inline(inline, self.their_in)
-                    .post()?;
-            }
-            None => qp
-                .post_send(1)
-                .signaled(signaled)
-                .write(&self.ours, self.their_in)
-                .post()?,
-        }
-        Ok(())
-    }
-
-    /// Waits for the peer's byte; false if the peer ended the row instead.
-    ///
-    /// Memory never shows that a queue pair is in error, so the completion queue is polled at
-    /// intervals.
-    fn await_byte(&mut self, node: &mut Node, round: u64, watch: &mut Watch<'_>) -> Result<bool> {
-        let value = mark(round);
-        while node.last_byte(self.bytes) != value {
-            if watch.look_again()? {
-                let mut done = [WorkCompletion::EMPTY];
-                while node.link()?.cq.poll(&mut done)? > 0 {
-                    self.took(node, &done[0])?;
-                }
-                if watch.theirs().is_some() {
-                    return Ok(false);
-                }
-            }
-        }
         Ok(true)
     }
 
-    fn send(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<()> {
-        let signaled = self.signaled(node, watch)?;
-        let qp = node.first()?;
-        match &self.inline {
-            Some(inline) => qp.post_send(1).signaled(signaled).send_inline(inline).post()?,
-            None => qp.post_send(1).signaled(signaled).send(&self.ours).post()?,
-        }
-        Ok(())
-    }
-
-    /// Waits for the peer's message; false if the peer ended the row instead.
-    fn await_message(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<bool> {
-        let mut done = [WorkCompletion::EMPTY];
-        while self.messages == 0 {
-            if node.link()?.cq.poll(&mut done)? > 0 {
-                self.took(node, &done[0])?;
-            } else if watch.look_again()? && watch.theirs().is_some() {
-                return Ok(false);
-            }
-        }
-        self.messages -= 1;
-        Ok(true)
-    }
-
-    fn drain(&mut self, node: &mut Node, watch: &mut Watch<'_>) -> Result<()> {
+    fn drain(&mut self, watch: &mut Watch<'_>) -> Result<()> {
         while self.outstanding > 0 {
-            let completion = one(&node.link()?.cq, watch)?;
-            self.took(node, &completion)?;
+            if !self.poll()? {
+                watch.look_again()?;
+            }
         }
         Ok(())
     }

@@ -1,22 +1,17 @@
 //! Control messages between the two ends.
 
-use std::time::Duration;
-
 use anyhow::Result;
-use gaudi::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use super::node::Side;
-use super::op::{Measure, OPERATION, PEER, RDMA, Tally};
+use super::op::{Measure, PEER, Tally};
 use super::plan::Plan;
 use super::report::Row;
-use crate::control::{Control, Failure};
+use crate::control::{Failure, Reply};
 use crate::exit::Usage;
 
 /// Incremented when a message changes.
 pub(super) const VERSION: u32 = 2;
-/// How long to wait for the reason of a peer that failed.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The first message, from the connecting end. Its `version` is read before the rest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -61,14 +56,15 @@ pub(super) enum Message {
     Failed(Failure),
 }
 
-/// Receives the peer's next message; a failure of the peer is returned as an error.
-pub(super) fn reply(control: &mut Control) -> Result<Message> {
-    loop {
-        match control.receive()? {
-            Message::Failed(failure) => return Err(failure.into_error(PEER).into()),
-            Message::Refused(why) => return Err(disagreement(why).into()),
-            Message::Alive => {}
-            reply => return Ok(reply),
+impl Reply for Message {
+    const PEER: &'static str = PEER;
+
+    fn settle(self) -> Result<Option<Self>> {
+        match self {
+            Self::Failed(failure) => Err(failure.into_error(PEER).into()),
+            Self::Refused(why) => Err(disagreement(why).into()),
+            Self::Alive => Ok(None),
+            message => Ok(Some(message)),
         }
     }
 }
@@ -78,42 +74,4 @@ pub(super) fn disagreement(why: String) -> Usage {
     Usage(format!(
         "{why}; give both ends the same value, or give it only to the connecting end"
     ))
-}
-
-pub(super) fn out_of_step(message: &Message) -> anyhow::Error {
-    Error::new(ErrorKind::Protocol, OPERATION)
-        .because(format!("unexpected message: {message:?}"))
-        .into()
-}
-
-pub(super) fn expect_ready(control: &mut Control) -> Result<()> {
-    match reply(control)? {
-        Message::Ready => Ok(()),
-        other => Err(out_of_step(&other)),
-    }
-}
-
-/// The peer's own failure, if it explains an error of this end: a NIC or a socket that lost its
-/// peer does not report the cause.
-pub(super) fn last_words(control: &mut Control, error: anyhow::Error) -> anyhow::Error {
-    let is_words = |error: &anyhow::Error| {
-        let ours = error.chain().find_map(|cause| cause.downcast_ref::<Error>());
-        ours.is_some_and(|error| error.operation() == PEER)
-    };
-    let is_lost = error
-        .downcast_ref::<Error>()
-        .is_some_and(|error| error.operation() == RDMA || error.kind() == ErrorKind::Disconnected);
-    if !is_lost || is_words(&error) {
-        return error;
-    }
-    control.set_timeout(LAST_WORDS);
-    // A row leaves few messages behind.
-    for _ in 0..16 {
-        match reply(control) {
-            Ok(_) => {}
-            Err(reason) if is_words(&reason) => return reason,
-            Err(_) => break,
-        }
-    }
-    error
 }

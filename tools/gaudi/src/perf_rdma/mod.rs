@@ -12,24 +12,25 @@ mod plan;
 mod report;
 mod samples;
 mod serve;
+mod session;
 mod staged;
 mod watch;
 mod wire;
 
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use gaudi::DeviceSpec;
 
 use crate::args_rdma::{Memory, PerfRdma};
 use crate::common::{Common, Takes};
-use crate::exit::{Judged, Usage};
-use crate::nic::SOFTNIC;
+use crate::nic::of_one_kind;
 use crate::output::Output;
-use crate::peer::Peer;
+use crate::peer::{Peer, common_of_peer};
 pub(crate) use op::Op;
 use plan::Plan;
+pub(crate) use samples::Samples;
+use session::Session;
 use wire::Wire;
 
 pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output) -> Result<u8> {
@@ -46,43 +47,24 @@ pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output)
     match &perf.connect {
         Some(address) => {
             let wire = Wire::connect(address, perf.timeout)?;
-            client::run(common, perf, &plan, wire, output)
+            client::run(Session::new(common, perf, wire)?, &plan, output)
         }
         None => {
-            let peer_nic = perf.peer_nic.as_ref().unwrap_or(&perf.nic);
-            if (perf.nic == SOFTNIC) != (peer_nic == SOFTNIC) {
-                return Err(Usage(format!(
-                    "both ends need a NIC of one kind, {SOFTNIC} or one of libibverbs: not {} and {peer_nic}",
-                    perf.nic
-                ))
-                .into());
-            }
+            of_one_kind(&perf.nic, perf.peer_nic.as_ref().unwrap_or(&perf.nic))?;
             let (ours, theirs) = UnixStream::pair().context("joining the nodes")?;
-            let mut peer = spawn_peer(common, perf, &plan, theirs)?;
-            let done = client::run(common, perf, &plan, Wire::Unix(ours), output);
-            let ended = peer.wait();
-            done.map_err(|error| match ended {
-                Some(how) if error.downcast_ref::<Judged>().is_none() => {
-                    error.context(format!("the peer ended ({how})"))
-                }
-                _ => error,
-            })
+            let peer = spawn_peer(common, perf, &plan, theirs)?;
+            let session = Session::new(common, perf, Wire::Parent(ours))?;
+            peer.finish("the peer", client::run(session, &plan, output))
         }
     }
 }
 
 /// The device of the peer that this process starts, with layers of its own: it is another process.
 fn of_peer(common: &Common) -> Result<DeviceSpec> {
-    let trace = common.trace.as_ref().map(|file| {
-        let mut name = file.clone().into_os_string();
-        name.push(".peer");
-        PathBuf::from(name)
-    });
     let devices = common.devices.get(1).or(common.devices.first()).cloned();
     node::device_spec(&Common {
-        trace,
         devices: devices.into_iter().collect(),
-        ..common.clone()
+        ..common_of_peer(common, ".peer")
     })
 }
 
@@ -92,13 +74,11 @@ fn spawn_peer(common: &Common, perf: &PerfRdma, plan: &Plan, socket: UnixStream)
         Memory::Device => Some(of_peer(common)?.to_string()),
         Memory::Host => None,
     };
-    Peer::spawn(socket, |command| {
-        command.args(["perf", plan.op.name(), "--serve", "--nic"]);
-        command.arg(perf.peer_nic.as_ref().unwrap_or(&perf.nic));
+    Peer::spawn(socket, &["perf", plan.op.name(), "--serve"], common, |command| {
+        command.args(["--nic", perf.peer_nic.as_ref().unwrap_or(&perf.nic)]);
         if let Some(index) = perf.gid_index {
             command.arg("--gid-index").arg(index.to_string());
         }
-        command.args(vec!["-v"; common.verbose.into()]);
         command
             .arg("--timeout")
             .arg(perf.timeout.as_secs_f64().to_string());

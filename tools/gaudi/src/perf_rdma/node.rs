@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use gaudi::remote::{Link, LinkConfig, Local};
+use gaudi::remote::{Link, LinkConfig};
+use gaudi::sys::random::SplitMix64;
 use gaudi::verbs::softnic::SoftNicConfig;
 use gaudi::verbs::{Access, Mtu, Qp, RemoteAddr, RemoteRegion, Sge};
 use gaudi::{Buffer, Device, DeviceSpec, Error, ErrorKind, HostBuffer, remote};
@@ -16,7 +17,8 @@ use super::plan::Plan;
 use crate::args_rdma::{Memory, PerfRdma, Way};
 use crate::common::Common;
 use crate::control::Control;
-use crate::demo::{Noise, hex};
+use crate::copy::pieces;
+use crate::demo::hex;
 use crate::info::chosen;
 use crate::layers::around;
 use crate::nic::{Nic, SOFTNIC};
@@ -60,16 +62,8 @@ impl Side {
 
 enum NodeMemory {
     Host(Arc<HostBuffer>),
-    Device(Buffer),
-}
-
-impl NodeMemory {
-    fn local(&self) -> Local {
-        match self {
-            Self::Host(buffer) => buffer.into(),
-            Self::Device(buffer) => buffer.into(),
-        }
-    }
+    /// The buffer is dropped before its device.
+    Device(Buffer, Device),
 }
 
 /// The fields are in the order in which they must be dropped.
@@ -77,11 +71,10 @@ pub(crate) struct Node {
     /// `None` if the memory is staged.
     link: Option<Link>,
     memory: NodeMemory,
-    pub(super) device: Option<Device>,
     pub(super) nic: remote::Nic,
-    side: Side,
+    pub(super) side: Side,
     /// Bytes of each half, the outgoing and the incoming.
-    half: u64,
+    pub(super) half: u64,
     remote: Option<RemoteRegion>,
     /// Posted receives of each queue pair.
     receives: u32,
@@ -122,17 +115,14 @@ impl Node {
             path: STAGED.to_owned(),
             why: None,
         };
-        let (device, memory) = match plan.memory {
-            Memory::Host => {
-                let buffer = HostBuffer::new(usize::try_from(2 * half)?)?;
-                (None, NodeMemory::Host(Arc::new(buffer)))
-            }
+        let memory = match plan.memory {
+            Memory::Host => NodeMemory::Host(Arc::new(HostBuffer::new(usize::try_from(2 * half)?)?)),
             Memory::Device => {
                 let device = Device::open(&device_spec(common)?)?;
                 let buffer = device.alloc_exclusive(2 * half)?;
                 side.memory = device.id().to_string();
                 side.device_backend = Some(device.id().backend.name().to_owned());
-                (Some(device), NodeMemory::Device(buffer))
+                NodeMemory::Device(buffer, device)
             }
         };
         let nic = remote::Nic::new(&context)?;
@@ -144,9 +134,12 @@ impl Node {
             max_inline_data: INLINE,
         };
         let may_stage = plan.memory == Memory::Device && plan.dmabuf != Way::Require;
-        let linked = match plan.memory == Memory::Device && plan.dmabuf == Way::Never {
-            true => Err(Error::unsupported("dma-buf region", "not tried: --dmabuf never")),
-            false => Link::new(&nic, &memory.local(), config),
+        let linked = match &memory {
+            NodeMemory::Host(buffer) => Link::new(&nic, &buffer.into(), config),
+            NodeMemory::Device(..) if plan.dmabuf == Way::Never => {
+                Err(Error::unsupported("dma-buf region", "not tried: --dmabuf never"))
+            }
+            NodeMemory::Device(buffer, _) => Link::new(&nic, &buffer.into(), config),
         };
         let link = match linked {
             Ok(link) => {
@@ -162,7 +155,6 @@ impl Node {
         let node = Self {
             link,
             memory,
-            device,
             nic,
             side,
             half,
@@ -180,13 +172,10 @@ impl Node {
         Ok(node)
     }
 
-    pub(super) fn side(&self) -> Side {
-        self.side.clone()
-    }
-
-    pub(super) fn buffer(&self) -> Option<&Buffer> {
+    /// The memory, if it is a device's.
+    pub(super) fn in_device(&self) -> Option<(&Buffer, &Device)> {
         match &self.memory {
-            NodeMemory::Device(buffer) => Some(buffer),
+            NodeMemory::Device(buffer, device) => Some((buffer, device)),
             NodeMemory::Host(_) => None,
         }
     }
@@ -197,52 +186,35 @@ impl Node {
         self.link.as_mut().context("the memory has no region")
     }
 
-    /// Bytes of each half.
-    pub(super) fn half(&self) -> u64 {
-        self.half
-    }
-
     /// Bytes that a send may have to be inline.
     pub(super) fn inline(&self) -> u32 {
         self.link.as_ref().map_or(0, Link::max_inline_data)
     }
 
     /// Fills the outgoing half with bytes that differ from the incoming half's.
-    fn fill(&self) -> Result<()> {
-        let mut noise = Noise::default();
-        let mut piece = vec![0; usize::try_from(self.half.min(1 << 20))?];
-        let mut at = 0;
-        while at < self.half {
-            let len = usize::try_from((self.half - at).min(piece.len() as u64))?;
-            noise.fill(&mut piece[..len]);
-            self.write(at, &piece[..len])?;
-            at += len as u64;
-        }
-        Ok(())
+    fn fill(&self) -> gaudi::Result<()> {
+        let mut noise = SplitMix64::default();
+        pieces(self.half, |at, piece| {
+            noise.fill(piece);
+            self.write(at, piece)
+        })
     }
 
-    fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        match (&self.memory, &self.device) {
-            (NodeMemory::Host(buffer), _) => buffer.write(usize::try_from(at)?, bytes)?,
-            (NodeMemory::Device(buffer), Some(device)) => device.write(buffer, at, bytes)?,
-            (NodeMemory::Device(_), None) => unreachable!("a buffer has a device"),
+    fn write(&self, at: u64, bytes: &[u8]) -> gaudi::Result<()> {
+        match &self.memory {
+            NodeMemory::Host(buffer) => buffer.write(at as usize, bytes),
+            NodeMemory::Device(buffer, device) => device.write(buffer, at, bytes),
         }
-        Ok(())
-    }
-
-    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        match (&self.memory, &self.device) {
-            (NodeMemory::Host(buffer), _) => buffer.read(usize::try_from(at)?, bytes)?,
-            (NodeMemory::Device(buffer), Some(device)) => device.read(buffer, at, bytes)?,
-            (NodeMemory::Device(_), None) => unreachable!("a buffer has a device"),
-        }
-        Ok(())
     }
 
     /// SHA-256 of the first bytes of a half.
     pub(super) fn digest(&self, incoming: bool, bytes: u64) -> Result<String> {
         let mut held = vec![0; usize::try_from(bytes)?];
-        self.read(if incoming { self.half } else { 0 }, &mut held)?;
+        let at = if incoming { self.half } else { 0 };
+        match &self.memory {
+            NodeMemory::Host(buffer) => buffer.read(at as usize, &mut held)?,
+            NodeMemory::Device(buffer, device) => device.read(buffer, at, &mut held)?,
+        }
         Ok(hex(&Sha256::digest(&held)))
     }
 
@@ -264,10 +236,6 @@ impl Node {
             // The buffer has room for it.
             let _ = mapping.write((bytes - 1) as usize, &[value]);
         }
-    }
-
-    pub(super) fn clear_incoming(&self, bytes: u64) -> Result<()> {
-        self.write(self.half + bytes - 1, &[0])
     }
 
     /// The queue pair of latencies.
@@ -300,14 +268,17 @@ impl Node {
 
     /// The outgoing bytes, for the NIC.
     pub(super) fn outgoing(&self, bytes: u64) -> Result<Sge> {
-        let link = self.link.as_ref().context("the memory has no region")?;
-        Ok(link.mr().sge(0, u32::try_from(bytes)?)?)
+        self.sge(0, bytes)
     }
 
     /// The incoming half, for the NIC.
     pub(super) fn incoming(&self, bytes: u64) -> Result<Sge> {
+        self.sge(self.half, bytes)
+    }
+
+    fn sge(&self, at: u64, bytes: u64) -> Result<Sge> {
         let link = self.link.as_ref().context("the memory has no region")?;
-        Ok(link.mr().sge(self.half, u32::try_from(bytes)?)?)
+        Ok(link.mr().sge(at, u32::try_from(bytes)?)?)
     }
 
     /// The peer's incoming half, or its outgoing one.
@@ -316,8 +287,15 @@ impl Node {
         Ok(remote.at(if incoming { self.half } else { 0 }, bytes)?)
     }
 
-    /// Fills the receive queue; each receive has room for the largest message.
-    pub(super) fn prepare_receives(&mut self) -> Result<()> {
+    /// Prepares a row: fills the receive queue, where each receive has room for the largest
+    /// message, and clears the byte in which a write is observed.
+    pub(super) fn prepare(&mut self, receives: bool, by_memory: bool, bytes: u64) -> Result<()> {
+        if by_memory {
+            self.write(self.half + bytes - 1, &[0])?;
+        }
+        if !receives {
+            return Ok(());
+        }
         let place = [self.incoming(self.half)?];
         while self.receives < RECEIVES {
             for (at, qp) in self.link()?.qps.iter_mut().enumerate() {
@@ -334,19 +312,13 @@ impl Node {
     /// Of the first object that does not close.
     pub(super) fn close(self) -> Result<()> {
         let Self {
-            link,
-            memory,
-            device,
-            nic,
-            ..
+            link, memory, nic, ..
         } = self;
         link.map_or(Ok(()), Link::close)?;
         // Its thread may hold the device for a moment.
         drop(nic);
-        if let NodeMemory::Device(buffer) = memory {
+        if let NodeMemory::Device(buffer, device) = memory {
             buffer.close().map_err(|(_, error)| error)?;
-        }
-        if let Some(device) = device {
             device.close().map_err(|(_, error)| error)?;
         }
         Ok(())

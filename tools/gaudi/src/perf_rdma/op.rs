@@ -7,8 +7,6 @@ pub(super) const OPERATION: &str = "perf";
 pub(super) const PEER: &str = "the peer";
 /// The most bytes of one operation.
 pub(super) const MOST: u64 = 1 << 30;
-/// The operation of an error that a completion reports.
-pub(super) const RDMA: &str = "RDMA";
 /// Set in the `wr_id` of receives; the lower bits are the queue pair's index.
 pub(super) const RECEIVED: u64 = 1 << 63;
 

@@ -54,12 +54,32 @@ fn list(sizes: &[u64]) -> String {
     sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn seconds(millis: Option<u64>) -> String {
-    millis.map_or("none".to_owned(), |ms| format!("{} s", ms as f64 / 1e3))
+/// A value that only one of the ends may have.
+fn given(value: Option<impl Display>) -> String {
+    value.map_or("none".to_owned(), |value| value.to_string())
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{} s", ms as f64 / 1e3)
 }
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// Compares options of the two ends: name, value here if it was given, and value there.
+///
+/// # Errors
+/// The first that differs with both values, in words for both ends.
+pub(super) fn differ<const N: usize>(options: [(&str, Option<String>, String); N]) -> Result<(), String> {
+    for (option, here, there) in options {
+        if let Some(here) = here.filter(|here| *here != there) {
+            return Err(format!(
+                "{option}: the listening end has {here}, the connecting end {there}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl Plan {
@@ -103,14 +123,7 @@ impl Plan {
             .into());
         }
         // An option that no row uses would be ignored.
-        let bandwidth_only = [
-            ("--bidirectional", plan.bidirectional),
-            ("--qps", plan.qps > 1),
-            ("--post-list", plan.post_list > 1),
-        ];
-        if let (What::Latency, Some((option, _))) =
-            (plan.measure, bandwidth_only.iter().find(|(_, given)| *given))
-        {
+        if let (What::Latency, Some(option)) = (plan.measure, plan.bandwidth_option()) {
             return Err(Usage(format!("{option} applies to bandwidth, but --measure is latency")).into());
         }
         if plan.histogram && plan.measure == What::Bandwidth {
@@ -127,49 +140,31 @@ impl Plan {
     /// # Errors
     /// The option with both values, in words for both ends.
     pub(super) fn agrees(&self, op: Op, perf: &PerfRdma, devices: bool) -> Result<(), String> {
-        fn same<T: PartialEq>(
-            option: &str,
-            here: Option<T>,
-            there: T,
-            show: impl Fn(&T) -> String,
-        ) -> Result<(), String> {
-            match here {
-                Some(here) if here != there => Err(format!(
-                    "{option}: the listening end has {}, the connecting end {}",
-                    show(&here),
-                    show(&there)
-                )),
-                _ => Ok(()),
-            }
-        }
-        fn plain<T: Display>(value: &T) -> String {
-            value.to_string()
-        }
-        same("the operation", Some(op), self.op, |op| op.name().to_owned())?;
-        same("--memory", perf.memory, self.memory, |&value| name(value))?;
-        same("--dmabuf", perf.dmabuf, self.dmabuf, |&value| name(value))?;
-        if op != Op::Atomic {
-            same("--sizes", perf.sizes.clone(), self.sizes.clone(), |sizes| {
-                list(sizes)
-            })?;
-        }
-        same("--measure", perf.measure, self.measure, |&value| name(value))?;
+        let text = |number: Option<u32>| number.map(|number| number.to_string());
+        let sizes = perf.sizes.as_deref().filter(|_| op != Op::Atomic).map(list);
         let counted = self.duration_ms.is_none().then_some(self.iterations);
-        same("--iterations", perf.iterations.map(Some), counted, |count| {
-            count.map_or("none".to_owned(), |count| count.to_string())
-        })?;
-        let duration = perf.duration.map(|duration| Some(millis(duration)));
-        same("--duration", duration, self.duration_ms, |&ms| seconds(ms))?;
-        same("--warm-up", perf.warm_up, self.warm_up, plain)?;
-        same("--window", perf.window, self.window, plain)?;
-        same("--signal", perf.signal, self.signal, plain)?;
-        same("--post-list", perf.post_list, self.post_list, plain)?;
-        same("--qps", perf.qps, self.qps, plain)?;
-        same("--mtu", perf.mtu.map(Some), self.mtu_bytes, |mtu| {
-            mtu.map_or("none".to_owned(), |mtu| mtu.to_string())
-        })?;
-        let given = perf.bidirectional.then_some(true);
-        same("--bidirectional", given, self.bidirectional, plain)?;
+        let duration = perf.duration.map(|duration| seconds(millis(duration)));
+        let both_ways = perf.bidirectional.then(|| "true".to_owned());
+        differ([
+            (
+                "the operation",
+                Some(op.name().to_owned()),
+                self.op.name().to_owned(),
+            ),
+            ("--memory", perf.memory.map(name), name(self.memory)),
+            ("--dmabuf", perf.dmabuf.map(name), name(self.dmabuf)),
+            ("--sizes", sizes, list(&self.sizes)),
+            ("--measure", perf.measure.map(name), name(self.measure)),
+            ("--iterations", text(perf.iterations), given(counted)),
+            ("--duration", duration, given(self.duration_ms.map(seconds))),
+            ("--warm-up", text(perf.warm_up), self.warm_up.to_string()),
+            ("--window", text(perf.window), self.window.to_string()),
+            ("--signal", text(perf.signal), self.signal.to_string()),
+            ("--post-list", text(perf.post_list), self.post_list.to_string()),
+            ("--qps", text(perf.qps), self.qps.to_string()),
+            ("--mtu", text(perf.mtu), given(self.mtu_bytes)),
+            ("--bidirectional", both_ways, self.bidirectional.to_string()),
+        ])?;
         if devices && self.memory == Memory::Host {
             return Err(
                 "--device: the listening end has one, but the connecting end measures host memory".to_owned(),
@@ -204,6 +199,17 @@ impl Plan {
         Err(Error::new(ErrorKind::Protocol, OPERATION)
             .because("the other end's plan is outside the limits of the options")
             .saw(format!("{self:?}"), "values in the ranges of the options"))
+    }
+
+    /// The first option that was given and that only a bandwidth over queue pairs has.
+    pub(super) fn bandwidth_option(&self) -> Option<&'static str> {
+        [
+            ("--bidirectional", self.bidirectional),
+            ("--qps", self.qps > 1),
+            ("--post-list", self.post_list > 1),
+        ]
+        .into_iter()
+        .find_map(|(option, given)| given.then_some(option))
     }
 
     pub(super) fn kinds(&self) -> &'static [Measure] {

@@ -9,10 +9,10 @@ use super::node::Side;
 use super::op::{Measure, Op, Tally};
 use super::plan::Plan;
 use super::samples::{Bucket, Taken};
+use crate::columns::{CLOCK, Column, micros, note_software, rate_of, table, yes};
 use crate::control::printable;
 use crate::nic::with_provider;
 use crate::output::{Output, grouped};
-use crate::perf::{CLOCK, micros, rate_of};
 
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -115,23 +115,6 @@ impl Row {
             histogram: (plan.histogram && is_latency).then(|| taken.samples.histogram()),
             verified,
         }
-    }
-
-    fn verdict(&self) -> String {
-        match self.verified {
-            Some(true) => "yes",
-            Some(false) => "NO",
-            None => "-",
-        }
-        .to_owned()
-    }
-
-    fn cpu(&self) -> [String; 2] {
-        let peer = self.peer_cpu_percent;
-        [
-            format!("{:.0}", self.cpu_percent),
-            peer.map_or("-".to_owned(), |percent| format!("{percent:.0}")),
-        ]
     }
 }
 
@@ -245,41 +228,15 @@ pub(super) fn print(report: &Report, output: &mut Output) -> Result<()> {
     )?;
     bandwidth(report, output)?;
     latency(report, output)?;
-    match report.backend {
-        "software" => {
-            output.line("")?;
-            let text = "the NIC is this processor's work; no figure above is hardware's";
-            output.hanging("software: ", text)?;
-        }
-        "mock" => {
-            output.line("")?;
-            let text = "the device is this processor's work; no figure above is hardware's";
-            output.hanging("mock: ", text)?;
-        }
-        _ => {}
+    if report.backend != "hardware" {
+        output.line("")?;
     }
-    Ok(())
+    let mock = (report.backend == "mock").then_some("the device");
+    note_software(output, mock, report.backend == "software")
 }
 
 fn bandwidth(report: &Report, output: &mut Output) -> Result<()> {
-    let rows: Vec<Vec<String>> = report
-        .of(Measure::Bandwidth)
-        .map(|row| {
-            let [cpu, peer] = row.cpu();
-            vec![
-                row.operation.name().to_owned(),
-                report.backend.to_owned(),
-                grouped(row.size_bytes),
-                grouped(row.n),
-                format!("{:.4}", row.bytes_per_second as f64 / 1e9),
-                grouped(row.operations_per_second),
-                cpu,
-                peer,
-                row.verdict(),
-            ]
-        })
-        .collect();
-    if rows.is_empty() {
+    if report.of(Measure::Bandwidth).next().is_none() {
         return Ok(());
     }
     output.line("")?;
@@ -298,18 +255,25 @@ fn bandwidth(report: &Report, output: &mut Output) -> Result<()> {
         ),
     };
     output.hanging("bandwidth: ", &how)?;
-    let header = [
-        "operation",
-        "on",
-        "bytes",
-        "n",
-        "GB/s",
-        "op/s",
-        "CPU[%]",
-        "peer[%]",
-        "verified",
+    let on = |_: &Row| report.backend.to_owned();
+    let columns: [Column<'_, Row>; 9] = [
+        ("operation", false, &|row| row.operation.name().to_owned()),
+        ("on", false, &on),
+        ("bytes", true, &|row| grouped(row.size_bytes)),
+        ("n", true, &|row| grouped(row.n)),
+        ("GB/s", true, &|row| {
+            format!("{:.4}", row.bytes_per_second as f64 / 1e9)
+        }),
+        ("op/s", true, &|row| grouped(row.operations_per_second)),
+        ("CPU[%]", true, &|row| percent(Some(row.cpu_percent))),
+        ("peer[%]", true, &|row| percent(row.peer_cpu_percent)),
+        ("verified", false, &|row| row.verified.map_or("-".to_owned(), yes)),
     ];
-    output.table(&header, &[2, 3, 4, 5, 6, 7], &rows)
+    table(output, report.of(Measure::Bandwidth), &columns)
+}
+
+fn percent(percent: Option<f64>) -> String {
+    percent.map_or("-".to_owned(), |percent| format!("{percent:.0}"))
 }
 
 fn latency(report: &Report, output: &mut Output) -> Result<()> {
@@ -325,32 +289,18 @@ fn latency(report: &Report, output: &mut Output) -> Result<()> {
     };
     output.hanging("latency: ", how)?;
     let time = |ns: Option<u64>| ns.map_or("-".to_owned(), micros);
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            vec![
-                row.operation.name().to_owned(),
-                report.backend.to_owned(),
-                grouped(row.size_bytes),
-                grouped(row.n),
-                time(row.min_ns),
-                time(row.median_ns),
-                time(row.p99_ns),
-                time(row.max_ns),
-            ]
-        })
-        .collect();
-    let header = [
-        "operation",
-        "on",
-        "bytes",
-        "n",
-        "min[µs]",
-        "median[µs]",
-        "p99[µs]",
-        "max[µs]",
+    let on = |_: &Row| report.backend.to_owned();
+    let columns: [Column<'_, Row>; 8] = [
+        ("operation", false, &|row| row.operation.name().to_owned()),
+        ("on", false, &on),
+        ("bytes", true, &|row| grouped(row.size_bytes)),
+        ("n", true, &|row| grouped(row.n)),
+        ("min[µs]", true, &|row| time(row.min_ns)),
+        ("median[µs]", true, &|row| time(row.median_ns)),
+        ("p99[µs]", true, &|row| time(row.p99_ns)),
+        ("max[µs]", true, &|row| time(row.max_ns)),
     ];
-    output.table(&header, &[2, 3, 4, 5, 6, 7], &cells)?;
+    table(output, rows.iter().copied(), &columns)?;
     for row in rows {
         if let Some(buckets) = &row.histogram {
             histogram(row.size_bytes, buckets, output)?;
@@ -362,32 +312,22 @@ fn latency(report: &Report, output: &mut Output) -> Result<()> {
 fn histogram(bytes: u64, buckets: &[Bucket], output: &mut Output) -> Result<()> {
     const BAR: u64 = 40;
     let most = buckets.iter().map(|bucket| bucket.n).max().unwrap_or(0).max(1);
-    let all = buckets
-        .iter()
-        .map(|bucket| u128::from(bucket.n))
-        .sum::<u128>()
-        .max(1);
-    let cells: Vec<Vec<String>> = buckets
-        .iter()
-        .map(|bucket| {
-            let bar = u128::from(bucket.n) * u128::from(BAR);
-            let bar = usize::try_from(bar.div_ceil(u128::from(most))).unwrap_or(0);
-            vec![
-                micros(bucket.from_ns),
-                micros(bucket.to_ns),
-                grouped(bucket.n),
-                format!("{:.2}", bucket.n as f64 * 100.0 / all as f64),
-                "#".repeat(bar),
-            ]
-        })
-        .collect();
+    let all = buckets.iter().map(|bucket| u128::from(bucket.n)).sum::<u128>();
+    let bar = |bucket: &Bucket| {
+        let bar = u128::from(bucket.n) * u128::from(BAR);
+        "#".repeat(bar.div_ceil(u128::from(most)) as usize) // at most `BAR`
+    };
+    let share = |bucket: &Bucket| format!("{:.2}", bucket.n as f64 * 100.0 / all.max(1) as f64);
+    let columns: [Column<'_, Bucket>; 5] = [
+        ("from[µs]", true, &|bucket| micros(bucket.from_ns)),
+        ("to[µs]", true, &|bucket| micros(bucket.to_ns)),
+        ("n", true, &|bucket| grouped(bucket.n)),
+        ("share[%]", true, &share),
+        ("", false, &bar),
+    ];
     output.line("")?;
     output.line(format!("latencies of {} bytes", grouped(bytes)))?;
-    output.table(
-        &["from[µs]", "to[µs]", "n", "share[%]", ""],
-        &[0, 1, 2, 3],
-        &cells,
-    )
+    table(output, buckets, &columns)
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::op::Tally;
-use crate::perf::rank;
 
 /// The times of a row.
 #[derive(Debug)]
@@ -21,7 +20,7 @@ const BUCKETS: usize = 256;
 
 /// The times of a row. Extremes and histogram include all of them, percentiles at most 2^20.
 #[derive(Debug)]
-pub(super) struct Samples {
+pub(crate) struct Samples {
     kept: Vec<u64>,
     seen: u64,
     min: u64,
@@ -52,9 +51,15 @@ fn least(bucket: usize) -> u64 {
     u64::try_from((((4 + below) << octave) + 3) >> 2).unwrap_or(u64::MAX)
 }
 
+/// The value that so many of a thousand do not exceed, of sorted ones.
+fn rank(sorted: &[u64], of_thousand: usize) -> u64 {
+    let rank = (sorted.len() * of_thousand).div_ceil(1000).max(1);
+    sorted.get(rank - 1).copied().unwrap_or(0)
+}
+
 impl Samples {
     /// Allocates all room at once, so that a push never allocates.
-    pub(super) fn new(expected: u64) -> Self {
+    pub(crate) fn new(expected: u64) -> Self {
         Self {
             kept: Vec::with_capacity(usize::try_from(expected).unwrap_or(KEPT).min(KEPT)),
             seen: 0,
@@ -66,7 +71,7 @@ impl Samples {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, ns: u64) {
+    pub(crate) fn push(&mut self, ns: u64) {
         self.seen += 1;
         self.min = self.min.min(ns);
         self.max = self.max.max(ns);
@@ -84,12 +89,12 @@ impl Samples {
         }
     }
 
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.seen
     }
 
     /// Minimum, median, 99th percentile and maximum; `None` without samples.
-    pub(super) fn ranks(&mut self) -> Option<[u64; 4]> {
+    pub(crate) fn ranks(&mut self) -> Option<[u64; 4]> {
         self.kept.sort_unstable();
         (self.seen > 0).then(|| [self.min, rank(&self.kept, 500), rank(&self.kept, 990), self.max])
     }

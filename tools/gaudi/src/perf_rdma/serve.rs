@@ -8,18 +8,19 @@ use gaudi::{Error, ErrorKind};
 use serde_json::Value;
 
 use super::client::finish;
-use super::loops::{self, Bandwidth};
-use super::message::{Hello, Message, VERSION, disagreement, last_words, out_of_step};
+use super::loops;
+use super::message::{Hello, Message, VERSION};
 use super::node::Node;
 use super::op::{Measure, OPERATION, Op};
-use super::plan::Plan;
+use super::plan::{Plan, differ};
 use super::report::Report;
+use super::session::Session;
 use super::staged;
 use super::watch::Watch;
 use super::wire::{Wire, accept};
 use crate::args_rdma::PerfRdma;
 use crate::common::Common;
-use crate::control::{Control, Failure};
+use crate::control::{Control, Failure, out_of_step};
 use crate::exit;
 use crate::nic::SOFTNIC;
 use crate::output::Output;
@@ -29,15 +30,13 @@ const HELLO: Duration = Duration::from_secs(5);
 
 /// Serves the process at the other end of standard input, which prints the result.
 pub(super) fn as_child(common: &Common, perf: &PerfRdma) -> Result<u8> {
-    let wire = Wire::Unix(crate::peer::stdin_socket("perf")?);
-    let mut control = Control::new(wire.duplicate()?);
-    control.set_timeout(perf.timeout);
-    let hello = hello(&mut control)?;
-    match serve(common, perf, &hello.plan, None, &wire, None, &mut control) {
-        Ok(_) => Ok(exit::DONE),
-        // The process that started this one reports the error.
-        Err(_) => Ok(exit::FAILED),
-    }
+    let wire = Wire::Child(crate::peer::stdin_socket("perf")?);
+    let mut session = Session::new(common, perf, wire)?;
+    let hello = hello(&mut session.control)?;
+    let served = serve(&mut session, &hello.plan);
+    // The process that started this one reports the error.
+    let is_done = session.tell(served).is_ok();
+    Ok(if is_done { exit::DONE } else { exit::FAILED })
 }
 
 /// Waits for a client and serves it. A connection that does not send a client's hello is closed,
@@ -53,58 +52,33 @@ pub(super) fn listen(
     listener.set_nonblocking(true).context("listening")?;
     output.note(format!("waiting at {}", listener.local_addr()?));
     let end = Instant::now().checked_add(perf.timeout);
-    loop {
+    let (stream, from, hello) = loop {
         let (stream, from) = accept(&listener, None, end)?;
-        let (wire, mut control, hello) = match greet(stream, end) {
-            Ok(client) => client,
-            Err(error) => {
-                output.note(format!("refused a connection from {from}: {error:#}"));
-                continue;
-            }
-        };
-        tracing::info!("serving {from}: {:?}", hello.plan);
-        control.set_timeout(perf.timeout);
-        let devices = !common.devices.is_empty();
-        let agreed = match hello.softnic == (perf.nic == SOFTNIC) {
-            true => hello.plan.agrees(op, perf, devices),
-            false => Err(one_kind(perf.nic == SOFTNIC)),
-        };
-        if let Err(why) = agreed {
-            control.send(&Message::Refused(why.clone()))?;
-            return Err(disagreement(why).into());
+        match greet(&stream, end) {
+            Ok(hello) => break (stream, from, hello),
+            Err(error) => output.note(format!("refused a connection from {from}: {error:#}")),
         }
-        let report = serve(
-            common,
-            perf,
-            &hello.plan,
-            Some(from),
-            &wire,
-            Some(&listener),
-            &mut control,
-        )?;
-        return finish(&report, output);
+    };
+    tracing::info!("serving {from}: {:?}", hello.plan);
+    let mut session = Session::new(common, perf, Wire::Accepted(stream, listener, from.ip()))?;
+    let kind = |softnic| if softnic { SOFTNIC } else { "a NIC of libibverbs" }.to_owned();
+    let nic = [("--nic", Some(kind(session.is_soft())), kind(hello.softnic))];
+    let agreed = differ(nic).and_then(|()| hello.plan.agrees(op, perf, !common.devices.is_empty()));
+    if let Err(why) = agreed {
+        session.refuse(why)?;
     }
-}
-
-fn one_kind(softnic_here: bool) -> String {
-    let name = |softnic| if softnic { SOFTNIC } else { "a NIC of libibverbs" };
-    format!(
-        "--nic: the listening end has {}, the connecting end {}",
-        name(softnic_here),
-        name(!softnic_here)
-    )
+    let served = serve(&mut session, &hello.plan);
+    finish(&session.tell(served)?, output)
 }
 
 /// Reads the hello of a connection.
-fn greet(stream: TcpStream, end: Option<Instant>) -> Result<(Wire, Control, Hello)> {
+fn greet(stream: &TcpStream, end: Option<Instant>) -> Result<Hello> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     let left = end.map_or(HELLO, |end| end.saturating_duration_since(Instant::now()));
-    let wire = Wire::Tcp(stream);
-    let mut control = Control::new(wire.duplicate()?);
+    let mut control = Control::new(stream.try_clone()?);
     control.set_timeout(left.min(HELLO));
-    let hello = hello(&mut control)?;
-    Ok((wire, control, hello))
+    hello(&mut control)
 }
 
 fn hello(control: &mut Control) -> Result<Hello> {
@@ -126,87 +100,46 @@ fn hello(control: &mut Control) -> Result<Hello> {
     Ok(hello)
 }
 
-fn serve(
-    common: &Common,
-    perf: &PerfRdma,
-    plan: &Plan,
-    from: Option<SocketAddr>,
-    wire: &Wire,
-    listener: Option<&TcpListener>,
-    control: &mut Control,
-) -> Result<Report> {
-    answer(common, perf, plan, (wire, listener, from), control).map_err(|error| {
-        let error = last_words(control, error);
-        // The client may be closed already.
-        let _ = control.send(&Message::Failed(Failure::of(&error)));
-        error
-    })
-}
-
-fn answer(
-    common: &Common,
-    perf: &PerfRdma,
-    plan: &Plan,
-    (wire, listener, from): (&Wire, Option<&TcpListener>, Option<SocketAddr>),
-    control: &mut Control,
-) -> Result<Report> {
-    control.send(&Message::Ready)?;
-    let cable = if perf.nic == SOFTNIC {
-        Some(wire.take_cable(listener, from, control, perf.timeout)?)
-    } else {
-        None
-    };
-    let mut node = Node::open(common, perf, plan, cable)?;
-    control.send(&Message::Open(node.side()))?;
+fn serve(session: &mut Session<'_>, plan: &Plan) -> Result<Report> {
+    session.control.send(&Message::Ready)?;
+    let mut node = session.open(plan)?;
+    session.control.send(&Message::Open(node.side.clone()))?;
     let staged_plan;
     let mut plan = plan;
     // Its threads serve the client's transfers.
     let mut endpoint = None;
-    let theirs = match super::message::reply(control)? {
+    let theirs = match session.control.reply()? {
         Message::Join { side, staged: true } => {
             staged_plan = staged::plan(plan)?;
             plan = &staged_plan;
-            endpoint = Some(staged::offer(&node, wire)?);
+            endpoint = Some(staged::offer(&node, &session.wire)?);
             side
         }
         Message::Join { side, staged: false } => {
-            node.join(control, plan.mtu_bytes)?;
+            node.join(&mut session.control, plan.mtu_bytes)?;
             side
         }
         other => return Err(out_of_step(&other)),
     };
     let mut rows = Vec::new();
     loop {
-        match super::message::reply(control)? {
+        match session.control.reply()? {
             Message::Row {
                 measure,
                 bytes,
                 by_memory,
-            } => {
-                if bytes == 0 || bytes > plan.most_bytes() {
-                    return Err(Error::new(ErrorKind::Protocol, OPERATION)
-                        .because("a row has more bytes than the plan")
-                        .saw(bytes, plan.most_bytes())
-                        .into());
-                }
-                row(&mut node, perf, plan, (measure, bytes, by_memory), control)?;
-            }
+            } => row(&mut node, plan, (measure, bytes, by_memory), session)?,
             Message::Digest { incoming, bytes } => {
                 let digest = node.digest(incoming, bytes.min(plan.most_bytes()))?;
-                control.send(&Message::Digested(digest))?;
+                session.control.send(&Message::Digested(digest))?;
             }
-            Message::Result(row) => {
-                // As many as a plan can have.
-                if rows.len() >= 2 * plan.sizes.len() {
-                    return Err(out_of_step(&Message::Result(row)));
-                }
-                rows.push(*row);
-            }
+            // As many as a plan can have.
+            Message::Result(row) if rows.len() < 2 * plan.sizes.len() => rows.push(*row),
             Message::Finish { path_mtu_bytes } => {
                 if let Some(endpoint) = endpoint {
                     endpoint.close()?;
                 }
-                let ours = node.side();
+                let ours = node.side.clone();
                 node.close()?;
                 return Ok(Report::new(plan, false, ours, theirs, path_mtu_bytes, rows));
             }
@@ -217,38 +150,30 @@ fn answer(
 
 fn row(
     node: &mut Node,
-    perf: &PerfRdma,
     plan: &Plan,
     (measure, bytes, by_memory): (Measure, u64, bool),
-    control: &mut Control,
+    session: &mut Session<'_>,
 ) -> Result<()> {
+    let protocol = |why| Error::new(ErrorKind::Protocol, OPERATION).because(why);
+    let most = plan.most_bytes();
+    if bytes == 0 || bytes > most {
+        return Err(protocol("a row has more bytes than the plan")
+            .saw(bytes, most)
+            .into());
+    }
     let _span = tracing::info_span!("row", op = plan.op.name(), ?measure, bytes).entered();
+    if by_memory && !node.side.is_host() {
+        return Err(protocol("a row observed in memory, but the memory is a device's").into());
+    }
+    let is_latency = measure == Measure::Latency;
     let receives = plan.op == Op::Send;
-    if receives {
-        node.prepare_receives()?;
+    node.prepare(receives, by_memory, bytes)?;
+    session.control.send(&Message::Ready)?;
+    let mut watch = Watch::new(&mut session.control, session.perf.timeout);
+    if is_latency && (receives || by_memory) {
+        return loops::echo(node, plan, bytes, by_memory, &mut watch);
     }
-    if by_memory {
-        if !node.side().is_host() {
-            return Err(Error::new(ErrorKind::Protocol, OPERATION)
-                .because("a row observed in memory, but the memory is a device's")
-                .into());
-        }
-        node.clear_incoming(bytes)?;
-    }
-    control.send(&Message::Ready)?;
-    let mut watch = Watch::new(control, perf.timeout);
-    match measure {
-        Measure::Bandwidth if receives || plan.bidirectional => {
-            let bandwidth = Bandwidth {
-                plan,
-                sends: plan.bidirectional,
-                receives,
-            };
-            bandwidth.run(node, bytes, &mut watch)?;
-            Ok(())
-        }
-        Measure::Latency if receives || by_memory => loops::echo(node, bytes, by_memory, &mut watch),
-        // The NIC serves alone.
-        _ => loops::idle(&mut watch),
-    }
+    // In both directions, in one, or by the NIC alone.
+    let ways = (!is_latency && plan.bidirectional, receives);
+    loops::bandwidth(node, plan, bytes, ways, &mut watch).map(drop)
 }

@@ -4,13 +4,13 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use gaudi::sys::poll::readable;
+use gaudi::sys::socket::{self, Pending};
 use gaudi::{Error, ErrorKind};
-use gaudi_sys::poll::readable;
-use gaudi_sys::socket::{self, Pending};
 
-use super::message::{Message, out_of_step};
-use super::op::{PEER, Tally};
-use crate::control::Control;
+use super::message::Message;
+use super::op::{OPERATION, Tally};
+use crate::control::{Control, Reply as _, out_of_step};
 
 /// Polls between two calls of `yield_now`: the peer may need the processor. More frequent calls
 /// slow small writes.
@@ -117,7 +117,7 @@ impl<'a> Watch<'a> {
         }
         let heard = *self.heard.get_or_insert(now);
         if self.theirs.is_none() && now - heard >= SILENCE {
-            return Err(Error::new(ErrorKind::TimedOut, "perf")
+            return Err(Error::new(ErrorKind::TimedOut, OPERATION)
                 .because(format!("no heartbeat from the peer for {} s", SILENCE.as_secs()))
                 .into());
         }
@@ -132,7 +132,7 @@ impl<'a> Watch<'a> {
             match pending {
                 Pending::Nothing => return Ok(()),
                 Pending::Closed => {
-                    return Err(Error::new(ErrorKind::Disconnected, "perf")
+                    return Err(Error::new(ErrorKind::Disconnected, OPERATION)
                         .because("the peer closed the connection in the middle of a row")
                         .into());
                 }
@@ -147,15 +147,12 @@ impl<'a> Watch<'a> {
     }
 
     fn take(&mut self) -> Result<()> {
-        match self.control.receive()? {
-            Message::Alive => Ok(()),
-            Message::Done(tally) => {
-                self.theirs = Some(tally);
-                Ok(())
-            }
-            Message::Failed(failure) => Err(failure.into_error(PEER).into()),
-            other => Err(out_of_step(&other)),
+        match self.control.receive::<Message>()?.settle()? {
+            None => {}
+            Some(Message::Done(tally)) => self.theirs = Some(tally),
+            Some(other) => return Err(out_of_step(&other)),
         }
+        Ok(())
     }
 
     /// The peer's figures, once it has ended the row.

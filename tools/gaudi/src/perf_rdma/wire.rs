@@ -1,16 +1,17 @@
 //! The socket between the two processes, and the cable between two software NICs.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+use gaudi::sys::{fd::errno_of, poll::readable};
 use gaudi::verbs::{Framed, Stream};
 use gaudi::{Error, ErrorKind};
-use gaudi_sys::poll::readable;
 
 use crate::control::Control;
 
@@ -19,10 +20,15 @@ const WORD: Duration = Duration::from_secs(2);
 /// The longest sleep between two checks of a deadline.
 const STEP: Duration = Duration::from_secs(60);
 
-/// A connected socket.
+/// A connected socket, by how this end came to it.
 pub(super) enum Wire {
-    Unix(UnixStream),
-    Tcp(TcpStream),
+    /// To the process that this one started.
+    Parent(UnixStream),
+    /// To the process that started this one.
+    Child(UnixStream),
+    Connected(TcpStream),
+    /// With the listener and the address of its peer.
+    Accepted(TcpStream, TcpListener, IpAddr),
 }
 
 const CONNECT: &str = "connect";
@@ -55,24 +61,19 @@ fn resolve(address: &str, timeout: Duration) -> Result<Vec<SocketAddr>> {
 }
 
 /// The error of a failed connect, by its cause.
-fn not_connected(to: SocketAddr, error: std::io::Error, timeout: Duration) -> Error {
-    if matches!(
-        error.kind(),
-        std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock
-    ) {
-        return Error::new(ErrorKind::TimedOut, CONNECT)
+fn not_connected(to: SocketAddr, error: io::Error, timeout: Duration) -> Error {
+    let kind = error.kind();
+    let found = Error::from_errno(CONNECT, errno_of(error));
+    match kind {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Error::new(ErrorKind::TimedOut, CONNECT)
             .because(format!("{to} did not answer within {} s", timeout.as_secs_f64()))
-            .helped_by("check that the machine is up, and that no firewall drops the packets");
-    }
-    let is_refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
-    let found = Error::from_errno(CONNECT, gaudi_sys::fd::errno_of(error));
-    match is_refused {
-        true => found
+            .helped_by("check that the machine is up, and that no firewall drops the packets"),
+        io::ErrorKind::ConnectionRefused => found
             .because(format!("connection refused: nothing listens at {to}"))
             .helped_by(
                 "start the other end first: the same command with --listen ADDRESS:PORT instead of --connect",
             ),
-        false => found.because(format!("cannot reach {to}")),
+        _ => found.because(format!("cannot reach {to}")),
     }
 }
 
@@ -86,7 +87,9 @@ pub(super) fn accept(
     from: Option<IpAddr>,
     end: Option<Instant>,
 ) -> Result<(TcpStream, SocketAddr)> {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     const OP: &str = "wait for a connection";
+    let is_nothing = |kind| matches!(kind, WouldBlock | ConnectionAborted | Interrupted);
     loop {
         // Checked in every turn: a flood of connections must not block this end.
         let left = end.map_or(STEP, |end| end.saturating_duration_since(Instant::now()));
@@ -98,14 +101,8 @@ pub(super) fn accept(
             Ok((stream, peer)) if from.is_none_or(|from| from == peer.ip()) => return Ok((stream, peer)),
             Ok(_) => {}
             // No connection, or it was closed again.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    std::io::ErrorKind::WouldBlock
-                        | std::io::ErrorKind::ConnectionAborted
-                        | std::io::ErrorKind::Interrupted
-                ) => {}
-            Err(error) => return Err(Error::from_errno(OP, gaudi_sys::fd::errno_of(error)).into()),
+            Err(error) if is_nothing(error.kind()) => {}
+            Err(error) => return Err(Error::from_errno(OP, errno_of(error)).into()),
         }
     }
 }
@@ -119,7 +116,7 @@ impl Wire {
             match TcpStream::connect_timeout(&to, left.max(Duration::from_millis(1))) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
-                    return Ok(Self::Tcp(stream));
+                    return Ok(Self::Connected(stream));
                 }
                 // The first address is the preferred one.
                 Err(error) => failed = failed.or(Some(not_connected(to, error, timeout))),
@@ -129,50 +126,39 @@ impl Wire {
     }
 
     /// Duplicates the socket.
-    pub(super) fn duplicate(&self) -> Result<Any> {
+    pub(super) fn duplicate(&self) -> Result<Box<dyn Stream>> {
         Ok(match self {
-            Self::Unix(stream) => Any(Box::new(stream.try_clone()?)),
-            Self::Tcp(stream) => Any(Box::new(stream.try_clone()?)),
+            Self::Parent(stream) | Self::Child(stream) => Box::new(stream.try_clone()?),
+            Self::Connected(stream) | Self::Accepted(stream, ..) => Box::new(stream.try_clone()?),
         })
     }
 
-    /// Returns one end of a cable, and sends the other to the peer.
+    /// Returns this end of a cable. The end that started or found its peer makes the cable.
     pub(super) fn cable(&self, control: &mut Control, timeout: Duration) -> Result<OwnedFd> {
+        let end = Instant::now().checked_add(timeout);
         Ok(match self {
-            Self::Unix(_) => {
+            Self::Parent(_) => {
                 let (ours, theirs) = UnixStream::pair().context("making a cable")?;
                 control.send_cable(&theirs)?;
                 ours.into()
             }
-            Self::Tcp(stream) => {
+            Self::Child(_) => control.receive_cable()?,
+            Self::Connected(stream) => {
                 // The word distinguishes the cable from other connections to the port.
                 let word = RandomState::new().build_hasher().finish();
                 control.send(&word)?;
                 let cable = TcpStream::connect_timeout(&stream.peer_addr()?, timeout)
                     .context("connecting the cable")?;
                 cable.set_nodelay(true)?;
-                let end = Instant::now().checked_add(timeout);
                 Framed::new(cable.try_clone()?).send(CABLE, &word.to_le_bytes(), end)?;
-                without_timeout(cable)?.into()
+                // The NIC's own deadlines count from here.
+                cable.set_timeout(None)?;
+                cable.into()
             }
-        })
-    }
-
-    pub(super) fn take_cable(
-        &self,
-        listener: Option<&TcpListener>,
-        from: Option<SocketAddr>,
-        control: &mut Control,
-        timeout: Duration,
-    ) -> Result<OwnedFd> {
-        Ok(match (self, listener) {
-            (Self::Unix(_), _) => control.receive_cable()?,
-            (Self::Tcp(_), Some(listener)) => {
+            Self::Accepted(_, listener, from) => {
                 let word: u64 = control.receive()?;
-                let end = Instant::now().checked_add(timeout);
-                accept_cable(listener, from.map(|from| from.ip()), word, end)?.into()
+                accept_cable(listener, Some(*from), word, end)?.into()
             }
-            (Self::Tcp(_), None) => bail!("a cable needs a listener"),
         })
     }
 }
@@ -192,45 +178,10 @@ fn accept_cable(
         let end_of_word = end.map_or(word_end, |end| word_end.map(|word_end| end.min(word_end)));
         let sent = Framed::new(cable.try_clone()?).receive(CABLE, 8, end_of_word);
         if sent.is_ok_and(|sent| sent == word.to_le_bytes()) {
-            return without_timeout(cable);
+            // The NIC's own deadlines count from here.
+            cable.set_timeout(None)?;
+            return Ok(cable);
         }
-    }
-}
-
-/// The NIC's own deadlines count from here.
-fn without_timeout(cable: TcpStream) -> Result<TcpStream> {
-    cable.set_timeout(None)?;
-    Ok(cable)
-}
-
-/// A stream of either kind.
-pub(super) struct Any(Box<dyn Stream>);
-
-impl std::io::Read for Any {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        self.0.read(into)
-    }
-}
-
-impl std::io::Write for Any {
-    fn write(&mut self, from: &[u8]) -> std::io::Result<usize> {
-        self.0.write(from)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.0.flush()
-    }
-}
-
-impl std::os::fd::AsFd for Any {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl Stream for Any {
-    fn set_timeout(&self, timeout: Option<Duration>) -> std::io::Result<()> {
-        self.0.set_timeout(timeout)
     }
 }
 
@@ -313,10 +264,9 @@ mod tests {
     #[test]
     fn causes_of_a_failed_connect_are_apart() {
         let to: SocketAddr = "127.0.0.1:1".parse().unwrap();
-        let of =
-            |kind: std::io::ErrorKind| not_connected(to, kind.into(), Duration::from_secs(3)).to_string();
-        assert!(of(std::io::ErrorKind::TimedOut).contains("did not answer within 3 s"));
-        let refused = std::io::Error::from_raw_os_error(gaudi_sys::Errno::ECONNREFUSED as i32);
+        let of = |kind: io::ErrorKind| not_connected(to, kind.into(), Duration::from_secs(3)).to_string();
+        assert!(of(io::ErrorKind::TimedOut).contains("did not answer within 3 s"));
+        let refused = io::Error::from_raw_os_error(gaudi::Errno::ECONNREFUSED as i32);
         let refused = not_connected(to, refused, Duration::from_secs(3)).to_string();
         assert!(
             refused.contains("connection refused: nothing listens at 127.0.0.1:1"),
