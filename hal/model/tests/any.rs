@@ -73,7 +73,7 @@ fn short() -> impl Strategy<Value = MsgShort> {
 fn packet() -> impl Strategy<Value = Vec<u8>> {
     let size = prop_oneof![3 => 0..300u32, 1 => 0..40_000u32, 1 => any::<u32>()];
     prop_oneof![
-        1 => Just(Nop::new().to_bytes().to_vec()),
+        1 => Just(Nop::EMPTY.to_bytes().to_vec()),
         2 => (address(), any::<u32>()).prop_map(|(to, value)| MsgLong::new(to, value).to_bytes().to_vec()),
         6 => short().prop_map(|packet| packet.to_bytes().to_vec()),
         2 => (0..4u8, 0..2u8, 0..3u8)
@@ -257,7 +257,7 @@ proptest! {
 fn a_stopped_stream_does_not_stop_the_chip() {
     let mut rig = Rig::new();
     rig.push(queue::PDMA_0_0, 1, &[0xff; 64]);
-    rig.push(queue::PDMA_1_0, 2, &Nop::new().to_bytes());
+    rig.push(queue::PDMA_1_0, 2, &Nop::EMPTY.to_bytes());
     assert_eq!(rig.chip.run(rig::BUDGET), RunOutcome::Blocked);
     let events = rig.events();
     assert!(

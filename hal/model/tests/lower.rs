@@ -45,7 +45,7 @@ fn what_is_handed_down_runs_in_its_order() {
         "the second buffer overwrote the first's word, and the stream went on after both"
     );
     assert_eq!(
-        rig.chip.sob(0, 1000),
+        rig.value(0, 1000),
         Some(7),
         "MSG_SHORT reaches the sync manager from below"
     );
@@ -203,7 +203,7 @@ fn what_a_processor_pushes_to_itself_runs_after_the_buffer() {
     let mut rig = Rig::new();
     let (first, first_len) = put(&rig, LOWER, Program::new().long(va(HOST, 0), 1));
     let (second, second_len) = put(&rig, LOWER + 64, Program::new().long(va(HOST, 0), 2));
-    let own = |at, len: usize| CpDma::new(at, len as u32).on_upper(true);
+    let own = |at, len: usize| CpDma::new(at, len as u32).with_upper_cp(true);
     let upper = Program::new()
         .packet(Packet::CpDma(own(first, first_len)))
         .packet(Packet::CpDma(own(second, second_len)))

@@ -100,7 +100,7 @@ fn write_completion_goes_where_the_engine_s_registers_say() {
     let dma = LinDma::memset(DRAM, 0, 64).with_write_completion(true);
     rig.run_ok(PDMA_0_1, Program::new().dma(dma).dma(dma));
     assert_eq!(
-        rig.chip.sob(0, 500),
+        rig.value(0, 500),
         Some(6),
         "twice 3; stream 1 shares stream 0's engine"
     );
@@ -138,7 +138,7 @@ fn messages_reach_memory_registers_and_the_doorbell() {
         "an unaligned word"
     );
     assert_eq!(rig.dram_bytes(4, 4), [7, 0, 0, 0]);
-    assert_eq!((rig.chip.sob(2, 8191), rig.chip.sob(0, 600)), (Some(5), Some(77)));
+    assert_eq!((rig.value(2, 8191), rig.value(0, 600)), (Some(5), Some(77)));
     rig.push(
         PDMA_0_0,
         2,
@@ -403,7 +403,7 @@ fn a_soft_reset_clears_what_runs_and_keeps_what_is_stored() {
     rig.chip.run(BUDGET);
     rig.chip.reset(Reset::Soft).unwrap();
     assert_eq!(rig.events(), [], "events not taken are gone");
-    assert_eq!(rig.chip.sob(0, 500), Some(0));
+    assert_eq!(rig.value(0, 500), Some(0));
     for queue in [PDMA_0_0, PDMA_1_0] {
         assert_eq!(
             rig.chip.stream_state(queue),

@@ -81,10 +81,9 @@ impl Chip {
             gaudi2::SRAM_SIZE,
             MemoryKind::Shared,
         )?;
-        let seed = if let Mode::Stepped { seed } = config.mode {
-            seed
-        } else {
-            0
+        let seed = match config.mode {
+            Mode::Stepped { seed } => seed,
+            Mode::Running => 0,
         };
         Ok(Self {
             bus: Bus {
@@ -156,12 +155,16 @@ impl Chip {
     }
 
     /// Queues a command buffer. Nothing executes before the next run.
+    ///
+    /// # Errors
+    /// - `NoSuchQueue` and `Disabled` if no command buffer can be pushed to the queue.
+    /// - `Full` if the queue holds as many command buffers as it can.
     pub fn push_cb(&mut self, queue: QueueId, cb: Cb) -> Result<(), PushError> {
-        let cp = Cp::of(queue);
         if queue.0 >= queue::COUNT {
             return Err(PushError::NoSuchQueue);
         }
-        let processor = self.processor(cp).ok_or(PushError::NoSuchQueue)?;
+        let cp = Cp::of(queue);
+        let processor = self.processor(cp);
         processor.push(Entry { cb, queue })?;
         let ready = processor.is_ready();
         self.ready.set(cp, ready);
@@ -171,23 +174,17 @@ impl Chip {
 
     /// Removes the command buffer that was queued last.
     pub(crate) fn take_back(&mut self, queue: QueueId) {
-        let cp = Cp::of(queue);
-        if let Some(processor) = self.processor(cp) {
-            processor.take_back();
-            let ready = processor.is_ready();
-            self.ready.set(cp, ready);
-        }
+        let processor = self.processor(Cp::of(queue));
+        processor.take_back();
+        let ready = processor.is_ready();
+        self.ready.set(Cp::of(queue), ready);
     }
 
     /// Takes the oldest event.
     pub fn next_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         match event {
-            Event::CbDone { queue, .. } => {
-                if let Some(processor) = self.processor(Cp::of(queue)) {
-                    processor.give_credit();
-                }
-            }
+            Event::CbDone { queue, .. } => self.processor(Cp::of(queue)).give_credit(),
             Event::Interrupt { vector } => self.pending &= !(1 << u32::from(vector)),
             Event::MonitorFault { .. } | Event::Unsupported { .. } => self.monitor_events -= 1,
             Event::Stop(_) | Event::PageFault(_) => {}
@@ -197,33 +194,21 @@ impl Chip {
 
     /// Whether everything pushed to a queue was executed. True of a number that no queue has.
     pub fn queue_is_idle(&self, queue: QueueId) -> bool {
-        self.queue_processor(queue).is_none_or(Processor::is_empty)
+        queue.0 >= queue::COUNT || self.processors[Cp::of(queue).index()].is_empty()
     }
 
-    fn queue_processor(&self, queue: QueueId) -> Option<&Processor> {
-        let queues = self.processors.get(..queue::COUNT as usize)?;
-        queues.get(queue.0 as usize)
-    }
-
-    /// What a queue's stream is doing, or where it only waits for the lower command processor, what
-    /// that is doing for it; `None` where no queue has the number.
+    /// Returns what a queue's stream is doing, or where it only waits for the lower command
+    /// processor, what that is doing for it; `None` if there is no such queue.
     pub fn stream_state(&self, queue: QueueId) -> Option<StreamState> {
-        let processor = self.queue_processor(queue)?;
+        let cp = Some(Cp::of(queue)).filter(|_| queue.0 < queue::COUNT)?;
+        let processor = &self.processors[cp.index()];
         let waits = match processor.held() {
             Held::Below | Held::Room => true,
             Held::No => !processor.is_ready() && processor.waits_below(),
             _ => false,
         };
-        let below = self
-            .processors
-            .get(Cp::of(queue).lower().0 as usize)
-            .filter(|_| waits);
-        Some(below.map_or_else(|| processor.state(), Processor::state))
-    }
-
-    /// A sync object's value; `None` if there is no such object.
-    pub fn sob(&self, dcore: u32, sob: u32) -> Option<u16> {
-        self.sm.sob(dcore, sob)
+        let working = if waits { cp.lower() } else { cp };
+        Some(self.processors[working.index()].state())
     }
 
     /// What the driver clears between two contexts: the users' sync objects, monitors and
@@ -255,19 +240,28 @@ impl Chip {
         Ok(())
     }
 
-    pub(crate) fn processor(&mut self, cp: Cp) -> Option<&mut Processor> {
-        self.processors.get_mut(cp.0 as usize)
+    pub(crate) fn processor(&mut self, cp: Cp) -> &mut Processor {
+        &mut self.processors[cp.index()]
+    }
+
+    pub(crate) fn manager(&mut self, first: QueueId) -> &mut Manager {
+        &mut self.managers[Cp::of(first).qman()]
     }
 
     /// Lets a processor continue if `by` accepts what holds it.
     pub(crate) fn wake(&mut self, cp: Cp, by: impl Fn(Held) -> bool) {
-        let Some(processor) = self.processor(cp) else {
-            return;
-        };
+        let processor = self.processor(cp);
         if by(processor.held()) {
             processor.hold(Held::No);
             let ready = processor.is_ready();
             self.ready.set(cp, ready);
+        }
+    }
+
+    /// Lets the streams of a queue manager continue that `by` holds.
+    pub(crate) fn wake_streams(&mut self, first: QueueId, by: Held) {
+        for stream in 0..queue::STREAMS {
+            self.wake(Cp::in_qman(first, stream), |held| held == by);
         }
     }
 

@@ -62,6 +62,7 @@ pub enum StreamState {
 }
 
 /// A command processor's number: a queue's own, or after those the lower one of a queue manager.
+/// It is below [`PROCESSORS`]: queue numbers are checked where a caller gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cp(pub(crate) u32);
 
@@ -73,26 +74,31 @@ impl Cp {
 
     /// The processor below the four of this one's queue manager.
     pub(crate) const fn lower(self) -> Self {
-        Self(QUEUES + self.qman())
+        Self(QUEUES + self.qman() as u32)
     }
 
-    /// Whether it is one of those.
+    /// Its place among the processors.
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Whether it is a lower one.
     pub(crate) const fn is_lower(self) -> bool {
         self.0 >= QUEUES
     }
 
     /// The number of its queue manager.
-    pub(crate) const fn qman(self) -> u32 {
-        if self.0 < QUEUES {
+    pub(crate) const fn qman(self) -> usize {
+        (if self.0 < QUEUES {
             self.0 / queue::STREAMS
         } else {
             self.0 - QUEUES
-        }
+        }) as usize
     }
 
     /// The first queue of its queue manager.
     pub(crate) const fn first_queue(self) -> QueueId {
-        QueueId(self.qman() * queue::STREAMS)
+        QueueId(self.qman() as u32 * queue::STREAMS)
     }
 
     /// The stream in its queue manager; `None` of a lower one.
@@ -127,22 +133,19 @@ pub(crate) struct Processors {
 
 impl Processors {
     pub(crate) fn set(&mut self, cp: Cp, among: bool) {
-        let at = cp.0 as usize / 64;
-        if let Some(word) = self.words.get_mut(at) {
-            let (bit, some) = (1 << (cp.0 % 64), 1 << at);
-            *word = if among { *word | bit } else { *word & !bit };
-            self.some = if *word != 0 {
-                self.some | some
-            } else {
-                self.some & !some
-            };
-        }
+        let (at, bit) = (cp.index() / 64, 1 << (cp.0 % 64));
+        let word = &mut self.words[at];
+        *word = if among { *word | bit } else { *word & !bit };
+        let some = 1 << at;
+        self.some = if *word != 0 {
+            self.some | some
+        } else {
+            self.some & !some
+        };
     }
 
     pub(crate) fn get(&self, cp: Cp) -> bool {
-        self.words
-            .get(cp.0 as usize / 64)
-            .is_some_and(|word| word >> (cp.0 % 64) & 1 != 0)
+        self.words[cp.index() / 64] >> (cp.0 % 64) & 1 != 0
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -253,7 +256,8 @@ pub(crate) struct Processor {
     pub(crate) predicates: u32,
     /// The predicates that LOAD_AND_EXE may change.
     pub(crate) loadable: u32,
-    pub(crate) scalars: [u32; 4],
+    /// Four words.
+    pub(crate) scalars: [u8; 16],
 }
 
 impl Processor {
@@ -279,7 +283,7 @@ impl Processor {
             bases: BASES,
             predicates: 1,
             loadable: qman::PRED_UPEN_RESET,
-            scalars: [0; 4],
+            scalars: [0; 16],
         }
     }
 

@@ -15,9 +15,9 @@ use super::firmware_state::{Firmware, Job};
 use super::ring::Ring;
 use crate::config::ModelError;
 use crate::gaudi2::chip::Chip;
-use crate::gaudi2::event::{Access, Event};
+use crate::gaudi2::event::{Access, Event, StopReason};
 use crate::gaudi2::space::{Initiator, Space};
-use crate::gaudi2::write::WriteError;
+use crate::gaudi2::write::Failed;
 use crate::memory::DeviceMemory;
 
 /// The vector of the event queue (gaudi2P.h `GAUDI2_IRQ_NUM_EVENT_QUEUE`).
@@ -253,12 +253,14 @@ impl PciChip {
         self.outside().map_or(0, |space| space.address(low, high))
     }
 
-    pub(super) fn not_done(&mut self, register: u32, value: u32, error: WriteError) {
+    pub(super) fn not_done(&mut self, register: u32, value: u32, error: Failed) {
         let address = DeviceVa(CFG_BASE.get() + u64::from(register));
         let note = match error {
-            WriteError::Unsupported(what) => Note::Engine(Event::Unsupported { address, value, what }),
-            WriteError::Fault(fault) => Note::BadAddress(fault.address.get()),
-            WriteError::UnknownRegister | WriteError::UnknownVector => Note::UnknownRegister(register, true),
+            Failed::Stop(StopReason::Unsupported(what)) => {
+                Note::Engine(Event::Unsupported { address, value, what })
+            }
+            Failed::Fault(fault) => Note::BadAddress(fault.address.get()),
+            Failed::Stop(_) => Note::UnknownRegister(register, true),
         };
         self.note(note);
     }
@@ -267,10 +269,7 @@ impl PciChip {
     pub(super) fn send(&mut self, address: u64, word: u32) {
         self.outside_mut().act_as(Initiator::Chip);
         if let Err(error) = self.chip.write_word(DeviceVa(address), word) {
-            match error {
-                WriteError::Fault(fault) => self.note(Note::BadAddress(fault.address.get())),
-                error => self.not_done(0, word, error),
-            }
+            self.not_done(0, word, error);
         }
     }
 
