@@ -5,7 +5,8 @@ mod card;
 
 use std::sync::Arc;
 
-use gaudi_model::pci::{Note, PciChip, PciConfig, PciError};
+use gaudi_model::ModelError;
+use gaudi_model::pci::{Note, PciChip, PciConfig};
 use gaudi_spec::gaudi2::firmware::{self, boot, command, info, packet};
 use gaudi_spec::gaudi2::mmu::{self, Stacks};
 use gaudi_spec::gaudi2::packet::{LinDma, MsgLong};
@@ -331,14 +332,14 @@ fn impossible_cards_and_mappings_are_refused() {
             dram_bar: bar,
             ..PciConfig::default()
         };
-        assert!(matches!(PciChip::new(config), Err(PciError::Bar(_))), "{bar}");
+        assert!(matches!(PciChip::new(config), Err(ModelError::Bar(_))), "{bar}");
     }
     for dram in [0, 1, 4 << 30, 80 << 20, (80 << 30) + 1, 112 << 30, u64::MAX] {
         let config = PciConfig {
             dram,
             ..PciConfig::default()
         };
-        assert!(matches!(PciChip::new(config), Err(PciError::Dram(_))), "{dram}");
+        assert!(matches!(PciChip::new(config), Err(ModelError::Dram(_))), "{dram}");
     }
     let mut rig = Rig::new();
     let more = |len| Arc::new(RawMapping::anonymous(len, false).expect("memory"));

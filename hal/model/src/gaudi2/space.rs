@@ -62,7 +62,8 @@ pub(crate) struct Space {
     tables: [Vec<u64>; 2],
     doorbell: Option<u64>,
     now: Access,
-    deferred: VecDeque<(u32, u32)>,
+    /// Registers that wait to be carried out, and their words.
+    pub(crate) deferred: VecDeque<(u32, u32)>,
     pub(crate) lost: u64,
     // The ARCs' memory: start and end in the configuration space, by start.
     dccm: Vec<(u32, u32)>,
@@ -168,10 +169,6 @@ impl Space {
         lens.map(|range| range.len() as u64).sum()
     }
 
-    pub(crate) fn unmap_all(&mut self) {
-        self.host.clear();
-    }
-
     /// The first table of a context. The driver sets every HMMU like the first.
     pub(crate) fn set_table(&mut self, which: Mmu, asid: u32, address: u64) {
         let tables = match which {
@@ -240,15 +237,6 @@ impl Space {
         } else {
             self.lost += 1;
         }
-    }
-
-    /// Registers that wait to be carried out.
-    pub(crate) fn deferred(&self) -> usize {
-        self.deferred.len()
-    }
-
-    pub(crate) fn next_deferred(&mut self) -> Option<(u32, u32)> {
-        self.deferred.pop_front()
     }
 
     /// The place of `va`, as the bus returns it forward and, with `back`, backward.
