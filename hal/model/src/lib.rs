@@ -39,7 +39,6 @@ pub use gaudi2::registers::UnknownRegister;
 pub use gaudi2::run::RunOutcome;
 pub use gaudi2::stream::{Cb, StreamState};
 pub use memory::DeviceMemory;
-pub use mmu::{Target, Translation};
 
 use gaudi_seam::Engine;
 

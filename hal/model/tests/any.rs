@@ -6,6 +6,7 @@
 mod rig;
 
 use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, MemoryKind, Mode, RunOutcome};
+use gaudi_seam::Engine as _;
 use gaudi_spec::gaudi2::packet::{Fence, LinDma, MsgBase, MsgLong, MsgShort, Nop};
 use gaudi_spec::gaudi2::sync::{self, MonArm, MonConfig, SOB_OBJ, SobUpdate, objs_address};
 use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, DRAM_PAGE, SRAM_BASE, queue};
@@ -114,10 +115,10 @@ impl World {
             // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds
             // references to it.
             let range = unsafe { HostRange::new(start, PIECE) };
-            chip.mmu_map_host(va(HOST, piece * PIECE), range).expect("free");
+            chip.map_host(va(HOST, piece * PIECE), range).expect("free");
         }
-        chip.mmu_map_device(DRAM, DRAM_PA, WINDOW).expect("free");
-        chip.mmu_map_doorbell(DOORBELL_VA).expect("free");
+        chip.map_device(DRAM, DRAM_PA, WINDOW).expect("free");
+        chip.open_context().expect("free");
         Self { chip, host }
     }
 
@@ -137,9 +138,7 @@ impl World {
             self.chip.push_cb(QUEUES[*queue], cb).expect("room in the queue");
             at += bytes.len() as u64;
         }
-        self.chip
-            .mmu_map_device(code, DevicePa(base), 1 << 20)
-            .expect("free");
+        self.chip.map_device(code, DevicePa(base), 1 << 20).expect("free");
     }
 
     fn events(&mut self) -> Vec<Event> {

@@ -451,30 +451,20 @@ impl DeviceIo for VfioDevice {
         let number = event.as_ref().map_or(-1, |event| event.as_fd().as_raw_fd());
         let mut interrupts = lock(&self.interrupts);
         interrupts.used.resize(usize::from(count), false);
-        if !interrupts.on {
-            if event.is_none() {
-                return Ok(());
-            }
-            let place = usize::from(vector);
-            if fixed {
-                let mut all = vec![-1; usize::from(count)];
-                all.iter_mut().skip(place).take(1).for_each(|fd| *fd = number);
-                raw::set_msix(&self.file, 0, &all).map_err(told)?;
-            } else {
-                raw::set_msix(&self.file, vector, &[number]).map_err(told)?;
-            }
-            interrupts.on = true;
+        if !interrupts.on && event.is_none() {
+            return Ok(());
+        }
+        let place = usize::from(vector);
+        if fixed && !interrupts.on {
+            let mut all = vec![-1; usize::from(count)];
+            all[place] = number;
+            raw::set_msix(&self.file, 0, &all).map_err(told)?;
         } else {
             raw::set_msix(&self.file, vector, &[number]).map_err(told)?;
         }
         // The kernel holds the eventfd itself from here on.
-        let used = event.is_some();
-        interrupts
-            .used
-            .iter_mut()
-            .skip(usize::from(vector))
-            .take(1)
-            .for_each(|place| *place = used);
+        interrupts.on = true;
+        interrupts.used[place] = event.is_some();
         if !interrupts.used.contains(&true) {
             raw::disable_msix(&self.file).map_err(told)?;
             interrupts.on = false;

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use gaudi_seam::engine::{HostRange, MapError, PushError, Reset};
+use gaudi_seam::engine::{PushError, Reset};
+use gaudi_spec::QueueId;
 use gaudi_spec::gaudi2::qman::ArbCfg;
 use gaudi_spec::gaudi2::{self, queue};
-use gaudi_spec::{DevicePa, DeviceVa, QueueId};
 use gaudi_sys::random::SplitMix64;
 use gaudi_sys::{Errno, standin};
 
@@ -19,7 +19,7 @@ use crate::gaudi2::registers::Registers;
 use crate::gaudi2::sm::SyncManager;
 use crate::gaudi2::stream::{Cb, Cp, Entry, Held, PROCESSORS, Processor, Processors, StreamState};
 use crate::memory::DeviceMemory;
-use crate::mmu::{RangeMmu, Translation};
+use crate::mmu::RangeMmu;
 
 /// Faults of monitors kept until they are taken; more are counted only.
 const MAX_MONITOR_FAULTS: u32 = 64;
@@ -123,35 +123,6 @@ impl Chip {
     /// What was done so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
-    }
-
-    /// Maps device memory for the user context.
-    pub fn mmu_map_device(&mut self, va: DeviceVa, pa: DevicePa, len: u64) -> Result<(), MapError> {
-        if self.bus.dram.offset(pa, len).is_none() && self.bus.sram.offset(pa, len).is_none() {
-            return Err(MapError::OutsideMemory(pa));
-        }
-        self.bus.mmu.map_device(va, pa, len)
-    }
-
-    /// Maps host memory for the user context. On an error the range is dropped.
-    pub fn mmu_map_host(&mut self, va: DeviceVa, range: HostRange) -> Result<(), MapError> {
-        self.bus.mmu.map_host(va, range)
-    }
-
-    /// Maps the interrupt doorbell for the user context, as the driver does at
-    /// [`gaudi2::DOORBELL_VA`].
-    pub fn mmu_map_doorbell(&mut self, va: DeviceVa) -> Result<(), MapError> {
-        self.bus.mmu.map_doorbell(va, gaudi2::DOORBELL_SIZE)
-    }
-
-    /// Removes the mapping that starts at `va`. Returns whether there was one.
-    pub fn mmu_unmap(&mut self, va: DeviceVa) -> bool {
-        self.bus.mmu.unmap(va)
-    }
-
-    /// Where an address of the user context leads.
-    pub fn translate(&self, va: DeviceVa) -> Option<Translation<'_>> {
-        self.bus.mmu.translate(va)
     }
 
     /// Queues a command buffer. Nothing executes before the next run.

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, MemoryKind, Mode, RunOutcome};
+use gaudi_seam::Engine as _;
 use gaudi_spec::gaudi2::packet::{CpDma, Fence, LinDma, MsgLong, MsgShort, Nop, Packet};
 use gaudi_spec::gaudi2::sync::{Compare, MonArm, MonConfig, SOB_OBJ, SobUpdate, objs_address};
 use gaudi_spec::gaudi2::{self, DRAM_PAGE, qman, queue};
@@ -128,10 +129,9 @@ impl Rig {
         // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds references to
         // it.
         let range = unsafe { HostRange::new(host.as_ptr(), HOST_BYTES) };
-        chip.mmu_map_host(HOST, range).expect("a free range");
-        chip.mmu_map_device(DRAM, DRAM_PA, DRAM_PAGE)
-            .expect("a free range");
-        chip.mmu_map_doorbell(gaudi2::DOORBELL_VA).expect("a free range");
+        chip.map_host(HOST, range).expect("a free range");
+        chip.map_device(DRAM, DRAM_PA, DRAM_PAGE).expect("a free range");
+        chip.open_context().expect("a free range");
         Self {
             chip,
             host,
