@@ -35,7 +35,7 @@ fn stop_of(rig: &mut Rig, program: Program) -> StopReason {
 }
 
 #[test]
-fn predicates_are_loaded_as_bits_or_words_and_decide() {
+fn predicates_load_as_bits_or_words() {
     let mut rig = Rig::new();
     let store =
         |at: usize, predicate: u8| Packet::MsgLong(MsgLong::new(va(HOST, at), 1).with_predicate(predicate));
@@ -86,7 +86,7 @@ fn predicates_are_loaded_as_bits_or_words_and_decide() {
 }
 
 #[test]
-fn a_predicate_that_does_not_hold_skips_every_packet_that_has_one() {
+fn false_predicate_skips_its_packets() {
     let mut rig = Rig::new();
     let mut room = [0; 24];
     let bulk = WregBulk::build(
@@ -170,7 +170,7 @@ fn scalars_hold_a_packet_that_is_executed() {
 }
 
 #[test]
-fn a_list_runs_the_buffer_that_a_word_chooses() {
+fn list_runs_the_chosen_buffer() {
     // As hl-thunk's test_cs_cb_list: each buffer signals, raises the index, and starts the next.
     const LENGTH: usize = 10;
     let mut rig = Rig::new();
@@ -205,7 +205,7 @@ fn a_list_runs_the_buffer_that_a_word_chooses() {
 }
 
 #[test]
-fn registers_of_the_own_engine_are_written_by_offset() {
+fn own_registers_are_written_by_offset() {
     let mut rig = Rig::new();
     let sob = objs_address(0, SOB_OBJ, 500).unwrap();
     let mut room = [0; 16];
@@ -243,7 +243,7 @@ fn registers_of_the_own_engine_are_written_by_offset() {
 }
 
 #[test]
-fn bases_are_added_to_and_a_transfer_is_started_by_registers() {
+fn register_writes_start_a_transfer() {
     let mut rig = Rig::new();
     let data: Vec<u8> = (0..100).collect();
     rig.host.write(64, &data).unwrap();
@@ -304,7 +304,7 @@ fn bytes_are_turned_round_in_groups() {
 }
 
 #[test]
-fn a_wait_adds_to_the_fence_that_follows_it() {
+fn wait_packet_adds_to_its_fence() {
     let mut rig = Rig::new();
     let wait = Packet::Wait(Wait::EMPTY.with_cycles(100).with_id(3).with_increment(2));
     rig.run_ok(PDMA_0_0, Program::new().packet(wait).fence(3, 2, 2));
@@ -330,7 +330,7 @@ fn arbitrated(cfg: ArbCfg, priorities: [u32; 2]) -> u8 {
 }
 
 #[test]
-fn the_arbiter_lets_the_higher_priority_go_first() {
+fn arbiter_prefers_higher_priority() {
     let cfg = ArbCfg::new().with_enable(true).with_is_master(true);
     assert_eq!(arbitrated(cfg, [2, 1]), 2, "stream 1 is last");
     assert_eq!(arbitrated(cfg, [1, 2]), 1, "stream 0 is last");
@@ -342,7 +342,7 @@ fn the_arbiter_lets_the_higher_priority_go_first() {
 }
 
 #[test]
-fn a_grant_holds_until_it_is_given_back() {
+fn grant_lasts_until_release() {
     let mut rig = Rig::new();
     let at = register(PDMA_0_0, qman::ARB_CFG);
     let on = ArbCfg::new().with_enable(true).with_is_master(true);
@@ -361,7 +361,7 @@ fn a_grant_holds_until_it_is_given_back() {
     assert_eq!(
         rig.chip.run(BUDGET),
         RunOutcome::Idle,
-        "an arbiter that is off holds nobody"
+        "a disabled arbiter blocks no stream"
     );
     assert_eq!(rig.host_bytes(0, 1), [1]);
     assert!(

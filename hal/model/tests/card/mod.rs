@@ -128,7 +128,7 @@ impl Rig {
         assert_eq!(
             self.host_word(at + packet::FENCE as u64),
             nth + 1,
-            "the fence tells the index"
+            "the fence gives the index"
         );
         let result = u64::from_le_bytes(self.bytes(at, 8).try_into().expect("8 bytes"));
         (
@@ -218,7 +218,7 @@ impl Rig {
     }
 }
 
-/// What `COMMIT` is written with to start a fill that tells its end.
+/// What `COMMIT` is written with to start a fill with a write completion.
 pub(crate) const FILL: u32 = qman::COMMIT_LINEAR
     | LinDmaCtl::from_bits(0)
         .with_wrcomp(true)

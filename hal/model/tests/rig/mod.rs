@@ -126,8 +126,8 @@ impl Rig {
         })
         .expect("a chip");
         let host = RawMapping::anonymous(HOST_BYTES, false).expect("host memory");
-        // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds references to
-        // it.
+        // SAFETY: the mapping outlives the chip, which is dropped first; no caller holds references
+        // to it.
         let range = unsafe { HostRange::new(host.as_ptr(), HOST_BYTES) };
         chip.map_host(HOST, range).expect("a free range");
         chip.map_device(DRAM, DRAM_PA, DRAM_PAGE).expect("a free range");
