@@ -104,7 +104,10 @@ fn command_buffer(io: &dyn KernelIo, packets: &[Packet<'_>]) -> (DeviceVa, u32) 
             len: 4096,
         })
         .unwrap();
-    let bytes: Vec<u8> = packets.iter().flat_map(|packet| packet.emit(<[u8]>::to_vec)).collect();
+    let bytes: Vec<u8> = packets
+        .iter()
+        .flat_map(|packet| packet.emit(<[u8]>::to_vec))
+        .collect();
     let len = bytes.len();
     memory.write(0, &bytes).unwrap();
     (

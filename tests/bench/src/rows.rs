@@ -9,7 +9,7 @@ use gaudi_dmabuf::stats::Entry as Counted;
 use gaudi_layers::fault::{FaultLayer, Plan};
 use gaudi_layers::time::Monotonic;
 use gaudi_model::{Cb, Chip, ChipConfig, HostRange, MemoryKind, Mode};
-use gaudi_seam::{CsRequest, CsSeq, DeviceSpec, Error, KernelIo, SharedIo};
+use gaudi_seam::{CsRequest, CsSeq, DeviceSpec, Engine as _, Error, KernelIo, SharedIo};
 use gaudi_spec::gaudi2::packet::LinDma;
 use gaudi_spec::gaudi2::{self, queue};
 use gaudi_spec::{DevicePa, DeviceVa};
@@ -336,10 +336,9 @@ impl Rig {
             Memory::Pinned => unsafe { HostRange::new(host.as_ptr(), len) },
             Memory::Guest => HostRange::of_mapping(Arc::clone(&host)),
         };
-        chip.mmu_map_host(HOST, range)
-            .map_err(|error| format!("{error:?}"))?;
+        chip.map_host(HOST, range).map_err(|error| format!("{error:?}"))?;
         let at = DevicePa(gaudi2::DRAM_PHYS_BASE.0 + gaudi2::DRAM_RESERVED);
-        chip.mmu_map_device(dram, at, gaudi2::DRAM_PAGE)
+        chip.map_device(dram, at, gaudi2::DRAM_PAGE)
             .map_err(|error| format!("{error:?}"))?;
         Ok(Self {
             chip,

@@ -92,10 +92,7 @@ fn no_predicates(target: &Host) -> Result<Program, Failure> {
 /// Runs a load of predicate 10 and stores under predicates 10, 11 and 0; then clears them.
 fn stores_under(io: &SharedIo, target: &Host, load: Program) -> Verdict {
     let under = |at, predicate| Packet::MsgLong(store(target, at, 1).with_predicate(predicate));
-    let program = load
-        .packet(under(0, 10)?)
-        .packet(under(1, 11)?)
-        .packet(under(2, 0)?);
+    let program = load.packet(under(0, 10)).packet(under(1, 11)).packet(under(2, 0));
     run(io, Q, program)?;
     let seen = target.bytes(0, 3)?;
     run(io, Q, no_predicates(target)?)?;
@@ -447,12 +444,12 @@ fn wreg_64(bench: &mut Bench) -> Verdict {
         .with_base(4)
         .with_offset(-64);
     let program = Program::new()
-        .packet(set(target.va.0)?)
+        .packet(set(target.va.0))
         .packet(Packet::Wreg64Long(second.with_message_barrier(true)))
         .packet(Packet::Wreg64Short(source));
     let clear = wreg_64_long(base + 8, 0);
     let program = start(program, &target, 512, 64)?
-        .packet(set(0)?)
+        .packet(set(0))
         .packet(Packet::Wreg64Long(clear));
     run(&io, Q, program)?;
     same_bytes(
