@@ -93,9 +93,12 @@ struct Interrupts {
 impl VfioDevice {
     /// Opens a function that is bound to vfio-pci, with its whole IOMMU group.
     ///
-    /// `NotFound` where it is not there or bound to nothing, `Busy` where a driver of the kernel or
-    /// another process has it, `PermissionDenied` where this user may not, or others of its group
-    /// are in use, `Unsupported` where there is no IOMMU. Each says what to do next.
+    /// # Errors
+    /// Each has a next step:
+    /// - `NotFound` if there is no such function, or it is bound to no driver.
+    /// - `Busy` if a driver of the kernel or another process has it.
+    /// - `PermissionDenied` if this user may not open it, or others of its group are in use.
+    /// - `Unsupported` if there is no IOMMU.
     pub fn open(address: PciAddress) -> Result<Self> {
         let found = look(Path::new("/sys/bus/pci/devices"), Path::new("/dev/vfio"), address)?;
         let told = |error: VfioError| explain(error, &found, address);

@@ -52,6 +52,10 @@ pub struct Chip {
 
 impl Chip {
     /// Makes a chip with its memory.
+    ///
+    /// # Errors
+    /// - [`ModelError::DramSize`] if the chip has no such size.
+    /// - [`ModelError::Memory`] if the host cannot provide the memory.
     pub fn new(config: ChipConfig) -> Result<Self, ModelError> {
         let (page, most) = (gaudi2::DRAM_PAGE, gaudi2::ASIC.dram_user_size());
         let asked = config.dram_user_bytes;
@@ -194,6 +198,9 @@ impl Chip {
     }
 
     /// Resets the chip.
+    ///
+    /// # Errors
+    /// Those of [`DeviceMemory::discard`]; old bytes may stay then.
     pub fn reset(&mut self, depth: Reset) -> Result<(), Errno> {
         self.sm.reset();
         self.processors = processors();

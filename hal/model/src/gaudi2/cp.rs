@@ -57,11 +57,8 @@ impl Chip {
     /// Executes the next packet of a ready processor.
     pub(crate) fn execute(&mut self, cp: Cp) {
         let processor = &mut self.processors[cp.index()];
-        let (Some(cb), Some(head)) = (processor.current(), processor.head()) else {
-            debug_assert!(false, "{cp:?} is ready without a command buffer");
-            self.ready.set(cp, false);
-            return;
-        };
+        let head = processor.head().expect("a ready processor has a command buffer");
+        let cb = processor.current().unwrap_or(head.cb);
         let offset = processor.offset();
         self.bus.act_as(Initiator::Queue(cp.first_queue()));
         let mut packet = Fetched::default();

@@ -104,22 +104,21 @@ impl Space {
     /// A register as it was last written.
     pub(crate) fn register(&self, register: u32) -> u32 {
         let mut word = [0; 4];
-        let at = CFG_BASE.checked_add(u64::from(register));
         // A register outside of the space reads as zero.
-        let _ = at.map(|at| self.cfg.read(at, &mut word));
+        let _ = self.cfg.read(cfg_address(register), &mut word);
         u32::from_le_bytes(word)
     }
 
     /// Keeps a register's word.
     pub(crate) fn set_register(&self, register: u32, value: u32) {
-        let at = CFG_BASE.checked_add(u64::from(register));
-        let _ = at.map(|at| self.cfg.write(at, &value.to_le_bytes()));
+        // A register outside of the space keeps nothing.
+        let _ = self.cfg.write(cfg_address(register), &value.to_le_bytes());
     }
 
     /// Clears the 4 KiB of registers of a queue manager.
     pub(crate) fn clear_registers(&mut self, first: u32) {
-        let at = CFG_BASE.checked_add(u64::from(first));
-        let _ = at.map(|at| self.cfg.write(at, &[0; 0x1000]));
+        let written = self.cfg.write(cfg_address(first), &[0; 0x1000]);
+        written.expect("a queue manager lies inside of the space");
     }
 
     /// Whether bytes of the configuration space are an ARC's memory, and no registers.
@@ -363,6 +362,11 @@ impl Space {
         }
         None
     }
+}
+
+/// The physical address of a register.
+fn cfg_address(register: u32) -> DevicePa {
+    DevicePa(CFG_BASE.get() + u64::from(register))
 }
 
 /// Whether a monitor is one of the driver's own (`source: inferred`: those that it reserves).

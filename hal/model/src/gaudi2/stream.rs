@@ -326,7 +326,10 @@ impl Processor {
     pub(crate) fn done_below(&mut self) {
         match self.retiring.iter_mut().find(|entry| entry.below > 0) {
             Some(entry) => entry.below -= 1,
-            None => self.below = self.below.saturating_sub(1),
+            None => {
+                debug_assert!(self.below > 0, "a buffer below ended that was not handed down");
+                self.below = self.below.saturating_sub(1);
+            }
         }
     }
 
@@ -345,6 +348,11 @@ impl Processor {
     }
 
     pub(crate) fn give_credit(&mut self) {
+        // A reset forgets what is outstanding and discards its events.
+        debug_assert!(
+            self.outstanding > 0,
+            "more command buffers ended than were pushed"
+        );
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 

@@ -188,7 +188,7 @@ fn card(stacks: Stacks) -> Vec<u8> {
         assert!(
             FIRMWARE.len() + "Linux version ".len() < VERSION,
             "it ends with a zero"
-        )
+        );
     };
     put(
         info::KERNEL_VERSION,

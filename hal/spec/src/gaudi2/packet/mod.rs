@@ -13,6 +13,7 @@
 
 #![allow(
     clippy::result_unit_err,
+    clippy::missing_errors_doc,
     reason = "the checked setters that bitfield-struct writes have nothing more to say than that a value does not fit"
 )]
 
