@@ -3,7 +3,7 @@
 mod rig;
 
 use gaudi_model::{
-    Access, Cb, Event, PageFault, PushError, Reset, RunOutcome, StopReason, StreamState, Unsupported,
+    Access, Cb, Event, Held, PageFault, PushError, Reset, RunOutcome, StopReason, Unsupported,
 };
 use gaudi_seam::Engine as _;
 use gaudi_spec::gaudi2::packet::{EndianSwap, LinDma, MsgBase, MsgShort, Opcode};
@@ -204,7 +204,7 @@ fn unmapped_address_halts_the_stream() {
             access,
         };
         assert_eq!(rig.events(), [Event::PageFault(fault)], "{what}");
-        assert_eq!(rig.chip.stream_state(PDMA_0_0), Some(StreamState::Halted));
+        assert_eq!(rig.chip.held(PDMA_0_0), Some(Held::Halted));
         rig.run_beside(PDMA_1_0, Program::new().nop().fence(0, 0, 0));
     }
 }
@@ -371,10 +371,7 @@ fn buffer_changes_before_fetch_take_effect() {
     }
     rig.push(PDMA_0_0, 1, &program.long(HOST, 1).bytes());
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
-    assert_eq!(
-        rig.chip.stream_state(PDMA_0_0),
-        Some(StreamState::Blocked { fence: 0, target: 1 })
-    );
+    assert_eq!(rig.chip.held(PDMA_0_0), Some(Held::Fence { id: 0, target: 1 }));
     let changed = Program::new().long(HOST, 2).bytes();
     rig.host.write(CBS + 8 + far * 8, &changed).unwrap();
     rig.chip
@@ -407,8 +404,8 @@ fn soft_reset_keeps_memory() {
     assert_eq!(rig.value(0, 500), Some(0));
     for queue in [PDMA_0_0, PDMA_1_0] {
         assert_eq!(
-            rig.chip.stream_state(queue),
-            Some(StreamState::Idle),
+            (rig.chip.held(queue), rig.chip.queue_is_idle(queue)),
+            (Some(Held::No), true),
             "queue {queue} is free again"
         );
     }

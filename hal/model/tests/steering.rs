@@ -2,7 +2,7 @@
 
 mod rig;
 
-use gaudi_model::{Event, RunOutcome, StopReason, StreamState, Unsupported};
+use gaudi_model::{Event, Held, RunOutcome, StopReason, Unsupported};
 use gaudi_spec::gaudi2::packet::{
     ArbPoint, CbList, CbListCtl, CpDma, EndianSwap, LinDma, LoadAndExe, MsgLong, MsgShort, Packet, Wait,
     Wreg32, Wreg64Long, Wreg64Short, WregBulk, WregBulkHead,
@@ -355,7 +355,7 @@ fn grant_lasts_until_release() {
         &Program::new().packet(acquire).long(va(HOST, 0), 1).bytes(),
     );
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
-    assert_eq!(rig.chip.stream_state(PDMA_0_1), Some(StreamState::Arbitrated));
+    assert_eq!(rig.chip.held(PDMA_0_1), Some(Held::Arbiter));
     rig.run_beside(PDMA_1_0, Program::new().packet(acquire));
     rig.chip.write32(at, 0).unwrap();
     assert_eq!(

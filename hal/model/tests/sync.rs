@@ -2,9 +2,7 @@
 
 mod rig;
 
-use gaudi_model::{
-    Chip, ChipConfig, Event, FaultCause, MemoryKind, Mode, ModelError, RunOutcome, StreamState,
-};
+use gaudi_model::{Chip, ChipConfig, Event, FaultCause, Held, MemoryKind, Mode, ModelError, RunOutcome};
 use gaudi_spec::gaudi2::packet::MsgShort;
 use gaudi_spec::gaudi2::queue::{PDMA_0_0, PDMA_0_1, PDMA_1_0};
 use gaudi_spec::gaudi2::sync::{
@@ -175,7 +173,8 @@ fn driver_write_releases_waiting_stream() {
     rig.sob(A, SobUpdate::add_signed(1));
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked, "1 is below 2");
     rig.sob(A, SobUpdate::add_signed(1));
-    assert_eq!(rig.chip.stream_state(PDMA_0_1), Some(StreamState::Ready));
+    assert_eq!(rig.chip.held(PDMA_0_1), Some(Held::No));
+    assert!(!rig.chip.queue_is_idle(PDMA_0_1), "it can continue");
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Idle);
     assert_eq!(
         rig.events(),

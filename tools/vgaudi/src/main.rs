@@ -36,20 +36,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ANSWER: u64 = 4 << 20;
 
 /// A failure with its own exit code and next step.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
 struct Refused {
     code: u8,
     what: String,
     help: String,
 }
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-impl std::error::Error for Refused {}
 
 /// An error of the command line.
 fn usage(what: impl Into<String>, help: impl Into<String>) -> anyhow::Error {

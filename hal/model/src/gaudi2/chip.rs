@@ -17,7 +17,7 @@ use crate::gaudi2::event::Event;
 use crate::gaudi2::manager::Manager;
 use crate::gaudi2::registers::Registers;
 use crate::gaudi2::sm::SyncManager;
-use crate::gaudi2::stream::{Cb, Cp, Entry, Held, PROCESSORS, Processor, Processors, StreamState};
+use crate::gaudi2::stream::{Cb, Cp, Entry, Held, PROCESSORS, Processor, Processors};
 use crate::memory::DeviceMemory;
 use crate::mmu::RangeMmu;
 
@@ -172,9 +172,9 @@ impl Chip {
         queue.0 >= queue::COUNT || self.processors[Cp::of(queue).index()].is_empty()
     }
 
-    /// Returns what a queue's stream is doing, or where it only waits for the lower command
-    /// processor, what that is doing for it; `None` if there is no such queue.
-    pub fn stream_state(&self, queue: QueueId) -> Option<StreamState> {
+    /// Returns what holds a queue's stream, or where it only waits for the lower command processor,
+    /// what holds that; `None` if there is no such queue.
+    pub fn held(&self, queue: QueueId) -> Option<Held> {
         let cp = Some(Cp::of(queue)).filter(|_| queue.0 < queue::COUNT)?;
         let processor = &self.processors[cp.index()];
         let waits = match processor.held() {
@@ -183,7 +183,7 @@ impl Chip {
             _ => false,
         };
         let working = if waits { cp.lower() } else { cp };
-        Some(self.processors[working.index()].state())
+        Some(self.processors[working.index()].held())
     }
 
     /// What the driver clears between two contexts: the users' sync objects, monitors and

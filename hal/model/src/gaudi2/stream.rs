@@ -41,26 +41,6 @@ pub struct Cb {
     pub tag: u64,
 }
 
-/// What a stream is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamState {
-    /// It has nothing to do.
-    Idle,
-    /// It can execute a packet.
-    Ready,
-    /// It waits for a fence counter to reach a value.
-    Blocked {
-        /// The fence, 0..4.
-        fence: u8,
-        /// The value.
-        target: u8,
-    },
-    /// It asked its queue manager's arbiter for the grant, and waits.
-    Arbitrated,
-    /// It stopped or faulted, and waits for a reset.
-    Halted,
-}
-
 /// A command processor's number: a queue's own, or after those the lower one of a queue manager.
 /// It is below [`PROCESSORS`]: queue numbers are checked where a caller gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,11 +180,16 @@ struct Piece {
 
 /// What a processor waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
-    /// Nothing.
+pub enum Held {
+    /// Nothing: it can execute a packet, or has nothing to do.
     No,
-    /// A fence counter.
-    Fence { id: u8, target: u8 },
+    /// A fence counter that is below a value.
+    Fence {
+        /// The fence, 0..4.
+        id: u8,
+        /// The value.
+        target: u8,
+    },
     /// What it handed down to be done: an engine barrier.
     Below,
     /// Room in the lower processor.
@@ -370,18 +355,6 @@ impl Processor {
 
     pub(crate) fn hold(&mut self, held: Held) {
         self.held = held;
-    }
-
-    /// What it is doing, what it handed down aside.
-    pub(crate) fn state(&self) -> StreamState {
-        match self.held {
-            Held::Halted => StreamState::Halted,
-            Held::Fence { id, target } => StreamState::Blocked { fence: id, target },
-            Held::Arbiter => StreamState::Arbitrated,
-            Held::Below | Held::Room => StreamState::Ready,
-            Held::No if self.is_empty() => StreamState::Idle,
-            Held::No => StreamState::Ready,
-        }
     }
 
     /// What the driver clears between two contexts.
