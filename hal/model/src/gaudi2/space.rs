@@ -69,11 +69,11 @@ pub(crate) struct Space {
     dccm: Vec<(u32, u32)>,
 }
 
-// An address without translation, and how much lies in a row before and after it.
-struct Physical {
-    at: u64,
-    before: u64,
-    after: u64,
+/// An address without translation, and how much lies in a row before and after it.
+pub(crate) struct Physical {
+    pub(crate) at: u64,
+    pub(crate) before: u64,
+    pub(crate) after: u64,
 }
 
 impl Space {
@@ -247,12 +247,7 @@ impl Space {
         len: u64,
         back: bool,
     ) -> Option<Place<'a>> {
-        if let Some(register) = va
-            .get()
-            .checked_sub(CFG_BASE.get())
-            .filter(|&offset| offset < CFG_SIZE)
-            .and_then(|offset| u32::try_from(offset).ok())
-        {
+        if let Some(register) = register_at(va) {
             let Some((start, end)) = self.arc(register) else {
                 return Some(Place::Register(register));
             };
@@ -277,17 +272,7 @@ impl Space {
             return in_memory(sram, &found, len, back);
         }
         let (&start, range) = self.host.range(..=found.at).next_back()?;
-        let offset = found.at - start;
-        let left = (range.len() as u64)
-            .checked_sub(offset)
-            .filter(|&left| left > 0)?;
-        let (len, start) = piece(&found, offset, left, len, back);
-        let span = of_host(
-            range,
-            usize::try_from(offset - start).ok()?,
-            usize::try_from(len).ok()?,
-        )?;
-        Some(Place::Memory(span, Side::Host))
+        in_host(range, found.at - start, &found, len, back)
     }
 
     fn translate(&self, dram: &DeviceMemory, va: DeviceVa) -> Option<Physical> {
@@ -374,8 +359,14 @@ pub(crate) fn is_drivers(dcore: u32, monitor: u32) -> bool {
     dcore == 0 && monitor < sync::FIRST_USER_MONITOR
 }
 
-// All of a memory around an address of it.
-fn whole(memory: &DeviceMemory, at: u64) -> Physical {
+/// The register that an engine's address names, by its offset in the configuration space.
+pub(crate) fn register_at(va: DeviceVa) -> Option<u32> {
+    let offset = va.get().checked_sub(CFG_BASE.get())?;
+    u32::try_from(offset).ok().filter(|_| offset < CFG_SIZE)
+}
+
+/// All of a memory around an address of it.
+pub(crate) fn whole(memory: &DeviceMemory, at: u64) -> Physical {
     let before = at.saturating_sub(memory.base().get());
     Physical {
         at,
@@ -394,7 +385,29 @@ fn piece(found: &Physical, before: u64, after: u64, len: u64, back: bool) -> (u6
     }
 }
 
-fn in_memory<'a>(memory: &'a DeviceMemory, found: &Physical, len: u64, back: bool) -> Option<Place<'a>> {
+/// A piece of host memory around byte `offset` of a range.
+pub(crate) fn in_host<'a>(
+    range: &'a HostRange,
+    offset: u64,
+    found: &Physical,
+    len: u64,
+    back: bool,
+) -> Option<Place<'a>> {
+    let left = (range.len() as u64)
+        .checked_sub(offset)
+        .filter(|&left| left > 0)?;
+    let (len, start) = piece(found, offset, left, len, back);
+    let (start, len) = (usize::try_from(offset - start).ok()?, usize::try_from(len).ok()?);
+    Some(Place::Memory(of_host(range, start, len)?, Side::Host))
+}
+
+/// A piece of the chip's memory around an address.
+pub(crate) fn in_memory<'a>(
+    memory: &'a DeviceMemory,
+    found: &Physical,
+    len: u64,
+    back: bool,
+) -> Option<Place<'a>> {
     let bounds = whole(memory, found.at);
     let (len, start) = piece(found, bounds.before, bounds.after, len, back);
     let span = memory.span(DevicePa(found.at.checked_sub(start)?), usize::try_from(len).ok()?)?;
