@@ -12,7 +12,7 @@ use gaudi_seam::{
     CbCreate, Clock, CsRequest, DeviceVa, Errno, ErrorKind, ExportRequest, HostVa, InfoRequest, KernelIo,
     KernelIoExt, MapDevice, MapHost, MemAlloc, MmapRequest, MockSpec, Order, QueueId, RawMapping, WaitStatus,
 };
-use gaudi_spec::gaudi2::packet::{Encoder, Fence, LinDma, MsgLong, MsgShort, Nop, Packet, SliceSink};
+use gaudi_spec::gaudi2::packet::{Fence, LinDma, MsgLong, MsgShort, Nop, Packet};
 use gaudi_spec::gaudi2::sync::{Compare, MonArm};
 use gaudi_spec::gaudi2::{DOORBELL_VA, DRAM_PAGE, DRAM_VA, queue, sync};
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
@@ -104,13 +104,12 @@ fn command_buffer(io: &dyn KernelIo, packets: &[Packet<'_>]) -> (DeviceVa, u32) 
             len: 4096,
         })
         .unwrap();
-    let mut bytes = [0; 4096];
-    let mut encoder = Encoder::new(SliceSink::new(&mut bytes));
-    for packet in packets {
-        encoder.packet(packet).unwrap();
-    }
-    let len = encoder.len();
-    memory.write(0, &bytes[..len]).unwrap();
+    let bytes: Vec<u8> = packets
+        .iter()
+        .flat_map(|packet| packet.emit(<[u8]>::to_vec))
+        .collect();
+    let len = bytes.len();
+    memory.write(0, &bytes).unwrap();
     (
         io.cb_info(cb, true).unwrap().device_va.unwrap(),
         u32::try_from(len).unwrap(),
@@ -263,7 +262,7 @@ fn hung_submission_is_aborted_and_device_recovers() {
     drop(io);
     let io = gaudi_mock::open(&spec).expect("after its user exits the device is reset and works");
     assert_eq!(
-        run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::new())]),
+        run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::EMPTY)]),
         Ok(WaitStatus::Completed)
     );
 }
@@ -292,7 +291,7 @@ fn sixty_fifth_submission_would_block() {
 #[test]
 fn oldest_of_257_outcomes_is_dropped() {
     let io = gaudi_mock::open(&spec("outcomes")).unwrap();
-    let (va, len) = command_buffer(&*io, &[Packet::Nop(Nop::new())]);
+    let (va, len) = command_buffer(&*io, &[Packet::Nop(Nop::EMPTY)]);
     let chunk = HlCsChunk::user(queue::PDMA_0_0.0, va.0, len);
     let request = CsRequest {
         execute: &[chunk],
@@ -373,7 +372,7 @@ fn hard_resets_after(name: &str, vectors: &[u32]) -> u32 {
     drop(io);
     let io = gaudi_mock::open(&spec).unwrap();
     assert_eq!(
-        run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::new())]),
+        run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::EMPTY)]),
         Ok(WaitStatus::Completed)
     );
     hard_resets()
@@ -438,7 +437,7 @@ fn endless_program_meets_the_drivers_timeout() {
     drop(io);
     let io = gaudi_mock::open(&spec).expect("the reset ended it");
     assert_eq!(
-        run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::new())]),
+        run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::EMPTY)]),
         Ok(WaitStatus::Completed)
     );
 }
@@ -509,7 +508,7 @@ proptest! {
         drop(io);
         let io = gaudi_mock::open(&spec).expect("the device has its next user");
         prop_assert!(gaudi_mock::ledger(&spec).unwrap().is_clean(), "nothing of the last one is left");
-        prop_assert_eq!(run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::new())]), Ok(WaitStatus::Completed));
+        prop_assert_eq!(run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::EMPTY)]), Ok(WaitStatus::Completed));
         drop(control);
     }
 }

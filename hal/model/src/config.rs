@@ -1,7 +1,6 @@
 //! What a modelled chip is made of.
 
 use std::ffi::CStr;
-use std::fmt;
 
 use gaudi_sys::Errno;
 
@@ -40,11 +39,15 @@ pub struct ChipConfig {
     pub memory: MemoryKind,
 }
 
-/// Why a chip cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a chip or a card cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
     /// Not a size that the chip has; the nearest ones below and above.
+    #[error(
+        "{asked} bytes of device memory are not whole pages of {} MiB; {below} and {above} are the nearest sizes",
+        page >> 20
+    )]
     DramSize {
         /// The chip's page.
         page: u64,
@@ -56,8 +59,10 @@ pub enum ModelError {
         above: u64,
     },
     /// No chip of that name is modelled.
+    #[error("the chip {0:?} is not modelled")]
     UnknownChip(String),
     /// The host did not give the memory.
+    #[error("no memory file of {len} bytes for {}: {errno}", what.to_string_lossy())]
     Memory {
         /// What for.
         what: &'static CStr,
@@ -66,31 +71,10 @@ pub enum ModelError {
         /// The system call's answer.
         errno: Errno,
     },
+    /// Not a size that the memory BAR of a card can have.
+    #[error("a memory BAR of {0} bytes: a power of two from 1 GiB to 128 GiB is wanted")]
+    Bar(u64),
+    /// Not a size that the HBM of a card can have.
+    #[error("HBM of {0} bytes: the driver takes 80GiB and 96GiB only")]
+    Dram(u64),
 }
-
-impl fmt::Display for ModelError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DramSize {
-                page,
-                asked,
-                below,
-                above,
-            } => write!(
-                f,
-                "{asked} bytes of device memory are not whole pages of {} MiB; {below} and {above} are the nearest sizes",
-                page >> 20
-            ),
-            Self::UnknownChip(name) => write!(f, "the chip {name:?} is not modelled"),
-            Self::Memory { what, len, errno } => {
-                write!(
-                    f,
-                    "no memory file of {len} bytes for {}: {errno}",
-                    what.to_string_lossy()
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for ModelError {}

@@ -37,9 +37,8 @@ pub use gaudi2::event::{Access, Event, FaultCause, PageFault, Stop, StopReason, 
 pub use gaudi2::pci;
 pub use gaudi2::registers::UnknownRegister;
 pub use gaudi2::run::RunOutcome;
-pub use gaudi2::stream::{Cb, StreamState};
+pub use gaudi2::stream::{Cb, Held};
 pub use memory::DeviceMemory;
-pub use mmu::{Target, Translation};
 
 use gaudi_seam::Engine;
 

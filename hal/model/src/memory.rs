@@ -86,14 +86,20 @@ impl DeviceMemory {
         freed.or_else(|_| self.map.fill(from, count, 0))
     }
 
-    /// Copies bytes out, past the MMU. `EFAULT` where the range leaves the memory.
+    /// Copies bytes out, past the MMU.
+    ///
+    /// # Errors
+    /// `EFAULT` if the range leaves the memory.
     pub fn read(&self, at: DevicePa, into: &mut [u8]) -> Result<(), Errno> {
         // Callers in any thread may have a reference to this, so the mapping's own copies are used,
         // not an engine's.
         self.map.read(self.place(at, into.len())?, into)
     }
 
-    /// Copies bytes in, past the MMU. `EFAULT` where the range leaves the memory.
+    /// Copies bytes in, past the MMU.
+    ///
+    /// # Errors
+    /// `EFAULT` if the range leaves the memory.
     pub fn write(&self, at: DevicePa, from: &[u8]) -> Result<(), Errno> {
         self.map.write(self.place(at, from.len())?, from)
     }

@@ -6,7 +6,7 @@ use gaudi_spec::{DevicePa, DeviceVa};
 
 /// What a device address leads to.
 #[derive(Clone, Copy, Debug)]
-pub enum Target<'a> {
+pub(crate) enum Target<'a> {
     /// The chip's memory.
     Device(DevicePa),
     /// Host memory: the range, and the byte of it.
@@ -17,17 +17,18 @@ pub enum Target<'a> {
 
 /// An address translated, and how far the translation goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Translation<'a> {
+pub(crate) struct Translation<'a> {
     /// Where the address leads.
-    pub target: Target<'a>,
+    pub(crate) target: Target<'a>,
     /// Bytes in a row from the address on, at least 1.
-    pub after: u64,
+    pub(crate) after: u64,
     /// Bytes in a row before the address.
-    pub before: u64,
+    pub(crate) before: u64,
 }
 
+/// What a range of device addresses leads to.
 #[derive(Debug)]
-enum Backing {
+pub(crate) enum Backing {
     Device(DevicePa),
     Host(HostRange),
     Doorbell,
@@ -48,19 +49,6 @@ pub(crate) struct RangeMmu {
 }
 
 impl RangeMmu {
-    pub(crate) fn map_device(&mut self, va: DeviceVa, pa: DevicePa, len: u64) -> Result<(), MapError> {
-        self.insert(va, len, Backing::Device(pa))
-    }
-
-    pub(crate) fn map_host(&mut self, va: DeviceVa, range: HostRange) -> Result<(), MapError> {
-        let len = range.len() as u64;
-        self.insert(va, len, Backing::Host(range))
-    }
-
-    pub(crate) fn map_doorbell(&mut self, va: DeviceVa, len: u64) -> Result<(), MapError> {
-        self.insert(va, len, Backing::Doorbell)
-    }
-
     /// Removes the range that starts at `va`. Returns whether there was one.
     pub(crate) fn unmap(&mut self, va: DeviceVa) -> bool {
         let at = self
@@ -73,7 +61,8 @@ impl RangeMmu {
         self.ranges.clear();
     }
 
-    fn insert(&mut self, va: DeviceVa, len: u64, backing: Backing) -> Result<(), MapError> {
+    /// Maps `len` bytes from `va`.
+    pub(crate) fn insert(&mut self, va: DeviceVa, len: u64, backing: Backing) -> Result<(), MapError> {
         if len == 0 {
             return Err(MapError::Empty);
         }
@@ -96,9 +85,7 @@ impl RangeMmu {
     fn behind(&self, va: u64) -> usize {
         self.ranges.partition_point(|mapping| mapping.start <= va)
     }
-}
 
-impl RangeMmu {
     /// Where `va` leads; `None` is a page fault.
     pub(crate) fn translate(&self, va: DeviceVa) -> Option<Translation<'_>> {
         let mapping = self.ranges.get(self.behind(va.get()).checked_sub(1)?)?;
@@ -126,7 +113,7 @@ mod tests {
     fn mmu(ranges: &[(u64, u64)]) -> RangeMmu {
         let mut mmu = RangeMmu::default();
         for &(va, len) in ranges {
-            mmu.map_device(DeviceVa(va), DevicePa(va), len)
+            mmu.insert(DeviceVa(va), len, Backing::Device(DevicePa(va)))
                 .expect("the ranges do not overlap");
         }
         mmu
@@ -136,7 +123,7 @@ mod tests {
     fn overlap_is_refused_on_every_side() {
         let mut mmu = mmu(&[(0x2000, 0x1000), (0x8000, 0x1000)]);
         let mut refused = |va, len| {
-            mmu.map_device(DeviceVa(va), DevicePa(0), len)
+            mmu.insert(DeviceVa(va), len, Backing::Device(DevicePa(0)))
                 .expect_err("an overlap")
         };
         assert_eq!(
@@ -161,9 +148,9 @@ mod tests {
         );
         assert_eq!(refused(0x3000, 0), MapError::Empty);
         assert_eq!(refused(u64::MAX, 2), MapError::Wraps);
-        mmu.map_device(DeviceVa(0x3000), DevicePa(0), 0x5000)
+        mmu.insert(DeviceVa(0x3000), 0x5000, Backing::Device(DevicePa(0)))
             .expect("the gap between them fits exactly");
-        mmu.map_device(DeviceVa(u64::MAX), DevicePa(0), 1)
+        mmu.insert(DeviceVa(u64::MAX), 1, Backing::Device(DevicePa(0)))
             .expect("the last byte of the space can be mapped");
     }
 

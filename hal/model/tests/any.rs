@@ -6,6 +6,7 @@
 mod rig;
 
 use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, MemoryKind, Mode, RunOutcome};
+use gaudi_seam::Engine as _;
 use gaudi_spec::gaudi2::packet::{Fence, LinDma, MsgBase, MsgLong, MsgShort, Nop};
 use gaudi_spec::gaudi2::sync::{self, MonArm, MonConfig, SOB_OBJ, SobUpdate, objs_address};
 use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, DRAM_PAGE, SRAM_BASE, queue};
@@ -73,7 +74,7 @@ fn short() -> impl Strategy<Value = MsgShort> {
 fn packet() -> impl Strategy<Value = Vec<u8>> {
     let size = prop_oneof![3 => 0..300u32, 1 => 0..40_000u32, 1 => any::<u32>()];
     prop_oneof![
-        1 => Just(Nop::new().to_bytes().to_vec()),
+        1 => Just(Nop::EMPTY.to_bytes().to_vec()),
         2 => (address(), any::<u32>()).prop_map(|(to, value)| MsgLong::new(to, value).to_bytes().to_vec()),
         6 => short().prop_map(|packet| packet.to_bytes().to_vec()),
         2 => (0..4u8, 0..2u8, 0..3u8)
@@ -114,10 +115,10 @@ impl World {
             // SAFETY: the mapping outlives the chip, which is dropped first; no caller holds
             // references to it.
             let range = unsafe { HostRange::new(start, PIECE) };
-            chip.mmu_map_host(va(HOST, piece * PIECE), range).expect("free");
+            chip.map_host(va(HOST, piece * PIECE), range).expect("free");
         }
-        chip.mmu_map_device(DRAM, DRAM_PA, WINDOW).expect("free");
-        chip.mmu_map_doorbell(DOORBELL_VA).expect("free");
+        chip.map_device(DRAM, DRAM_PA, WINDOW).expect("free");
+        chip.open_context().expect("free");
         Self { chip, host }
     }
 
@@ -137,9 +138,7 @@ impl World {
             self.chip.push_cb(QUEUES[*queue], cb).expect("room in the queue");
             at += bytes.len() as u64;
         }
-        self.chip
-            .mmu_map_device(code, DevicePa(base), 1 << 20)
-            .expect("free");
+        self.chip.map_device(code, DevicePa(base), 1 << 20).expect("free");
     }
 
     fn events(&mut self) -> Vec<Event> {
@@ -257,7 +256,7 @@ proptest! {
 fn stopped_stream_does_not_stop_others() {
     let mut rig = Rig::new();
     rig.push(queue::PDMA_0_0, 1, &[0xff; 64]);
-    rig.push(queue::PDMA_1_0, 2, &Nop::new().to_bytes());
+    rig.push(queue::PDMA_1_0, 2, &Nop::EMPTY.to_bytes());
     assert_eq!(rig.chip.run(rig::BUDGET), RunOutcome::Blocked);
     let events = rig.events();
     assert!(

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, MemoryKind, Mode, Reset, RunOutcome};
+use gaudi_seam::Engine as _;
 use gaudi_spec::gaudi2::packet::Packets;
 use gaudi_spec::gaudi2::sync::{self, objs_address};
 use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, DRAM_PAGE, SRAM_BASE, queue};
@@ -68,12 +69,11 @@ impl World {
             // references to it.
             unsafe { HostRange::new(start, len) }
         };
-        chip.mmu_map_host(HOST, range(&host, GUARD, HOST_LEN))
-            .expect("free");
-        chip.mmu_map_host(CODE, range(&code, 0, CODE_LEN)).expect("free");
+        chip.map_host(HOST, range(&host, GUARD, HOST_LEN)).expect("free");
+        chip.map_host(CODE, range(&code, 0, CODE_LEN)).expect("free");
         let window = DevicePa(DRAM_PA.0 + WINDOW as u64);
-        chip.mmu_map_device(DRAM, window, WINDOW as u64).expect("free");
-        chip.mmu_map_doorbell(DOORBELL_VA).expect("free");
+        chip.map_device(DRAM, window, WINDOW as u64).expect("free");
+        chip.open_context().expect("free");
         Self { chip, host, code }
     }
 

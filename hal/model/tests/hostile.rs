@@ -10,7 +10,7 @@ use gaudi_spec::gaudi2::firmware::{self, packet};
 use gaudi_spec::gaudi2::packet::LinDma;
 use gaudi_spec::gaudi2::{CFG_BASE, DRAM_PHYS_BASE, qman, queue, sync};
 
-use card::{FILL, HOST, Rig, program};
+use card::{FILL, HOST, Rig};
 
 #[test]
 fn transfer_that_restarts_itself_is_rejected() {
@@ -61,12 +61,9 @@ fn one_write_does_not_move_gigabytes() {
     let (ring, cb) = (HOST + 0x9000, HOST + 0xa000);
     rig.ring(0, ring);
     let to = DeviceVa(DRAM_PHYS_BASE.get() + (1 << 30));
-    let bytes = program(|program| {
-        for _ in 0..FILLS {
-            let fill = LinDma::memset(to, 0x5a, EACH as u32);
-            program.lin_dma(fill).expect("it fits");
-        }
-    });
+    let bytes = LinDma::memset(to, 0x5a, EACH as u32)
+        .to_bytes()
+        .repeat(FILLS as usize);
     rig.put(cb, &bytes);
     rig.entry(ring, 0, cb, FILLS as usize * LinDma::LEN, 3);
     let doorbell = queue::row(queue::PDMA_0_0).expect("a queue").qman + qman::PQ_PI;

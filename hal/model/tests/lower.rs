@@ -2,7 +2,7 @@
 
 mod rig;
 
-use gaudi_model::{Access, Event, PageFault, RunOutcome, StopReason, StreamState, Unsupported};
+use gaudi_model::{Access, Event, Held, PageFault, RunOutcome, StopReason, Unsupported};
 use gaudi_spec::gaudi2::packet::{CpDma, DecodeError, Opcode, Packet};
 use gaudi_spec::gaudi2::queue::{PDMA_0_0, PDMA_0_1};
 use gaudi_spec::gaudi2::sync::SobUpdate;
@@ -45,7 +45,7 @@ fn lower_cp_runs_in_order() {
         "the second buffer overwrote the first's word, and the stream went on after both"
     );
     assert_eq!(
-        rig.chip.sob(0, 1000),
+        rig.value(0, 1000),
         Some(7),
         "MSG_SHORT reaches the sync manager from below"
     );
@@ -158,8 +158,8 @@ fn lower_cp_has_own_fences() {
     let seen = |rig: &Rig| [0, 4, 8].map(|at| rig.host_bytes(at, 1)[0]);
     assert_eq!(seen(&rig), [0, 2, 0]);
     assert_eq!(
-        rig.chip.stream_state(PDMA_0_0),
-        Some(StreamState::Blocked { fence: 1, target: 1 }),
+        rig.chip.held(PDMA_0_0),
+        Some(Held::Fence { id: 1, target: 1 }),
         "the state of what it waits for"
     );
     let row = queue::row(PDMA_0_0).unwrap();
@@ -203,7 +203,7 @@ fn self_pushed_commands_run_after_the_buffer() {
     let mut rig = Rig::new();
     let (first, first_len) = put(&rig, LOWER, Program::new().long(va(HOST, 0), 1));
     let (second, second_len) = put(&rig, LOWER + 64, Program::new().long(va(HOST, 0), 2));
-    let own = |at, len: usize| CpDma::new(at, len as u32).on_upper(true);
+    let own = |at, len: usize| CpDma::new(at, len as u32).with_upper_cp(true);
     let upper = Program::new()
         .packet(Packet::CpDma(own(first, first_len)))
         .packet(Packet::CpDma(own(second, second_len)))
@@ -241,7 +241,7 @@ fn a_stop_ends_its_stream_alone() {
         &Program::new().words(&STOP).long(va(HOST, 0), 1).bytes(),
     );
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
-    assert_eq!(rig.chip.stream_state(PDMA_0_0), Some(StreamState::Halted));
+    assert_eq!(rig.chip.held(PDMA_0_0), Some(Held::Halted));
     let [Event::Stop(stop)] = rig.events()[..] else {
         panic!("a STOP is logged");
     };

@@ -3,8 +3,9 @@
 mod rig;
 
 use gaudi_model::{
-    Access, Cb, Event, PageFault, PushError, Reset, RunOutcome, StopReason, StreamState, Unsupported,
+    Access, Cb, Event, Held, PageFault, PushError, Reset, RunOutcome, StopReason, Unsupported,
 };
+use gaudi_seam::Engine as _;
 use gaudi_spec::gaudi2::packet::{EndianSwap, LinDma, MsgBase, MsgShort, Opcode};
 use gaudi_spec::gaudi2::queue::{PDMA_0_0, PDMA_0_1, PDMA_1_0};
 use gaudi_spec::gaudi2::sync::{SOB_OBJ, SobUpdate, objs_address};
@@ -100,7 +101,7 @@ fn write_completion_uses_engine_registers() {
     let dma = LinDma::memset(DRAM, 0, 64).with_write_completion(true);
     rig.run_ok(PDMA_0_1, Program::new().dma(dma).dma(dma));
     assert_eq!(
-        rig.chip.sob(0, 500),
+        rig.value(0, 500),
         Some(6),
         "twice 3; stream 1 shares stream 0's engine"
     );
@@ -138,7 +139,7 @@ fn messages_reach_memory_registers_and_the_doorbell() {
         "an unaligned word"
     );
     assert_eq!(rig.dram_bytes(4, 4), [7, 0, 0, 0]);
-    assert_eq!((rig.chip.sob(2, 8191), rig.chip.sob(0, 600)), (Some(5), Some(77)));
+    assert_eq!((rig.value(2, 8191), rig.value(0, 600)), (Some(5), Some(77)));
     rig.push(
         PDMA_0_0,
         2,
@@ -203,7 +204,7 @@ fn unmapped_address_halts_the_stream() {
             access,
         };
         assert_eq!(rig.events(), [Event::PageFault(fault)], "{what}");
-        assert_eq!(rig.chip.stream_state(PDMA_0_0), Some(StreamState::Halted));
+        assert_eq!(rig.chip.held(PDMA_0_0), Some(Held::Halted));
         rig.run_beside(PDMA_1_0, Program::new().nop().fence(0, 0, 0));
     }
 }
@@ -370,10 +371,7 @@ fn buffer_changes_before_fetch_take_effect() {
     }
     rig.push(PDMA_0_0, 1, &program.long(HOST, 1).bytes());
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
-    assert_eq!(
-        rig.chip.stream_state(PDMA_0_0),
-        Some(StreamState::Blocked { fence: 0, target: 1 })
-    );
+    assert_eq!(rig.chip.held(PDMA_0_0), Some(Held::Fence { id: 0, target: 1 }));
     let changed = Program::new().long(HOST, 2).bytes();
     rig.host.write(CBS + 8 + far * 8, &changed).unwrap();
     rig.chip
@@ -403,11 +401,11 @@ fn soft_reset_keeps_memory() {
     rig.chip.run(BUDGET);
     rig.chip.reset(Reset::Soft).unwrap();
     assert_eq!(rig.events(), [], "unread events are discarded");
-    assert_eq!(rig.chip.sob(0, 500), Some(0));
+    assert_eq!(rig.value(0, 500), Some(0));
     for queue in [PDMA_0_0, PDMA_1_0] {
         assert_eq!(
-            rig.chip.stream_state(queue),
-            Some(StreamState::Idle),
+            (rig.chip.held(queue), rig.chip.queue_is_idle(queue)),
+            (Some(Held::No), true),
             "queue {queue} is free again"
         );
     }
@@ -415,7 +413,7 @@ fn soft_reset_keeps_memory() {
     rig.run_ok(PDMA_0_0, Program::new().copy(HOST, DRAM, 4));
     rig.chip.reset(Reset::Hard).unwrap();
     assert_eq!(rig.dram_bytes(0, 1), [0], "a hard reset takes memory");
-    assert!(rig.chip.translate(HOST).is_none(), "and mappings");
+    rig.chip.map_device(HOST, DRAM_PA, 4096).expect("and mappings");
 }
 
 #[test]
@@ -496,7 +494,7 @@ fn scatter(rig: &mut Rig, at: DeviceVa, pages: u64) {
     for page in 0..pages {
         let pa = DevicePa(DRAM_PA.get() + (pages - page) * 2 * 4096);
         rig.chip
-            .mmu_map_device(DeviceVa(at.get() + page * 4096), pa, 4096)
+            .map_device(DeviceVa(at.get() + page * 4096), pa, 4096)
             .expect("a free range");
     }
 }
@@ -529,7 +527,7 @@ fn transfers_fault_at_end_of_space() {
     let (first, last) = (DeviceVa(0), DeviceVa(u64::MAX - 4095));
     for (at, page) in [(first, 0), (last, 1)] {
         let pa = DevicePa(DRAM_PA.get() + page * 4096);
-        rig.chip.mmu_map_device(at, pa, 4096).expect("a free range");
+        rig.chip.map_device(at, pa, 4096).expect("a free range");
     }
     let bytes = Program::new()
         .dma(LinDma::memset(DeviceVa(u64::MAX - 15), 0x5a5a_5a5a, 64))

@@ -5,7 +5,8 @@ mod card;
 
 use std::sync::Arc;
 
-use gaudi_model::pci::{Note, PciChip, PciConfig, PciError};
+use gaudi_model::ModelError;
+use gaudi_model::pci::{Note, PciChip, PciConfig};
 use gaudi_spec::gaudi2::firmware::{self, boot, command, info, packet};
 use gaudi_spec::gaudi2::mmu::{self, Stacks};
 use gaudi_spec::gaudi2::packet::{LinDma, MsgLong};
@@ -17,7 +18,7 @@ use gaudi_spec::gaudi2::{
 use gaudi_spec::{BarOffset, DeviceVa};
 use gaudi_sys::RawMapping;
 
-use card::{DOORBELL, FILL, HOST, HOST_LEN, REGISTERS, Rig, SRAM, program};
+use card::{DOORBELL, FILL, HOST, HOST_LEN, REGISTERS, Rig, SRAM};
 
 #[test]
 fn firmware_loads_after_its_message() {
@@ -140,11 +141,7 @@ fn a_ring_is_fetched_executed_and_completed() {
     // Nine jobs on a ring of eight: it goes round.
     let cb = HOST + 0xa000;
     let target = HOST + 0xb000;
-    let bytes = program(|program| {
-        program
-            .msg_long(MsgLong::new(DeviceVa(target), 0x1234))
-            .expect("it fits");
-    });
+    let bytes = MsgLong::new(DeviceVa(target), 0x1234).to_bytes();
     rig.put(cb, &bytes);
     let doorbell = queue::row(queue::PDMA_0_0).expect("a queue").qman + qman::PQ_PI;
     for job in 0..9u32 {
@@ -206,19 +203,15 @@ fn copies_across_hbm_pages_follow_page_tables() {
     let ring = HOST + 0x9000;
     rig.ring(0, ring);
     let edge = hbm + PAGE - 32;
-    let bytes = program(|program| {
-        for (to, from) in [
-            (edge, host + 0x100),
-            // From its end: the ranges overlap. And back.
-            (edge + 8, edge),
-            (host + 0x200, edge + 8),
-            (edge, edge + 8),
-        ] {
-            program
-                .lin_dma(LinDma::copy(DeviceVa(to), DeviceVa(from), 64))
-                .expect("it fits");
-        }
-    });
+    let copy = |(to, from)| LinDma::copy(DeviceVa(to), DeviceVa(from), 64).to_bytes();
+    let copies = [
+        (edge, host + 0x100),
+        // From its end: the ranges overlap. And back.
+        (edge + 8, edge),
+        (host + 0x200, edge + 8),
+        (edge, edge + 8),
+    ];
+    let bytes = copies.map(copy).concat();
     rig.put(HOST + 0xc000, &bytes);
     let sent: Vec<u8> = (1..=64).collect();
     rig.put(HOST + 0xc100, &sent);
@@ -259,20 +252,15 @@ fn engines_translate_by_their_context() {
     // 64 bytes over the edge of the first 48 MiB: two pieces of the HBM, one of the user's
     // addresses.
     let edge = hbm + (48 << 20) - 32;
-    let bytes = program(|program| {
-        program
-            .lin_dma(LinDma::copy(DeviceVa(edge), DeviceVa(host + 0x100), 64))
-            .expect("it fits");
-        program
-            .lin_dma(LinDma::copy(DeviceVa(host + 0x200), DeviceVa(edge), 64))
-            .expect("it fits");
+    let copy = |(to, from)| LinDma::copy(DeviceVa(to), DeviceVa(from), 64).to_bytes();
+    let copies = [
+        (edge, host + 0x100),
+        (host + 0x200, edge),
         // From its end: the ranges overlap. And back.
-        for (to, from) in [(edge + 8, edge), (edge, edge + 8)] {
-            program
-                .lin_dma(LinDma::copy(DeviceVa(to), DeviceVa(from), 64))
-                .expect("it fits");
-        }
-    });
+        (edge + 8, edge),
+        (edge, edge + 8),
+    ];
+    let bytes = copies.map(copy).concat();
     rig.put(HOST + 0xc000, &bytes);
     let sent: Vec<u8> = (1..=64).collect();
     rig.put(HOST + 0xc100, &sent);
@@ -344,14 +332,14 @@ fn impossible_cards_and_mappings_are_refused() {
             dram_bar: bar,
             ..PciConfig::default()
         };
-        assert!(matches!(PciChip::new(config), Err(PciError::Bar(_))), "{bar}");
+        assert!(matches!(PciChip::new(config), Err(ModelError::Bar(_))), "{bar}");
     }
     for dram in [0, 1, 4 << 30, 80 << 20, (80 << 30) + 1, 112 << 30, u64::MAX] {
         let config = PciConfig {
             dram,
             ..PciConfig::default()
         };
-        assert!(matches!(PciChip::new(config), Err(PciError::Dram(_))), "{dram}");
+        assert!(matches!(PciChip::new(config), Err(ModelError::Dram(_))), "{dram}");
     }
     let mut rig = Rig::new();
     let more = |len| Arc::new(RawMapping::anonymous(len, false).expect("memory"));

@@ -2,10 +2,10 @@
 
 mod rig;
 
-use gaudi_model::{Event, RunOutcome, StopReason, StreamState, Unsupported};
+use gaudi_model::{Event, Held, RunOutcome, StopReason, Unsupported};
 use gaudi_spec::gaudi2::packet::{
-    ArbPoint, CbList, CpDma, EndianSwap, LinDma, LoadAndExe, MsgLong, MsgShort, Packet, Wait, Wreg32,
-    Wreg64Long, Wreg64Short, WregBulk,
+    ArbPoint, CbList, CbListCtl, CpDma, EndianSwap, LinDma, LoadAndExe, MsgLong, MsgShort, Packet, Wait,
+    Wreg32, Wreg64Long, Wreg64Short, WregBulk, WregBulkHead,
 };
 use gaudi_spec::gaudi2::qman::{self, ArbCfg};
 use gaudi_spec::gaudi2::queue::{self, PDMA_0_0, PDMA_0_1, PDMA_1_0};
@@ -18,6 +18,8 @@ fn register(queue: QueueId, offset: u32) -> DevicePa {
     let row = queue::row(queue).expect("a queue");
     DevicePa(qman::address(&row, offset).expect("a queue manager").0)
 }
+
+const LOAD_SCALARS: LoadAndExe = LoadAndExe::EMPTY.with_load(true).with_scalars(true);
 
 fn load(packet: LoadAndExe) -> Packet<'static> {
     Packet::LoadAndExe(packet)
@@ -35,10 +37,8 @@ fn stop_of(rig: &mut Rig, program: Program) -> StopReason {
 #[test]
 fn predicates_load_as_bits_or_words() {
     let mut rig = Rig::new();
-    let store = |at: usize, predicate: u8| {
-        let packet = MsgLong::new(va(HOST, at), 1).with_predicate(predicate);
-        Packet::MsgLong(packet.expect("in range"))
-    };
+    let store =
+        |at: usize, predicate: u8| Packet::MsgLong(MsgLong::new(va(HOST, at), 1).with_predicate(predicate));
     rig.host
         .write(4096, &(1u32 << 10 | 1 << 31).to_le_bytes())
         .unwrap();
@@ -48,11 +48,18 @@ fn predicates_load_as_bits_or_words() {
     let program = Program::new()
         .packet(store(0, 0))
         .packet(store(1, 10))
-        .packet(load(LoadAndExe::predicate_bits(va(HOST, 4096))))
+        .packet(load(
+            LoadAndExe::EMPTY
+                .with_load(true)
+                .with_consecutive(true)
+                .with_source(va(HOST, 4096)),
+        ))
         .packet(store(2, 10))
         .packet(store(3, 31))
         .packet(store(4, 11))
-        .packet(load(LoadAndExe::predicates(va(HOST, 8192))))
+        .packet(load(
+            LoadAndExe::EMPTY.with_load(true).with_source(va(HOST, 8192)),
+        ))
         .packet(store(5, 10))
         .packet(store(6, 11))
         .packet(store(7, 0));
@@ -82,34 +89,25 @@ fn predicates_load_as_bits_or_words() {
 fn false_predicate_skips_its_packets() {
     let mut rig = Rig::new();
     let mut room = [0; 24];
-    let bulk = WregBulk::build(&mut room, 0xb8bc, &[1, 2], 9).expect("in range");
-    let skipped = |packet: Option<Packet<'static>>| packet.expect("in range");
+    let bulk = WregBulk::build(
+        &mut room,
+        WregBulkHead::EMPTY.with_offset(0xb8bc).with_predicate(9),
+        &[1, 2],
+    )
+    .expect("in range");
     let program = Program::new()
         .packet(Packet::WregBulk(bulk))
-        .packet(skipped(Wreg32::new(0, 1).with_predicate(9).map(Packet::Wreg32)))
-        .packet(skipped(
-            ArbPoint::acquire(1)
-                .and_then(|p| p.with_predicate(9))
-                .map(Packet::ArbPoint),
+        .packet(Packet::Wreg32(Wreg32::EMPTY.with_value(1).with_predicate(9)))
+        .packet(Packet::ArbPoint(
+            ArbPoint::EMPTY.with_priority(1).with_predicate(9),
         ))
-        .packet(skipped(
-            CpDma::new(DeviceVa(0), 8).with_predicate(9).map(Packet::CpDma),
-        ))
-        .packet(skipped(
-            CbList::new(DeviceVa(0), DeviceVa(0))
-                .with_predicate(9)
-                .map(Packet::CbList),
-        ))
-        .packet(skipped(
-            LoadAndExe::scalars(DeviceVa(0))
-                .with_predicate(9)
-                .map(Packet::LoadAndExe),
-        ))
-        .packet(skipped(
-            Wreg64Short::new(0, 0, 0)
-                .and_then(|p| p.with_predicate(9))
-                .map(Packet::Wreg64Short),
-        ))
+        .packet(Packet::CpDma(CpDma::new(DeviceVa(0), 8).with_predicate(9)))
+        .packet(Packet::CbList(CbList {
+            ctl: CbListCtl::EMPTY.with_predicate(9),
+            ..CbList::new(DeviceVa(0), DeviceVa(0))
+        }))
+        .packet(load(LOAD_SCALARS.with_predicate(9)))
+        .packet(Packet::Wreg64Short(Wreg64Short::EMPTY.with_predicate(9)))
         .words(&[2 << 30 | 1 << 16, 8 << 24 | 9])
         .words(&[0, 6 << 24 | 9]);
     rig.run_ok(PDMA_0_0, program);
@@ -125,25 +123,32 @@ fn scalars_hold_a_packet_that_is_executed() {
         .write(8192, &[[0; 8], signal.to_bytes()].concat())
         .unwrap();
     let program = Program::new()
-        .packet(load(LoadAndExe::scalars(va(HOST, 4096)).and_execute(false)))
-        .packet(load(LoadAndExe::scalars(va(HOST, 8192))))
-        .packet(load(LoadAndExe::execute(true)))
-        .packet(load(LoadAndExe::execute(true)));
+        .packet(load(
+            LOAD_SCALARS
+                .with_source(va(HOST, 4096))
+                .with_exe(true)
+                .with_upper(false),
+        ))
+        .packet(load(LOAD_SCALARS.with_source(va(HOST, 8192))))
+        .packet(load(LoadAndExe::EMPTY.with_exe(true).with_upper(true)))
+        .packet(load(LoadAndExe::EMPTY.with_exe(true).with_upper(true)));
     rig.run_ok(PDMA_0_0, program);
     assert_eq!(rig.host_bytes(0, 4), 0x600d_u32.to_le_bytes());
     assert_eq!(
-        rig.chip.sob(0, 500),
+        rig.value(0, 500),
         Some(2),
         "scalars 2 and 3 are a packet of 8 bytes"
     );
 
-    let nested = load(LoadAndExe::execute(false));
-    let mut bytes = vec![0; nested.len()];
-    nested
-        .emit(&mut gaudi_spec::gaudi2::packet::SliceSink::new(&mut bytes))
-        .unwrap();
+    let nested = load(LoadAndExe::EMPTY.with_exe(true).with_upper(false));
+    let bytes = nested.emit(<[u8]>::to_vec);
     rig.host.write(4096, &bytes).unwrap();
-    let program = Program::new().packet(load(LoadAndExe::scalars(va(HOST, 4096)).and_execute(false)));
+    let program = Program::new().packet(load(
+        LOAD_SCALARS
+            .with_source(va(HOST, 4096))
+            .with_exe(true)
+            .with_upper(false),
+    ));
     assert_eq!(
         stop_of(&mut rig, program),
         StopReason::Unsupported(Unsupported::Nested)
@@ -152,7 +157,12 @@ fn scalars_hold_a_packet_that_is_executed() {
     rig.host
         .write(4096, &LinDma::copy(HOST, HOST, 0).to_bytes()[..16])
         .unwrap();
-    let program = Program::new().packet(load(LoadAndExe::scalars(va(HOST, 4096)).and_execute(false)));
+    let program = Program::new().packet(load(
+        LOAD_SCALARS
+            .with_source(va(HOST, 4096))
+            .with_exe(true)
+            .with_upper(false),
+    ));
     assert!(
         matches!(stop_of(&mut rig, program), StopReason::Malformed(_)),
         "24 bytes do not fit into four scalars"
@@ -173,14 +183,14 @@ fn list_runs_the_chosen_buffer() {
         }
         let bytes = program.bytes();
         rig.host.write(buffers + nth * 256, &bytes).unwrap();
-        let entry = CpDma::new(va(HOST, buffers + nth * 256), bytes.len() as u32).on_upper(true);
+        let entry = CpDma::new(va(HOST, buffers + nth * 256), bytes.len() as u32).with_upper_cp(true);
         rig.host.write(table + nth * 16, &entry.to_bytes()).unwrap();
     }
     rig.run_ok(
         PDMA_0_0,
         Program::new().long(index, 0).packet(Packet::CbList(list)),
     );
-    assert_eq!(rig.chip.sob(0, 500), Some(LENGTH as u16));
+    assert_eq!(rig.value(0, 500), Some(LENGTH as u16));
 
     rig.host.write(table, &[0; 7]).unwrap();
     rig.host.write(table + 7, &[0xa]).unwrap();
@@ -199,17 +209,25 @@ fn own_registers_are_written_by_offset() {
     let mut rig = Rig::new();
     let sob = objs_address(0, SOB_OBJ, 500).unwrap();
     let mut room = [0; 16];
-    let bulk = WregBulk::build(&mut room, 0xb8bc, &[sob.0 >> 32 | (sob.0 & 0xffff_ffff) << 32], 0);
+    let bulk = WregBulk::build(
+        &mut room,
+        WregBulkHead::EMPTY.with_offset(0xb8bc).with_predicate(0),
+        &[sob.0 >> 32 | (sob.0 & 0xffff_ffff) << 32],
+    );
     rig.host.write(4096, &0x8000_0005_u32.to_le_bytes()).unwrap();
     let program = Program::new()
         .packet(Packet::WregBulk(bulk.expect("in range")))
-        .packet(load(LoadAndExe::scalars(va(HOST, 4096))))
-        .packet(Packet::Wreg32(Wreg32::from_scalar(0xb8c4, 0).expect("in range")))
+        .packet(load(LOAD_SCALARS.with_source(va(HOST, 4096))))
+        .packet(Packet::Wreg32(
+            Wreg32::EMPTY.with_offset(0xb8c4).with_reg(true).with_value(0),
+        ))
         .dma(LinDma::memset(DRAM, 0, 64).with_write_completion(true))
-        .packet(Packet::Wreg32(Wreg32::new(0xb8c4, 0x8000_0001)))
+        .packet(Packet::Wreg32(
+            Wreg32::EMPTY.with_offset(0xb8c4).with_value(0x8000_0001),
+        ))
         .dma(LinDma::memset(DRAM, 0, 64).with_write_completion(true));
     rig.run_ok(PDMA_1_0, program);
-    assert_eq!(rig.chip.sob(0, 500), Some(6), "5 from a scalar, then 1");
+    assert_eq!(rig.value(0, 500), Some(6), "5 from a scalar, then 1");
     assert_eq!(
         rig.chip.read32(register(PDMA_0_0, 0x18bc)),
         Ok(0),
@@ -218,7 +236,7 @@ fn own_registers_are_written_by_offset() {
     assert!(matches!(
         stop_of(
             &mut rig,
-            Program::new().packet(Packet::Wreg32(Wreg32::new(0xc000, 1)))
+            Program::new().packet(Packet::Wreg32(Wreg32::EMPTY.with_offset(0xc000).with_value(1)))
         ),
         StopReason::UnknownRegister(_)
     ));
@@ -229,23 +247,33 @@ fn register_writes_start_a_transfer() {
     let mut rig = Rig::new();
     let data: Vec<u8> = (0..100).collect();
     rig.host.write(64, &data).unwrap();
-    let wide = |packet: Option<Wreg64Short>| Packet::Wreg64Short(packet.expect("in range"));
-    let long = |packet: Option<Wreg64Long>| Packet::Wreg64Long(packet.expect("in range"));
+    let long = |register: u16, value| {
+        let packet = Wreg64Long::EMPTY
+            .with_dreg_offset(register / 4)
+            .with_offset(value);
+        packet.with_low(true).with_high(true)
+    };
+    let wide = Wreg64Short::EMPTY
+        .with_dreg_offset(0xb8d8 / 4)
+        .with_base(2)
+        .with_offset(-64);
     let program = Program::new()
-        .packet(long(Wreg64Long::absolute(0xa910, va(HOST, 128).0)))
-        .packet(wide(Wreg64Short::new(0xb8d8, 2, -64)))
-        .packet(long(Wreg64Long::relative(0xb8e0, 2, 0x1000)))
-        .packet(long(
-            Wreg64Long::absolute(0xb8e8, 100).map(|packet| packet.with_halves(true, false)),
+        .packet(Packet::Wreg64Long(long(0xa910, va(HOST, 128).0)))
+        .packet(Packet::Wreg64Short(wide))
+        .packet(Packet::Wreg64Long(
+            long(0xb8e0, 0x1000).with_base(2).with_rel(true),
         ))
-        .packet(Packet::Wreg32(Wreg32::new(0xb8ec, qman::COMMIT_LINEAR)));
+        .packet(Packet::Wreg64Long(long(0xb8e8, 100).with_high(false)))
+        .packet(Packet::Wreg32(
+            Wreg32::EMPTY.with_offset(0xb8ec).with_value(qman::COMMIT_LINEAR),
+        ));
     rig.run_ok(PDMA_0_0, program);
     assert_eq!(rig.host_bytes(128 + 0x1000, 100), data);
     assert_eq!(
         rig.chip.read32(register(PDMA_0_0, 0xa910 - 0xa000)),
         Ok(va(HOST, 128).0 as u32)
     );
-    let program = Program::new().packet(Packet::Wreg32(Wreg32::new(0xb8ec, 0)));
+    let program = Program::new().packet(Packet::Wreg32(Wreg32::EMPTY.with_offset(0xb8ec).with_value(0)));
     assert_eq!(
         stop_of(&mut rig, program),
         StopReason::Unsupported(Unsupported::DmaConversion),
@@ -278,7 +306,7 @@ fn bytes_are_turned_round_in_groups() {
 #[test]
 fn wait_packet_adds_to_its_fence() {
     let mut rig = Rig::new();
-    let wait = Packet::Wait(Wait::new(100, 3, 2).expect("in range"));
+    let wait = Packet::Wait(Wait::EMPTY.with_cycles(100).with_id(3).with_increment(2));
     rig.run_ok(PDMA_0_0, Program::new().packet(wait).fence(3, 2, 2));
 }
 
@@ -290,11 +318,11 @@ fn arbitrated(cfg: ArbCfg, priorities: [u32; 2]) -> u8 {
         .write32(register(PDMA_0_0, qman::ARB_CFG), cfg.into_bits())
         .unwrap();
     for (stream, queue) in [(0, PDMA_0_0), (1, PDMA_0_1)] {
-        let acquire = ArbPoint::acquire(priorities[stream]).expect("in range");
+        let acquire = ArbPoint::EMPTY.with_priority(priorities[stream]);
         let program = Program::new()
             .packet(Packet::ArbPoint(acquire))
             .long(va(HOST, 0), stream as u32 + 1)
-            .packet(Packet::ArbPoint(ArbPoint::release()));
+            .packet(Packet::ArbPoint(ArbPoint::EMPTY.with_release(true)));
         rig.push(queue, stream as u64, &program.bytes());
     }
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Idle);
@@ -319,7 +347,7 @@ fn grant_lasts_until_release() {
     let at = register(PDMA_0_0, qman::ARB_CFG);
     let on = ArbCfg::new().with_enable(true).with_is_master(true);
     rig.chip.write32(at, on.into_bits()).unwrap();
-    let acquire = Packet::ArbPoint(ArbPoint::acquire(0).expect("in range"));
+    let acquire = Packet::ArbPoint(ArbPoint::EMPTY.with_priority(0));
     rig.run_ok(PDMA_0_0, Program::new().packet(acquire));
     rig.push(
         PDMA_0_1,
@@ -327,7 +355,7 @@ fn grant_lasts_until_release() {
         &Program::new().packet(acquire).long(va(HOST, 0), 1).bytes(),
     );
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
-    assert_eq!(rig.chip.stream_state(PDMA_0_1), Some(StreamState::Arbitrated));
+    assert_eq!(rig.chip.held(PDMA_0_1), Some(Held::Arbiter));
     rig.run_beside(PDMA_1_0, Program::new().packet(acquire));
     rig.chip.write32(at, 0).unwrap();
     assert_eq!(

@@ -2,9 +2,7 @@
 
 mod rig;
 
-use gaudi_model::{
-    Chip, ChipConfig, Event, FaultCause, MemoryKind, Mode, ModelError, RunOutcome, StreamState,
-};
+use gaudi_model::{Chip, ChipConfig, Event, FaultCause, Held, MemoryKind, Mode, ModelError, RunOutcome};
 use gaudi_spec::gaudi2::packet::MsgShort;
 use gaudi_spec::gaudi2::queue::{PDMA_0_0, PDMA_0_1, PDMA_1_0};
 use gaudi_spec::gaudi2::sync::{
@@ -26,14 +24,14 @@ impl Rig {
         self.chip.write32(DevicePa(at.0), value).expect("a register");
     }
 
-    fn read(&self, dcore: u32, register: u32, index: u32) -> u32 {
+    fn read(&mut self, dcore: u32, register: u32, index: u32) -> u32 {
         let at = objs_address(dcore, register, index).expect("a register");
         self.chip.read32(DevicePa(at.0)).expect("a register")
     }
 
     fn sob(&mut self, sob: u32, update: SobUpdate) -> u16 {
         self.chip.set_sob(0, sob, update).expect("a sync object");
-        self.chip.sob(0, sob).expect("a sync object")
+        self.value(0, sob).expect("a sync object")
     }
 }
 
@@ -162,7 +160,7 @@ fn two_queues_play_ping_pong() {
             "{mode:?}: the byte went through every hand in order"
         );
         assert_eq!(rig.events().len(), 2);
-        assert_eq!((rig.chip.sob(0, A), rig.chip.sob(0, B)), (Some(20), Some(20)));
+        assert_eq!((rig.value(0, A), rig.value(0, B)), (Some(20), Some(20)));
     }
 }
 
@@ -175,7 +173,8 @@ fn driver_write_releases_waiting_stream() {
     rig.sob(A, SobUpdate::add_signed(1));
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked, "1 is below 2");
     rig.sob(A, SobUpdate::add_signed(1));
-    assert_eq!(rig.chip.stream_state(PDMA_0_1), Some(StreamState::Ready));
+    assert_eq!(rig.chip.held(PDMA_0_1), Some(Held::No));
+    assert!(!rig.chip.queue_is_idle(PDMA_0_1), "it can continue");
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Idle);
     assert_eq!(
         rig.events(),
@@ -241,7 +240,7 @@ fn one_monitor_fires_several_payloads() {
         rig.sob(A, SobUpdate::add_signed(1));
         assert_eq!(rig.events(), [Event::Interrupt { vector: 50 }], "round {round}");
         assert_eq!(
-            rig.chip.sob(0, A),
+            rig.value(0, A),
             Some(0),
             "the second payload took the object down"
         );
@@ -354,7 +353,7 @@ fn context_switch_clears_user_objects_only() {
     }
     rig.chip.clear_user_sync();
     assert_eq!(
-        (rig.chip.sob(0, 412), rig.chip.sob(0, 413), rig.chip.sob(1, 0)),
+        (rig.value(0, 412), rig.value(0, 413), rig.value(1, 0)),
         (Some(1), Some(0), Some(0))
     );
     assert_eq!(
@@ -430,7 +429,7 @@ fn long_sob_counts_over_four_objects() {
         rig.sob(at, SobUpdate::set(part).with_long(at == sob));
     }
     assert_eq!(
-        [0, 1, 2, 3].map(|at| rig.chip.sob(0, sob + at)),
+        [0, 1, 2, 3].map(|at| rig.value(0, sob + at)),
         long_parts(value - 0x100).map(Some)
     );
     rig.monitor_register(0, MON_CONFIG, monitor, MonConfig::for_long_sob(sob).into_bits());
@@ -463,11 +462,11 @@ fn long_sob_counts_over_four_objects() {
         rig.sob(at, SobUpdate::set(part));
     }
     rig.sob(sob, SobUpdate::add_signed(9).with_long(true));
-    assert_eq!(rig.chip.sob(0, sob + 3), Some(0x7fff), "no further than 60 bits");
+    assert_eq!(rig.value(0, sob + 3), Some(0x7fff), "no further than 60 bits");
     rig.sob(sob, SobUpdate::set(3).with_long(true));
     rig.sob(sob, SobUpdate::add_signed(-4).with_long(true));
     assert_eq!(
-        [0, 3].map(|at| rig.chip.sob(0, sob + at)),
+        [0, 3].map(|at| rig.value(0, sob + at)),
         [Some(0); 2],
         "and no lower than zero"
     );

@@ -93,9 +93,12 @@ struct Interrupts {
 impl VfioDevice {
     /// Opens a function that is bound to vfio-pci, with its whole IOMMU group.
     ///
-    /// `NotFound` where it is not there or bound to nothing, `Busy` where a driver of the kernel or
-    /// another process has it, `PermissionDenied` where this user may not, or others of its group
-    /// are in use, `Unsupported` where there is no IOMMU. Each says what to do next.
+    /// # Errors
+    /// Each has a next step:
+    /// - `NotFound` if there is no such function, or it is bound to no driver.
+    /// - `Busy` if a driver of the kernel or another process has it.
+    /// - `PermissionDenied` if this user may not open it, or others of its group are in use.
+    /// - `Unsupported` if there is no IOMMU.
     pub fn open(address: PciAddress) -> Result<Self> {
         let found = look(Path::new("/sys/bus/pci/devices"), Path::new("/dev/vfio"), address)?;
         let told = |error: VfioError| explain(error, &found, address);
@@ -451,30 +454,20 @@ impl DeviceIo for VfioDevice {
         let number = event.as_ref().map_or(-1, |event| event.as_fd().as_raw_fd());
         let mut interrupts = lock(&self.interrupts);
         interrupts.used.resize(usize::from(count), false);
-        if !interrupts.on {
-            if event.is_none() {
-                return Ok(());
-            }
-            let place = usize::from(vector);
-            if fixed {
-                let mut all = vec![-1; usize::from(count)];
-                all.iter_mut().skip(place).take(1).for_each(|fd| *fd = number);
-                raw::set_msix(&self.file, 0, &all).map_err(told)?;
-            } else {
-                raw::set_msix(&self.file, vector, &[number]).map_err(told)?;
-            }
-            interrupts.on = true;
+        if !interrupts.on && event.is_none() {
+            return Ok(());
+        }
+        let place = usize::from(vector);
+        if fixed && !interrupts.on {
+            let mut all = vec![-1; usize::from(count)];
+            all[place] = number;
+            raw::set_msix(&self.file, 0, &all).map_err(told)?;
         } else {
             raw::set_msix(&self.file, vector, &[number]).map_err(told)?;
         }
         // The kernel holds the eventfd itself from here on.
-        let used = event.is_some();
-        interrupts
-            .used
-            .iter_mut()
-            .skip(usize::from(vector))
-            .take(1)
-            .for_each(|place| *place = used);
+        interrupts.on = true;
+        interrupts.used[place] = event.is_some();
         if !interrupts.used.contains(&true) {
             raw::disable_msix(&self.file).map_err(told)?;
             interrupts.on = false;

@@ -13,8 +13,10 @@ pub(crate) const OPEN: &str = "open a function of vfio-pci";
 
 /// Opens the function that a spec such as `vfio:0000:65:00.0` names.
 ///
-/// `Unsupported` for other backends, which are no PCI functions, and for layers, which wrap the
-/// kernel's driver; else as [`VfioDevice::open`].
+/// # Errors
+/// - `Unsupported` for other backends, which are not PCI functions, and for layers, which wrap the
+///   kernel's driver.
+/// - Those of [`VfioDevice::open`].
 pub fn open(spec: &DeviceSpec) -> Result<Arc<dyn DeviceIo>> {
     let BackendSpec::Vfio(address) = spec.backend else {
         return Err(

@@ -9,8 +9,8 @@ use gaudi_dmabuf::stats::Entry as Counted;
 use gaudi_layers::fault::{FaultLayer, Plan};
 use gaudi_layers::time::Monotonic;
 use gaudi_model::{Cb, Chip, ChipConfig, HostRange, MemoryKind, Mode};
-use gaudi_seam::{CsRequest, CsSeq, DeviceSpec, Error, KernelIo, SharedIo};
-use gaudi_spec::gaudi2::packet::{Encoder, LinDma, SliceSink};
+use gaudi_seam::{CsRequest, CsSeq, DeviceSpec, Engine as _, Error, KernelIo, SharedIo};
+use gaudi_spec::gaudi2::packet::LinDma;
 use gaudi_spec::gaudi2::{self, queue};
 use gaudi_spec::{DevicePa, DeviceVa};
 use gaudi_sys::{Memfd, RawMapping};
@@ -246,10 +246,10 @@ fn packets() -> Made<Vec<Row<'static>>> {
 
 #[inline(never)]
 fn encode(bytes: &mut [u8], n: u64) {
-    let mut encoder = Encoder::new(SliceSink::new(bytes));
-    for at in 0..PACKETS as u64 {
+    for (at, packet) in (0..PACKETS as u64).zip(bytes.chunks_exact_mut(LinDma::LEN)) {
         let (to, from) = (DeviceVa(0x1000 * at + n), DeviceVa(0x8000_0000 + 0x1000 * at));
-        let _ = black_box(encoder.lin_dma(LinDma::copy(to, from, 4096)).is_ok());
+        packet.copy_from_slice(&LinDma::copy(to, from, 4096).to_bytes());
+        black_box(true);
     }
 }
 
@@ -336,10 +336,9 @@ impl Rig {
             Memory::Pinned => unsafe { HostRange::new(host.as_ptr(), len) },
             Memory::Guest => HostRange::of_mapping(Arc::clone(&host)),
         };
-        chip.mmu_map_host(HOST, range)
-            .map_err(|error| format!("{error:?}"))?;
+        chip.map_host(HOST, range).map_err(|error| format!("{error:?}"))?;
         let at = DevicePa(gaudi2::DRAM_PHYS_BASE.0 + gaudi2::DRAM_RESERVED);
-        chip.mmu_map_device(dram, at, gaudi2::DRAM_PAGE)
+        chip.map_device(dram, at, gaudi2::DRAM_PAGE)
             .map_err(|error| format!("{error:?}"))?;
         Ok(Self {
             chip,

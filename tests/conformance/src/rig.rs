@@ -9,7 +9,7 @@ use gaudi_seam::{
     KernelIoExt as _, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, QueueId, RawMapping, Result,
     SharedIo, WaitAnswer, WaitStatus,
 };
-use gaudi_spec::gaudi2::packet::{CpDma, Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Packet, Sink};
+use gaudi_spec::gaudi2::packet::{CpDma, Fence, LinDma, MsgLong, MsgShort, Nop, Packet};
 use gaudi_spec::gaudi2::sync::{Compare, FIRST_USER_MONITOR, FIRST_USER_SOB, MonArm, MonConfig, SobUpdate};
 use gaudi_spec::gaudi2::{qman, queue};
 use gaudi_sys::PAGE;
@@ -372,18 +372,8 @@ impl Drop for Gate {
 }
 
 /// A command buffer's packets.
-#[derive(Debug)]
-pub(crate) struct Program(Encoder<Bytes>);
-
 #[derive(Debug, Default)]
-struct Bytes(Vec<u8>);
-
-impl Sink for Bytes {
-    fn put(&mut self, bytes: &[u8]) -> std::result::Result<(), Full> {
-        self.0.extend_from_slice(bytes);
-        Ok(())
-    }
-}
+pub(crate) struct Program(Vec<u8>);
 
 pub(crate) type Built = std::result::Result<Program, Failure>;
 
@@ -393,22 +383,22 @@ fn out_of_reach(what: &str, number: u32) -> Failure {
 
 impl Program {
     pub(crate) fn new() -> Self {
-        Self(Encoder::new(Bytes::default()))
+        Self::default()
     }
 
     pub(crate) fn nop(mut self) -> Self {
-        let _ = self.0.nop(Nop::new());
+        self.0.extend(Nop::EMPTY.to_bytes());
         self
     }
 
     /// Adds an engine barrier: later packets wait for the engine.
     pub(crate) fn barrier(mut self) -> Self {
-        let _ = self.0.nop(Nop::new().with_engine_barrier(true));
+        self.0.extend(Nop::EMPTY.with_engine_barrier(true).to_bytes());
         self
     }
 
     pub(crate) fn dma(mut self, packet: LinDma) -> Self {
-        let _ = self.0.lin_dma(packet);
+        self.0.extend(packet.to_bytes());
         self
     }
 
@@ -418,31 +408,29 @@ impl Program {
 
     /// Adds a packet.
     pub(crate) fn packet(mut self, packet: Packet<'_>) -> Self {
-        let _ = self.0.packet(&packet);
+        packet.emit(|bytes| self.0.extend(bytes));
         self
     }
 
     /// Adds raw bytes, for packets that the encoders do not support.
-    pub(crate) fn raw(self, bytes: &[u8]) -> Self {
-        let mut sink = self.0.into_sink();
-        sink.0.extend_from_slice(bytes);
-        Self(Encoder::new(sink))
+    pub(crate) fn raw(mut self, bytes: &[u8]) -> Self {
+        self.0.extend(bytes);
+        self
     }
 
     pub(crate) fn cp_dma(mut self, packet: CpDma) -> Self {
-        let _ = self.0.cp_dma(packet);
+        self.0.extend(packet.to_bytes());
         self
     }
 
     pub(crate) fn long(mut self, packet: MsgLong) -> Self {
-        let _ = self.0.msg_long(packet);
+        self.0.extend(packet.to_bytes());
         self
     }
 
     pub(crate) fn short(mut self, packet: Option<MsgShort>, what: &str, number: u32) -> Built {
-        let _ = self
-            .0
-            .msg_short(packet.ok_or_else(|| out_of_reach(what, number))?);
+        let packet = packet.ok_or_else(|| out_of_reach(what, number))?;
+        self.0.extend(packet.to_bytes());
         Ok(self)
     }
 
@@ -452,7 +440,7 @@ impl Program {
 
     pub(crate) fn fence(mut self, id: u8, target: u8, by: u8) -> Built {
         let fence = Fence::new(id, target, by).ok_or_else(|| out_of_reach("fence", u32::from(id)))?;
-        let _ = self.0.fence(fence);
+        self.0.extend(fence.to_bytes());
         Ok(self)
     }
 
@@ -490,7 +478,7 @@ impl Program {
     }
 
     pub(crate) fn bytes(self) -> Vec<u8> {
-        self.0.into_sink().0
+        self.0
     }
 }
 

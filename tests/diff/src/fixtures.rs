@@ -97,12 +97,12 @@ impl Fixtures {
             dram,
             windows,
         };
-        let nop = Nop::new().to_bytes();
+        let nop = Nop::EMPTY.to_bytes();
         for (nth, (place, bytes)) in [
             (ProgramSlot::Ready(Program::Nop), nop.to_vec()),
             (
                 ProgramSlot::Ready(Program::Barrier),
-                Nop::new().with_engine_barrier(true).to_bytes().to_vec(),
+                Nop::EMPTY.with_engine_barrier(true).to_bytes().to_vec(),
             ),
             (ProgramSlot::Ready(Program::Nops), nop.repeat(64)),
             (ProgramSlot::Ready(Program::Sob), sob(OTHER, SobUpdate::set(7))),

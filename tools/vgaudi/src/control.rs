@@ -81,7 +81,10 @@ impl Drop for Seat {
     }
 }
 
-/// Answers one client until it disconnects, sends an unreadable request or times out.
+/// Answers one client until it disconnects or sends an unreadable request.
+///
+/// # Errors
+/// The socket's error; `TimedOut` if the client sends no request in time.
 pub fn talk(device: &ModelDevice, mut client: &UnixStream) -> io::Result<()> {
     client.set_write_timeout(Some(PATIENCE))?;
     let mut bytes = Vec::new();

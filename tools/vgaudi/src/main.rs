@@ -19,11 +19,11 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 use gaudi_model::pci::ModelDevice;
 use gaudi_model::pci::PciConfig;
-use gaudi_seam::DeviceIo;
+use gaudi_seam::DeviceIo as _;
 use nix::sys::signal::{SigSet, Signal};
 use vgaudi::control;
 use vgaudi::server::{Disconnect, Server};
-use vgaudi::trace::Traced;
+use vgaudi::trace::Trace;
 
 use args::{Ask, Cli, Command, Fault, Serve};
 use sockets::Sockets;
@@ -36,20 +36,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ANSWER: u64 = 4 << 20;
 
 /// A failure with its own exit code and next step.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
 struct Refused {
     code: u8,
     what: String,
     help: String,
 }
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.what)
-    }
-}
-
-impl std::error::Error for Refused {}
 
 /// An error of the command line.
 fn usage(what: impl Into<String>, help: impl Into<String>) -> anyhow::Error {
@@ -102,8 +95,6 @@ fn printed(done: io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-type Trace = Arc<Traced<BufWriter<File>>>;
-
 fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     let mut ends = SigSet::empty();
     ends.add(Signal::SIGINT);
@@ -137,7 +128,7 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     let listener = listen(&places, &options.socket)?;
     let control = options.control.as_deref();
     let control = control.map(|path| listen(&places, path)).transpose()?;
-    let trace: Option<Trace> = match &options.trace {
+    let trace = match &options.trace {
         Some(path) => {
             let file = File::create(path).map_err(|error| {
                 usage(
@@ -145,13 +136,14 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
                     "give --trace a file in a folder that you may write to",
                 )
             })?;
-            Some(Arc::new(Traced::new(card.clone(), BufWriter::new(file))))
+            Some(Arc::new(Trace::new(BufWriter::new(file))))
         }
         None => None,
     };
-    let served: Arc<dyn DeviceIo> = match &trace {
-        Some(trace) => trace.clone(),
-        None => card.clone(),
+    let observe = |sign, bar, at, bytes: &[u8]| {
+        if let Some(trace) = &trace {
+            trace.line(sign, bar, at, bytes);
+        }
     };
     if let Some(listener) = control {
         let card = card.clone();
@@ -166,7 +158,7 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
         .spawn(move || {
             // An interrupt is the normal end.
             if ends.wait().is_ok() {
-                flush(to_flush.as_ref());
+                flush(to_flush.as_deref());
                 to_remove.remove();
                 std::process::exit(0);
             }
@@ -174,17 +166,17 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
         .context("cannot start a thread")?;
     log(&format!(
         "{} listens on {}: a model, no figure of it is hardware's",
-        served.name(),
+        card.name(),
         options.socket.display()
     ));
     loop {
         let (stream, _) = listener.accept().context("cannot take a guest")?;
-        let gone = Server::new(&*served, stream).run(|| {
+        let gone = Server::new(&*card, stream).observed_by(&observe).run(|| {
             print_notes(&card, options.verbose);
             card.is_busy() && card.run()
         });
         print_notes(&card, options.verbose);
-        flush(trace.as_ref());
+        flush(trace.as_deref());
         match gone {
             Disconnect::Closed => log("the guest is gone"),
             Disconnect::Protocol(what) => log(&format!("the guest is dropped: {what}")),
@@ -206,8 +198,8 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn flush(trace: Option<&Trace>) {
-    if let Some(Err(error)) = trace.map(|trace| trace.flush()) {
+fn flush(trace: Option<&Trace<BufWriter<File>>>) {
+    if let Some(Err(error)) = trace.map(Trace::flush) {
         log(&format!("the trace is not whole: {error}"));
     }
 }

@@ -51,8 +51,8 @@ const REGION_CAPS: u32 = 1 << 3;
 /// `VFIO_REGION_INFO_CAP_SPARSE_MMAP`.
 const SPARSE: u16 = 1;
 /// Bytes of `struct vfio_region_info`, and of a sparse capability with one area.
-const REGION_INFO: usize = 32;
-const SPARSE_ONE: usize = 32;
+const REGION_INFO: u32 = 32;
+const SPARSE_ONE: u32 = 32;
 const IRQ_EVENTFD: u32 = 1 << 0;
 const IRQ_NORESIZE: u32 = 1 << 3;
 const SET_DATA_NONE: u32 = 1 << 0;
@@ -143,10 +143,13 @@ impl Write for Timed<'_> {
     }
 }
 
+/// What observes the accesses of a peer to BARs: `R` or `W`, the BAR, the offset and the bytes.
+pub type Observe<'a> = &'a dyn Fn(char, u8, BarOffset, &[u8]);
+
 /// A peer and the device that it drives.
-#[derive(Debug)]
 pub struct Server<'a> {
     device: &'a dyn DeviceIo,
+    observe: Observe<'a>,
     stream: UnixStream,
     // By their first address.
     regions: BTreeMap<u64, Region>,
@@ -159,10 +162,17 @@ impl<'a> Server<'a> {
     pub fn new(device: &'a dyn DeviceIo, stream: UnixStream) -> Self {
         Self {
             device,
+            observe: &|_, _, _, _| {},
             stream,
             regions: BTreeMap::new(),
             mapped: 0,
         }
+    }
+
+    /// Reports each access to a BAR to `observe`.
+    #[must_use]
+    pub fn observed_by(self, observe: Observe<'a>) -> Self {
+        Self { observe, ..self }
     }
 
     /// Answers messages until the peer disconnects, then unmaps its memory and resets the device.
@@ -228,74 +238,50 @@ impl<'a> Server<'a> {
         }
         let mut timed = Timed::new(&self.stream);
         match answer {
-            Ok((body, None)) => timed.write_all(&wire::reply(&header, &body))?,
+            Ok((body, None)) => timed.write_all(&wire::answer(&header, Ok(&body)))?,
             Ok((body, Some(file))) => {
-                let message = wire::reply(&header, &body);
+                let message = wire::answer(&header, Ok(&body));
                 let sent = send_with_fds(&self.stream, &message, &[file.as_fd()])?;
                 timed.write_all(message.get(sent..).unwrap_or_default())?;
             }
-            Err(errno) => timed.write_all(&wire::error(&header, errno as i32))?,
+            Err(errno) => timed.write_all(&wire::answer(&header, Err(errno)))?,
         }
         Ok(())
     }
 
     fn answer(&mut self, command: u16, body: &[u8], fds: Vec<OwnedFd>) -> Answer {
         let mut words = Words(body);
-        let plain = |body: Vec<u8>| Ok((body, None));
-        match command {
-            command::VERSION => self.version(body).and_then(plain),
-            command::DMA_MAP => self.dma_map(words, fds).and_then(plain),
-            command::DMA_UNMAP => self.dma_unmap(words).and_then(plain),
-            command::DEVICE_GET_INFO => plain(bytes_of(&[16, DEVICE_FLAGS, REGIONS, KINDS])),
-            command::DEVICE_GET_REGION_INFO => self.region_info(words),
+        let body = match command {
+            command::VERSION => version(words)?,
+            command::DMA_MAP => self.dma_map(words, fds)?,
+            command::DMA_UNMAP => self.dma_unmap(words)?,
+            command::DEVICE_GET_INFO => bytes_of(&[16, DEVICE_FLAGS, REGIONS, KINDS]),
+            command::DEVICE_GET_REGION_INFO => return self.region_info(words),
             command::DEVICE_GET_IRQ_INFO => {
-                let _argsz = words.u32();
+                let _argsz = words.u32()?;
                 let index = index(&mut words)?;
-                if index >= KINDS {
-                    return Err(Errno::EINVAL);
-                }
-                let is_msix = index == MSIX;
-                let flags = if is_msix { IRQ_EVENTFD | IRQ_NORESIZE } else { 0 };
-                let count = if is_msix {
-                    u32::from(self.device.interrupts())
-                } else {
-                    0
+                let (flags, count) = match index {
+                    MSIX => (IRQ_EVENTFD | IRQ_NORESIZE, self.device.interrupts().into()),
+                    0..KINDS => (0, 0),
+                    _ => return Err(Errno::EINVAL),
                 };
-                plain(bytes_of(&[16, flags, index, count]))
+                bytes_of(&[16, flags, index, count])
             }
-            command::DEVICE_SET_IRQS => self.set_irqs(words, fds).and_then(plain),
-            command::REGION_READ => self.read(words).and_then(plain),
-            command::REGION_WRITE => self.write(words).and_then(plain),
+            command::DEVICE_SET_IRQS => self.set_irqs(words, fds)?,
+            command::REGION_READ => self.read(words)?,
+            command::REGION_WRITE => self.write(words)?,
             command::DEVICE_RESET => {
                 self.device.reset().map_err(errno)?;
-                plain(Vec::new())
+                Vec::new()
             }
-            _ => Err(Errno::ENOTSUP),
-        }
-    }
-
-    fn version(&self, body: &[u8]) -> Result<Vec<u8>, Errno> {
-        let mut words = Words(body);
-        let major = words.u32().ok_or(Errno::EINVAL)? as u16;
-        // Further capabilities of the peer are ignored: this server uses only what every version
-        // has.
-        if major != 0 {
-            return Err(Errno::ENOTSUP);
-        }
-        let capabilities = serde_json::json!({
-            "capabilities": { "max_msg_fds": MAX_FDS, "max_data_xfer_size": MAX_DATA, "max_dma_maps": MAX_MAPS }
-        });
-        let mut answer = vec![0; 4];
-        answer.extend(capabilities.to_string().as_bytes());
-        answer.push(0);
-        Ok(answer)
+            _ => return Err(Errno::ENOTSUP),
+        };
+        Ok((body, None))
     }
 
     fn dma_map(&mut self, mut words: Words<'_>, mut fds: Vec<OwnedFd>) -> Result<Vec<u8>, Errno> {
-        let [_argsz, flags] = [words.u32(), words.u32()].map(|word| word.ok_or(Errno::EINVAL));
-        let [offset, iova, len] =
-            [words.u64(), words.u64(), words.u64()].map(|word| word.ok_or(Errno::EINVAL));
-        let (flags, offset, iova, len) = (flags?, offset?, iova?, len?);
+        let (_argsz, flags) = (words.u32()?, words.u32()?);
+        let (offset, iova, len) = (words.u64()?, words.u64()?, words.u64()?);
         let last = len.checked_sub(1).and_then(|more| iova.checked_add(more));
         let last = last.ok_or(Errno::EINVAL)?;
         if flags & !(MAP_READ | MAP_WRITE) != 0 || fds.len() > 1 {
@@ -335,9 +321,8 @@ impl<'a> Server<'a> {
     // Unmaps whole mappings only. A part that stayed mapped would leave the device access to memory
     // that the peer considers unmapped.
     fn dma_unmap(&mut self, mut words: Words<'_>) -> Result<Vec<u8>, Errno> {
-        let [argsz, flags] = [words.u32(), words.u32()].map(|word| word.ok_or(Errno::EINVAL));
-        let [iova, len] = [words.u64(), words.u64()].map(|word| word.ok_or(Errno::EINVAL));
-        let (argsz, flags, iova, len) = (argsz?, flags?, iova?, len?);
+        let (argsz, flags) = (words.u32()?, words.u32()?);
+        let (iova, len) = (words.u64()?, words.u64()?);
         match flags {
             0 => {
                 let region = self.regions.get(&iova).filter(|region| region.len == len);
@@ -363,7 +348,7 @@ impl<'a> Server<'a> {
     }
 
     fn region_info(&self, mut words: Words<'_>) -> Answer {
-        let room = words.u32().ok_or(Errno::EINVAL)?;
+        let room = words.u32()?;
         let index = index(&mut words)?;
         if index >= REGIONS {
             return Err(Errno::EINVAL);
@@ -383,14 +368,12 @@ impl<'a> Server<'a> {
             Some((start, window)) => (start, Some((window.at.get(), window.len)), Some(window.file)),
             None => (0, None, None),
         };
-        let mut cap_offset = 0;
-        let mut needed = REGION_INFO;
+        let (mut needed, mut cap_offset) = (REGION_INFO, 0);
         if area.is_some() {
             flags |= REGION_MMAP | REGION_CAPS;
-            cap_offset = REGION_INFO as u32;
+            cap_offset = REGION_INFO;
             needed += SPARSE_ONE;
         }
-        let needed = u32::try_from(needed).unwrap_or(u32::MAX);
         let mut answer = bytes_of(&[needed, flags, index, cap_offset]);
         answer.extend(size.to_le_bytes());
         answer.extend(start.to_le_bytes());
@@ -415,17 +398,13 @@ impl<'a> Server<'a> {
     }
 
     fn set_irqs(&self, mut words: Words<'_>, fds: Vec<OwnedFd>) -> Result<Vec<u8>, Errno> {
-        let _argsz = words.u32();
-        let [flags, index, start, count] =
-            [words.u32(), words.u32(), words.u32(), words.u32()].map(|word| word.ok_or(Errno::EINVAL));
-        let (flags, index, start, count) = (flags?, index?, start?, count?);
-        let vectors = u32::from(self.device.interrupts());
-        if index >= KINDS || flags & SET_ACTION_TRIGGER == 0 || flags & SET_DATA_BOOL != 0 {
-            return Err(if index >= KINDS {
-                Errno::EINVAL
-            } else {
-                Errno::ENOTSUP
-            });
+        let (_argsz, flags) = (words.u32()?, words.u32()?);
+        let (index, start, count) = (words.u32()?, words.u32()?, words.u32()?);
+        if index >= KINDS {
+            return Err(Errno::EINVAL);
+        }
+        if flags & SET_ACTION_TRIGGER == 0 || flags & SET_DATA_BOOL != 0 {
+            return Err(Errno::ENOTSUP);
         }
         if index != MSIX {
             // The device has none of these, so there is nothing to set or clear.
@@ -435,10 +414,9 @@ impl<'a> Server<'a> {
                 Err(Errno::EINVAL)
             };
         }
-        let end = start
-            .checked_add(count)
-            .filter(|&end| end <= vectors)
-            .ok_or(Errno::EINVAL)?;
+        let vectors = u32::from(self.device.interrupts());
+        let end = start.checked_add(count).filter(|&end| end <= vectors);
+        let end = end.ok_or(Errno::EINVAL)?;
         let set = |vector: u32, event| {
             let vector = u16::try_from(vector).map_err(|_| Errno::EINVAL)?;
             self.device.set_interrupt(vector, event).map_err(errno)
@@ -466,35 +444,41 @@ impl<'a> Server<'a> {
     }
 
     fn read(&self, mut words: Words<'_>) -> Result<Vec<u8>, Errno> {
-        let access = Access::read(&mut words).ok_or(Errno::EINVAL)?;
-        let count = usize::try_from(access.count).unwrap_or(usize::MAX);
+        let access = Access::read(&mut words)?;
+        let count = access.count as usize;
         if count > MAX_DATA {
             return Err(Errno::EINVAL);
         }
         self.in_region(&access)?;
         let mut data = vec![0; count];
         match u8::try_from(access.region) {
-            Ok(bar) if bar < BARS => self.device.bar_read(bar, BarOffset(access.offset), &mut data),
-            _ => self.device.config_read(access.offset, &mut data),
+            Ok(bar) if bar < BARS => {
+                let at = BarOffset(access.offset);
+                self.device.bar_read(bar, at, &mut data).map_err(errno)?;
+                (self.observe)('R', bar, at, &data);
+            }
+            _ => self.device.config_read(access.offset, &mut data).map_err(errno)?,
         }
-        .map_err(errno)?;
         let mut answer = access.bytes();
         answer.extend(data);
         Ok(answer)
     }
 
     fn write(&self, mut words: Words<'_>) -> Result<Vec<u8>, Errno> {
-        let access = Access::read(&mut words).ok_or(Errno::EINVAL)?;
+        let access = Access::read(&mut words)?;
         let data = words.rest();
         if u32::try_from(data.len()) != Ok(access.count) {
             return Err(Errno::EINVAL);
         }
         self.in_region(&access)?;
         match u8::try_from(access.region) {
-            Ok(bar) if bar < BARS => self.device.bar_write(bar, BarOffset(access.offset), data),
-            _ => self.device.config_write(access.offset, data),
+            Ok(bar) if bar < BARS => {
+                let at = BarOffset(access.offset);
+                (self.observe)('W', bar, at, data);
+                self.device.bar_write(bar, at, data).map_err(errno)?;
+            }
+            _ => self.device.config_write(access.offset, data).map_err(errno)?,
         }
-        .map_err(errno)?;
         Ok(access.bytes())
     }
 
@@ -508,10 +492,26 @@ impl<'a> Server<'a> {
     }
 }
 
+fn version(mut words: Words<'_>) -> Result<Vec<u8>, Errno> {
+    let major = words.u32()? as u16;
+    // Further capabilities of the peer are ignored: this server uses only what every version
+    // has.
+    if major != 0 {
+        return Err(Errno::ENOTSUP);
+    }
+    let capabilities = serde_json::json!({
+        "capabilities": { "max_msg_fds": MAX_FDS, "max_data_xfer_size": MAX_DATA, "max_dma_maps": MAX_MAPS }
+    });
+    let mut answer = vec![0; 4];
+    answer.extend(capabilities.to_string().as_bytes());
+    answer.push(0);
+    Ok(answer)
+}
+
 // The index that follows a structure's size and flags.
 fn index(words: &mut Words<'_>) -> Result<u32, Errno> {
-    let (_flags, index) = (words.u32(), words.u32());
-    index.ok_or(Errno::EINVAL)
+    let _flags = words.u32()?;
+    words.u32()
 }
 
 fn errno(error: Error) -> Errno {

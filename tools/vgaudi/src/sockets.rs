@@ -1,6 +1,5 @@
 //! The sockets that a server listens on. A socket file outlives its process unless it is removed.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,30 +14,17 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::Mode;
 
 /// Why a socket cannot be made at a path.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// Another server listens there.
+    #[error("another server does")]
     Taken,
     /// The file exists and is not a socket.
+    #[error("it exists and is not a socket")]
     NotASocket,
     /// The system call failed.
-    Io(io::Error),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Taken => f.write_str("another server does"),
-            Self::NotASocket => f.write_str("it exists and is not a socket"),
-            Self::Io(error) => error.fmt(f),
-        }
-    }
-}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 /// The sockets of this process, removed on drop.

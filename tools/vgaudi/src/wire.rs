@@ -4,6 +4,8 @@
 //! read here comes from a peer: each length is checked before use, and no allocation is larger than
 //! the received bytes, except for a read's answer of up to [`MAX_DATA`].
 
+use gaudi_seam::Errno;
+
 /// Bytes in a message's header.
 pub const HEADER: usize = 16;
 /// Most bytes of data in one read or write of a region, as this server reports to its peer.
@@ -56,14 +58,12 @@ pub struct Header {
 impl Header {
     /// Parses a header.
     pub fn read(bytes: [u8; HEADER]) -> Self {
-        let mut words = Words(&bytes);
-        // A header has sixteen bytes, so every word exists.
-        let first = words.u32().unwrap_or(0);
+        let word = u128::from_le_bytes(bytes);
         Self {
-            id: first as u16,
-            command: (first >> 16) as u16,
-            size: words.u32().unwrap_or(0),
-            flags: words.u32().unwrap_or(0),
+            id: word as u16,
+            command: (word >> 16) as u16,
+            size: (word >> 32) as u32,
+            flags: (word >> 64) as u32,
         }
     }
 
@@ -84,19 +84,14 @@ impl Header {
     }
 }
 
-/// The answer to a message.
-pub fn reply(to: &Header, body: &[u8]) -> Vec<u8> {
-    answer(to, 0, body)
-}
-
-/// The answer to a message that failed.
-pub fn error(to: &Header, errno: i32) -> Vec<u8> {
-    answer(to, errno.unsigned_abs().max(1), &[])
-}
-
-fn answer(to: &Header, errno: u32, body: &[u8]) -> Vec<u8> {
-    let size = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
-    let flags = if errno == 0 { REPLY } else { REPLY | ERROR };
+/// The answer to a message, or to one that failed.
+pub fn answer(to: &Header, body: Result<&[u8], Errno>) -> Vec<u8> {
+    let (flags, errno, body) = match body {
+        Ok(body) => (REPLY, 0, body),
+        Err(errno) => (REPLY | ERROR, errno as u32, &[][..]),
+    };
+    // A body is a few words, and at most `MAX_DATA`.
+    let size = (HEADER + body.len()) as u32;
     let mut message = Vec::with_capacity(HEADER + body.len());
     message.extend(to.id.to_le_bytes());
     message.extend(to.command.to_le_bytes());
@@ -112,19 +107,25 @@ fn answer(to: &Header, errno: u32, body: &[u8]) -> Vec<u8> {
 pub struct Words<'a>(pub &'a [u8]);
 
 impl<'a> Words<'a> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (front, rest) = self.0.split_first_chunk::<N>()?;
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Errno> {
+        let (front, rest) = self.0.split_first_chunk::<N>().ok_or(Errno::EINVAL)?;
         self.0 = rest;
-        Some(*front)
+        Ok(*front)
     }
 
-    /// The next 32 bits.
-    pub fn u32(&mut self) -> Option<u32> {
+    /// Takes the next 32 bits.
+    ///
+    /// # Errors
+    /// `EINVAL` if fewer bytes are left.
+    pub fn u32(&mut self) -> Result<u32, Errno> {
         self.take().map(u32::from_le_bytes)
     }
 
-    /// The next 64 bits.
-    pub fn u64(&mut self) -> Option<u64> {
+    /// Takes the next 64 bits.
+    ///
+    /// # Errors
+    /// `EINVAL` if fewer bytes are left.
+    pub fn u64(&mut self) -> Result<u64, Errno> {
         self.take().map(u64::from_le_bytes)
     }
 
@@ -147,8 +148,11 @@ pub struct Access {
 
 impl Access {
     /// Parses an access. The remaining bytes are the data.
-    pub fn read(words: &mut Words<'_>) -> Option<Self> {
-        Some(Self {
+    ///
+    /// # Errors
+    /// `EINVAL` if there are too few bytes.
+    pub fn read(words: &mut Words<'_>) -> Result<Self, Errno> {
+        Ok(Self {
             offset: words.u64()?,
             region: words.u32()?,
             count: words.u32()?,
@@ -157,11 +161,8 @@ impl Access {
 
     /// The first bytes of the answer.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(16);
-        bytes.extend(self.offset.to_le_bytes());
-        bytes.extend(self.region.to_le_bytes());
-        bytes.extend(self.count.to_le_bytes());
-        bytes
+        let word = u128::from(self.offset) | u128::from(self.region) << 64 | u128::from(self.count) << 96;
+        word.to_le_bytes().to_vec()
     }
 }
 
@@ -179,13 +180,13 @@ mod tests {
             (7, command::REGION_READ, Some(16))
         );
         assert!(!header.wants_reply() && !header.is_reply());
-        let sent = reply(&header, b"abcd");
+        let sent = answer(&header, Ok(b"abcd"));
         let back = Header::read(sent[..HEADER].try_into().unwrap());
         assert_eq!(
             (back.id, back.command, back.body(), back.is_reply()),
             (7, 9, Some(4), true)
         );
-        let failed = error(&header, 22);
+        let failed = answer(&header, Err(Errno::EINVAL));
         assert_eq!(failed[12..16], [22, 0, 0, 0], "the errno is in the header");
         assert_eq!(failed[8] & 0x20, 0x20, "and the bit that says so");
     }

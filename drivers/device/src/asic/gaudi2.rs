@@ -31,7 +31,7 @@ pub(super) fn encode<R>(command: Command, put: impl FnOnce(&[u8]) -> R) -> Optio
         // guess: no public text says whether a queue entry completes before its last transfer does.
         // A barrier is correct in both cases; it costs a gap between two submissions.
         Command::Barrier => {
-            let nop = Nop::new().with_engine_barrier(true).with_message_barrier(true);
+            let nop = Nop::EMPTY.with_engine_barrier(true).with_message_barrier(true);
             put(&nop.to_bytes())
         }
         Command::Set { sob, value } => put(&update(sob, SobUpdate::set(value))?),

@@ -1,7 +1,7 @@
 //! The arbiter of a queue manager: which of its streams goes on after an ARB_POINT.
 
 use gaudi_spec::gaudi2::qman::ArbCfg;
-use gaudi_spec::gaudi2::queue;
+use gaudi_spec::gaudi2::{qman, queue};
 
 const STREAMS: usize = queue::STREAMS as usize;
 /// Packets that other streams of the queue manager may execute while a stream asks. The chip waits
@@ -13,7 +13,7 @@ const QUIET: u32 = 1024;
 /// layout of its registers.
 #[derive(Debug, Default)]
 pub(crate) struct Arbiter {
-    cfg: ArbCfg,
+    pub(crate) cfg: ArbCfg,
     weights: [u8; STREAMS],
     /// Cycles between grants, kept to be read.
     pub(crate) quiet: u32,
@@ -27,8 +27,13 @@ pub(crate) struct Arbiter {
 }
 
 impl Arbiter {
-    pub(crate) fn cfg(&self) -> ArbCfg {
-        self.cfg
+    /// Returns the value of a register, by its offset in the queue manager.
+    pub(crate) fn read(&self, offset: u32) -> u32 {
+        match offset {
+            qman::ARB_CFG => self.cfg.into_bits(),
+            qman::ARB_MST_QUIET_PER => self.quiet,
+            _ => self.weights[(offset - qman::ARB_WRR_WEIGHT) as usize / 4].into(),
+        }
     }
 
     /// Changes its mode. Returns true if it is off now, so that no stream waits for it.
@@ -40,14 +45,8 @@ impl Arbiter {
         !cfg.enable()
     }
 
-    pub(crate) fn weight(&self, stream: usize) -> u8 {
-        self.weights.get(stream).copied().unwrap_or(0)
-    }
-
     pub(crate) fn set_weight(&mut self, stream: usize, weight: u8) {
-        if let Some(of) = self.weights.get_mut(stream) {
-            *of = weight;
-        }
+        self.weights[stream] = weight;
         self.credits = self.weights;
     }
 
@@ -56,9 +55,7 @@ impl Arbiter {
         if !self.cfg.enable() || self.holder == Some(stream) {
             return true;
         }
-        if let Some(ask) = self.asks.get_mut(stream) {
-            *ask = Some(priority);
-        }
+        self.asks[stream] = Some(priority);
         false
     }
 
@@ -85,9 +82,7 @@ impl Arbiter {
         } else {
             self.by_priority()?
         };
-        if let Some(ask) = self.asks.get_mut(chosen) {
-            *ask = None;
-        }
+        self.asks[chosen] = None;
         (self.holder, self.last, self.waited) = (Some(chosen), chosen, 0);
         Some(chosen)
     }
@@ -98,36 +93,23 @@ impl Arbiter {
         (1..=STREAMS).map(move |ahead| (last + ahead) % STREAMS)
     }
 
-    fn asks(&self, stream: usize) -> bool {
-        self.asks.get(stream).is_some_and(Option::is_some)
-    }
-
     fn by_priority(&self) -> Option<usize> {
         let highest = self.asks.iter().flatten().max()?;
-        self.in_turn()
-            .find(|&stream| self.asks.get(stream) == Some(&Some(*highest)))
+        self.in_turn().find(|&stream| self.asks[stream] == Some(*highest))
     }
 
     // A stream keeps its turn while it has grants left in the round; a weight of 0 counts as 1.
     fn by_weight(&mut self) -> Option<usize> {
-        let first = std::iter::once(self.last)
-            .chain(self.in_turn())
-            .find(|&stream| self.asks(stream) && self.credit(stream) > 0);
-        let stream = match first {
+        let mut turns = std::iter::once(self.last).chain(self.in_turn());
+        let stream = match turns.find(|&stream| self.asks[stream].is_some() && self.credits[stream] > 0) {
             Some(stream) => stream,
             None => {
                 self.credits = self.weights.map(|weight| weight.max(1));
-                self.in_turn().find(|&stream| self.asks(stream))?
+                self.in_turn().find(|&stream| self.asks[stream].is_some())?
             }
         };
-        if let Some(credit) = self.credits.get_mut(stream) {
-            *credit = credit.saturating_sub(1);
-        }
+        self.credits[stream] = self.credits[stream].saturating_sub(1);
         Some(stream)
-    }
-
-    fn credit(&self, stream: usize) -> u8 {
-        self.credits.get(stream).copied().unwrap_or(0)
     }
 }
 

@@ -1,14 +1,13 @@
 //! The bus: which memory or register an engine's address means.
 
-use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE};
 use gaudi_spec::{DevicePa, DeviceVa};
 
 use crate::gaudi2::event::{Access, FaultCause};
 use crate::gaudi2::place::{Place, Side};
-use crate::gaudi2::space::{Initiator, Space};
+use crate::gaudi2::space::{Initiator, Physical, Space, in_host, in_memory, register_at, whole};
 use crate::memory::DeviceMemory;
-use crate::mmu::{RangeMmu, Target};
-use crate::span::{Span, of_host};
+use crate::mmu::{RangeMmu, Target, Translation};
+use crate::span::Span;
 
 /// An access that cannot be done.
 #[derive(Clone, Copy, Debug)]
@@ -49,46 +48,31 @@ impl Bus {
         if let Some(space) = &self.pci {
             return space.around(&self.dram, &self.sram, va, len, back);
         }
-        if let Some(register) = va
-            .offset_from(DeviceVa(CFG_BASE.get()))
-            .filter(|&offset| offset < CFG_SIZE)
-        {
-            return u32::try_from(register).ok().map(Place::Register);
+        if let Some(register) = register_at(va) {
+            return Some(Place::Register(register));
         }
-        // `here` bytes of room before the address and after it, the address itself counted in both.
-        let room = |before: u64, after: u64| if back { before.saturating_add(1) } else { after };
-        let start = |len: u64| if back { len - 1 } else { 0 };
-        if let Some(offset) = va
-            .offset_from(DeviceVa(self.sram.base().get()))
-            .filter(|&o| o < self.sram.len())
-        {
-            // SRAM lies in the engines' space as it is, untranslated.
-            let len = len.min(room(offset, self.sram.len() - offset));
-            let pa = DevicePa(va.get() - start(len));
-            return Some(Place::Memory(
-                self.sram.span(pa, usize::try_from(len).ok()?)?,
-                Side::Device,
-            ));
+        // SRAM lies in the engines' space as it is, untranslated.
+        if self.sram.offset(DevicePa(va.get()), 1).is_some() {
+            return in_memory(&self.sram, &whole(&self.sram, va.get()), len, back);
         }
-        let found = self.mmu.translate(va)?;
-        let len = len.min(room(found.before, found.after));
-        let size = usize::try_from(len).ok()?;
-        Some(match found.target {
+        let Translation {
+            target,
+            before,
+            after,
+        } = self.mmu.translate(va)?;
+        let piece = |at| Physical { at, before, after };
+        match target {
             Target::Device(pa) => {
-                let pa = DevicePa(pa.get() - start(len));
                 let memory = if pa >= self.dram.base() {
                     &self.dram
                 } else {
                     &self.sram
                 };
-                Place::Memory(memory.span(pa, size)?, Side::Device)
+                in_memory(memory, &piece(pa.get()), len, back)
             }
-            Target::Host(range, offset) => {
-                let offset = offset - usize::try_from(start(len)).ok()?;
-                Place::Memory(of_host(range, offset, size)?, Side::Host)
-            }
-            Target::Doorbell => Place::Doorbell,
-        })
+            Target::Host(range, offset) => in_host(range, offset as u64, &piece(0), len, back),
+            Target::Doorbell => Some(Place::Doorbell),
+        }
     }
 
     /// The memory of `va` and what follows; anything else is a fault.

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use gaudi_seam::engine::{HostRange, MapError, PushError, Reset};
+use gaudi_seam::engine::{PushError, Reset};
+use gaudi_spec::QueueId;
 use gaudi_spec::gaudi2::qman::ArbCfg;
 use gaudi_spec::gaudi2::{self, queue};
-use gaudi_spec::{DevicePa, DeviceVa, QueueId};
 use gaudi_sys::random::SplitMix64;
 use gaudi_sys::{Errno, standin};
 
@@ -17,9 +17,9 @@ use crate::gaudi2::event::Event;
 use crate::gaudi2::manager::Manager;
 use crate::gaudi2::registers::Registers;
 use crate::gaudi2::sm::SyncManager;
-use crate::gaudi2::stream::{Cb, Cp, Entry, Held, PROCESSORS, Processor, Processors, StreamState};
+use crate::gaudi2::stream::{Cb, Cp, Entry, Held, PROCESSORS, Processor, Processors};
 use crate::memory::DeviceMemory;
-use crate::mmu::{RangeMmu, Translation};
+use crate::mmu::RangeMmu;
 
 /// Faults of monitors kept until they are taken; more are counted only.
 const MAX_MONITOR_FAULTS: u32 = 64;
@@ -52,6 +52,10 @@ pub struct Chip {
 
 impl Chip {
     /// Makes a chip with its memory.
+    ///
+    /// # Errors
+    /// - [`ModelError::DramSize`] if the chip has no such size.
+    /// - [`ModelError::Memory`] if the host cannot provide the memory.
     pub fn new(config: ChipConfig) -> Result<Self, ModelError> {
         let (page, most) = (gaudi2::DRAM_PAGE, gaudi2::ASIC.dram_user_size());
         let asked = config.dram_user_bytes;
@@ -81,10 +85,9 @@ impl Chip {
             gaudi2::SRAM_SIZE,
             MemoryKind::Shared,
         )?;
-        let seed = if let Mode::Stepped { seed } = config.mode {
-            seed
-        } else {
-            0
+        let seed = match config.mode {
+            Mode::Stepped { seed } => seed,
+            Mode::Running => 0,
         };
         Ok(Self {
             bus: Bus {
@@ -126,42 +129,17 @@ impl Chip {
         &self.counters
     }
 
-    /// Maps device memory for the user context.
-    pub fn mmu_map_device(&mut self, va: DeviceVa, pa: DevicePa, len: u64) -> Result<(), MapError> {
-        if self.bus.dram.offset(pa, len).is_none() && self.bus.sram.offset(pa, len).is_none() {
-            return Err(MapError::OutsideMemory(pa));
-        }
-        self.bus.mmu.map_device(va, pa, len)
-    }
-
-    /// Maps host memory for the user context. On an error the range is dropped.
-    pub fn mmu_map_host(&mut self, va: DeviceVa, range: HostRange) -> Result<(), MapError> {
-        self.bus.mmu.map_host(va, range)
-    }
-
-    /// Maps the interrupt doorbell for the user context, as the driver does at
-    /// [`gaudi2::DOORBELL_VA`].
-    pub fn mmu_map_doorbell(&mut self, va: DeviceVa) -> Result<(), MapError> {
-        self.bus.mmu.map_doorbell(va, gaudi2::DOORBELL_SIZE)
-    }
-
-    /// Removes the mapping that starts at `va`. Returns whether there was one.
-    pub fn mmu_unmap(&mut self, va: DeviceVa) -> bool {
-        self.bus.mmu.unmap(va)
-    }
-
-    /// Where an address of the user context leads.
-    pub fn translate(&self, va: DeviceVa) -> Option<Translation<'_>> {
-        self.bus.mmu.translate(va)
-    }
-
     /// Queues a command buffer. Nothing executes before the next run.
+    ///
+    /// # Errors
+    /// - `NoSuchQueue` and `Disabled` if no command buffer can be pushed to the queue.
+    /// - `Full` if the queue holds as many command buffers as it can.
     pub fn push_cb(&mut self, queue: QueueId, cb: Cb) -> Result<(), PushError> {
-        let cp = Cp::of(queue);
         if queue.0 >= queue::COUNT {
             return Err(PushError::NoSuchQueue);
         }
-        let processor = self.processor(cp).ok_or(PushError::NoSuchQueue)?;
+        let cp = Cp::of(queue);
+        let processor = self.processor(cp);
         processor.push(Entry { cb, queue })?;
         let ready = processor.is_ready();
         self.ready.set(cp, ready);
@@ -171,23 +149,17 @@ impl Chip {
 
     /// Removes the command buffer that was queued last.
     pub(crate) fn take_back(&mut self, queue: QueueId) {
-        let cp = Cp::of(queue);
-        if let Some(processor) = self.processor(cp) {
-            processor.take_back();
-            let ready = processor.is_ready();
-            self.ready.set(cp, ready);
-        }
+        let processor = self.processor(Cp::of(queue));
+        processor.take_back();
+        let ready = processor.is_ready();
+        self.ready.set(Cp::of(queue), ready);
     }
 
     /// Takes the oldest event.
     pub fn next_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         match event {
-            Event::CbDone { queue, .. } => {
-                if let Some(processor) = self.processor(Cp::of(queue)) {
-                    processor.give_credit();
-                }
-            }
+            Event::CbDone { queue, .. } => self.processor(Cp::of(queue)).give_credit(),
             Event::Interrupt { vector } => self.pending &= !(1 << u32::from(vector)),
             Event::MonitorFault { .. } | Event::Unsupported { .. } => self.monitor_events -= 1,
             Event::Stop(_) | Event::PageFault(_) => {}
@@ -197,33 +169,21 @@ impl Chip {
 
     /// Whether everything pushed to a queue was executed. True of a number that no queue has.
     pub fn queue_is_idle(&self, queue: QueueId) -> bool {
-        self.queue_processor(queue).is_none_or(Processor::is_empty)
+        queue.0 >= queue::COUNT || self.processors[Cp::of(queue).index()].is_empty()
     }
 
-    fn queue_processor(&self, queue: QueueId) -> Option<&Processor> {
-        let queues = self.processors.get(..queue::COUNT as usize)?;
-        queues.get(queue.0 as usize)
-    }
-
-    /// What a queue's stream is doing, or where it only waits for the lower command processor, what
-    /// that is doing for it; `None` where no queue has the number.
-    pub fn stream_state(&self, queue: QueueId) -> Option<StreamState> {
-        let processor = self.queue_processor(queue)?;
+    /// Returns what holds a queue's stream, or where it only waits for the lower command processor,
+    /// what holds that; `None` if there is no such queue.
+    pub fn held(&self, queue: QueueId) -> Option<Held> {
+        let cp = Some(Cp::of(queue)).filter(|_| queue.0 < queue::COUNT)?;
+        let processor = &self.processors[cp.index()];
         let waits = match processor.held() {
             Held::Below | Held::Room => true,
             Held::No => !processor.is_ready() && processor.waits_below(),
             _ => false,
         };
-        let below = self
-            .processors
-            .get(Cp::of(queue).lower().0 as usize)
-            .filter(|_| waits);
-        Some(below.map_or_else(|| processor.state(), Processor::state))
-    }
-
-    /// A sync object's value; `None` if there is no such object.
-    pub fn sob(&self, dcore: u32, sob: u32) -> Option<u16> {
-        self.sm.sob(dcore, sob)
+        let working = if waits { cp.lower() } else { cp };
+        Some(self.processors[working.index()].held())
     }
 
     /// What the driver clears between two contexts: the users' sync objects, monitors and
@@ -238,6 +198,9 @@ impl Chip {
     }
 
     /// Resets the chip.
+    ///
+    /// # Errors
+    /// Those of [`DeviceMemory::discard`]; old bytes may stay then.
     pub fn reset(&mut self, depth: Reset) -> Result<(), Errno> {
         self.sm.reset();
         self.processors = processors();
@@ -255,19 +218,28 @@ impl Chip {
         Ok(())
     }
 
-    pub(crate) fn processor(&mut self, cp: Cp) -> Option<&mut Processor> {
-        self.processors.get_mut(cp.0 as usize)
+    pub(crate) fn processor(&mut self, cp: Cp) -> &mut Processor {
+        &mut self.processors[cp.index()]
+    }
+
+    pub(crate) fn manager(&mut self, first: QueueId) -> &mut Manager {
+        &mut self.managers[Cp::of(first).qman()]
     }
 
     /// Lets a processor continue if `by` accepts what holds it.
     pub(crate) fn wake(&mut self, cp: Cp, by: impl Fn(Held) -> bool) {
-        let Some(processor) = self.processor(cp) else {
-            return;
-        };
+        let processor = self.processor(cp);
         if by(processor.held()) {
             processor.hold(Held::No);
             let ready = processor.is_ready();
             self.ready.set(cp, ready);
+        }
+    }
+
+    /// Lets the streams of a queue manager continue that `by` holds.
+    pub(crate) fn wake_streams(&mut self, first: QueueId, by: Held) {
+        for stream in 0..queue::STREAMS {
+            self.wake(Cp::in_qman(first, stream), |held| held == by);
         }
     }
 

@@ -12,16 +12,16 @@
 use gaudi_spec::DeviceVa;
 use gaudi_spec::gaudi2::packet::{
     self, ArbPoint, CbList, CpDma, DecodeError, Fence, HEADER, LinDma, LoadAndExe, MAX_FIXED, MsgShort,
-    Opcode, Packet, Wait, Wreg32, Wreg64Long, Wreg64Short, WregBulkCtl,
+    Opcode, Packet, Wait, Wreg32, Wreg64Long, Wreg64Short, WregBulkHead,
 };
-use gaudi_spec::gaudi2::{CFG_BASE, qman, queue, rows};
+use gaudi_spec::gaudi2::{qman, queue, rows};
 
 use crate::gaudi2::bus::{Bus, Fault, step};
 use crate::gaudi2::chip::Chip;
 use crate::gaudi2::event::{Access, Event, FaultCause, PageFault, Stop, StopReason, Unsupported};
 use crate::gaudi2::space::Initiator;
 use crate::gaudi2::stream::{Cb, Cp, Entry, Held, Processor};
-use crate::gaudi2::write::WriteError;
+use crate::gaudi2::write::Failed;
 
 /// What a packet did to its processor.
 enum Done {
@@ -30,36 +30,10 @@ enum Done {
     Hold(Held),
 }
 
-/// Why a packet could not be done.
-enum Failed {
-    Stop(StopReason),
-    Fault(Fault),
-}
-
-impl From<Unsupported> for Failed {
-    fn from(what: Unsupported) -> Self {
-        Self::Stop(StopReason::Unsupported(what))
-    }
-}
-
-impl From<DecodeError> for Failed {
-    fn from(error: DecodeError) -> Self {
-        Self::Stop(StopReason::Malformed(error))
-    }
-}
-
-impl From<Fault> for Failed {
-    fn from(fault: Fault) -> Self {
-        match fault.cause {
-            FaultCause::NotMapped => Self::Fault(fault),
-            _ => Self::Stop(StopReason::NotMemory(fault.address)),
-        }
-    }
-}
-
 type Outcome = Result<Done, Failed>;
 
 /// A packet as it was fetched: its length, and its first bytes.
+#[derive(Default)]
 struct Fetched {
     len: usize,
     bytes: [u8; MAX_FIXED],
@@ -68,13 +42,13 @@ struct Fetched {
 
 impl Fetched {
     fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.shown).unwrap_or(&self.bytes)
+        &self.bytes[..self.shown]
     }
 
     /// Its bytes with zeros behind them: what follows it in its buffer is not reported.
     fn shown_alone(&self) -> [u8; MAX_FIXED] {
         let mut bytes = self.bytes;
-        bytes.iter_mut().skip(self.shown).for_each(|byte| *byte = 0);
+        bytes[self.shown..].fill(0);
         bytes
     }
 }
@@ -82,28 +56,22 @@ impl Fetched {
 impl Chip {
     /// Executes the next packet of a ready processor.
     pub(crate) fn execute(&mut self, cp: Cp) {
-        let Some(processor) = self.processors.get_mut(cp.0 as usize) else {
-            return;
-        };
-        let (Some(cb), Some(head)) = (processor.current(), processor.head()) else {
-            self.ready.set(cp, false);
-            return;
-        };
+        let processor = &mut self.processors[cp.index()];
+        let head = processor.head().expect("a ready processor has a command buffer");
+        let cb = processor.current().unwrap_or(head.cb);
         let offset = processor.offset();
         self.bus.act_as(Initiator::Queue(cp.first_queue()));
-        let (packet, outcome) = match fetch(processor, &self.bus, &cb) {
-            Ok(packet) if packet.len == 0 => (packet, Ok(Done::Next)),
-            Ok(packet) => {
+        let mut packet = Fetched::default();
+        let fetched = fetch(processor, &self.bus, &cb, &mut packet);
+        let outcome = fetched.and_then(|()| match packet.len {
+            0 => Ok(Done::Next),
+            _ => {
                 self.counters.packets += 1;
-                let outcome = self.packet(cp, &packet);
-                (packet, outcome)
+                self.packet(cp, &packet)
             }
-            Err((packet, failed)) => (packet, Err(failed)),
-        };
-        let Some(processor) = self.processors.get_mut(cp.0 as usize) else {
-            return;
-        };
-        let queue = head.queue;
+        });
+        let processor = &mut self.processors[cp.index()];
+        let (queue, tag) = (head.queue, head.cb.tag);
         let mut event = None;
         let mut done = None;
         match outcome {
@@ -114,28 +82,35 @@ impl Chip {
             }
             Err(failed) => {
                 processor.hold(Held::Halted);
-                event = Some(match failed {
-                    Failed::Stop(reason) => Event::Stop(Stop {
+                let stop = |reason| {
+                    Event::Stop(Stop {
                         queue,
-                        tag: head.cb.tag,
+                        tag,
                         offset,
                         lower: cp.is_lower().then_some((cb.va, cb.len)),
                         reason,
                         bytes: packet.shown_alone(),
                         len: packet.shown as u8,
-                    }),
-                    Failed::Fault(Fault { address, access, .. }) => Event::PageFault(PageFault {
+                    })
+                };
+                event = Some(match failed {
+                    Failed::Stop(reason) => stop(reason),
+                    Failed::Fault(Fault {
+                        address,
+                        access,
+                        cause: FaultCause::NotMapped,
+                    }) => Event::PageFault(PageFault {
                         queue,
-                        tag: head.cb.tag,
+                        tag,
                         offset,
                         address,
                         access,
                     }),
+                    Failed::Fault(fault) => stop(StopReason::NotMemory(fault.address)),
                 });
             }
         }
-        let ready = processor.is_ready();
-        self.ready.set(cp, ready);
+        self.ready.set(cp, self.processors[cp.index()].is_ready());
         if let Some(event) = event {
             self.report(event);
         }
@@ -149,20 +124,16 @@ impl Chip {
     fn executed(&mut self, cp: Cp, done: Entry) {
         let owner = Cp::of(done.queue);
         if cp.is_lower() {
-            for stream in 0..queue::STREAMS {
-                self.wake(Cp::in_qman(cp.first_queue(), stream), |held| held == Held::Room);
-            }
-            let Some(processor) = self.processor(owner) else {
-                return;
-            };
+            self.wake_streams(cp.first_queue(), Held::Room);
+            let processor = self.processor(owner);
             processor.done_below();
             if !processor.waits_below() {
                 self.wake(owner, |held| held == Held::Below);
             }
-        } else if let Some(processor) = self.processor(cp) {
-            processor.retire(done.cb.tag);
+        } else {
+            self.processor(cp).retire(done.cb.tag);
         }
-        while let Some(tag) = self.processor(owner).and_then(Processor::next_done) {
+        while let Some(tag) = self.processor(owner).next_done() {
             let queue = done.queue;
             self.report(Event::CbDone { queue, tag });
         }
@@ -171,26 +142,25 @@ impl Chip {
     // Lets the arbiter decide, after each packet of its queue manager.
     fn arbitrate(&mut self, cp: Cp) {
         let first = cp.first_queue();
-        let Some(manager) = self.managers.get_mut(cp.qman() as usize) else {
-            return;
-        };
-        if !manager.arbiter.cfg().enable() {
+        let arbiter = &mut self.managers[cp.qman()].arbiter;
+        if !arbiter.cfg.enable() {
             return;
         }
         let others_run = (0..queue::STREAMS).any(|stream| self.ready.get(Cp::in_qman(first, stream)));
-        if let Some(stream) = manager.arbiter.decide(others_run) {
+        if let Some(stream) = arbiter.decide(others_run) {
             self.wake(Cp::in_qman(first, stream as u32), |held| held == Held::Arbiter);
         }
     }
 
     fn packet(&mut self, cp: Cp, packet: &Fetched) -> Outcome {
         let ctl = packet::ctl(packet.bytes());
-        let waits = self.processors.get(cp.0 as usize);
-        if packet::engine_barrier(ctl) && waits.is_some_and(Processor::waits_below) {
+        if packet::engine_barrier(ctl) && self.processors[cp.index()].waits_below() {
             return Ok(Done::Hold(Held::Below));
         }
         match Opcode::of(ctl) {
-            Opcode::WREG_BULK => self.wreg_bulk(cp, WregBulkCtl::from_bits(ctl), packet.len),
+            Opcode::WREG_BULK => {
+                self.wreg_bulk(cp, WregBulkHead::from_bits(u64::from(ctl) << 32), packet.len)
+            }
             opcode @ Opcode::WRITE_ARC_STREAM => Err(Unsupported::Packet(opcode).into()),
             _ => self.decoded(cp, Packet::decode(packet.bytes())?, false),
         }
@@ -206,9 +176,9 @@ impl Chip {
         match packet {
             Packet::Nop(_) => Ok(Done::Next),
             Packet::Stop(_) => Err(Failed::Stop(StopReason::Asked)),
-            Packet::MsgLong(packet) => self.message(packet.ctl().op(), packet.address(), packet.value()),
+            Packet::MsgLong(packet) => self.message(packet.op(), packet.address(), packet.value()),
             // No right of the driver's is modelled, and a user's queue has none.
-            Packet::MsgProt(packet) => self.message(packet.ctl().op(), packet.address(), packet.value()),
+            Packet::MsgProt(packet) => self.message(packet.op(), packet.address(), packet.value()),
             Packet::MsgShort(packet) => self.msg_short(cp, packet),
             Packet::Fence(packet) => self.fence(cp, packet),
             Packet::Wait(packet) => Ok(self.wait(cp, packet)),
@@ -218,7 +188,7 @@ impl Chip {
             Packet::ArbPoint(packet) => Ok(self.arb_point(cp, packet)),
             Packet::Wreg32(packet) => self.wreg_32(cp, packet),
             Packet::WregBulk(packet) => {
-                let start = u32::from(packet.ctl().offset());
+                let start = u32::from(packet.head().offset());
                 for (value, nth) in packet.values().zip(0u32..) {
                     self.wide(cp, start + nth * 8, value, (true, true))?;
                 }
@@ -233,88 +203,66 @@ impl Chip {
     }
 
     fn holds(&self, cp: Cp, predicate: u8) -> bool {
-        let predicates = self.processors.get(cp.0 as usize).map_or(0, |cp| cp.predicates);
-        predicate == 0 || predicates >> predicate & 1 != 0
+        predicate == 0 || self.processors[cp.index()].predicates >> predicate & 1 != 0
     }
 
     fn message(&mut self, op: u8, address: DeviceVa, value: u32) -> Outcome {
         if op != 0 {
             return Err(Unsupported::TimeStamp.into());
         }
-        let result = self.write_word(address, value);
-        done(result, address, value)
+        self.write_word(address, value)?;
+        Ok(Done::Next)
     }
 
     fn msg_short(&mut self, cp: Cp, packet: MsgShort) -> Outcome {
-        let ctl = packet.ctl();
-        if ctl.dw() {
+        if packet.dw() {
             return Err(Unsupported::MessageWidth.into());
         }
-        let bases = self.processor(cp).map(|cp| cp.bases).unwrap_or_default();
-        let base = bases.get(usize::from(ctl.base())).copied().unwrap_or(0);
-        let address = step(DeviceVa(base), u64::from(ctl.offset()), Access::Write)?;
-        self.message(ctl.op(), address, packet.value())
+        let base = self.processor(cp).bases[usize::from(packet.base())];
+        let address = step(DeviceVa(base), u64::from(packet.offset()), Access::Write)?;
+        self.message(packet.op(), address, packet.value())
     }
 
     fn fence(&mut self, cp: Cp, packet: Fence) -> Outcome {
-        let cfg = packet.cfg();
-        let counters = self.processor(cp).map(|cp| &mut cp.fences);
-        let counter = counters.and_then(|counters| counters.get_mut(usize::from(cfg.id())));
-        Ok(match counter {
-            Some(counter) if *counter >= u16::from(cfg.target()) => {
-                *counter = counter.saturating_sub(u16::from(cfg.decrement()));
-                Done::Next
-            }
-            _ => Done::Hold(Held::Fence {
-                id: cfg.id(),
-                target: cfg.target(),
-            }),
-        })
+        let (id, target) = (packet.id(), packet.target());
+        let counter = &mut self.processor(cp).fences[usize::from(id)];
+        if *counter < u16::from(target) {
+            return Ok(Done::Hold(Held::Fence { id, target }));
+        }
+        *counter = counter.saturating_sub(u16::from(packet.decrement()));
+        Ok(Done::Next)
     }
 
     // `source: inferred`: the counter rises when the cycles are over, and no time passes between
     // two packets here.
     fn wait(&mut self, cp: Cp, packet: Wait) -> Done {
-        let cfg = packet.cfg();
-        self.write_fence(cp, u32::from(cfg.id()), true, u32::from(cfg.increment()));
+        self.write_fence(cp, u32::from(packet.id()), true, u32::from(packet.increment()));
         Done::Next
     }
 
     fn lin_dma(&mut self, cp: Cp, packet: LinDma) -> Outcome {
-        let manager = self.managers.get(cp.qman() as usize);
-        if !manager.is_some_and(|manager| manager.has_dma) {
+        if !self.managers[cp.qman()].has_dma {
             return Err(Unsupported::NoDmaEngine.into());
         }
-        let before = self.processor(cp).map_or(0, |cp| cp.moved);
+        let before = self.processor(cp).moved;
         self.counters.lin_dma += u64::from(before == 0);
-        match self.transfer(cp.first_queue(), packet, before) {
-            Ok(moved) if moved < u64::from(packet.size()) => {
-                if let Some(processor) = self.processor(cp) {
-                    processor.moved = moved;
-                }
-                // It goes on with the same packet.
-                Ok(Done::Hold(Held::No))
-            }
-            result => done(result.map(drop), packet.destination(), packet.size()),
+        let moved = self.transfer(cp.first_queue(), packet, before)?;
+        if moved < u64::from(packet.size) {
+            self.processor(cp).moved = moved;
+            // It continues with the same packet.
+            return Ok(Done::Hold(Held::No));
         }
+        Ok(Done::Next)
     }
 
     fn cp_dma(&mut self, cp: Cp, packet: CpDma) -> Outcome {
-        if packet.size() == 0 {
-            return Ok(Done::Next);
-        }
-        let Some(processor) = self.processors.get_mut(cp.0 as usize) else {
+        let processor = self.processor(cp);
+        let Some(head) = processor.head().filter(|_| packet.size() != 0) else {
             return Ok(Done::Next);
         };
-        let Some(head) = processor.head() else {
-            return Ok(Done::Next);
-        };
-        let cb = Cb {
-            va: packet.source(),
-            len: packet.size(),
-            tag: head.cb.tag,
-        };
-        if packet.ctl().upper_cp() {
+        let (va, len, tag) = (packet.source(), packet.size(), head.cb.tag);
+        let cb = Cb { va, len, tag };
+        if packet.upper_cp() {
             return match processor.push_own(cb) {
                 true => Ok(Done::Next),
                 false => Err(Failed::Stop(StopReason::UpperOverflow)),
@@ -325,34 +273,25 @@ impl Chip {
             return Err(Unsupported::LowerProcessor.into());
         }
         let below = cp.lower();
-        let Some(lower) = self.processor(below) else {
-            return Ok(Done::Next);
-        };
+        let lower = self.processor(below);
         if !lower.has_room() {
             return Ok(Done::Hold(Held::Room));
         }
-        lower.take(Entry {
-            cb,
-            queue: head.queue,
-        });
+        let queue = head.queue;
+        lower.take(Entry { cb, queue });
         let ready = lower.is_ready();
         self.ready.set(below, ready);
         self.busy.set(below, true);
-        if let Some(processor) = self.processor(cp) {
-            processor.hands_down();
-        }
+        self.processor(cp).hands_down();
         Ok(Done::Next)
     }
 
     fn cb_list(&mut self, cp: Cp, packet: CbList) -> Outcome {
-        if packet.ctl().size_desc() {
+        if packet.ctl.size_desc() {
             return Err(Unsupported::LongEntry.into());
         }
-        let mut index = [0; 4];
-        self.load(packet.index(), &mut index)?;
-        let at = u64::from(u32::from_le_bytes(index)) * CbList::ENTRY;
-        let mut entry = [0; CbList::ENTRY as usize];
-        self.load(step(packet.table(), at, Access::Read)?, &mut entry)?;
+        let at = u64::from(u32::from_le_bytes(self.load(packet.index)?)) * CbList::ENTRY;
+        let entry: [u8; CbList::ENTRY as usize] = self.load(step(packet.table, at, Access::Read)?)?;
         match Packet::decode(&entry)? {
             packet @ Packet::CpDma(_) => self.decoded(cp, packet, true),
             other => Err(Unsupported::Entry(other.opcode()).into()),
@@ -364,132 +303,101 @@ impl Chip {
         let Some(stream) = cp.stream() else {
             return Done::Next;
         };
-        let Some(manager) = self.managers.get_mut(cp.qman() as usize) else {
-            return Done::Next;
-        };
-        let cfg = packet.cfg();
-        if cfg.release() {
-            manager.arbiter.release(stream);
-        } else if !manager.arbiter.acquire(stream, cfg.priority()) {
+        let arbiter = &mut self.managers[cp.qman()].arbiter;
+        if packet.release() {
+            arbiter.release(stream);
+        } else if !arbiter.acquire(stream, packet.priority()) {
             return Done::Hold(Held::Arbiter);
         }
         Done::Next
     }
 
     fn load_and_exe(&mut self, cp: Cp, packet: LoadAndExe) -> Outcome {
-        let cfg = packet.cfg();
-        if cfg.load() && cfg.scalars() {
-            let mut bytes = [0; LoadAndExe::SCALARS];
-            self.load(packet.source(), &mut bytes)?;
-            if let Some(processor) = self.processor(cp) {
-                for (scalar, word) in processor.scalars.iter_mut().zip(words(&bytes)) {
-                    *scalar = word;
-                }
-            }
-        } else if cfg.load() {
-            let mut bytes = [0; LoadAndExe::PREDICATE_WORDS];
-            let len = if cfg.consecutive() {
-                4
+        if packet.load() && packet.scalars() {
+            self.processor(cp).scalars = self.load(packet.source())?;
+        } else if packet.load() {
+            let loaded = if packet.consecutive() {
+                u32::from_le_bytes(self.load(packet.source())?)
             } else {
-                LoadAndExe::PREDICATE_WORDS
-            };
-            let bytes = bytes.get_mut(..len).unwrap_or_default();
-            self.load(packet.source(), bytes)?;
-            let loaded = if cfg.consecutive() {
-                words(bytes).next().unwrap_or(0)
-            } else {
-                words(bytes)
-                    .zip(0u32..)
+                let words_of: [u8; 128] = self.load(packet.source())?;
+                words(&words_of)
+                    .zip(0..)
                     .fold(0, |all, (word, nth)| all | (word & 1) << nth)
             };
-            if let Some(processor) = self.processor(cp) {
-                let keep = processor.predicates & !processor.loadable;
-                processor.predicates = keep | loaded & processor.loadable;
-            }
+            let processor = self.processor(cp);
+            let keep = processor.predicates & !processor.loadable;
+            processor.predicates = keep | loaded & processor.loadable;
         }
-        if !cfg.exe() {
+        if !packet.exe() {
             return Ok(Done::Next);
         }
-        let scalars = self.processor(cp).map(|cp| cp.scalars).unwrap_or_default();
-        let mut bytes = [0; LoadAndExe::SCALARS];
-        for (four, scalar) in bytes.chunks_exact_mut(4).zip(scalars) {
-            four.copy_from_slice(&scalar.to_le_bytes());
-        }
-        let from = if cfg.upper() { HEADER } else { 0 };
-        self.decoded(cp, Packet::decode(bytes.get(from..).unwrap_or_default())?, true)
+        let scalars = self.processor(cp).scalars;
+        let from = if packet.upper() { HEADER } else { 0 };
+        self.decoded(cp, Packet::decode(&scalars[from..])?, true)
     }
 
     // Reads data, all of it or a fault.
-    fn load(&self, at: DeviceVa, into: &mut [u8]) -> Result<(), Failed> {
-        match self.bus.read(at, into, Access::Read).1 {
+    fn load<const N: usize>(&self, at: DeviceVa) -> Result<[u8; N], Failed> {
+        let mut bytes = [0; N];
+        match self.bus.read(at, &mut bytes, Access::Read).1 {
             Some(fault) => Err(fault.into()),
-            None => Ok(()),
+            None => Ok(bytes),
         }
     }
 
     // Writes a register of the processor's own queue manager and engine.
     fn own_register(&mut self, cp: Cp, offset: u32, value: u32) -> Result<(), Failed> {
-        let manager = self.managers.get(cp.qman() as usize);
-        let window = manager.map_or(0, |manager| manager.window);
-        let register = window + offset;
-        let address = DeviceVa(CFG_BASE.get() + u64::from(register));
+        let register = self.managers[cp.qman()].window + offset;
         // Across PCI there are registers that queues and engines have not.
         let is_none = self.bus.pci.is_some() && rows::find(register).is_none();
         if offset >= qman::WREG_WINDOW || is_none {
-            return Err(Failed::Stop(StopReason::UnknownRegister(address)));
+            return Err(Failed::unknown_register(register));
         }
-        let result = self.write_register(register, value);
-        done(result, address, value).map(|_| ())
+        self.write_register(register, value)
     }
 
-    fn wide(&mut self, cp: Cp, offset: u32, value: u64, (low, high): (bool, bool)) -> Result<(), Failed> {
+    fn wide(&mut self, cp: Cp, offset: u32, value: u64, (low, high): (bool, bool)) -> Outcome {
         if low {
             self.own_register(cp, offset, value as u32)?;
         }
         if high {
             self.own_register(cp, offset + 4, (value >> 32) as u32)?;
         }
-        Ok(())
+        Ok(Done::Next)
     }
 
     fn scalar(&self, cp: Cp, word: u32) -> u32 {
-        let scalars = self.processors.get(cp.0 as usize).map(|cp| cp.scalars);
-        let number = (word & 3) as usize;
-        scalars
-            .unwrap_or_default()
-            .get(number)
-            .copied()
+        let at = (word & 3) as usize * 4;
+        words(&self.processors[cp.index()].scalars[at..])
+            .next()
             .unwrap_or_default()
     }
 
     fn wreg_32(&mut self, cp: Cp, packet: Wreg32) -> Outcome {
-        let ctl = packet.ctl();
-        let value = match ctl.reg() {
+        let value = match packet.reg() {
             true => self.scalar(cp, packet.value()),
             false => packet.value(),
         };
-        self.own_register(cp, u32::from(ctl.offset()), value)
-            .map(|()| Done::Next)
+        self.own_register(cp, u32::from(packet.offset()), value)?;
+        Ok(Done::Next)
     }
 
     // The values are read from the buffer as they are written: a packet may be longer than what is
     // fetched at once.
-    fn wreg_bulk(&mut self, cp: Cp, ctl: WregBulkCtl, len: usize) -> Outcome {
-        if !self.holds(cp, ctl.predicate()) {
+    fn wreg_bulk(&mut self, cp: Cp, head: WregBulkHead, len: usize) -> Outcome {
+        if !self.holds(cp, head.predicate()) {
             return Ok(Done::Next);
         }
         let mut bytes = [0; 256];
-        for (from, nth) in (HEADER..len).step_by(bytes.len()).zip(0u32..) {
-            let size = bytes.len().min(len - from);
-            let bytes = bytes.get_mut(..size).unwrap_or_default();
-            let Some(processor) = self.processors.get(cp.0 as usize) else {
-                break;
-            };
-            let at = processor.address(from as u64)?;
+        for (from, start) in (HEADER..len)
+            .step_by(256)
+            .zip((u32::from(head.offset())..).step_by(256))
+        {
+            let bytes = &mut bytes[..(len - from).min(256)];
+            let at = self.processors[cp.index()].address(from as u64)?;
             if let Some(fault) = self.bus.read(at, bytes, Access::Fetch).1 {
                 return Err(fault.into());
             }
-            let start = u32::from(ctl.offset()) + nth * 256;
             for (value, at) in words(bytes).zip((start..).step_by(4)) {
                 self.own_register(cp, at, value)?;
             }
@@ -498,90 +406,57 @@ impl Chip {
     }
 
     fn base(&self, cp: Cp, base: u8) -> u64 {
-        let manager = self.managers.get(cp.qman() as usize);
-        let base = manager.and_then(|manager| manager.wide.get(usize::from(base)));
-        base.copied().unwrap_or(0)
+        self.managers[cp.qman()].wide[usize::from(base)]
     }
 
     fn wreg_64_short(&mut self, cp: Cp, packet: Wreg64Short) -> Outcome {
-        let ctl = packet.ctl();
-        let offset = match ctl.reg() {
+        let offset = match packet.reg() {
             true => self.scalar(cp, packet.offset() as u32) as i32,
             false => packet.offset(),
         };
-        let value = self.base(cp, ctl.base()).wrapping_add_signed(i64::from(offset));
-        let register = u32::from(ctl.dreg_offset()) * 4;
-        self.wide(cp, register, value, (true, true)).map(|()| Done::Next)
+        let value = self
+            .base(cp, packet.base())
+            .wrapping_add_signed(i64::from(offset));
+        self.wide(cp, u32::from(packet.dreg_offset()) * 4, value, (true, true))
     }
 
     fn wreg_64_long(&mut self, cp: Cp, packet: Wreg64Long) -> Outcome {
-        let (ctl, cfg) = (packet.ctl(), packet.cfg());
-        let base = match ctl.rel() {
-            true => self.base(cp, ctl.base()),
-            false => 0,
+        let base = if packet.rel() {
+            self.base(cp, packet.base())
+        } else {
+            0
         };
-        let register = u32::from(ctl.dreg_offset()) * 4;
-        self.wide(
-            cp,
-            register,
-            base.wrapping_add(packet.offset()),
-            (cfg.low(), cfg.high()),
-        )
-        .map(|()| Done::Next)
+        let value = base.wrapping_add(packet.offset());
+        let halves = (packet.low(), packet.high());
+        self.wide(cp, u32::from(packet.dreg_offset()) * 4, value, halves)
     }
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
-    bytes.chunks_exact(4).map(|word| match *word {
-        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
-        _ => 0,
-    })
+    let word = |word: &[u8]| word.first_chunk().map(|word| u32::from_le_bytes(*word));
+    bytes.chunks_exact(4).filter_map(word)
 }
 
-fn done(result: Result<(), WriteError>, address: DeviceVa, value: u32) -> Outcome {
-    result.map(|()| Done::Next).map_err(|error| match error {
-        WriteError::Fault(fault) => fault.into(),
-        WriteError::UnknownRegister => Failed::Stop(StopReason::UnknownRegister(address)),
-        WriteError::UnknownVector => Failed::Stop(StopReason::UnknownVector(value)),
-        WriteError::Unsupported(what) => what.into(),
-    })
-}
-
-// The next packet: its length is 0 at the end of an empty command buffer. An error comes with the
-// bytes that are there to be shown.
-fn fetch(processor: &mut Processor, bus: &Bus, cb: &Cb) -> Result<Fetched, (Fetched, Failed)> {
-    let mut packet = Fetched {
-        len: 0,
-        bytes: [0; MAX_FIXED],
-        shown: 0,
-    };
-    let left = u64::from(cb.len).saturating_sub(processor.offset());
-    let left = usize::try_from(left).unwrap_or(usize::MAX);
-    if left == 0 {
-        return Ok(packet);
+// The next packet: its length is 0 at the end of an empty command buffer. After an error `packet`
+// has the bytes that are there to be shown.
+fn fetch(processor: &mut Processor, bus: &Bus, cb: &Cb, packet: &mut Fetched) -> Result<(), Failed> {
+    // A device address and a command buffer's length fit a `usize`.
+    let available = u64::from(cb.len).saturating_sub(processor.offset()) as usize;
+    if available == 0 {
+        return Ok(());
     }
-    let head = left.min(HEADER);
-    let there = match processor.peek(bus, cb, head, &mut packet.bytes) {
-        Ok(there) => there,
-        Err(fault) => return Err((packet, fault.into())),
-    };
+    let head = available.min(HEADER);
+    let there = processor.peek(bus, cb, head, &mut packet.bytes)?;
     packet.shown = head;
-    match packet::size(packet.bytes()) {
-        Ok(needed) if needed > left => {
-            let available = left;
-            Err((packet, DecodeError::Truncated { needed, available }.into()))
-        }
-        Ok(needed) => {
-            packet.len = needed;
-            let shown = needed.min(MAX_FIXED);
-            if there < shown {
-                if let Err(fault) = processor.peek(bus, cb, shown, &mut packet.bytes) {
-                    return Err((packet, fault.into()));
-                }
-            }
-            packet.shown = shown;
-            Ok(packet)
-        }
-        Err(error) => Err((packet, error.into())),
+    let needed = packet::size(packet.bytes())?;
+    if needed > available {
+        return Err(DecodeError::Truncated { needed, available }.into());
     }
+    packet.len = needed;
+    let shown = needed.min(MAX_FIXED);
+    if there < shown {
+        processor.peek(bus, cb, shown, &mut packet.bytes)?;
+    }
+    packet.shown = shown;
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use gaudi_seam::Engine;
 use gaudi_seam::engine::{EngineEvent, HostRange, Job, MapError, PushError, Reset};
 use gaudi_spec::gaudi2::sync::SobUpdate;
-use gaudi_spec::gaudi2::{ASIC, DOORBELL_VA};
+use gaudi_spec::gaudi2::{ASIC, DOORBELL_SIZE, DOORBELL_VA};
 use gaudi_spec::{Asic, DevicePa, DeviceVa, QueueId};
 use gaudi_sys::{Errno, Memfd};
 
@@ -11,6 +11,7 @@ use super::chip::Chip;
 use super::event::{Event, FaultCause, StopReason};
 use super::run::RunOutcome;
 use super::stream::Cb;
+use crate::mmu::Backing;
 
 impl Engine for Chip {
     fn asic(&self) -> &'static Asic {
@@ -18,7 +19,7 @@ impl Engine for Chip {
     }
 
     fn open_context(&mut self) -> Result<(), MapError> {
-        self.mmu_map_doorbell(DOORBELL_VA)
+        self.bus.mmu.insert(DOORBELL_VA, DOORBELL_SIZE, Backing::Doorbell)
     }
 
     fn close_context(&mut self) {
@@ -27,16 +28,21 @@ impl Engine for Chip {
     }
 
     fn map_device(&mut self, va: DeviceVa, pa: DevicePa, len: u64) -> Result<(), MapError> {
-        self.mmu_map_device(va, pa, len)
+        if self.bus.dram.offset(pa, len).is_none() && self.bus.sram.offset(pa, len).is_none() {
+            return Err(MapError::OutsideMemory(pa));
+        }
+        self.bus.mmu.insert(va, len, Backing::Device(pa))
     }
 
     fn map_host(&mut self, va: DeviceVa, memory: HostRange) -> Result<(), MapError> {
-        self.mmu_map_host(va, memory)
+        self.bus
+            .mmu
+            .insert(va, memory.len() as u64, Backing::Host(memory))
     }
 
     fn unmap(&mut self, va: DeviceVa) {
         // False after a hard reset, which unmapped it.
-        self.mmu_unmap(va);
+        self.bus.mmu.unmap(va);
     }
 
     fn discard(&mut self, pa: DevicePa, len: u64) -> Result<(), Errno> {

@@ -33,70 +33,70 @@ pub enum FaultCause {
 }
 
 /// Something asked for by name that the model does not do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {
     /// A packet of which no public text says what it does.
+    #[error("packet {0}")]
     Packet(Opcode),
     /// A message that writes a time stamp.
+    #[error("time stamps")]
     TimeStamp,
     /// The `dw` bit of MSG_SHORT.
+    #[error("the width bit of MSG_SHORT")]
     MessageWidth,
     /// Conversion to bf16 or fp16, the offset register, byte order in a fill, or more than one
     /// dimension of a DMA engine's transfer.
+    #[error("conversion, offsets and dimensions of DMA transfers")]
     DmaConversion,
     /// A LIN_DMA on a queue without a DMA engine.
+    #[error("LIN_DMA on a queue without a DMA engine")]
     NoDmaEngine,
     /// A CP_DMA that hands down, on the lower command processor.
+    #[error("CP_DMA to below the lower command processor")]
     LowerProcessor,
     /// Four sync objects, or four monitors, as one that do not start at a multiple of four.
+    #[error("60-bit sync objects at other places than multiples of four")]
     LongSyncObject,
     /// A LOAD_AND_EXE within a LOAD_AND_EXE, or a transfer's completion that starts another.
+    #[error("a packet that sets off its own kind")]
     Nested,
-    /// A table entry of CB_LIST that is no CP_DMA.
+    /// A table entry of CB_LIST that is not a CP_DMA.
+    #[error("packet {0} in a table of CB_LIST")]
     Entry(Opcode),
     /// A table of CB_LIST with entries of 32 bytes.
+    #[error("entries of 32 bytes in a table of CB_LIST")]
     LongEntry,
     /// An arbiter that waits for another queue manager's.
+    #[error("an arbiter that is not its own master")]
     ArbiterSlave,
 }
 
-impl fmt::Display for Unsupported {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Packet(opcode) => write!(f, "packet {opcode}"),
-            Self::TimeStamp => f.write_str("time stamps"),
-            Self::MessageWidth => f.write_str("the width bit of MSG_SHORT"),
-            Self::DmaConversion => f.write_str("conversion, offsets and dimensions of DMA transfers"),
-            Self::NoDmaEngine => f.write_str("LIN_DMA on a queue without a DMA engine"),
-            Self::LowerProcessor => f.write_str("CP_DMA to below the lower command processor"),
-            Self::LongSyncObject => f.write_str("60-bit sync objects at other places than multiples of four"),
-            Self::Nested => f.write_str("a packet that sets off its own kind"),
-            Self::Entry(opcode) => write!(f, "packet {opcode} in a table of CB_LIST"),
-            Self::LongEntry => f.write_str("entries of 32 bytes in a table of CB_LIST"),
-            Self::ArbiterSlave => f.write_str("an arbiter that is not its own master"),
-        }
-    }
-}
-
 /// Why a stream stopped at a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// The bytes are no packet.
+    /// The bytes are not a packet.
+    #[error("{0}")]
     Malformed(DecodeError),
     /// The packet asks for what the model does not do.
+    #[error("{0}: not modelled")]
     Unsupported(Unsupported),
     /// The packet writes to a register that is not modelled.
+    #[error("register {0} is not modelled")]
     UnknownRegister(DeviceVa),
     /// The doorbell value of the packet is not an interrupt vector.
+    #[error("{0} is no interrupt vector")]
     UnknownVector(u32),
     /// The packet moves data from or to registers or the doorbell.
+    #[error("data moved at {0}, which is no memory")]
     NotMemory(DeviceVa),
     /// The packet is a STOP.
+    #[error("a STOP packet")]
     Asked,
     /// The packet pushes more buffers to its own command processor than that holds ("CPDMA Up
     /// overflow", driver gaudi2.c:1138).
+    #[error("too many buffers pushed to its own processor")]
     UpperOverflow,
 }
 
@@ -123,7 +123,7 @@ pub struct Stop {
 impl Stop {
     /// The packet's bytes as they were fetched, the first 24 of them.
     pub fn bytes(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
+        &self.bytes[..usize::from(self.len)]
     }
 }
 
@@ -131,19 +131,9 @@ impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "queue {} stopped at offset {:#x} of command buffer {}: ",
-            self.queue, self.offset, self.tag
+            "queue {} stopped at offset {:#x} of command buffer {}: {}; bytes",
+            self.queue, self.offset, self.tag, self.reason
         )?;
-        match self.reason {
-            StopReason::Malformed(error) => write!(f, "{error}")?,
-            StopReason::Unsupported(what) => write!(f, "{what}: not modelled")?,
-            StopReason::UnknownRegister(at) => write!(f, "register {at} is not modelled")?,
-            StopReason::UnknownVector(vector) => write!(f, "{vector} is no interrupt vector")?,
-            StopReason::NotMemory(at) => write!(f, "data moved at {at}, which is no memory")?,
-            StopReason::Asked => f.write_str("a STOP packet")?,
-            StopReason::UpperOverflow => f.write_str("too many buffers pushed to its own processor")?,
-        }
-        f.write_str("; bytes")?;
         self.bytes().iter().try_for_each(|byte| write!(f, " {byte:02x}"))
     }
 }

@@ -16,4 +16,5 @@ pub(crate) mod run;
 mod sm;
 mod space;
 pub(crate) mod stream;
+mod word;
 mod write;

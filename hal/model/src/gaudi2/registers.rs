@@ -1,7 +1,5 @@
 //! Which block an offset in the configuration space belongs to.
 
-use std::fmt;
-
 use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::{DCORE_STRIDE, PCIE_MSIX, qman, queue, sync};
 use gaudi_spec::{DevicePa, QueueId};
@@ -9,16 +7,9 @@ use gaudi_spec::{DevicePa, QueueId};
 use crate::gaudi2::stream::Cp;
 
 /// A register that the model does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("register {0} is not modelled")]
 pub struct UnknownRegister(pub DevicePa);
-
-impl fmt::Display for UnknownRegister {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "register {} is not modelled", self.0)
-    }
-}
-
-impl std::error::Error for UnknownRegister {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Block {
@@ -112,39 +103,21 @@ fn queue_manager(first: QueueId, offset: u32) -> Option<Block> {
         (row < rows && word < words).then_some((row, word))
     };
     let cp = |word: u32| Cp::in_qman(first, word);
-    if let Some((fence, word)) = row(qman::FENCE_RDATA, qman::FENCE_STRIDE, qman::FENCES, qman::CPS) {
-        return Some(Block::Fence {
-            cp: cp(word),
-            fence,
-            add: true,
-        });
+    for (table, add) in [(qman::FENCE_RDATA, true), (qman::FENCE_CNT, false)] {
+        if let Some((fence, word)) = row(table, qman::FENCE_STRIDE, qman::FENCES, qman::CPS) {
+            let cp = cp(word);
+            return Some(Block::Fence { cp, fence, add });
+        }
     }
-    if let Some((fence, word)) = row(qman::FENCE_CNT, qman::FENCE_STRIDE, qman::FENCES, qman::CPS) {
-        return Some(Block::Fence {
-            cp: cp(word),
-            fence,
-            add: false,
-        });
-    }
-    if let Some((base, word)) = row(
-        qman::MSG_BASE_LO,
-        qman::MSG_BASE_STRIDE,
-        qman::MSG_BASES,
-        2 * qman::CPS,
-    ) {
-        let high = word >= qman::CPS;
-        return Some(Block::MessageBase {
-            cp: cp(word % qman::CPS),
-            base,
-            high,
-        });
+    let words = 2 * qman::CPS;
+    if let Some((base, word)) = row(qman::MSG_BASE_LO, qman::MSG_BASE_STRIDE, qman::MSG_BASES, words) {
+        let (cp, high) = (cp(word % qman::CPS), word >= qman::CPS);
+        return Some(Block::MessageBase { cp, base, high });
     }
     for (table, loadable) in [(qman::PRED, false), (qman::PRED_UPEN, true)] {
         if let Some((_, word)) = row(table, 4 * qman::CPS, 1, qman::CPS) {
-            return Some(Block::Predicates {
-                cp: cp(word),
-                loadable,
-            });
+            let cp = cp(word);
+            return Some(Block::Predicates { cp, loadable });
         }
     }
     if let Some((base, word)) = row(qman::WR64_BASE, 8, qman::WR64_BASES, 2) {

@@ -62,7 +62,7 @@ impl Chip {
     // than its packets do.
     fn is_idle(&mut self) -> bool {
         while let Some(cp) = self.busy.at_or_after(0) {
-            if self.processor(cp).is_some_and(|processor| !processor.is_empty()) {
+            if !self.processor(cp).is_empty() {
                 return false;
             }
             self.busy.set(cp, false);
@@ -79,7 +79,8 @@ impl Chip {
     pub fn step(&mut self) -> Option<QueueId> {
         self.settle(&mut { SETTLE });
         let cp = self.choose()?;
-        let queue = queue_of(&self.processors, cp);
+        let head = self.processor(cp).head();
+        let queue = head.map_or(cp.first_queue(), |head| head.queue);
         self.execute(cp);
         self.settle(&mut { SETTLE });
         Some(queue)
@@ -93,26 +94,24 @@ impl Chip {
     }
 
     /// Writes a register as a driver does. Monitors that this sets off are carried out at once;
-    /// streams go on with the next run.
+    /// streams continue with the next run.
+    ///
+    /// # Errors
+    /// [`UnknownRegister`] if the model does not have it, or what the word requests.
     pub fn write32(&mut self, register: DevicePa, value: u32) -> Result<(), UnknownRegister> {
-        let unknown = UnknownRegister(register);
-        let offset = register
-            .offset_from(CFG_BASE)
-            .filter(|&offset| offset < CFG_SIZE)
-            .ok_or(unknown)?;
-        self.write_register(offset as u32, value).map_err(|_| unknown)?;
+        self.write_register(offset(register)?, value)
+            .map_err(|_| UnknownRegister(register))?;
         self.settle(&mut { SETTLE });
         Ok(())
     }
 
     /// Reads a register.
-    pub fn read32(&self, register: DevicePa) -> Result<u32, UnknownRegister> {
-        let unknown = UnknownRegister(register);
-        let offset = register
-            .offset_from(CFG_BASE)
-            .filter(|&offset| offset < CFG_SIZE)
-            .ok_or(unknown)?;
-        self.read_register(offset as u32).ok_or(unknown)
+    ///
+    /// # Errors
+    /// [`UnknownRegister`] if the model does not have it.
+    pub fn read32(&mut self, register: DevicePa) -> Result<u32, UnknownRegister> {
+        self.read_register(offset(register)?)
+            .ok_or(UnknownRegister(register))
     }
 
     fn choose(&mut self) -> Option<Cp> {
@@ -130,8 +129,9 @@ impl Chip {
     }
 }
 
-/// The queue whose work a processor does.
-fn queue_of(processors: &[Processor], cp: Cp) -> QueueId {
-    let head = processors.get(cp.0 as usize).and_then(Processor::head);
-    head.map_or(cp.first_queue(), |head| head.queue)
+fn offset(register: DevicePa) -> Result<u32, UnknownRegister> {
+    let offset = register.offset_from(CFG_BASE).filter(|&offset| offset < CFG_SIZE);
+    offset
+        .map(|offset| offset as u32)
+        .ok_or(UnknownRegister(register))
 }

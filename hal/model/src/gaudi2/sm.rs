@@ -15,6 +15,7 @@ use gaudi_spec::gaudi2::sync::{
 };
 
 use crate::gaudi2::event::Unsupported;
+use crate::gaudi2::word::Word;
 
 const WORDS: usize = MONITORS as usize / 64;
 const LONG_BITS: u32 = 15;
@@ -28,13 +29,36 @@ struct Monitor {
     queued: bool,
 }
 
+impl Monitor {
+    // Where it writes, or what.
+    fn payload(&mut self, register: u32) -> Word<'_> {
+        match register {
+            MON_PAY_DATA => Word::whole(&mut self.data),
+            _ => Word::half(&mut self.address, register == MON_PAY_ADDRH),
+        }
+    }
+
+    // The group of sync objects that it watches.
+    fn group(&self) -> usize {
+        usize::from(self.arm.group()) | usize::from(self.config.group_high()) << 8
+    }
+
+    // Whether a number is what the monitor waits for.
+    fn accepts<T: Ord>(&self, number: T, wanted: T) -> bool {
+        match self.arm.compare() {
+            Compare::AtLeast => number >= wanted,
+            Compare::Equal => number == wanted,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Cq {
     base: u64,
     size_log2: u32,
     entries: u32,
-    // A 64-bit counter instead of a ring of words.
-    counts: bool,
+    // 1 for a 64-bit counter instead of a ring of words.
+    counts: u32,
     message_address: u64,
     message_data: u32,
 }
@@ -68,46 +92,32 @@ impl Dcore {
         Some(number)
     }
 
-    fn set_long(&mut self, first: usize, number: u64) {
-        for (object, part) in self.sobs.iter_mut().skip(first).zip(long_parts(number)) {
-            *object = part;
-        }
-    }
-
     // The first of the four monitors that compare as one, where `index` is another of them.
     fn long_master(&self, index: usize) -> Option<usize> {
         let master = index - index % LONG as usize;
-        let long = self.monitors.get(master)?.config.long();
-        (long && master != index).then_some(master)
+        (self.monitors[master].config.long() && master != index).then_some(master)
     }
 
     // As `awaited`, in long mode: the value is in the arm words of this monitor and the three after
     // it, and its own says how to compare.
     fn awaited_long(&self, index: usize, first: usize) -> u8 {
-        let Some(monitor) = self.monitors.get(index) else {
-            return u8::MAX;
-        };
+        let monitor = &self.monitors[index];
         let high = if monitor.config.long_high_group() { LONG } else { 0 };
         let wanted = self.monitors.iter().skip(index).take(LONG as usize).rev();
         let wanted = wanted.fold(0, |number, part| {
             number << LONG_BITS | u64::from(part.arm.value())
         });
-        let met = self
-            .long(first + high as usize)
-            .is_some_and(|number| match monitor.arm.compare() {
-                Compare::AtLeast => number >= wanted,
-                Compare::Equal => number == wanted,
-            });
-        if met { 0 } else { 1 << high }
+        let number = self.long(first + high as usize);
+        match number.is_some_and(|number| monitor.accepts(number, wanted)) {
+            true => 0,
+            false => 1 << high,
+        }
     }
 
     // The group's objects that the monitor still waits for, a bit each.
     fn awaited(&self, index: usize) -> u8 {
-        let Some(monitor) = self.monitors.get(index) else {
-            return u8::MAX;
-        };
-        let group = usize::from(monitor.arm.group()) | usize::from(monitor.config.group_high()) << 8;
-        let first = group * GROUP as usize;
+        let monitor = &self.monitors[index];
+        let first = monitor.group() * GROUP as usize;
         if monitor.config.long() {
             return self.awaited_long(index, first);
         }
@@ -117,14 +127,8 @@ impl Dcore {
                 continue;
             }
             // guess: a group past the last object never comes true.
-            let met = self
-                .sobs
-                .get(first + bit)
-                .is_some_and(|&value| match monitor.arm.compare() {
-                    Compare::AtLeast => value >= monitor.arm.value(),
-                    Compare::Equal => value == monitor.arm.value(),
-                });
-            if !met {
+            let value = self.sobs.get(first + bit);
+            if !value.is_some_and(|&value| monitor.accepts(value, monitor.arm.value())) {
                 awaited |= 1 << bit;
             }
         }
@@ -132,16 +136,12 @@ impl Dcore {
     }
 
     fn is_armed(&self, monitor: usize) -> bool {
-        self.armed
-            .get(monitor / 64)
-            .is_some_and(|word| word >> (monitor % 64) & 1 != 0)
+        self.armed[monitor / 64] >> (monitor % 64) & 1 != 0
     }
 
     fn set_armed(&mut self, monitor: usize, armed: bool) {
-        if let Some(word) = self.armed.get_mut(monitor / 64) {
-            let bit = 1 << (monitor % 64);
-            *word = if armed { *word | bit } else { *word & !bit };
-        }
+        let (word, bit) = (&mut self.armed[monitor / 64], 1 << (monitor % 64));
+        *word = if armed { *word | bit } else { *word & !bit };
     }
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct Fired {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     /// Up to four words: how many, and what goes where.
-    Writes(u8, [(DeviceVa, u32); 4]),
+    Writes(usize, [(DeviceVa, u32); 4]),
     /// An entry of a completion queue, or what is added to its counter, and the word that may
     /// follow.
     Cq {
@@ -180,158 +180,136 @@ impl SyncManager {
         }
     }
 
-    pub(crate) fn sob(&self, dcore: u32, sob: u32) -> Option<u16> {
-        self.dcores.get(dcore as usize)?.sobs.get(sob as usize).copied()
-    }
-
     /// Whether a monitor has fired that was not carried out yet.
     pub(crate) fn has_fired(&self) -> bool {
         !self.fired.is_empty()
     }
 
-    /// Writes a word of an `OBJS` block. `None` if there is no such register; the inner error is
-    /// what the word requests.
-    pub(crate) fn write(&mut self, dcore: u32, offset: u32, value: u32) -> Option<Result<(), Unsupported>> {
-        let core = self.dcores.get_mut(dcore as usize)?;
+    /// Writes a word of an `OBJS` block. Returns whether there is such a register.
+    ///
+    /// # Errors
+    /// What the word requests.
+    pub(crate) fn write(&mut self, dcore: u32, offset: u32, value: u32) -> Result<bool, Unsupported> {
+        let core = &mut self.dcores[dcore as usize];
         if offset < MON_PAY_ADDRL {
             let sob = offset / 4;
             let update = SobUpdate::from_bits(value);
             if update.long() {
                 return self.write_long(dcore, sob, update);
             }
-            let object = core.sobs.get_mut(sob as usize)?;
+            let Some(object) = core.sobs.get_mut(sob as usize) else {
+                return Ok(false);
+            };
             *object = match update.amount() {
                 Some(amount) => (i32::from(*object) + i32::from(amount)).clamp(0, SOB_MAX as i32) as u16,
                 None => update.value(),
             };
-            self.group_changed(dcore, sob / GROUP);
-            return Some(Ok(()));
+            self.group_changed(dcore, (sob / GROUP) as usize);
+            return Ok(true);
         }
-        let (register, index) = monitor_register(offset)?;
-        let monitor = core.monitors.get_mut(index)?;
+        let Some((register, index)) = nth_of(MONITOR_TABLES, MONITORS, offset) else {
+            return Ok(false);
+        };
         match register {
-            MON_PAY_ADDRL => monitor.address = monitor.address & !0xffff_ffff | u64::from(value),
-            MON_PAY_ADDRH => monitor.address = monitor.address & 0xffff_ffff | u64::from(value) << 32,
-            MON_PAY_DATA => monitor.data = value,
             MON_CONFIG => {
                 let config = MonConfig::from_bits(value);
                 if config.long() && index % LONG as usize != 0 {
-                    return Some(Err(Unsupported::LongSyncObject));
+                    return Err(Unsupported::LongSyncObject);
                 }
-                monitor.config = config;
+                core.monitors[index].config = config;
                 if config.long() {
                     (1..LONG as usize).for_each(|ahead| core.set_armed(index + ahead, false));
                 }
             }
             MON_ARM => {
-                monitor.arm = MonArm::from_bits(value);
+                core.monitors[index].arm = MonArm::from_bits(value);
                 // A part of a long comparison is not armed itself (`source: inferred`: programs arm
                 // the first monitor last).
                 let armed = core.long_master(index).unwrap_or(index);
                 if armed == index {
                     core.set_armed(index, true);
                 }
-                self.evaluate(dcore, armed as u32);
+                self.evaluate(dcore, armed);
             }
             // The driver clears a monitor by a status without the armed bit (gaudi2.c:10902).
-            _ => {
+            MON_STATUS => {
                 core.set_armed(index, value & 1 != 0);
-                self.evaluate(dcore, index as u32);
+                self.evaluate(dcore, index);
             }
+            _ => core.monitors[index].payload(register).set(value),
         }
-        Some(Ok(()))
+        Ok(true)
     }
 
-    pub(crate) fn read(&self, dcore: u32, offset: u32) -> Option<u32> {
-        let core = self.dcores.get(dcore as usize)?;
+    pub(crate) fn read(&mut self, dcore: u32, offset: u32) -> Option<u32> {
+        let core = &mut self.dcores[dcore as usize];
         if offset < MON_PAY_ADDRL {
             return core.sobs.get(offset as usize / 4).map(|&value| u32::from(value));
         }
-        let (register, index) = monitor_register(offset)?;
-        let monitor = core.monitors.get(index)?;
+        let (register, index) = nth_of(MONITOR_TABLES, MONITORS, offset)?;
         Some(match register {
-            MON_PAY_ADDRL => monitor.address as u32,
-            MON_PAY_ADDRH => (monitor.address >> 32) as u32,
-            MON_PAY_DATA => monitor.data,
-            MON_CONFIG => monitor.config.into_bits(),
-            MON_ARM => monitor.arm.into_bits(),
-            _ if core.is_armed(index) => 1 | u32::from(core.awaited(index)) << 1,
-            _ => 0,
+            MON_CONFIG => core.monitors[index].config.into_bits(),
+            MON_ARM => core.monitors[index].arm.into_bits(),
+            MON_STATUS if core.is_armed(index) => 1 | u32::from(core.awaited(index)) << 1,
+            MON_STATUS => 0,
+            _ => core.monitors[index].payload(register).get(),
         })
     }
 
-    /// Writes a word of a `GLBL` block, as [`write`](Self::write).
-    pub(crate) fn write_global(
-        &mut self,
-        dcore: u32,
-        offset: u32,
-        value: u32,
-    ) -> Option<Result<(), Unsupported>> {
-        let (register, index) = cq_register(offset)?;
-        let cq = self.dcores.get_mut(dcore as usize)?.cqs.get_mut(index)?;
-        let value64 = u64::from(value);
-        match register {
-            CQ_BASE_L => cq.base = cq.base & !0xffff_ffff | value64,
-            CQ_BASE_H => cq.base = cq.base & 0xffff_ffff | value64 << 32,
-            CQ_SIZE_LOG2 => cq.size_log2 = value & 0xff,
-            CQ_PI => cq.entries = value,
-            CQ_INC_MODE => cq.counts = value & 1 != 0,
-            CQ_LBW_ADDR_L => cq.message_address = cq.message_address & !0xffff_ffff | value64,
-            CQ_LBW_ADDR_H => cq.message_address = cq.message_address & 0xffff_ffff | value64 << 32,
-            _ => cq.message_data = value,
-        }
-        Some(Ok(()))
-    }
-
-    pub(crate) fn read_global(&self, dcore: u32, offset: u32) -> Option<u32> {
-        let (register, index) = cq_register(offset)?;
-        let cq = self.dcores.get(dcore as usize)?.cqs.get(index)?;
+    /// Returns the word of a `GLBL` block; `None` if there is no such register.
+    pub(crate) fn global(&mut self, dcore: u32, offset: u32) -> Option<Word<'_>> {
+        let (register, index) = nth_of(CQ_TABLES, CQS, offset)?;
+        let cq = &mut self.dcores[dcore as usize].cqs[index];
         Some(match register {
-            CQ_BASE_L => cq.base as u32,
-            CQ_BASE_H => (cq.base >> 32) as u32,
-            CQ_SIZE_LOG2 => cq.size_log2,
-            CQ_PI => cq.entries,
-            CQ_LBW_ADDR_L => cq.message_address as u32,
-            CQ_LBW_ADDR_H => (cq.message_address >> 32) as u32,
-            CQ_LBW_DATA => cq.message_data,
-            _ => u32::from(cq.counts),
+            CQ_BASE_L | CQ_BASE_H => Word::half(&mut cq.base, register == CQ_BASE_H),
+            CQ_SIZE_LOG2 => Word::Whole {
+                of: &mut cq.size_log2,
+                mask: 0xff,
+            },
+            CQ_PI => Word::whole(&mut cq.entries),
+            CQ_INC_MODE => Word::Whole {
+                of: &mut cq.counts,
+                mask: 1,
+            },
+            CQ_LBW_ADDR_L | CQ_LBW_ADDR_H => Word::half(&mut cq.message_address, register == CQ_LBW_ADDR_H),
+            _ => Word::whole(&mut cq.message_data),
         })
     }
 
     /// Takes the monitor that fired first.
     pub(crate) fn take_fired(&mut self) -> Option<Fired> {
         let (dcore, monitor) = self.fired.pop_front()?;
-        let core = self.dcores.get_mut(dcore as usize)?;
-        let master = core.monitors.get_mut(monitor as usize)?;
+        let core = &mut self.dcores[dcore as usize];
+        let master = &mut core.monitors[monitor as usize];
         master.queued = false;
         let master = *master;
         let action = if master.config.cq_en() {
-            let cq = core.cqs.get_mut(master.address as usize % CQS as usize)?;
+            let cq = &mut core.cqs[master.address as usize % CQS as usize];
+            let counts = cq.counts != 0;
             // guess: an unset size holds one entry.
-            let size = 1u64.checked_shl(cq.size_log2.clamp(2, 40)).unwrap_or(4);
+            let size = 1u64 << cq.size_log2.clamp(2, 40);
             // `source: inferred`: a counter stays at the start of the queue, whatever its size.
-            let ahead = match cq.counts {
-                true => 0,
-                false => u64::from(cq.entries) * 4 % size,
+            let ahead = if counts {
+                0
+            } else {
+                u64::from(cq.entries) * 4 % size
             };
-            let at = cq.base.wrapping_add(ahead);
+            let entry = (DeviceVa(cq.base.wrapping_add(ahead)), master.data);
             cq.entries = cq.entries.wrapping_add(1);
+            let message = (DeviceVa(cq.message_address), cq.message_data);
+            let message = master.config.lbw_en().then_some(message);
             Action::Cq {
-                entry: (DeviceVa(at), master.data),
-                counts: cq.counts,
-                message: master
-                    .config
-                    .lbw_en()
-                    .then_some((DeviceVa(cq.message_address), cq.message_data)),
+                entry,
+                counts,
+                message,
             }
         } else {
             let mut writes = [(DeviceVa(0), 0); 4];
-            let wanted = usize::from(master.config.extra_writes()) + 1;
-            let payloads = core.monitors.iter().skip(monitor as usize).take(wanted);
-            let mut count = 0;
+            let payloads = core.monitors.iter().skip(monitor as usize);
+            let payloads = payloads.take(usize::from(master.config.extra_writes()) + 1);
+            let count = payloads.len();
             for (write, payload) in writes.iter_mut().zip(payloads) {
                 *write = (DeviceVa(payload.address), payload.data);
-                count += 1;
             }
             Action::Writes(count, writes)
         };
@@ -345,7 +323,7 @@ impl SyncManager {
     /// Looks again whether a monitor that was carried out, and perhaps armed meanwhile, fires once
     /// more.
     pub(crate) fn carried_out(&mut self, fired: &Fired) {
-        self.evaluate(fired.dcore, fired.monitor);
+        self.evaluate(fired.dcore, fired.monitor as usize);
     }
 
     /// Everything as after power-on.
@@ -366,58 +344,44 @@ impl SyncManager {
             .retain(|&(dcore, monitor)| dcore == 0 && monitor < FIRST_USER_MONITOR);
         for (dcore, core) in self.dcores.iter_mut().enumerate() {
             let first = |of_first_core: u32| if dcore == 0 { of_first_core as usize } else { 0 };
-            core.sobs
-                .iter_mut()
-                .skip(first(FIRST_USER_SOB))
-                .for_each(|sob| *sob = 0);
-            core.cqs
-                .iter_mut()
-                .skip(first(FIRST_USER_CQ))
-                .for_each(|cq| *cq = Cq::default());
+            core.sobs[first(FIRST_USER_SOB)..].fill(0);
+            core.cqs[first(FIRST_USER_CQ)..].fill(Cq::default());
             for index in first(FIRST_USER_MONITOR)..core.monitors.len() {
                 core.set_armed(index, false);
-                if let Some(monitor) = core.monitors.get_mut(index) {
-                    (monitor.config, monitor.queued) = (MonConfig::new(), false);
-                }
+                let monitor = &mut core.monitors[index];
+                (monitor.config, monitor.queued) = (MonConfig::new(), false);
             }
         }
     }
 
     // Setting clears the three objects after the first (hl-thunk gaudi2_add_write_to_sob_pkt);
     // adding carries over all four.
-    fn write_long(&mut self, dcore: u32, sob: u32, update: SobUpdate) -> Option<Result<(), Unsupported>> {
+    fn write_long(&mut self, dcore: u32, sob: u32, update: SobUpdate) -> Result<bool, Unsupported> {
         if sob % LONG != 0 {
-            return Some(Err(Unsupported::LongSyncObject));
+            return Err(Unsupported::LongSyncObject);
         }
-        let core = self.dcores.get_mut(dcore as usize)?;
-        let number = core.long(sob as usize)?;
+        let core = &mut self.dcores[dcore as usize];
+        let Some(number) = core.long(sob as usize) else {
+            return Ok(false);
+        };
         let number = match update.amount() {
             Some(amount) => number.saturating_add_signed(i64::from(amount)).min(LONG_MAX),
             None => u64::from(update.value()),
         };
-        core.set_long(sob as usize, number);
-        self.group_changed(dcore, sob / GROUP);
-        Some(Ok(()))
+        for (object, part) in core.sobs.iter_mut().skip(sob as usize).zip(long_parts(number)) {
+            *object = part;
+        }
+        self.group_changed(dcore, (sob / GROUP) as usize);
+        Ok(true)
     }
 
-    fn group_changed(&mut self, dcore: u32, group: u32) {
+    fn group_changed(&mut self, dcore: u32, group: usize) {
         for word in 0..WORDS {
-            let armed = self
-                .dcores
-                .get(dcore as usize)
-                .and_then(|core| core.armed.get(word));
-            let mut bits = armed.copied().unwrap_or(0);
+            let mut bits = self.dcores[dcore as usize].armed[word];
             while bits != 0 {
-                let monitor = word as u32 * 64 + bits.trailing_zeros();
+                let monitor = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                let watches = self
-                    .dcores
-                    .get(dcore as usize)
-                    .and_then(|core| core.monitors.get(monitor as usize));
-                let watches = watches.is_some_and(|monitor| {
-                    u32::from(monitor.arm.group()) | u32::from(monitor.config.group_high()) << 8 == group
-                });
-                if watches {
+                if self.dcores[dcore as usize].monitors[monitor].group() == group {
                     self.evaluate(dcore, monitor);
                 }
             }
@@ -428,52 +392,42 @@ impl SyncManager {
     // however often it was armed; a monitor with every object masked out has nothing to wait for
     // and fires at once; objects of a group are compared at the same moment, not remembered one by
     // one.
-    fn evaluate(&mut self, dcore: u32, monitor: u32) {
-        let Some(core) = self.dcores.get_mut(dcore as usize) else {
-            return;
-        };
-        let index = monitor as usize;
-        let Some(state) = core.monitors.get(index) else {
-            return;
-        };
-        if state.queued || !core.is_armed(index) || core.awaited(index) != 0 {
+    fn evaluate(&mut self, dcore: u32, monitor: usize) {
+        let core = &mut self.dcores[dcore as usize];
+        if core.monitors[monitor].queued || !core.is_armed(monitor) || core.awaited(monitor) != 0 {
             return;
         }
-        core.set_armed(index, false);
-        if let Some(state) = core.monitors.get_mut(index) {
-            state.queued = true;
-        }
-        self.fired.push_back((dcore, monitor));
+        core.set_armed(monitor, false);
+        core.monitors[monitor].queued = true;
+        self.fired.push_back((dcore, monitor as u32));
     }
 }
 
-// The register's table and the monitor's number.
-fn monitor_register(offset: u32) -> Option<(u32, usize)> {
-    let table = [
-        MON_STATUS,
-        MON_CONFIG,
-        MON_ARM,
-        MON_PAY_DATA,
-        MON_PAY_ADDRH,
-        MON_PAY_ADDRL,
-    ];
-    let register = table.into_iter().find(|&register| offset >= register)?;
-    Some((register, (offset - register) as usize / 4)).filter(|&(_, index)| index < MONITORS as usize)
-}
+// Tables of a register for each monitor and for each completion queue, the last first.
+const MONITOR_TABLES: [u32; 6] = [
+    MON_STATUS,
+    MON_CONFIG,
+    MON_ARM,
+    MON_PAY_DATA,
+    MON_PAY_ADDRH,
+    MON_PAY_ADDRL,
+];
+const CQ_TABLES: [u32; 8] = [
+    CQ_INC_MODE,
+    CQ_LBW_DATA,
+    CQ_LBW_ADDR_H,
+    CQ_LBW_ADDR_L,
+    CQ_PI,
+    CQ_SIZE_LOG2,
+    CQ_BASE_H,
+    CQ_BASE_L,
+];
 
-fn cq_register(offset: u32) -> Option<(u32, usize)> {
-    let table = [
-        CQ_INC_MODE,
-        CQ_LBW_DATA,
-        CQ_LBW_ADDR_H,
-        CQ_LBW_ADDR_L,
-        CQ_PI,
-        CQ_SIZE_LOG2,
-        CQ_BASE_H,
-        CQ_BASE_L,
-    ];
-    let register = table.into_iter().find(|&register| offset >= register)?;
-    Some((register, (offset - register) as usize / 4)).filter(|&(_, index)| index < CQS as usize)
+// The register's table, and the number of the monitor or completion queue.
+fn nth_of<const N: usize>(tables: [u32; N], count: u32, offset: u32) -> Option<(u32, usize)> {
+    let table = tables.into_iter().find(|&table| offset >= table)?;
+    let index = (offset - table) / 4;
+    (index < count).then_some((table, index as usize))
 }
 
 const _: () = assert!(SOB_OBJ == 0, "sync objects start the block");
@@ -486,9 +440,8 @@ mod tests {
     fn rearmed_monitor_is_listed_once() {
         let mut sm = SyncManager::new();
         for _ in 0..100 {
-            sm.write(0, MON_ARM, MonArm::for_sob(0, Compare::AtLeast, 0).into_bits())
-                .unwrap()
-                .unwrap();
+            let arm = MonArm::for_sob(0, Compare::AtLeast, 0).into_bits();
+            assert_eq!(sm.write(0, MON_ARM, arm), Ok(true));
         }
         let fired = sm.take_fired().expect("it fired");
         assert!(

@@ -62,17 +62,18 @@ pub(crate) struct Space {
     tables: [Vec<u64>; 2],
     doorbell: Option<u64>,
     now: Access,
-    deferred: VecDeque<(u32, u32)>,
+    /// Registers that wait to be carried out, and their words.
+    pub(crate) deferred: VecDeque<(u32, u32)>,
     pub(crate) lost: u64,
     // The ARCs' memory: start and end in the configuration space, by start.
     dccm: Vec<(u32, u32)>,
 }
 
-// An address without translation, and how much lies in a row before and after it.
-struct Physical {
-    at: u64,
-    before: u64,
-    after: u64,
+/// An address without translation, and how much lies in a row before and after it.
+pub(crate) struct Physical {
+    pub(crate) at: u64,
+    pub(crate) before: u64,
+    pub(crate) after: u64,
 }
 
 impl Space {
@@ -103,22 +104,21 @@ impl Space {
     /// A register as it was last written.
     pub(crate) fn register(&self, register: u32) -> u32 {
         let mut word = [0; 4];
-        let at = CFG_BASE.checked_add(u64::from(register));
         // A register outside of the space reads as zero.
-        let _ = at.map(|at| self.cfg.read(at, &mut word));
+        let _ = self.cfg.read(cfg_address(register), &mut word);
         u32::from_le_bytes(word)
     }
 
     /// Keeps a register's word.
     pub(crate) fn set_register(&self, register: u32, value: u32) {
-        let at = CFG_BASE.checked_add(u64::from(register));
-        let _ = at.map(|at| self.cfg.write(at, &value.to_le_bytes()));
+        // A register outside of the space keeps nothing.
+        let _ = self.cfg.write(cfg_address(register), &value.to_le_bytes());
     }
 
     /// Clears the 4 KiB of registers of a queue manager.
     pub(crate) fn clear_registers(&mut self, first: u32) {
-        let at = CFG_BASE.checked_add(u64::from(first));
-        let _ = at.map(|at| self.cfg.write(at, &[0; 0x1000]));
+        let written = self.cfg.write(cfg_address(first), &[0; 0x1000]);
+        written.expect("a queue manager lies inside of the space");
     }
 
     /// Whether bytes of the configuration space are an ARC's memory, and no registers.
@@ -166,10 +166,6 @@ impl Space {
             .collect();
         let lens = inside.iter().filter_map(|start| self.host.remove(start));
         lens.map(|range| range.len() as u64).sum()
-    }
-
-    pub(crate) fn unmap_all(&mut self) {
-        self.host.clear();
     }
 
     /// The first table of a context. The driver sets every HMMU like the first.
@@ -242,15 +238,6 @@ impl Space {
         }
     }
 
-    /// Registers that wait to be carried out.
-    pub(crate) fn deferred(&self) -> usize {
-        self.deferred.len()
-    }
-
-    pub(crate) fn next_deferred(&mut self) -> Option<(u32, u32)> {
-        self.deferred.pop_front()
-    }
-
     /// The place of `va`, as the bus returns it forward and, with `back`, backward.
     pub(crate) fn around<'a>(
         &'a self,
@@ -260,12 +247,7 @@ impl Space {
         len: u64,
         back: bool,
     ) -> Option<Place<'a>> {
-        if let Some(register) = va
-            .get()
-            .checked_sub(CFG_BASE.get())
-            .filter(|&offset| offset < CFG_SIZE)
-            .and_then(|offset| u32::try_from(offset).ok())
-        {
+        if let Some(register) = register_at(va) {
             let Some((start, end)) = self.arc(register) else {
                 return Some(Place::Register(register));
             };
@@ -290,17 +272,7 @@ impl Space {
             return in_memory(sram, &found, len, back);
         }
         let (&start, range) = self.host.range(..=found.at).next_back()?;
-        let offset = found.at - start;
-        let left = (range.len() as u64)
-            .checked_sub(offset)
-            .filter(|&left| left > 0)?;
-        let (len, start) = piece(&found, offset, left, len, back);
-        let span = of_host(
-            range,
-            usize::try_from(offset - start).ok()?,
-            usize::try_from(len).ok()?,
-        )?;
-        Some(Place::Memory(span, Side::Host))
+        in_host(range, found.at - start, &found, len, back)
     }
 
     fn translate(&self, dram: &DeviceMemory, va: DeviceVa) -> Option<Physical> {
@@ -377,13 +349,24 @@ impl Space {
     }
 }
 
+/// The physical address of a register.
+fn cfg_address(register: u32) -> DevicePa {
+    DevicePa(CFG_BASE.get() + u64::from(register))
+}
+
 /// Whether a monitor is one of the driver's own (`source: inferred`: those that it reserves).
 pub(crate) fn is_drivers(dcore: u32, monitor: u32) -> bool {
     dcore == 0 && monitor < sync::FIRST_USER_MONITOR
 }
 
-// All of a memory around an address of it.
-fn whole(memory: &DeviceMemory, at: u64) -> Physical {
+/// The register that an engine's address names, by its offset in the configuration space.
+pub(crate) fn register_at(va: DeviceVa) -> Option<u32> {
+    let offset = va.get().checked_sub(CFG_BASE.get())?;
+    u32::try_from(offset).ok().filter(|_| offset < CFG_SIZE)
+}
+
+/// All of a memory around an address of it.
+pub(crate) fn whole(memory: &DeviceMemory, at: u64) -> Physical {
     let before = at.saturating_sub(memory.base().get());
     Physical {
         at,
@@ -402,7 +385,29 @@ fn piece(found: &Physical, before: u64, after: u64, len: u64, back: bool) -> (u6
     }
 }
 
-fn in_memory<'a>(memory: &'a DeviceMemory, found: &Physical, len: u64, back: bool) -> Option<Place<'a>> {
+/// A piece of host memory around byte `offset` of a range.
+pub(crate) fn in_host<'a>(
+    range: &'a HostRange,
+    offset: u64,
+    found: &Physical,
+    len: u64,
+    back: bool,
+) -> Option<Place<'a>> {
+    let left = (range.len() as u64)
+        .checked_sub(offset)
+        .filter(|&left| left > 0)?;
+    let (len, start) = piece(found, offset, left, len, back);
+    let (start, len) = (usize::try_from(offset - start).ok()?, usize::try_from(len).ok()?);
+    Some(Place::Memory(of_host(range, start, len)?, Side::Host))
+}
+
+/// A piece of the chip's memory around an address.
+pub(crate) fn in_memory<'a>(
+    memory: &'a DeviceMemory,
+    found: &Physical,
+    len: u64,
+    back: bool,
+) -> Option<Place<'a>> {
     let bounds = whole(memory, found.at);
     let (len, start) = piece(found, bounds.before, bounds.after, len, back);
     let span = memory.span(DevicePa(found.at.checked_sub(start)?), usize::try_from(len).ok()?)?;

@@ -41,27 +41,8 @@ pub struct Cb {
     pub tag: u64,
 }
 
-/// What a stream is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamState {
-    /// It has nothing to do.
-    Idle,
-    /// It can execute a packet.
-    Ready,
-    /// It waits for a fence counter to reach a value.
-    Blocked {
-        /// The fence, 0..4.
-        fence: u8,
-        /// The value.
-        target: u8,
-    },
-    /// It asked its queue manager's arbiter for the grant, and waits.
-    Arbitrated,
-    /// It stopped or faulted, and waits for a reset.
-    Halted,
-}
-
 /// A command processor's number: a queue's own, or after those the lower one of a queue manager.
+/// It is below [`PROCESSORS`]: queue numbers are checked where a caller gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cp(pub(crate) u32);
 
@@ -73,26 +54,31 @@ impl Cp {
 
     /// The processor below the four of this one's queue manager.
     pub(crate) const fn lower(self) -> Self {
-        Self(QUEUES + self.qman())
+        Self(QUEUES + self.qman() as u32)
     }
 
-    /// Whether it is one of those.
+    /// Its place among the processors.
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Whether it is a lower one.
     pub(crate) const fn is_lower(self) -> bool {
         self.0 >= QUEUES
     }
 
     /// The number of its queue manager.
-    pub(crate) const fn qman(self) -> u32 {
-        if self.0 < QUEUES {
+    pub(crate) const fn qman(self) -> usize {
+        (if self.0 < QUEUES {
             self.0 / queue::STREAMS
         } else {
             self.0 - QUEUES
-        }
+        }) as usize
     }
 
     /// The first queue of its queue manager.
     pub(crate) const fn first_queue(self) -> QueueId {
-        QueueId(self.qman() * queue::STREAMS)
+        QueueId(self.qman() as u32 * queue::STREAMS)
     }
 
     /// The stream in its queue manager; `None` of a lower one.
@@ -127,22 +113,19 @@ pub(crate) struct Processors {
 
 impl Processors {
     pub(crate) fn set(&mut self, cp: Cp, among: bool) {
-        let at = cp.0 as usize / 64;
-        if let Some(word) = self.words.get_mut(at) {
-            let (bit, some) = (1 << (cp.0 % 64), 1 << at);
-            *word = if among { *word | bit } else { *word & !bit };
-            self.some = if *word != 0 {
-                self.some | some
-            } else {
-                self.some & !some
-            };
-        }
+        let (at, bit) = (cp.index() / 64, 1 << (cp.0 % 64));
+        let word = &mut self.words[at];
+        *word = if among { *word | bit } else { *word & !bit };
+        let some = 1 << at;
+        self.some = if *word != 0 {
+            self.some | some
+        } else {
+            self.some & !some
+        };
     }
 
     pub(crate) fn get(&self, cp: Cp) -> bool {
-        self.words
-            .get(cp.0 as usize / 64)
-            .is_some_and(|word| word >> (cp.0 % 64) & 1 != 0)
+        self.words[cp.index() / 64] >> (cp.0 % 64) & 1 != 0
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -197,11 +180,16 @@ struct Piece {
 
 /// What a processor waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
-    /// Nothing.
+pub enum Held {
+    /// Nothing: it can execute a packet, or has nothing to do.
     No,
-    /// A fence counter.
-    Fence { id: u8, target: u8 },
+    /// A fence counter that is below a value.
+    Fence {
+        /// The fence, 0..4.
+        id: u8,
+        /// The value.
+        target: u8,
+    },
     /// What it handed down to be done: an engine barrier.
     Below,
     /// Room in the lower processor.
@@ -253,7 +241,8 @@ pub(crate) struct Processor {
     pub(crate) predicates: u32,
     /// The predicates that LOAD_AND_EXE may change.
     pub(crate) loadable: u32,
-    pub(crate) scalars: [u32; 4],
+    /// Four words.
+    pub(crate) scalars: [u8; 16],
 }
 
 impl Processor {
@@ -279,7 +268,7 @@ impl Processor {
             bases: BASES,
             predicates: 1,
             loadable: qman::PRED_UPEN_RESET,
-            scalars: [0; 4],
+            scalars: [0; 16],
         }
     }
 
@@ -322,7 +311,10 @@ impl Processor {
     pub(crate) fn done_below(&mut self) {
         match self.retiring.iter_mut().find(|entry| entry.below > 0) {
             Some(entry) => entry.below -= 1,
-            None => self.below = self.below.saturating_sub(1),
+            None => {
+                debug_assert!(self.below > 0, "a buffer below ended that was not handed down");
+                self.below = self.below.saturating_sub(1);
+            }
         }
     }
 
@@ -341,6 +333,11 @@ impl Processor {
     }
 
     pub(crate) fn give_credit(&mut self) {
+        // A reset forgets what is outstanding and discards its events.
+        debug_assert!(
+            self.outstanding > 0,
+            "more command buffers ended than were pushed"
+        );
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
@@ -358,18 +355,6 @@ impl Processor {
 
     pub(crate) fn hold(&mut self, held: Held) {
         self.held = held;
-    }
-
-    /// What it is doing, what it handed down aside.
-    pub(crate) fn state(&self) -> StreamState {
-        match self.held {
-            Held::Halted => StreamState::Halted,
-            Held::Fence { id, target } => StreamState::Blocked { fence: id, target },
-            Held::Arbiter => StreamState::Arbitrated,
-            Held::Below | Held::Room => StreamState::Ready,
-            Held::No if self.is_empty() => StreamState::Idle,
-            Held::No => StreamState::Ready,
-        }
     }
 
     /// What the driver clears between two contexts.

@@ -8,7 +8,7 @@ use gaudi_model::pci::{PciChip, PciConfig};
 use gaudi_spec::BarOffset;
 use gaudi_spec::gaudi2::firmware::{self, boot, command, packet, status};
 use gaudi_spec::gaudi2::mmu::{self, STLB_ASID, STLB_BUSY, STLB_HOP0_PA43_12, STLB_HOP0_PA63_44};
-use gaudi_spec::gaudi2::packet::{Encoder, LinDmaCtl, SliceSink};
+use gaudi_spec::gaudi2::packet::LinDmaCtl;
 use gaudi_spec::gaudi2::sync::SobUpdate;
 use gaudi_spec::gaudi2::{CFG_BAR, CFG_BASE, qman, queue, sync};
 use gaudi_sys::RawMapping;
@@ -218,13 +218,9 @@ impl Rig {
     }
 }
 
-pub(crate) fn program(write: impl FnOnce(&mut Encoder<SliceSink<'_>>)) -> Vec<u8> {
-    let mut whole = vec![0; 256];
-    let mut encoder = Encoder::new(SliceSink::new(&mut whole));
-    write(&mut encoder);
-    whole
-}
-
 /// What `COMMIT` is written with to start a fill with a write completion.
 pub(crate) const FILL: u32 = qman::COMMIT_LINEAR
-    | LinDmaCtl::new().with_wrcomp(true).with_memset(true).into_bits() & !LinDmaCtl::new().into_bits();
+    | LinDmaCtl::from_bits(0)
+        .with_wrcomp(true)
+        .with_memset(true)
+        .into_bits();

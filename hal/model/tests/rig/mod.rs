@@ -3,8 +3,9 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, MemoryKind, Mode, RunOutcome};
-use gaudi_spec::gaudi2::packet::{CpDma, Encoder, Fence, Full, LinDma, MsgLong, MsgShort, Nop, Packet, Sink};
-use gaudi_spec::gaudi2::sync::{Compare, MonArm, MonConfig, SobUpdate};
+use gaudi_seam::Engine as _;
+use gaudi_spec::gaudi2::packet::{CpDma, Fence, LinDma, MsgLong, MsgShort, Nop, Packet};
+use gaudi_spec::gaudi2::sync::{Compare, MonArm, MonConfig, SOB_OBJ, SobUpdate, objs_address};
 use gaudi_spec::gaudi2::{self, DRAM_PAGE, qman, queue};
 use gaudi_spec::{DevicePa, DeviceVa, QueueId};
 use gaudi_sys::RawMapping;
@@ -24,42 +25,32 @@ pub(crate) struct Rig {
     pub(crate) cb_end: usize,
 }
 
-pub(crate) struct Bytes(pub(crate) Vec<u8>);
-
-impl Sink for Bytes {
-    fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
-        self.0.extend_from_slice(bytes);
-        Ok(())
-    }
-}
-
 /// A command buffer under construction.
-pub(crate) struct Program(pub(crate) Encoder<Bytes>);
+#[derive(Default)]
+pub(crate) struct Program(Vec<u8>);
 
 impl Program {
     pub(crate) fn new() -> Self {
-        Self(Encoder::new(Bytes(Vec::new())))
+        Self::default()
     }
     pub(crate) fn nop(mut self) -> Self {
-        self.0.nop(Nop::new()).expect("grows");
+        self.0.extend(Nop::EMPTY.to_bytes());
         self
     }
     pub(crate) fn copy(mut self, to: DeviceVa, from: DeviceVa, size: usize) -> Self {
-        self.0
-            .lin_dma(LinDma::copy(to, from, size as u32))
-            .expect("grows");
+        self.0.extend(LinDma::copy(to, from, size as u32).to_bytes());
         self
     }
     pub(crate) fn dma(mut self, packet: LinDma) -> Self {
-        self.0.lin_dma(packet).expect("grows");
+        self.0.extend(packet.to_bytes());
         self
     }
     pub(crate) fn long(mut self, to: DeviceVa, value: u32) -> Self {
-        self.0.msg_long(MsgLong::new(to, value)).expect("grows");
+        self.0.extend(MsgLong::new(to, value).to_bytes());
         self
     }
     pub(crate) fn short(mut self, packet: Option<MsgShort>) -> Self {
-        self.0.msg_short(packet.expect("in reach")).expect("grows");
+        self.0.extend(packet.expect("in reach").to_bytes());
         self
     }
     pub(crate) fn sob(self, sob: u32, update: SobUpdate) -> Self {
@@ -67,8 +58,7 @@ impl Program {
     }
     pub(crate) fn fence(mut self, id: u8, target: u8, by: u8) -> Self {
         self.0
-            .fence(Fence::new(id, target, by).expect("in range"))
-            .expect("grows");
+            .extend(Fence::new(id, target, by).expect("in range").to_bytes());
         self
     }
     /// Sets a monitor up to write `data` to `to` when the sync object is at or above `value`.
@@ -88,25 +78,24 @@ impl Program {
             .fence(2, 1, 1)
     }
     pub(crate) fn cp_dma(mut self, from: DeviceVa, len: usize) -> Self {
-        self.0.cp_dma(CpDma::new(from, len as u32)).expect("grows");
+        self.0.extend(CpDma::new(from, len as u32).to_bytes());
         self
     }
     pub(crate) fn barrier(mut self) -> Self {
-        self.0.nop(Nop::new().with_engine_barrier(true)).expect("grows");
+        self.0.extend(Nop::EMPTY.with_engine_barrier(true).to_bytes());
         self
     }
     pub(crate) fn packet(mut self, packet: Packet<'_>) -> Self {
-        self.0.packet(&packet).expect("grows");
+        packet.emit(|bytes| self.0.extend(bytes));
         self
     }
     /// Words that are a packet of no encoder.
-    pub(crate) fn words(self, words: &[u32]) -> Self {
-        let mut sink = self.0.into_sink();
-        sink.0.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        Self(Encoder::new(sink))
+    pub(crate) fn words(mut self, words: &[u32]) -> Self {
+        self.0.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        self
     }
     pub(crate) fn bytes(self) -> Vec<u8> {
-        self.0.into_sink().0
+        self.0
     }
 }
 
@@ -119,6 +108,12 @@ pub(crate) fn va(base: DeviceVa, offset: usize) -> DeviceVa {
 }
 
 impl Rig {
+    /// Returns the value of a sync object.
+    pub(crate) fn value(&mut self, dcore: u32, sob: u32) -> Option<u16> {
+        let register = objs_address(dcore, SOB_OBJ, sob)?;
+        Some(self.chip.read32(DevicePa(register.0)).ok()? as u16)
+    }
+
     pub(crate) fn new() -> Self {
         Self::with(Mode::Running)
     }
@@ -134,10 +129,9 @@ impl Rig {
         // SAFETY: the mapping outlives the chip, which is dropped first; no caller holds references
         // to it.
         let range = unsafe { HostRange::new(host.as_ptr(), HOST_BYTES) };
-        chip.mmu_map_host(HOST, range).expect("a free range");
-        chip.mmu_map_device(DRAM, DRAM_PA, DRAM_PAGE)
-            .expect("a free range");
-        chip.mmu_map_doorbell(gaudi2::DOORBELL_VA).expect("a free range");
+        chip.map_host(HOST, range).expect("a free range");
+        chip.map_device(DRAM, DRAM_PA, DRAM_PAGE).expect("a free range");
+        chip.open_context().expect("a free range");
         Self {
             chip,
             host,

@@ -4,6 +4,11 @@
 //! A queue manager has four submission streams, a command processor for each, and a fifth for what
 //! CP_DMA and the ARC bring. Registers "per processor" are five words in a row (pdma0_qm_regs.h).
 
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "the checked setters that bitfield-struct writes fail only if a value does not fit"
+)]
+
 use bitfield_struct::bitfield;
 
 use crate::addr::DeviceVa;

@@ -5,6 +5,11 @@
 //! 0x200000 apart (dcore0_sync_mngr_objs_regs.h, dcore0_sync_mngr_glbl_regs.h). Monitors see the
 //! sync objects of their own die core only.
 
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "the checked setters that bitfield-struct writes fail only if a value does not fit"
+)]
+
 use bitfield_struct::bitfield;
 
 use super::map::{CFG_BASE, DCORE_STRIDE};

@@ -281,7 +281,7 @@ fn unknown_opcode(bench: &mut Bench) -> Verdict {
 fn cut_short(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let copy = LinDma::copy(DRAM_VA.start, DRAM_VA.start, 64).to_bytes();
-    let mut bytes = Nop::new().to_bytes().to_vec();
+    let mut bytes = Nop::EMPTY.to_bytes().to_vec();
     bytes.extend_from_slice(&copy[..16]);
     never_ends(bench, io, "a buffer that ends inside a packet", &bytes)
 }

@@ -3,7 +3,7 @@
 use gaudi_seam::{DeviceVa, QueueId, SharedIo, WaitStatus};
 use gaudi_spec::gaudi2::packet::{
     ArbPoint, CbList, CpDma, Fence, LinDma, LoadAndExe, MsgBase, MsgLong, MsgProt, MsgShort, Nop, Packet,
-    Wait, Wreg32, Wreg64Long, Wreg64Short, WregBulk,
+    Wait, Wreg32, Wreg64Long, Wreg64Short, WregBulk, WregBulkHead,
 };
 use gaudi_spec::gaudi2::qman::{self, ArbCfg};
 use gaudi_spec::gaudi2::queue;
@@ -56,6 +56,16 @@ const DATA: usize = 1024;
 const CORE: u16 = 0xb000;
 const BASES: u16 = 0xa000 + qman::WR64_BASE as u16;
 
+const LOAD_SCALARS: LoadAndExe = LoadAndExe::EMPTY.with_load(true).with_scalars(true);
+
+// Writes both registers.
+fn wreg_64_long(register: u16, value: u64) -> Wreg64Long {
+    let packet = Wreg64Long::EMPTY
+        .with_dreg_offset(register / 4)
+        .with_offset(value);
+    packet.with_low(true).with_high(true)
+}
+
 fn in_range<T>(packet: Option<T>) -> Result<T, Failure> {
     packet.ok_or_else(|| Failure::new("fields of a packet", "in range", "out of range"))
 }
@@ -71,21 +81,18 @@ fn store(target: &Host, at: u64, value: u32) -> MsgLong {
 /// Clears the predicates, as after a reset.
 fn no_predicates(target: &Host) -> Result<Program, Failure> {
     target.memory.fill(DATA, 4, 0)?;
-    Ok(
-        Program::new().packet(Packet::LoadAndExe(LoadAndExe::predicate_bits(offset(
-            target.va,
-            DATA as u64,
-        )))),
-    )
+    Ok(Program::new().packet(Packet::LoadAndExe(
+        LoadAndExe::EMPTY
+            .with_load(true)
+            .with_consecutive(true)
+            .with_source(offset(target.va, DATA as u64)),
+    )))
 }
 
 /// Runs a load of predicate 10 and stores under predicates 10, 11 and 0; then clears them.
 fn stores_under(io: &SharedIo, target: &Host, load: Program) -> Verdict {
-    let under = |at, predicate| in_range(store(target, at, 1).with_predicate(predicate)).map(Packet::MsgLong);
-    let program = load
-        .packet(under(0, 10)?)
-        .packet(under(1, 11)?)
-        .packet(under(2, 0)?);
+    let under = |at, predicate| Packet::MsgLong(store(target, at, 1).with_predicate(predicate));
+    let program = load.packet(under(0, 10)).packet(under(1, 11)).packet(under(2, 0));
     run(io, Q, program)?;
     let seen = target.bytes(0, 3)?;
     run(io, Q, no_predicates(target)?)?;
@@ -96,7 +103,11 @@ fn predicate_bits(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let target = Host::new(&io, PAGE_LEN)?;
     target.memory.write(DATA, &(1u32 << 10).to_le_bytes())?;
-    let load = LoadAndExe::predicate_bits(offset(target.va, DATA as u64)).with_message_barrier(true);
+    let load = LoadAndExe::EMPTY
+        .with_load(true)
+        .with_consecutive(true)
+        .with_source(offset(target.va, DATA as u64))
+        .with_message_barrier(true);
     stores_under(&io, &target, Program::new().packet(Packet::LoadAndExe(load)))
 }
 
@@ -104,7 +115,10 @@ fn predicate_words(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let target = Host::new(&io, PAGE_LEN)?;
     target.memory.write(DATA + 10 * 4, &[1])?;
-    let load = LoadAndExe::predicates(offset(target.va, DATA as u64)).with_message_barrier(true);
+    let load = LoadAndExe::EMPTY
+        .with_load(true)
+        .with_source(offset(target.va, DATA as u64))
+        .with_message_barrier(true);
     stores_under(&io, &target, Program::new().packet(Packet::LoadAndExe(load)))
 }
 
@@ -117,7 +131,7 @@ fn predicate_register(bench: &mut Bench) -> Verdict {
 
 fn predicate_of_fence(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    let fence = in_range(Fence::new(1, 1, 1).and_then(|fence| fence.with_predicate(9)))?;
+    let fence = in_range(Fence::new(1, 1, 1))?.with_predicate(9);
     // Otherwise it would hold the stream forever.
     run(&io, Q, Program::new().packet(Packet::Fence(fence)))
 }
@@ -126,9 +140,12 @@ fn predicate_of_stream(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let target = Host::new(&io, PAGE_LEN)?;
     target.memory.write(DATA, &(1u32 << 10).to_le_bytes())?;
-    let load = LoadAndExe::predicate_bits(offset(target.va, DATA as u64));
+    let load = LoadAndExe::EMPTY
+        .with_load(true)
+        .with_consecutive(true)
+        .with_source(offset(target.va, DATA as u64));
     run(&io, BESIDE, Program::new().packet(Packet::LoadAndExe(load)))?;
-    let under = in_range(store(&target, 0, 1).with_predicate(10))?;
+    let under = store(&target, 0, 1).with_predicate(10);
     run(&io, Q, Program::new().long(under))?;
     let seen = target.bytes(0, 1)?;
     run(&io, BESIDE, no_predicates(&target)?)?;
@@ -139,14 +156,18 @@ fn four_scalars(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let target = Host::new(&io, PAGE_LEN)?;
     target.memory.write(DATA, &store(&target, 0, 7).to_bytes())?;
-    let load = LoadAndExe::scalars(offset(target.va, DATA as u64)).with_message_barrier(true);
-    let at_once = Program::new().packet(Packet::LoadAndExe(load.and_execute(false)));
+    let load = LOAD_SCALARS
+        .with_source(offset(target.va, DATA as u64))
+        .with_message_barrier(true);
+    let at_once = Program::new().packet(Packet::LoadAndExe(load.with_exe(true).with_upper(false)));
     run(&io, Q, at_once)?;
     let first = target.bytes(0, 1)?;
     target.memory.fill(0, 1, 0)?;
     let apart = Program::new()
         .packet(Packet::LoadAndExe(load))
-        .packet(Packet::LoadAndExe(LoadAndExe::execute(false)));
+        .packet(Packet::LoadAndExe(
+            LoadAndExe::EMPTY.with_exe(true).with_upper(false),
+        ));
     run(&io, Q, apart)?;
     same_bytes("a message loaded and executed at once", &first, &[7])?;
     same_bytes("one loaded first and executed then", &target.bytes(0, 1)?, &[7])
@@ -157,7 +178,10 @@ fn upper_scalars(bench: &mut Bench) -> Verdict {
     let target = Host::new(&io, PAGE_LEN)?;
     let signal = in_range(MsgShort::sob(SOB, SobUpdate::add_signed(1)))?;
     target.memory.write(DATA, &[[0; 8], signal.to_bytes()].concat())?;
-    let load = LoadAndExe::scalars(offset(target.va, DATA as u64)).and_execute(true);
+    let load = LOAD_SCALARS
+        .with_source(offset(target.va, DATA as u64))
+        .with_exe(true)
+        .with_upper(true);
     let held = Buffer::new(
         &io,
         Program::new()
@@ -185,7 +209,7 @@ fn list_chain(bench: &mut Bench) -> Verdict {
         let bytes = program.bytes();
         let at = buffers + nth * 128;
         target.memory.write(at, &bytes)?;
-        let entry = CpDma::new(offset(target.va, at as u64), bytes.len() as u32).on_upper(true);
+        let entry = CpDma::new(offset(target.va, at as u64), bytes.len() as u32).with_upper_cp(true);
         target.memory.write(table + nth * 16, &entry.to_bytes())?;
     }
     run(&io, Q, Program::new().packet(Packet::CbList(list)))?;
@@ -241,7 +265,7 @@ fn lower_barrier(bench: &mut Bench) -> Verdict {
 fn own_buffers(target: &Host, at: usize, count: usize) -> Result<Program, Failure> {
     let bytes = Program::new().long(store(target, 0, 2)).bytes();
     target.memory.write(at, &bytes)?;
-    let own = CpDma::new(offset(target.va, at as u64), bytes.len() as u32).on_upper(true);
+    let own = CpDma::new(offset(target.va, at as u64), bytes.len() as u32).with_upper_cp(true);
     Ok((0..count).fold(Program::new(), |program, _| program.cp_dma(own)))
 }
 
@@ -267,7 +291,9 @@ fn pushed_too_many(bench: &mut Bench) -> Verdict {
 fn prot(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let target = Host::new(&io, PAGE_LEN)?;
-    let packet = MsgProt::new(offset(target.va, 4), 0x0102_0304);
+    let packet = MsgProt::EMPTY
+        .with_address(offset(target.va, 4))
+        .with_value(0x0102_0304);
     run(&io, Q, Program::new().packet(Packet::MsgProt(packet)))?;
     same_bytes(
         "a word by MSG_PROT",
@@ -295,7 +321,7 @@ fn user_base(bench: &mut Bench) -> Verdict {
 
 fn wait_packet(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    let wait = in_range(Wait::new(1000, 3, 2))?;
+    let wait = Wait::EMPTY.with_cycles(1000).with_id(3).with_increment(2);
     run(&io, Q, Program::new().packet(Packet::Wait(wait)).fence(3, 2, 2)?)
 }
 
@@ -306,7 +332,7 @@ fn barriers(bench: &mut Bench) -> Verdict {
     let copy = LinDma::copy(offset(target.va, 128), offset(target.va, 64), 16);
     let program = Program::new()
         .packet(Packet::Nop(
-            Nop::new().with_engine_barrier(true).with_message_barrier(true),
+            Nop::EMPTY.with_engine_barrier(true).with_message_barrier(true),
         ))
         .dma(copy.with_engine_barrier(true).with_message_barrier(true))
         .long(
@@ -340,7 +366,7 @@ fn completing_transfer(target: &Host) -> LinDma {
 
 fn write_registers(registers: &[(u16, u32)]) -> Program {
     registers.iter().fold(Program::new(), |program, &(at, value)| {
-        program.packet(Packet::Wreg32(Wreg32::new(at, value)))
+        program.packet(Packet::Wreg32(Wreg32::EMPTY.with_offset(at).with_value(value)))
     })
 }
 
@@ -360,8 +386,13 @@ fn wreg_scalar(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let target = Host::new(&io, PAGE_LEN)?;
     target.memory.write(DATA + 8, &0x600d_u32.to_le_bytes())?;
-    let load = LoadAndExe::scalars(offset(target.va, DATA as u64)).with_message_barrier(true);
-    let scalar = in_range(Wreg32::from_scalar(CORE + qman::WR_COMP_WDATA as u16, 2))?;
+    let load = LOAD_SCALARS
+        .with_source(offset(target.va, DATA as u64))
+        .with_message_barrier(true);
+    let scalar = Wreg32::EMPTY
+        .with_offset(CORE + qman::WR_COMP_WDATA as u16)
+        .with_reg(true)
+        .with_value(2);
     let program = write_registers(&completion(target.va, 1))
         .packet(Packet::LoadAndExe(load))
         .packet(Packet::Wreg32(scalar))
@@ -380,8 +411,14 @@ fn wreg_bulk(bench: &mut Bench) -> Verdict {
     let [(first, high), (_, low), _] = completion(target.va, 0);
     let mut room = [0; 16];
     let both = u64::from(high) | u64::from(low) << 32;
-    let bulk = in_range(WregBulk::build(&mut room, first, &[both], 0))?;
-    let value = Wreg32::new(CORE + qman::WR_COMP_WDATA as u16, 0x77);
+    let bulk = in_range(WregBulk::build(
+        &mut room,
+        WregBulkHead::EMPTY.with_offset(first).with_predicate(0),
+        &[both],
+    ))?;
+    let value = Wreg32::EMPTY
+        .with_offset(CORE + qman::WR_COMP_WDATA as u16)
+        .with_value(0x77);
     let program = Program::new()
         .packet(Packet::WregBulk(bulk))
         .packet(Packet::Wreg32(value))
@@ -399,17 +436,20 @@ fn wreg_64(bench: &mut Bench) -> Verdict {
     let target = Host::new(&io, PAGE_LEN)?;
     target.memory.write(64, &pattern(64, 9))?;
     let base = BASES + 3 * 8;
-    let set = |value| in_range(Wreg64Long::absolute(base, value)).map(Packet::Wreg64Long);
+    let set = |value| Packet::Wreg64Long(wreg_64_long(base, value));
     // Base plus offset is written to another base, and from there to a transfer's source.
-    let second = in_range(Wreg64Long::relative(base + 8, 3, 128))?;
-    let source = in_range(Wreg64Short::new(CORE + qman::SRC_BASE_LO as u16, 4, -64))?;
+    let second = wreg_64_long(base + 8, 128).with_base(3).with_rel(true);
+    let source = Wreg64Short::EMPTY
+        .with_dreg_offset((CORE + qman::SRC_BASE_LO as u16) / 4)
+        .with_base(4)
+        .with_offset(-64);
     let program = Program::new()
-        .packet(set(target.va.0)?)
+        .packet(set(target.va.0))
         .packet(Packet::Wreg64Long(second.with_message_barrier(true)))
         .packet(Packet::Wreg64Short(source));
-    let clear = in_range(Wreg64Long::absolute(base + 8, 0))?;
+    let clear = wreg_64_long(base + 8, 0);
     let program = start(program, &target, 512, 64)?
-        .packet(set(0)?)
+        .packet(set(0))
         .packet(Packet::Wreg64Long(clear));
     run(&io, Q, program)?;
     same_bytes(
@@ -421,15 +461,14 @@ fn wreg_64(bench: &mut Bench) -> Verdict {
 
 /// Sets the destination of a transfer and starts it.
 fn start(program: Program, target: &Host, to: u64, size: u64) -> Built {
-    let destination = in_range(Wreg64Long::absolute(
-        CORE + qman::DST_BASE_LO as u16,
-        offset(target.va, to).0,
-    ))?;
-    let size = in_range(Wreg64Long::absolute(CORE + qman::DST_TSIZE_0 as u16, size))?;
-    let commit = Wreg32::new(CORE + qman::COMMIT as u16, qman::COMMIT_LINEAR);
+    let destination = wreg_64_long(CORE + qman::DST_BASE_LO as u16, offset(target.va, to).0);
+    let size = wreg_64_long(CORE + qman::DST_TSIZE_0 as u16, size);
+    let commit = Wreg32::EMPTY
+        .with_offset(CORE + qman::COMMIT as u16)
+        .with_value(qman::COMMIT_LINEAR);
     Ok(program
         .packet(Packet::Wreg64Long(destination))
-        .packet(Packet::Wreg64Long(size.with_halves(true, false)))
+        .packet(Packet::Wreg64Long(size.with_low(true).with_high(false)))
         .packet(Packet::Wreg32(commit)))
 }
 
@@ -437,10 +476,7 @@ fn transfer_by_registers(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let target = Host::new(&io, PAGE_LEN)?;
     target.memory.write(64, &pattern(100, 3))?;
-    let source = in_range(Wreg64Long::absolute(
-        CORE + qman::SRC_BASE_LO as u16,
-        offset(target.va, 64).0,
-    ))?;
+    let source = wreg_64_long(CORE + qman::SRC_BASE_LO as u16, offset(target.va, 64).0);
     let program = Program::new().packet(Packet::Wreg64Long(source));
     run(&io, Q, start(program, &target, 1000, 100)?)?;
     same_bytes(
@@ -477,8 +513,8 @@ fn switch_arbiter(io: &SharedIo, cfg: ArbCfg, weights: [u32; 2]) -> Verdict {
 
 /// Takes the grant `times` times. Each time it marks its turn in a shared record.
 fn asks(target: &Host, priority: u32, times: usize, mark: u8) -> Built {
-    let acquire = Packet::ArbPoint(in_range(ArbPoint::acquire(priority))?);
-    let release = Packet::ArbPoint(ArbPoint::release());
+    let acquire = Packet::ArbPoint(ArbPoint::EMPTY.with_priority(priority));
+    let release = Packet::ArbPoint(ArbPoint::EMPTY.with_release(true));
     let last = offset(target.va, 0);
     let program = Program::new().fence(1, 1, 1)?;
     // A shift register in memory: each turn moves its bytes up by one and writes a mark at the
@@ -561,19 +597,19 @@ fn arbiter_grant(bench: &mut Bench) -> Verdict {
     let target = Host::new(&io, PAGE_LEN)?;
     let on = ArbCfg::new().with_enable(true).with_is_master(true);
     switch_arbiter(&io, on, [0, 0])?;
-    let acquire = Packet::ArbPoint(in_range(ArbPoint::acquire(0))?);
+    let acquire = Packet::ArbPoint(ArbPoint::EMPTY.with_priority(0));
     run(&io, Q, Program::new().packet(acquire))?;
     let second = Program::new()
         .packet(acquire)
         .long(store(&target, 0, 1))
-        .packet(Packet::ArbPoint(ArbPoint::release()));
+        .packet(Packet::ArbPoint(ArbPoint::EMPTY.with_release(true)));
     let second = Buffer::new(&io, second)?;
     let seq = second.submit(BESIDE)?;
     let poll = io.wait_cs(seq, std::time::Duration::from_millis(20));
     run(
         &io,
         Q,
-        Program::new().packet(Packet::ArbPoint(ArbPoint::release())),
+        Program::new().packet(Packet::ArbPoint(ArbPoint::EMPTY.with_release(true))),
     )?;
     let end = finish(&*io, seq);
     switch_arbiter(&io, ArbCfg::new(), [0, 0])?;
@@ -589,7 +625,7 @@ fn arbiter_between_contexts(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
     let on = ArbCfg::new().with_enable(true).with_is_master(true);
     switch_arbiter(&io, on, [0, 0])?;
-    let acquire = Packet::ArbPoint(in_range(ArbPoint::acquire(0))?);
+    let acquire = Packet::ArbPoint(ArbPoint::EMPTY.with_priority(0));
     run(&io, Q, Program::new().packet(acquire))?;
     drop(io);
     let io = bench.reopen()?;

@@ -8,7 +8,7 @@ use gaudi_device::Device;
 use gaudi_lab::card;
 use gaudi_seam::{CbCreate, CsRequest, DeviceSpec, KernelIoExt as _, MmapRequest, SharedIo};
 use gaudi_spec::DeviceVa;
-use gaudi_spec::gaudi2::packet::{Encoder, Fence, LinDma, SliceSink};
+use gaudi_spec::gaudi2::packet::{Fence, LinDma};
 use gaudi_spec::gaudi2::{HOST_VA, queue};
 use gaudi_uapi::cs::HlCsChunk;
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, HlOpenStatsInfo};
@@ -121,20 +121,17 @@ pub(crate) fn break_card(io: &SharedIo, how: Break) {
             len: 4096,
         })
         .expect("mapped");
-    let mut bytes = [0; 64];
-    let mut sink = SliceSink::new(&mut bytes);
-    let mut program = Encoder::new(&mut sink);
-    match how {
+    let bytes = match how {
         Break::Hang => {
             let fence = Fence::new(0, 1, 1).expect("a fence that is never released");
-            program.fence(fence).expect("it fits");
+            fence.to_bytes().to_vec()
         }
         Break::Fault => {
             let copy = LinDma::copy(DeviceVa(va.0 + 1024), HOLE, 64);
-            program.lin_dma(copy).expect("it fits");
+            copy.to_bytes().to_vec()
         }
-    }
-    let len = u32::try_from(sink.used()).expect("short");
+    };
+    let len = u32::try_from(bytes.len()).expect("short");
     memory.write(0, &bytes).expect("inside");
     let chunk = HlCsChunk::user(queue::PDMA_0_0.0, va.0, len);
     io.submit(&CsRequest {

@@ -52,7 +52,7 @@ fn buffer(io: &dyn KernelIo, program: &[u8]) -> Result<(CbHandle, DeviceVa)> {
 }
 
 pub(super) fn nop_buffer(device: &Device) -> Result<(CbHandle, DeviceVa)> {
-    buffer(device.io(), &Nop::new().to_bytes())
+    buffer(device.io(), &Nop::EMPTY.to_bytes())
 }
 
 fn submit(io: &dyn KernelIo, chunks: &[HlCsChunk], flags: CsFlags) -> Result<u64> {

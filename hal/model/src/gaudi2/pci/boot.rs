@@ -3,6 +3,7 @@
 //! A command is acknowledged at once; asked again by `NOOP`, it is done. Images are not executed:
 //! what comes after each is known.
 
+use gaudi_spec::DevicePa;
 use gaudi_spec::gaudi2::firmware::{
     self, DESC_BODY, DESC_HEADER, DESC_MAGIC, DESC_VERSION, DYNAMIC_REGISTERS, MSG_MAGIC, VERSION, boot,
     command, status,
@@ -15,6 +16,8 @@ use super::chip::{Note, PciChip};
 const DESCRIPTOR: u32 = 0x1000;
 /// Where images are wanted, from the start of the HBM: within any memory BAR.
 const IMAGE: u64 = 0x80_0000;
+/// Why an access that fails is a defect of the model.
+const INSIDE: &str = "images and the descriptor lie inside of the memory";
 /// What this firmware calls itself. The driver looks for "Preboot", and reads two versions of three
 /// numbers out of it (driver firmware_if.c:2306 `hl_fw_dynamic_read_device_fw_version`).
 const PREBOOT: &str = "Preboot version hl-gaudi2-1.24.0-fw-61.0.2-sec-9 (gaudi-hal model)";
@@ -52,13 +55,11 @@ impl PciChip {
     // firmware_if.c `hl_fw_dynamic_copy_msg`), such as why it resets.
     fn execute_image(&mut self) {
         let mut magic = [0; 4];
-        let Some(at) = DRAM_PHYS_BASE.checked_add(IMAGE) else {
-            return;
-        };
-        let read = self.chip.dram().read(at, &mut magic);
-        if read.is_err() || u32::from_le_bytes(magic) & !0xff == MSG_MAGIC {
+        let at = DevicePa(DRAM_PHYS_BASE.get() + IMAGE);
+        self.chip.dram().read(at, &mut magic).expect(INSIDE);
+        if u32::from_le_bytes(magic) & !0xff == MSG_MAGIC {
             // It is read once: the image that follows may be shorter than it.
-            let _ = self.chip.dram().write(at, &[0; 4]);
+            self.chip.dram().write(at, &[0; 4]).expect(INSIDE);
             return;
         }
         self.firmware.boot.images += 1;
@@ -95,10 +96,8 @@ impl PciChip {
         all.push(DESC_VERSION);
         all.resize(DESC_HEADER, 0);
         all.extend(body);
-        if let Some(at) = SRAM_BASE.checked_add(u64::from(DESCRIPTOR)) {
-            // The SRAM is larger than that.
-            let _ = self.chip.sram().write(at, &all);
-        }
+        let at = DevicePa(SRAM_BASE.get() + u64::from(DESCRIPTOR));
+        self.chip.sram().write(at, &all).expect(INSIDE);
     }
 }
 

@@ -9,11 +9,11 @@ use gaudi_spec::gaudi2::{self, CFG_BASE, CFG_SIZE, DRAM_PHYS_BASE, SRAM_BASE, SR
 use gaudi_spec::{BarOffset, DevicePa};
 use gaudi_sys::{Errno, RawMapping};
 
-use super::chip::{Note, PciChip, PciConfig, PciCounters, PciError, Window};
+use super::chip::{Note, PciChip, PciConfig, PciCounters, Window};
 use super::config::ConfigSpace;
 use super::firmware_state::Firmware;
 use super::ring;
-use crate::config::{ChipConfig, MemoryKind, Mode};
+use crate::config::{ChipConfig, MemoryKind, Mode, ModelError};
 use crate::gaudi2::chip::Chip;
 use crate::gaudi2::counters::Counters;
 use crate::gaudi2::run::RunOutcome;
@@ -38,13 +38,17 @@ const LARGEST_BAR: u64 = 1 << 37;
 const _: () = assert!(KERNEL_ASID == 0, "registers start with the driver's context");
 
 impl PciChip {
-    /// A card as after power-on.
-    pub fn new(config: PciConfig) -> Result<Self, PciError> {
+    /// Returns a card as after power-on.
+    ///
+    /// # Errors
+    /// - [`ModelError::Bar`] and [`ModelError::Dram`] if no card has such sizes.
+    /// - [`ModelError::Memory`] if the host cannot provide the memory.
+    pub fn new(config: PciConfig) -> Result<Self, ModelError> {
         let bar = config.dram_bar;
         if !bar.is_power_of_two() || !(SMALLEST_BAR..=LARGEST_BAR).contains(&bar) {
-            return Err(PciError::Bar(bar));
+            return Err(ModelError::Bar(bar));
         }
-        let stacks = Stacks::of_size(config.dram).ok_or(PciError::Dram(config.dram))?;
+        let stacks = Stacks::of_size(config.dram).ok_or(ModelError::Dram(config.dram))?;
         // The chip's own pages are those of six stacks: with five there is up to one more than the
         // driver uses.
         let pages = config.dram.div_ceil(gaudi2::DRAM_PAGE);
@@ -127,9 +131,7 @@ impl PciChip {
                 let _ = memory.read(at, into);
             }
             Some(Target::Msix(start)) => {
-                for (to, from) in into.iter_mut().zip(self.msix.iter().skip(start)) {
-                    *to = *from;
-                }
+                into.copy_from_slice(&self.msix[start..start + into.len()]);
             }
             None => self.counters.odd += 1,
         }
@@ -141,9 +143,7 @@ impl PciChip {
         match self.at(bar, at, from.len()) {
             Some(Target::Registers(first)) => {
                 for (word, register) in from.chunks_exact(4).zip((first..).step_by(4)) {
-                    if let &[a, b, c, d] = word {
-                        self.write_register(register, u32::from_le_bytes([a, b, c, d]));
-                    }
+                    self.write_register(register, u32::from_le_bytes(word.try_into().expect("four bytes")));
                 }
                 self.run(BUDGET);
             }
@@ -151,9 +151,7 @@ impl PciChip {
                 let _ = memory.write(at, from);
             }
             Some(Target::Msix(start)) => {
-                for (to, from) in self.msix.iter_mut().skip(start).zip(from) {
-                    *to = *from;
-                }
+                self.msix[start..start + from.len()].copy_from_slice(from);
             }
             None => self.counters.odd += 1,
         }
@@ -172,8 +170,11 @@ impl PciChip {
             if let Some(register) = at.get().checked_sub(CFG_AT) {
                 if register < CFG_SIZE {
                     let offset = u32::try_from(register).ok()?;
-                    if let Some(space) = self.outside().filter(|space| space.is_memory(offset, len)) {
-                        return Some(Target::Memory(&space.cfg, CFG_BASE.checked_add(register)?));
+                    if self.outside().is_memory(offset, len) {
+                        return Some(Target::Memory(
+                            &self.outside().cfg,
+                            CFG_BASE.checked_add(register)?,
+                        ));
                     }
                     let whole = register % 4 == 0 && len % 4 == 0 && register + len <= CFG_SIZE;
                     return whole.then_some(Target::Registers(offset));
@@ -208,11 +209,6 @@ impl PciChip {
         self.outside_mut().unmap(iova, len)
     }
 
-    /// Unmaps everything.
-    pub fn dma_unmap_all(&mut self) {
-        self.outside_mut().unmap_all();
-    }
-
     /// Nanoseconds since power-on, for the chip's counter of time.
     pub fn set_time(&mut self, nanoseconds: u64) {
         self.nanoseconds = nanoseconds;
@@ -232,8 +228,8 @@ impl PciChip {
             more |= self.fetch_all();
             more |= self.take_events();
             // Only those that are there now: what they set off waits for the next turn.
-            for _ in 0..self.outside().map_or(0, Space::deferred) {
-                let Some((register, value)) = self.next_deferred() else {
+            for _ in 0..self.outside().deferred.len() {
+                let Some((register, value)) = self.outside_mut().deferred.pop_front() else {
                     break;
                 };
                 self.write_register(register, value);
@@ -249,10 +245,6 @@ impl PciChip {
     /// Whether there was more to do when it last worked.
     pub fn is_busy(&self) -> bool {
         self.busy
-    }
-
-    fn next_deferred(&mut self) -> Option<(u32, u32)> {
-        self.outside_mut().next_deferred()
     }
 
     /// Takes a vector that was raised. Raised again before it is taken, it stays one, as with
@@ -279,9 +271,9 @@ impl PciChip {
 
     /// What was done across PCI.
     pub fn counters(&self) -> PciCounters {
-        let lost = self.outside().map_or(0, |space| space.lost);
+        let lost = self.counters.lost + self.outside().lost;
         PciCounters {
-            lost: self.counters.lost + lost,
+            lost,
             ..self.counters
         }
     }

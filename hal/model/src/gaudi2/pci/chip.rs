@@ -13,17 +13,18 @@ use gaudi_spec::{BarOffset, DeviceVa};
 use super::config::ConfigSpace;
 use super::firmware_state::{Firmware, Job};
 use super::ring::Ring;
-use crate::config::ModelError;
 use crate::gaudi2::chip::Chip;
-use crate::gaudi2::event::{Access, Event};
+use crate::gaudi2::event::{Access, Event, StopReason};
 use crate::gaudi2::space::{Initiator, Space};
-use crate::gaudi2::write::WriteError;
+use crate::gaudi2::write::Failed;
 use crate::memory::DeviceMemory;
 
 /// The vector of the event queue (gaudi2P.h `GAUDI2_IRQ_NUM_EVENT_QUEUE`).
 const EVENT_VECTOR: u16 = 0;
 /// Notes kept until they are taken; more are counted only.
 const NOTES: usize = 256;
+/// Why a card without surroundings is a defect of the model.
+const SURROUNDED: &str = "`PciChip::new` gives the chip its surroundings";
 /// Registers without a row that are reported one by one.
 const UNKNOWN: usize = 4096;
 
@@ -53,39 +54,6 @@ impl Default for PciConfig {
         }
     }
 }
-
-/// Why a card cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PciError {
-    /// No size that the memory BAR can have.
-    Bar(u64),
-    /// No size that the HBM can have.
-    Dram(u64),
-    /// The chip cannot be made.
-    Model(ModelError),
-}
-
-impl From<ModelError> for PciError {
-    fn from(error: ModelError) -> Self {
-        Self::Model(error)
-    }
-}
-
-impl fmt::Display for PciError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bar(size) => write!(
-                f,
-                "a memory BAR of {size} bytes: a power of two from 1 GiB to 128 GiB is wanted"
-            ),
-            Self::Dram(size) => write!(f, "HBM of {size} bytes: the driver takes 80GiB and 96GiB only"),
-            Self::Model(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for PciError {}
 
 /// A part of a BAR that is plain memory, and the file behind it.
 #[derive(Clone, Copy, Debug)]
@@ -196,23 +164,18 @@ pub struct PciChip {
 }
 
 impl PciChip {
-    pub(super) fn outside(&self) -> Option<&Space> {
-        self.chip.bus.pci.as_deref()
+    // The chip's surroundings.
+    pub(super) fn outside(&self) -> &Space {
+        self.chip.bus.pci.as_deref().expect(SURROUNDED)
     }
 
-    // The chip's surroundings: `new` put them there, and nothing takes them away.
     pub(super) fn outside_mut(&mut self) -> &mut Space {
-        match &mut self.chip.bus.pci {
-            Some(space) => space,
-            None => unreachable!("a chip across PCI has surroundings from its making on"),
-        }
+        self.chip.bus.pci.as_deref_mut().expect(SURROUNDED)
     }
 
     pub(super) fn raise(&mut self, vector: u16) {
-        if let Some(bit) = 1u128.checked_shl(u32::from(vector)) {
-            self.raised |= bit;
-            self.counters.interrupts += 1;
-        }
+        self.raised |= 1 << u32::from(vector);
+        self.counters.interrupts += 1;
     }
 
     pub(super) fn note(&mut self, note: Note) {
@@ -246,19 +209,21 @@ impl PciChip {
     }
 
     pub(super) fn kept(&self, register: u32) -> u32 {
-        self.outside().map_or(0, |space| space.register(register))
+        self.outside().register(register)
     }
 
     pub(super) fn kept_address(&self, low: u32, high: u32) -> u64 {
-        self.outside().map_or(0, |space| space.address(low, high))
+        self.outside().address(low, high)
     }
 
-    pub(super) fn not_done(&mut self, register: u32, value: u32, error: WriteError) {
+    pub(super) fn not_done(&mut self, register: u32, value: u32, error: Failed) {
         let address = DeviceVa(CFG_BASE.get() + u64::from(register));
         let note = match error {
-            WriteError::Unsupported(what) => Note::Engine(Event::Unsupported { address, value, what }),
-            WriteError::Fault(fault) => Note::BadAddress(fault.address.get()),
-            WriteError::UnknownRegister | WriteError::UnknownVector => Note::UnknownRegister(register, true),
+            Failed::Stop(StopReason::Unsupported(what)) => {
+                Note::Engine(Event::Unsupported { address, value, what })
+            }
+            Failed::Fault(fault) => Note::BadAddress(fault.address.get()),
+            Failed::Stop(_) => Note::UnknownRegister(register, true),
         };
         self.note(note);
     }
@@ -267,10 +232,7 @@ impl PciChip {
     pub(super) fn send(&mut self, address: u64, word: u32) {
         self.outside_mut().act_as(Initiator::Chip);
         if let Err(error) = self.chip.write_word(DeviceVa(address), word) {
-            match error {
-                WriteError::Fault(fault) => self.note(Note::BadAddress(fault.address.get())),
-                error => self.not_done(0, word, error),
-            }
+            self.not_done(0, word, error);
         }
     }
 

@@ -72,9 +72,7 @@ impl ConfigSpace {
     }
 
     fn set(&mut self, at: usize, bytes: &[u8]) {
-        for (to, from) in self.bytes.iter_mut().skip(at).zip(bytes) {
-            *to = *from;
-        }
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Reads; past the end are zeros.
@@ -109,10 +107,8 @@ impl ConfigSpace {
             0x05 => 0x05,    // errors, no interrupt line
             0x0c | 0x3c => 0xff,
             BARS..0x28 => {
-                let bar = (at - BARS) / 8;
-                let size = self.bars.get(bar).copied().unwrap_or(0);
-                let mask = !size.wrapping_sub(1);
-                mask.to_le_bytes().get((at - BARS) % 8).copied().unwrap_or(0)
+                let size = self.bars[(at - BARS) / 8];
+                (!(size - 1)).to_le_bytes()[(at - BARS) % 8]
             }
             _ if at == POWER + 4 => 0x03,
             _ if at == MSIX + 3 => 0xc0, // enable, mask all

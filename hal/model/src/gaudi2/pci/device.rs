@@ -9,8 +9,9 @@ use gaudi_seam::{BarOffset, BarWindow, DeviceIo, Errno, Error, ErrorKind, Event,
 use gaudi_spec::gaudi2::INTERRUPTS;
 use gaudi_sys::fd;
 
-use super::chip::{Note, PciChip, PciConfig, PciError};
+use super::chip::{Note, PciChip, PciConfig};
 use super::config::CONFIG_SIZE;
+use crate::config::ModelError;
 
 /// Packets and monitors that [`ModelDevice::run`] carries out before others have their turn.
 const BUDGET: u64 = 1 << 10;
@@ -33,7 +34,7 @@ impl Inner {
     fn new(config: PciConfig) -> Result<Self> {
         let chip = PciChip::new(config).map_err(|error| {
             let kind = match error {
-                PciError::Bar(_) | PciError::Dram(_) => ErrorKind::InvalidInput,
+                ModelError::Bar(_) | ModelError::Dram(_) => ErrorKind::InvalidInput,
                 _ => ErrorKind::OutOfMemory,
             };
             Error::new(kind, "make a card").because(error.to_string())

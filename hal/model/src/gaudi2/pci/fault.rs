@@ -63,9 +63,7 @@ impl PciChip {
     }
 
     fn stopped(&mut self, stop: &Stop) {
-        let Some(row) = queue::row(stop.queue) else {
-            return;
-        };
+        let row = queue::row(stop.queue).expect("a queue that stopped has a row");
         let processor = match stop.lower {
             Some(_) => qman::LOWER_CP,
             None => u32::from(row.stream),

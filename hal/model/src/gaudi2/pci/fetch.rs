@@ -5,9 +5,7 @@ use gaudi_spec::gaudi2::{qman, queue};
 use gaudi_spec::{DeviceVa, QueueId};
 
 use super::chip::{Note, PciChip};
-use super::ring::Ring;
-use crate::gaudi2::event::{Access, Event};
-use crate::gaudi2::space::Initiator;
+use crate::gaudi2::event::Event;
 use crate::gaudi2::stream::Cb;
 
 /// The most entries that a ring may have, log2: what a register of the size that the driver writes
@@ -17,28 +15,16 @@ const LARGEST: u32 = 20;
 impl PciChip {
     /// A register was written that may be a ring's doorbell.
     pub(super) fn ring_register(&mut self, register: u32) {
-        let Some(offset) = register.checked_sub(register & !0xfff) else {
-            return;
-        };
-        let doorbells = qman::PQ_PI..qman::PQ_PI + 4 * queue::STREAMS;
-        let indices = qman::PQ_CI..qman::PQ_CI + 4 * queue::STREAMS;
-        if !doorbells.contains(&offset) && !indices.contains(&offset) {
-            return;
-        }
-        let is_it = |ring: &&mut Ring| {
-            ring.qman != 0
-                && [qman::PQ_PI, qman::PQ_CI]
-                    .iter()
-                    .any(|&table| ring.register(table) == register)
-        };
-        let Some(ring) = self.rings.iter_mut().find(is_it) else {
-            return;
-        };
-        if indices.contains(&offset) {
+        let is_of = |table: u32| (table..table + 4 * queue::STREAMS).contains(&(register & 0xfff));
+        if is_of(qman::PQ_PI) {
+            if let Some(ring) = self.rings.iter_mut().find(|ring| ring.has(qman::PQ_PI, register)) {
+                ring.waits = true;
+            }
+        } else if is_of(qman::PQ_CI) {
             // The driver sets a ring up from its start.
-            ring.reset();
-        } else {
-            ring.waits = true;
+            if let Some(ring) = self.rings.iter_mut().find(|ring| ring.has(qman::PQ_CI, register)) {
+                ring.reset();
+            }
         }
     }
 
@@ -46,7 +32,7 @@ impl PciChip {
     pub(super) fn fetch_all(&mut self) -> bool {
         let before = self.counters.fetched;
         for id in 0..queue::COUNT {
-            if self.rings.get(id as usize).is_some_and(|ring| ring.waits) {
+            if self.rings[id as usize].waits {
                 self.fetch(QueueId(id));
             }
         }
@@ -54,24 +40,10 @@ impl PciChip {
     }
 
     fn fetch(&mut self, queue: QueueId) {
-        let Some(ring) = self.rings.get(queue.0 as usize) else {
-            return;
-        };
-        let [base, high, size, pi, enabled] = [
-            qman::PQ_BASE_LO,
-            qman::PQ_BASE_HI,
-            qman::PQ_SIZE,
-            qman::PQ_PI,
-            qman::GLBL_CFG0,
-        ]
-        .map(|table| {
-            if table == qman::GLBL_CFG0 {
-                ring.qman
-            } else {
-                ring.register(table)
-            }
-        });
-        let (stream, mut fetched) = (ring.stream, ring.fetched);
+        let ring = &self.rings[queue.0 as usize];
+        let [base, high, size, pi] = [qman::PQ_BASE_LO, qman::PQ_BASE_HI, qman::PQ_SIZE, qman::PQ_PI]
+            .map(|table| ring.register(table));
+        let (enabled, stream, mut fetched) = (ring.qman + qman::GLBL_CFG0, ring.stream, ring.fetched);
         let base = self.kept_address(base, high);
         let entries = 1u32 << self.kept(size).min(LARGEST);
         let end = self.kept(pi) & (entries * 2 - 1);
@@ -79,15 +51,7 @@ impl PciChip {
         while waits && fetched != end {
             let at = base.wrapping_add(u64::from(fetched & (entries - 1)) * qman::PQ_ENTRY);
             let mut entry = [0; qman::PQ_ENTRY as usize];
-            self.outside_mut().act_as(Initiator::Chip);
-            if self
-                .chip
-                .bus
-                .read(DeviceVa(at), &mut entry, Access::Fetch)
-                .1
-                .is_some()
-            {
-                self.note(Note::BadAddress(at));
+            if !self.load(at, &mut entry) {
                 waits = false;
                 break;
             }
@@ -107,9 +71,8 @@ impl PciChip {
                 Err(_) => waits = false,
             }
         }
-        if let Some(ring) = self.rings.get_mut(queue.0 as usize) {
-            (ring.fetched, ring.waits) = (fetched, waits && fetched != end);
-        }
+        let ring = &mut self.rings[queue.0 as usize];
+        (ring.fetched, ring.waits) = (fetched, waits && fetched != end);
     }
 
     /// Takes the engines' events: whether there was one.
@@ -137,9 +100,7 @@ impl PciChip {
     }
 
     fn entry_done(&mut self, queue: QueueId, ctl: u32) {
-        let Some(ring) = self.rings.get(queue.0 as usize) else {
-            return;
-        };
+        let ring = &self.rings[queue.0 as usize];
         let [ci, size, word, low, high] = [
             qman::PQ_CI,
             qman::PQ_SIZE,

@@ -74,12 +74,13 @@ impl PciChip {
 
     fn packet(&mut self, at: u64, len: u32) {
         let mut bytes = [0; LARGEST];
-        let len = usize::try_from(len).unwrap_or(LARGEST).min(LARGEST);
-        if !self.load(at, bytes.get_mut(..len).unwrap_or_default()) {
+        let len = (len as usize).min(LARGEST);
+        if !self.load(at, &mut bytes[..len]) {
             return;
         }
-        let [value_low, value_high, ctl, _fence, argument, _] = words(&bytes);
-        let value = u64::from(value_low) | u64::from(value_high) << 32;
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let (ctl, argument) = (word(packet::CTL), word(packet::ARGUMENT));
+        let value = u64::from(word(0)) | u64::from(word(4)) << 32;
         let operation = packet::operation(ctl);
         let answer = self.answer(operation, value, argument);
         self.counters.packets += 1;
@@ -116,8 +117,7 @@ impl PciChip {
             }
             packet::INFO_GET => {
                 let info = card(self.stacks);
-                let len = info.len().min(usize::try_from(argument).unwrap_or(usize::MAX));
-                self.store(value, info.get(..len).unwrap_or_default());
+                self.store(value, &info[..info.len().min(argument as usize)]);
                 info.len() as u64
             }
             packet::TEST => value,
@@ -173,48 +173,33 @@ impl PciChip {
 
 // Bytes that the driver has room for, within what any answer takes.
 fn room(argument: u32) -> usize {
-    usize::try_from(argument).unwrap_or(0).min(0x4000)
-}
-
-fn words(bytes: &[u8; LARGEST]) -> [u32; LARGEST / 4] {
-    let mut words = [0; LARGEST / 4];
-    for (word, four) in words.iter_mut().zip(bytes.chunks_exact(4)) {
-        if let &[a, b, c, d] = four {
-            *word = u32::from_le_bytes([a, b, c, d]);
-        }
-    }
-    words
+    (argument as usize).min(0x4000)
 }
 
 // `struct cpucp_info` of this card.
 fn card(stacks: Stacks) -> Vec<u8> {
     let mut card = vec![0; info::SIZE];
-    let mut put = |at: usize, bytes: &[u8]| {
-        for (to, from) in card.iter_mut().skip(at).zip(bytes) {
-            *to = *from;
-        }
-    };
+    let mut put = |at: usize, bytes: &[u8]| card[at..at + bytes.len()].copy_from_slice(bytes);
     for (nth, (kind, flags)) in SENSORS.into_iter().enumerate() {
         put(info::SENSORS + nth * 8, &u32::to_le_bytes(kind));
         put(info::SENSORS + nth * 8 + 4, &u32::to_le_bytes(flags));
     }
-    let version = |text: &str| {
-        text.as_bytes()
-            .iter()
-            .copied()
-            .take(VERSION - 1)
-            .collect::<Vec<_>>()
+    const {
+        assert!(
+            FIRMWARE.len() + "Linux version ".len() < VERSION,
+            "it ends with a zero"
+        );
     };
     put(
         info::KERNEL_VERSION,
-        &version(&format!("Linux version {FIRMWARE}")),
+        format!("Linux version {FIRMWARE}").as_bytes(),
     );
     put(info::CARD_TYPE, &1u32.to_le_bytes());
     put(info::CPLD_VERSION, &1u32.to_le_bytes());
     for at in [info::FUSE_VERSION, info::THERMAL_VERSION] {
         put(at, b"none: gaudi-hal model");
     }
-    put(info::CPUCP_VERSION, &version(FIRMWARE));
+    put(info::CPUCP_VERSION, FIRMWARE.as_bytes());
     put(info::DRAM_SIZE, &stacks.size().to_le_bytes());
     if stacks == Stacks::BINNED {
         put(info::DRAM_BINNING_MASK, &[SPARE]);

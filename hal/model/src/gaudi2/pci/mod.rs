@@ -28,7 +28,7 @@ mod ring;
 mod sensors;
 mod throttling;
 
-pub use chip::{Note, PciChip, PciConfig, PciCounters, PciError, Window};
+pub use chip::{Note, PciChip, PciConfig, PciCounters, Window};
 pub use config::CONFIG_SIZE;
 pub use device::ModelDevice;
 pub use sensors::Sensors;

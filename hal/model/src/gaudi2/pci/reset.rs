@@ -94,7 +94,7 @@ impl PciChip {
     }
 
     pub(super) fn start_firmware(&mut self) {
-        let sensors = self.firmware.environment.sensors();
+        let sensors = self.firmware.environment.sensors;
         self.firmware = Firmware {
             environment: Environment::new(sensors),
             hung: self.config.hang_firmware,

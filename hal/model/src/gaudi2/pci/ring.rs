@@ -33,6 +33,11 @@ impl Ring {
         (self.fetched, self.waits) = (0, false);
     }
 
+    /// Whether it has a register of a table.
+    pub(crate) fn has(&self, table: u32, register: u32) -> bool {
+        self.qman != 0 && self.register(table) == register
+    }
+
     pub(crate) fn register(&self, table: u32) -> u32 {
         self.qman + table + self.stream * 4
     }

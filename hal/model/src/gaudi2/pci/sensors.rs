@@ -131,24 +131,16 @@ impl Environment {
         new
     }
 
-    pub(super) fn sensors(&self) -> Sensors {
-        self.sensors
-    }
-
     fn max_power(&self) -> u64 {
         self.max_power.unwrap_or(self.sensors.max_power)
     }
 
     fn now(&self, quantity: Quantity) -> i64 {
-        let measured = match quantity {
-            Quantity::Temperature(_) => self.sensors.temperature,
-            Quantity::Voltage => self.sensors.voltage,
-            Quantity::Current => self.sensors.current,
-            Quantity::Power => self.sensors.power,
-        };
-        let offset = match quantity {
-            Quantity::Temperature(sensor) => self.offsets.get(sensor).copied().unwrap_or(0),
-            _ => 0,
+        let (measured, offset) = match quantity {
+            Quantity::Temperature(sensor) => (self.sensors.temperature, self.offsets[sensor]),
+            Quantity::Voltage => (self.sensors.voltage, 0),
+            Quantity::Current => (self.sensors.current, 0),
+            Quantity::Power => (self.sensors.power, 0),
         };
         (measured as i64).saturating_add(offset)
     }
@@ -156,22 +148,19 @@ impl Environment {
     // The highest value becomes that of now.
     fn forget(&mut self, quantity: Quantity) {
         let now = self.now(quantity);
-        if let Some(highest) = self.highest_mut(quantity) {
-            *highest = now;
-        }
+        *self.highest_mut(quantity) = now;
     }
 
-    fn highest_mut(&mut self, quantity: Quantity) -> Option<&mut i64> {
-        let at = QUANTITIES.iter().position(|&other| other == quantity)?;
-        self.highest.get_mut(at)
+    fn highest_mut(&mut self, quantity: Quantity) -> &mut i64 {
+        let at = QUANTITIES.iter().position(|&other| other == quantity);
+        &mut self.highest[at.expect("every quantity is in the table")]
     }
 
     pub(super) fn measure(&mut self) {
         for quantity in QUANTITIES {
             let now = self.now(quantity);
-            if let Some(highest) = self.highest_mut(quantity) {
-                *highest = now.max(*highest);
-            }
+            let highest = self.highest_mut(quantity);
+            *highest = now.max(*highest);
         }
     }
 
@@ -209,7 +198,7 @@ impl Environment {
                 let (quantity, input, highest, _) = measured(operation, sensor)?;
                 match attribute {
                     _ if attribute == input => self.now(quantity) as u64,
-                    _ if attribute == highest => *self.highest_mut(quantity)? as u64,
+                    _ if attribute == highest => *self.highest_mut(quantity) as u64,
                     attribute::TEMPERATURE_MAX if operation == packet::TEMPERATURE_GET => {
                         self.sensors.max_temperature
                     }
@@ -259,26 +248,24 @@ fn parts(argument: u32) -> (usize, u16) {
 // What an operation reads or sets, and the attributes of its value, its highest value and the
 // history's reset.
 fn measured(operation: u16, sensor: usize) -> Option<(Quantity, u16, u16, u16)> {
-    let voltage = (attribute::INPUT, attribute::HIGHEST, attribute::RESET_HISTORY);
-    let (quantity, (input, highest, reset)) = match operation {
-        packet::TEMPERATURE_GET | packet::TEMPERATURE_SET if sensor < TEMPERATURES => (
-            Quantity::Temperature(sensor),
-            (
-                attribute::INPUT,
-                attribute::TEMPERATURE_HIGHEST,
-                attribute::TEMPERATURE_RESET_HISTORY,
-            ),
-        ),
-        packet::VOLTAGE_GET | packet::VOLTAGE_SET if sensor == 0 => (Quantity::Voltage, voltage),
-        packet::CURRENT_GET | packet::CURRENT_SET if sensor == 0 => (Quantity::Current, voltage),
-        packet::POWER_GET | packet::POWER_SET if sensor == 0 => (
-            Quantity::Power,
-            (
-                attribute::POWER_INPUT,
-                attribute::POWER_HIGHEST,
-                attribute::POWER_RESET_HISTORY,
-            ),
-        ),
+    const TEMPERATURE: [u16; 3] = [
+        attribute::INPUT,
+        attribute::TEMPERATURE_HIGHEST,
+        attribute::TEMPERATURE_RESET_HISTORY,
+    ];
+    const PLAIN: [u16; 3] = [attribute::INPUT, attribute::HIGHEST, attribute::RESET_HISTORY];
+    const POWER: [u16; 3] = [
+        attribute::POWER_INPUT,
+        attribute::POWER_HIGHEST,
+        attribute::POWER_RESET_HISTORY,
+    ];
+    let (quantity, [input, highest, reset]) = match operation {
+        packet::TEMPERATURE_GET | packet::TEMPERATURE_SET if sensor < TEMPERATURES => {
+            (Quantity::Temperature(sensor), TEMPERATURE)
+        }
+        packet::VOLTAGE_GET | packet::VOLTAGE_SET if sensor == 0 => (Quantity::Voltage, PLAIN),
+        packet::CURRENT_GET | packet::CURRENT_SET if sensor == 0 => (Quantity::Current, PLAIN),
+        packet::POWER_GET | packet::POWER_SET if sensor == 0 => (Quantity::Power, POWER),
         _ => return None,
     };
     Some((quantity, input, highest, reset))

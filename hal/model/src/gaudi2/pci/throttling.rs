@@ -24,20 +24,15 @@ impl PciChip {
     /// are sent later.
     pub(super) fn report_throttling(&mut self) {
         let now = self.firmware.environment.throttled();
-        for (nth, [begin, end]) in [
+        let events = [
             [event::FIX_POWER_ENV_S, event::FIX_POWER_ENV_E],
             [event::FIX_THERMAL_ENV_S, event::FIX_THERMAL_ENV_E],
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let now = now.get(nth).copied().unwrap_or(false);
-            let known = self.firmware.environment.reported.get(nth) == Some(&now);
-            let event = if now { begin } else { end };
+        ];
+        for (nth, [begin, end]) in events.into_iter().enumerate() {
+            let event = if now[nth] { begin } else { end };
+            let known = self.firmware.environment.reported[nth] == now[nth];
             if !known && self.send_event(event, &[0; 7]) {
-                if let Some(reported) = self.firmware.environment.reported.get_mut(nth) {
-                    *reported = now;
-                }
+                self.firmware.environment.reported[nth] = now[nth];
             }
         }
     }

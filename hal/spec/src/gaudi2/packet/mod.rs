@@ -6,38 +6,24 @@
 //!
 //! - [`Packets`] walks any bytes: it never panics and always ends, at the first error at the
 //!   latest.
-//! - [`Packet::emit`] gives the bytes back exactly, bits without a name included.
-//! - [`Encoder`] writes packets into a [`Sink`] without allocating.
-//! - A builder costs what storing its words costs: control words are constants (`const { … }`), and
-//!   all of it is inlined across crates.
+//! - [`Packet::emit`] returns the bytes exactly, bits without a name included.
+//! - A packet is one row of the table here, and one bit field in `layout`, which is also its
+//!   builder: `Wait::EMPTY.with_cycles(8)`.
+//! - A builder costs what storing its words costs: all of it is inlined across crates.
 
 #![allow(
     clippy::result_unit_err,
+    clippy::missing_errors_doc,
     reason = "the checked setters that bitfield-struct writes have nothing more to say than that a value does not fit"
 )]
 
-#[macro_use]
-mod macros;
-mod control;
-mod encode;
-mod kinds;
-mod registers;
+mod build;
+mod layout;
 
 use core::fmt;
 
-pub use control::{
-    ArbPoint, ArbPointCfg, ArbPointCtl, CbList, CbListCtl, CpDma, CpDmaCtl, LoadAndExe, LoadAndExeCfg,
-    LoadAndExeCtl, Repeat, RepeatCfg, RepeatCtl, Stop, StopCtl, Wait, WaitCfg, WaitCtl,
-};
-pub use encode::{Encoder, Full, Sink, SliceSink};
-pub use kinds::{
-    EndianSwap, Fence, FenceCfg, FenceCtl, LinDma, LinDmaCtl, MsgBase, MsgLong, MsgLongCtl, MsgProt,
-    MsgProtCtl, MsgShort, MsgShortCtl, Nop, NopCtl, Source,
-};
-pub use registers::{
-    Wreg32, Wreg32Ctl, Wreg64Long, Wreg64LongCfg, Wreg64LongCtl, Wreg64Short, Wreg64ShortCtl, WregBulk,
-    WregBulkCtl, WriteArcStream, WriteArcStreamCtl,
-};
+pub use build::{EndianSwap, MsgBase, Source};
+pub use layout::*;
 
 /// Bytes in the words that every packet starts with.
 pub const HEADER: usize = 8;
@@ -48,75 +34,111 @@ pub const MAX_FIXED: usize = 24;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Opcode(u8);
 
-macro_rules! opcodes {
-    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal, $size:expr;)*) => {
+/// Declares opcodes, the packet of each, and its predicate if it has one.
+macro_rules! packets {
+    ($($(#[$doc:meta])* $opcode:ident = $number:literal, $kind:ident $(<$life:lifetime>)?
+       $(, [$($predicate:tt)+])?;)*) => {
         impl Opcode {
-            $($(#[$doc])* pub const $name: Opcode = Opcode($number);)*
+            $($(#[$doc])* pub const $opcode: Opcode = Opcode($number);)*
+            /// Marks the last read; its size is in no public header.
+            pub const LAST_READ_FROM_ARC: Opcode = Opcode(0x11);
 
-            /// The header's name for it; `None` for a number without one.
+            /// Returns the header's name; `None` of a number without one.
             pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($number => Some($text),)*
+                match self {
+                    $(Self::$opcode => Some(stringify!($opcode)),)*
+                    Self::LAST_READ_FROM_ARC => Some("LAST_READ_FROM_ARC"),
                     _ => None,
                 }
             }
 
-            const fn size(self) -> Option<Size> {
-                match self.0 {
-                    $($number => $size,)*
+            // Bytes in a packet by its first word; `None` of an opcode without a packet.
+            const fn size(self, first: u32) -> Option<usize> {
+                match self {
+                    $(Self::$opcode => Some($kind::length(first)),)*
                     _ => None,
+                }
+            }
+        }
+
+        /// One packet.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Packet<'a> {
+            $($(#[$doc])* $kind($kind $(<$life>)?),)*
+        }
+
+        impl<'a> Packet<'a> {
+            fn view(opcode: Opcode, bytes: &'a [u8]) -> Option<Self> {
+                Some(match opcode {
+                    $(Opcode::$opcode => Self::$kind($kind::view(bytes)),)*
+                    _ => return None,
+                })
+            }
+
+            /// Returns the packet's opcode.
+            pub const fn opcode(&self) -> Opcode {
+                match self {
+                    $(Self::$kind(_) => Opcode::$opcode,)*
+                }
+            }
+
+            /// Returns the predicate that must hold for the packet to be executed, 0 for always;
+            /// `None` of a packet that has none.
+            pub fn predicate(&self) -> Option<u8> {
+                match self {
+                    $($(Self::$kind(packet) => Some(packet.$($predicate)+),)?)*
+                    _ => None,
+                }
+            }
+
+            /// Passes the packet's bytes to `put`.
+            pub fn emit<R>(&self, put: impl FnOnce(&[u8]) -> R) -> R {
+                match self {
+                    $(Self::$kind(packet) => put(packet.to_bytes().as_ref()),)*
                 }
             }
         }
     };
 }
 
-#[derive(Clone, Copy)]
-enum Size {
-    Fixed(usize),
-    // Eight bytes, and as many 64-bit words as bits 15..0 of the first word say.
-    Words,
-}
-
-opcodes! {
+packets! {
     /// Writes a register of the engine.
-    WREG_32 = 0x1, "WREG_32", Some(Size::Fixed(8));
-    /// Writes many registers of the engine.
-    WREG_BULK = 0x2, "WREG_BULK", Some(Size::Words);
+    WREG_32 = 0x1, Wreg32, [predicate()];
+    /// Writes registers of the engine in a row.
+    WREG_BULK = 0x2, WregBulk<'a>, [head().predicate()];
     /// Writes a word to any address.
-    MSG_LONG = 0x3, "MSG_LONG", Some(Size::Fixed(16));
+    MSG_LONG = 0x3, MsgLong, [predicate()];
     /// Writes a word to a base register plus an offset.
-    MSG_SHORT = 0x4, "MSG_SHORT", Some(Size::Fixed(8));
-    /// Hands a command buffer to the lower command processor.
-    CP_DMA = 0x5, "CP_DMA", Some(Size::Fixed(16));
-    /// Jumps back.
-    REPEAT = 0x6, "REPEAT", Some(Size::Fixed(8));
-    /// MSG_LONG with the driver's rights.
-    MSG_PROT = 0x7, "MSG_PROT", Some(Size::Fixed(16));
+    MSG_SHORT = 0x4, MsgShort;
+    /// Hands a command buffer to a command processor.
+    CP_DMA = 0x5, CpDma, [predicate()];
+    /// Repeats packets.
+    REPEAT = 0x6, Repeat, [predicate()];
+    /// Writes a word to an address, with other rights.
+    MSG_PROT = 0x7, MsgProt, [predicate()];
     /// Waits for a fence counter.
-    FENCE = 0x8, "FENCE", Some(Size::Fixed(8));
+    FENCE = 0x8, Fence, [predicate()];
     /// Copies or fills memory.
-    LIN_DMA = 0x9, "LIN_DMA", Some(Size::Fixed(24));
+    LIN_DMA = 0x9, LinDma;
     /// Does nothing; carries barriers.
-    NOP = 0xa, "NOP", Some(Size::Fixed(8));
+    NOP = 0xa, Nop;
     /// Stops the processor.
-    STOP = 0xb, "STOP", Some(Size::Fixed(8));
-    /// Lets the arbiter choose another stream.
-    ARB_POINT = 0xc, "ARB_POINT", Some(Size::Fixed(8));
-    /// Waits a number of cycles.
-    WAIT = 0xd, "WAIT", Some(Size::Fixed(8));
-    /// Runs a command buffer out of a table.
-    CB_LIST = 0xe, "CB_LIST", Some(Size::Fixed(24));
+    STOP = 0xb, Stop;
+    /// Requests the arbiter's grant, or releases it.
+    ARB_POINT = 0xc, ArbPoint, [predicate()];
+    /// Adds to a fence counter after some cycles.
+    WAIT = 0xd, Wait;
+    /// Executes an entry of a table.
+    CB_LIST = 0xe, CbList, [ctl.predicate()];
     /// Loads predicates or scalars, and executes.
-    LOAD_AND_EXE = 0xf, "LOAD_AND_EXE", Some(Size::Fixed(16));
+    LOAD_AND_EXE = 0xf, LoadAndExe, [predicate()];
     /// Sends words to the ARC.
-    WRITE_ARC_STREAM = 0x10, "WRITE_ARC_STREAM", Some(Size::Words);
-    /// Marks the last read; its size is in no public header.
-    LAST_READ_FROM_ARC = 0x11, "LAST_READ_FROM_ARC", None;
-    /// Writes a 64-bit register, short form.
-    WREG_64_SHORT = 0x12, "WREG_64_SHORT", Some(Size::Fixed(8));
-    /// Writes a 64-bit register, long form.
-    WREG_64_LONG = 0x13, "WREG_64_LONG", Some(Size::Fixed(16));
+    WRITE_ARC_STREAM = 0x10, WriteArcStream<'a>;
+    /// Writes a base register plus an offset to two registers.
+    WREG_64_SHORT = 0x12, Wreg64Short, [predicate()];
+    /// Writes a 64-bit value to two registers.
+    WREG_64_LONG = 0x13, Wreg64Long, [predicate()];
 }
 
 impl Opcode {
@@ -176,70 +198,18 @@ impl fmt::Display for DecodeError {
 
 impl core::error::Error for DecodeError {}
 
-/// One packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Packet<'a> {
-    /// Writes a register of the engine.
-    Wreg32(Wreg32),
-    /// Writes registers of the engine in a row.
-    WregBulk(WregBulk<'a>),
-    /// Writes a word to an address.
-    MsgLong(MsgLong),
-    /// Writes a word to a base plus an offset.
-    MsgShort(MsgShort),
-    /// Hands a command buffer to a command processor.
-    CpDma(CpDma),
-    /// Repeats packets.
-    Repeat(Repeat),
-    /// Writes a word to an address, with other rights.
-    MsgProt(MsgProt),
-    /// Waits for a fence counter.
-    Fence(Fence),
-    /// Copies or fills memory.
-    LinDma(LinDma),
-    /// Does nothing.
-    Nop(Nop),
-    /// Stops the processor.
-    Stop(Stop),
-    /// Asks the arbiter for its grant, or gives it back.
-    ArbPoint(ArbPoint),
-    /// Adds to a fence counter after some cycles.
-    Wait(Wait),
-    /// Executes an entry of a table.
-    CbList(CbList),
-    /// Loads predicates or scalars, and executes.
-    LoadAndExe(LoadAndExe),
-    /// Sends words to the ARC.
-    WriteArcStream(WriteArcStream<'a>),
-    /// Writes a base register plus an offset to two registers.
-    Wreg64Short(Wreg64Short),
-    /// Writes a 64-bit value to two registers.
-    Wreg64Long(Wreg64Long),
-    /// Known by name and size only.
-    Other {
-        /// What it is.
-        opcode: Opcode,
-        /// All its bytes, the header's words included.
-        bytes: &'a [u8],
-    },
+// The first bytes. Callers pass at least `N`: a packet's length is checked when it is decoded.
+#[inline]
+fn start<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    debug_assert!(bytes.len() >= N, "{} bytes of a packet, not {N}", bytes.len());
+    bytes.first_chunk().copied().unwrap_or([0; N])
 }
 
-// Word `index` of 32 bits; zero past the end, which no caller reaches.
-fn word(bytes: &[u8], index: usize) -> u32 {
-    match bytes.get(index * 4..index * 4 + 4) {
-        Some(&[a, b, c, d]) => u32::from_le_bytes([a, b, c, d]),
-        _ => 0,
-    }
-}
-
-fn long(bytes: &[u8], index: usize) -> u64 {
-    u64::from(word(bytes, index)) | u64::from(word(bytes, index + 1)) << 32
-}
-
-/// The control word of the packet that starts here; zero where the bytes end before it.
+/// Returns the control word of the packet that starts here; zero where the bytes end before it.
 pub fn ctl(bytes: &[u8]) -> u32 {
-    word(bytes, 1)
+    bytes
+        .first_chunk()
+        .map_or(0, |head| (u64::from_le_bytes(*head) >> 32) as u32)
 }
 
 /// Whether a control word asks for an engine barrier; its place is the same in every packet.
@@ -247,154 +217,41 @@ pub const fn engine_barrier(ctl: u32) -> bool {
     ctl >> 29 & 1 != 0
 }
 
-/// Bytes in the packet that starts here, by its first eight bytes.
+/// Returns the number of bytes in the packet that starts here, by its first eight bytes.
+///
+/// # Errors
+/// - `Truncated` if there are fewer than eight bytes.
+/// - `UnknownOpcode` if the opcode has no packet.
 pub fn size(bytes: &[u8]) -> Result<usize, DecodeError> {
-    if bytes.len() < HEADER {
-        return Err(DecodeError::Truncated {
-            needed: HEADER,
-            available: bytes.len(),
-        });
-    }
-    let opcode = Opcode::of(word(bytes, 1));
-    match opcode.size() {
-        Some(Size::Fixed(size)) => Ok(size),
-        Some(Size::Words) => Ok(HEADER + 8 * (word(bytes, 0) as usize & 0xffff)),
-        None => Err(DecodeError::UnknownOpcode(opcode)),
-    }
+    let available = bytes.len();
+    let head = bytes.first_chunk().ok_or(DecodeError::Truncated {
+        needed: HEADER,
+        available,
+    })?;
+    let head = u64::from_le_bytes(*head);
+    let opcode = Opcode::of((head >> 32) as u32);
+    opcode.size(head as u32).ok_or(DecodeError::UnknownOpcode(opcode))
 }
 
 impl<'a> Packet<'a> {
-    /// The packet at the start of `bytes`.
+    /// Returns the packet at the start of `bytes`.
+    ///
+    /// # Errors
+    /// - `Truncated` if the bytes end within the packet.
+    /// - `UnknownOpcode` if the opcode has no packet.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
-        let size = size(bytes)?;
-        let Some(bytes) = bytes.get(..size) else {
-            return Err(DecodeError::Truncated {
-                needed: size,
-                available: bytes.len(),
-            });
-        };
-        let (first, ctl) = (word(bytes, 0), word(bytes, 1));
-        Ok(match Opcode::of(ctl) {
-            Opcode::WREG_32 => Self::Wreg32(Wreg32::from_words(first, ctl)),
-            Opcode::WREG_BULK => Self::WregBulk(WregBulk::from_bytes(bytes)),
-            Opcode::MSG_LONG => Self::MsgLong(MsgLong::from_words(first, ctl, long(bytes, 2))),
-            Opcode::MSG_SHORT => Self::MsgShort(MsgShort::from_words(first, ctl)),
-            Opcode::CP_DMA => Self::CpDma(CpDma::from_words(first, ctl, long(bytes, 2))),
-            Opcode::REPEAT => Self::Repeat(Repeat::from_words(first, ctl)),
-            Opcode::MSG_PROT => Self::MsgProt(MsgProt::from_words(first, ctl, long(bytes, 2))),
-            Opcode::FENCE => Self::Fence(Fence::from_words(first, ctl)),
-            Opcode::LIN_DMA => Self::LinDma(LinDma::from_words(first, ctl, long(bytes, 2), long(bytes, 4))),
-            Opcode::NOP => Self::Nop(Nop::from_words(first, ctl)),
-            Opcode::STOP => Self::Stop(Stop::from_words(first, ctl)),
-            Opcode::ARB_POINT => Self::ArbPoint(ArbPoint::from_words(first, ctl)),
-            Opcode::WAIT => Self::Wait(Wait::from_words(first, ctl)),
-            Opcode::CB_LIST => Self::CbList(CbList::from_words(first, ctl, long(bytes, 2), long(bytes, 4))),
-            Opcode::LOAD_AND_EXE => Self::LoadAndExe(LoadAndExe::from_words(first, ctl, long(bytes, 2))),
-            Opcode::WRITE_ARC_STREAM => Self::WriteArcStream(WriteArcStream::from_bytes(bytes)),
-            Opcode::WREG_64_SHORT => Self::Wreg64Short(Wreg64Short::from_words(first, ctl)),
-            Opcode::WREG_64_LONG => Self::Wreg64Long(Wreg64Long::from_words(first, ctl, long(bytes, 2))),
-            opcode => Self::Other { opcode, bytes },
-        })
+        let (needed, available) = (size(bytes)?, bytes.len());
+        let whole = bytes
+            .get(..needed)
+            .ok_or(DecodeError::Truncated { needed, available })?;
+        let opcode = Opcode::of(ctl(bytes));
+        Self::view(opcode, whole).ok_or(DecodeError::UnknownOpcode(opcode))
     }
 
-    /// What the packet is.
-    pub const fn opcode(&self) -> Opcode {
-        match self {
-            Self::Wreg32(_) => Opcode::WREG_32,
-            Self::WregBulk(_) => Opcode::WREG_BULK,
-            Self::MsgLong(_) => Opcode::MSG_LONG,
-            Self::MsgShort(_) => Opcode::MSG_SHORT,
-            Self::CpDma(_) => Opcode::CP_DMA,
-            Self::Repeat(_) => Opcode::REPEAT,
-            Self::MsgProt(_) => Opcode::MSG_PROT,
-            Self::Fence(_) => Opcode::FENCE,
-            Self::LinDma(_) => Opcode::LIN_DMA,
-            Self::Nop(_) => Opcode::NOP,
-            Self::Stop(_) => Opcode::STOP,
-            Self::ArbPoint(_) => Opcode::ARB_POINT,
-            Self::Wait(_) => Opcode::WAIT,
-            Self::CbList(_) => Opcode::CB_LIST,
-            Self::LoadAndExe(_) => Opcode::LOAD_AND_EXE,
-            Self::WriteArcStream(_) => Opcode::WRITE_ARC_STREAM,
-            Self::Wreg64Short(_) => Opcode::WREG_64_SHORT,
-            Self::Wreg64Long(_) => Opcode::WREG_64_LONG,
-            Self::Other { opcode, .. } => *opcode,
-        }
-    }
-
-    /// The predicate that must hold for the packet to be executed, 0 for always; `None` of a packet
-    /// that has none.
-    pub fn predicate(&self) -> Option<u8> {
-        Some(match self {
-            Self::Wreg32(packet) => packet.ctl().predicate(),
-            Self::WregBulk(packet) => packet.ctl().predicate(),
-            Self::MsgLong(packet) => packet.ctl().predicate(),
-            Self::MsgProt(packet) => packet.ctl().predicate(),
-            Self::CpDma(packet) => packet.ctl().predicate(),
-            Self::Repeat(packet) => packet.ctl().predicate(),
-            Self::Fence(packet) => packet.ctl().predicate(),
-            Self::ArbPoint(packet) => packet.ctl().predicate(),
-            Self::CbList(packet) => packet.ctl().predicate(),
-            Self::LoadAndExe(packet) => packet.ctl().predicate(),
-            Self::Wreg64Short(packet) => packet.ctl().predicate(),
-            Self::Wreg64Long(packet) => packet.ctl().predicate(),
-            _ => return None,
-        })
-    }
-
-    /// Bytes in the packet.
-    pub const fn len(&self) -> usize {
-        match self {
-            Self::Wreg32(_) => Wreg32::LEN,
-            Self::WregBulk(packet) => packet.as_bytes().len(),
-            Self::MsgLong(_) => MsgLong::LEN,
-            Self::MsgShort(_) => MsgShort::LEN,
-            Self::CpDma(_) => CpDma::LEN,
-            Self::Repeat(_) => Repeat::LEN,
-            Self::MsgProt(_) => MsgProt::LEN,
-            Self::Fence(_) => Fence::LEN,
-            Self::LinDma(_) => LinDma::LEN,
-            Self::Nop(_) => Nop::LEN,
-            Self::Stop(_) => Stop::LEN,
-            Self::ArbPoint(_) => ArbPoint::LEN,
-            Self::Wait(_) => Wait::LEN,
-            Self::CbList(_) => CbList::LEN,
-            Self::LoadAndExe(_) => LoadAndExe::LEN,
-            Self::WriteArcStream(packet) => packet.as_bytes().len(),
-            Self::Wreg64Short(_) => Wreg64Short::LEN,
-            Self::Wreg64Long(_) => Wreg64Long::LEN,
-            Self::Other { bytes, .. } => bytes.len(),
-        }
-    }
-
-    /// Never: a packet has at least its header. Here because [`len`](Self::len) is.
-    pub const fn is_empty(&self) -> bool {
-        false
-    }
-
-    /// Writes the packet's bytes.
-    pub fn emit(&self, sink: &mut (impl Sink + ?Sized)) -> Result<(), Full> {
-        match self {
-            Self::Wreg32(packet) => sink.put(&packet.to_bytes()),
-            Self::WregBulk(packet) => sink.put(packet.as_bytes()),
-            Self::MsgLong(packet) => sink.put(&packet.to_bytes()),
-            Self::MsgShort(packet) => sink.put(&packet.to_bytes()),
-            Self::CpDma(packet) => sink.put(&packet.to_bytes()),
-            Self::Repeat(packet) => sink.put(&packet.to_bytes()),
-            Self::MsgProt(packet) => sink.put(&packet.to_bytes()),
-            Self::Fence(packet) => sink.put(&packet.to_bytes()),
-            Self::LinDma(packet) => sink.put(&packet.to_bytes()),
-            Self::Nop(packet) => sink.put(&packet.to_bytes()),
-            Self::Stop(packet) => sink.put(&packet.to_bytes()),
-            Self::ArbPoint(packet) => sink.put(&packet.to_bytes()),
-            Self::Wait(packet) => sink.put(&packet.to_bytes()),
-            Self::CbList(packet) => sink.put(&packet.to_bytes()),
-            Self::LoadAndExe(packet) => sink.put(&packet.to_bytes()),
-            Self::WriteArcStream(packet) => sink.put(packet.as_bytes()),
-            Self::Wreg64Short(packet) => sink.put(&packet.to_bytes()),
-            Self::Wreg64Long(packet) => sink.put(&packet.to_bytes()),
-            Self::Other { bytes, .. } => sink.put(bytes),
-        }
+    /// Returns the number of bytes in the packet.
+    #[expect(clippy::len_without_is_empty, reason = "a packet has at least its header")]
+    pub fn len(&self) -> usize {
+        self.emit(<[u8]>::len)
     }
 }
 
