@@ -12,32 +12,17 @@ open_enum! {
     }
 }
 
-open_enum! {
+queue_enum! {
     /// `hl_cs_chunk.queue_index` on Gaudi, `GAUDI_QUEUE_ID_*`: engine, then stream 0 to 3.
-    pub struct GaudiQueue(u32), "GAUDI_QUEUE_ID_" {
-        V6_1 DMA_0_0 = 0, V6_1 DMA_0_1 = 1, V6_1 DMA_0_2 = 2, V6_1 DMA_0_3 = 3, V6_1 DMA_1_0 = 4,
-        V6_1 DMA_1_1 = 5, V6_1 DMA_1_2 = 6, V6_1 DMA_1_3 = 7, V6_1 CPU_PQ = 8, V6_1 DMA_2_0 = 9,
-        V6_1 DMA_2_1 = 10, V6_1 DMA_2_2 = 11, V6_1 DMA_2_3 = 12, V6_1 DMA_3_0 = 13, V6_1 DMA_3_1 = 14,
-        V6_1 DMA_3_2 = 15, V6_1 DMA_3_3 = 16, V6_1 DMA_4_0 = 17, V6_1 DMA_4_1 = 18, V6_1 DMA_4_2 = 19,
-        V6_1 DMA_4_3 = 20, V6_1 DMA_5_0 = 21, V6_1 DMA_5_1 = 22, V6_1 DMA_5_2 = 23, V6_1 DMA_5_3 = 24,
-        V6_1 DMA_6_0 = 25, V6_1 DMA_6_1 = 26, V6_1 DMA_6_2 = 27, V6_1 DMA_6_3 = 28, V6_1 DMA_7_0 = 29,
-        V6_1 DMA_7_1 = 30, V6_1 DMA_7_2 = 31, V6_1 DMA_7_3 = 32, V6_1 MME_0_0 = 33, V6_1 MME_0_1 = 34,
-        V6_1 MME_0_2 = 35, V6_1 MME_0_3 = 36, V6_1 MME_1_0 = 37, V6_1 MME_1_1 = 38, V6_1 MME_1_2 = 39,
-        V6_1 MME_1_3 = 40, V6_1 TPC_0_0 = 41, V6_1 TPC_0_1 = 42, V6_1 TPC_0_2 = 43, V6_1 TPC_0_3 = 44,
-        V6_1 TPC_1_0 = 45, V6_1 TPC_1_1 = 46, V6_1 TPC_1_2 = 47, V6_1 TPC_1_3 = 48, V6_1 TPC_2_0 = 49,
-        V6_1 TPC_2_1 = 50, V6_1 TPC_2_2 = 51, V6_1 TPC_2_3 = 52, V6_1 TPC_3_0 = 53, V6_1 TPC_3_1 = 54,
-        V6_1 TPC_3_2 = 55, V6_1 TPC_3_3 = 56, V6_1 TPC_4_0 = 57, V6_1 TPC_4_1 = 58, V6_1 TPC_4_2 = 59,
-        V6_1 TPC_4_3 = 60, V6_1 TPC_5_0 = 61, V6_1 TPC_5_1 = 62, V6_1 TPC_5_2 = 63, V6_1 TPC_5_3 = 64,
-        V6_1 TPC_6_0 = 65, V6_1 TPC_6_1 = 66, V6_1 TPC_6_2 = 67, V6_1 TPC_6_3 = 68, V6_1 TPC_7_0 = 69,
-        V6_1 TPC_7_1 = 70, V6_1 TPC_7_2 = 71, V6_1 TPC_7_3 = 72, V6_1 NIC_0_0 = 73, V6_1 NIC_0_1 = 74,
-        V6_1 NIC_0_2 = 75, V6_1 NIC_0_3 = 76, V6_1 NIC_1_0 = 77, V6_1 NIC_1_1 = 78, V6_1 NIC_1_2 = 79,
-        V6_1 NIC_1_3 = 80, V6_1 NIC_2_0 = 81, V6_1 NIC_2_1 = 82, V6_1 NIC_2_2 = 83, V6_1 NIC_2_3 = 84,
-        V6_1 NIC_3_0 = 85, V6_1 NIC_3_1 = 86, V6_1 NIC_3_2 = 87, V6_1 NIC_3_3 = 88, V6_1 NIC_4_0 = 89,
-        V6_1 NIC_4_1 = 90, V6_1 NIC_4_2 = 91, V6_1 NIC_4_3 = 92, V6_1 NIC_5_0 = 93, V6_1 NIC_5_1 = 94,
-        V6_1 NIC_5_2 = 95, V6_1 NIC_5_3 = 96, V6_1 NIC_6_0 = 97, V6_1 NIC_6_1 = 98, V6_1 NIC_6_2 = 99,
-        V6_1 NIC_6_3 = 100, V6_1 NIC_7_0 = 101, V6_1 NIC_7_1 = 102, V6_1 NIC_7_2 = 103, V6_1 NIC_7_3 = 104,
-        V6_1 NIC_8_0 = 105, V6_1 NIC_8_1 = 106, V6_1 NIC_8_2 = 107, V6_1 NIC_8_3 = 108, V6_1 NIC_9_0 = 109,
-        V6_1 NIC_9_1 = 110, V6_1 NIC_9_2 = 111, V6_1 NIC_9_3 = 112, V6_1 SIZE = 113,
+    pub struct GaudiQueue, "GAUDI_QUEUE_ID_" {
+        streams {
+            "DMA_0" = 0, "DMA_1" = 4, "DMA_2" = 9, "DMA_3" = 13, "DMA_4" = 17, "DMA_5" = 21, "DMA_6" = 25,
+            "DMA_7" = 29, "MME_0" = 33, "MME_1" = 37, "TPC_0" = 41, "TPC_1" = 45, "TPC_2" = 49,
+            "TPC_3" = 53, "TPC_4" = 57, "TPC_5" = 61, "TPC_6" = 65, "TPC_7" = 69, "NIC_0" = 73,
+            "NIC_1" = 77, "NIC_2" = 81, "NIC_3" = 85, "NIC_4" = 89, "NIC_5" = 93, "NIC_6" = 97,
+            "NIC_7" = 101, "NIC_8" = 105, "NIC_9" = 109,
+        }
+        others { "CPU_PQ" = 8, "SIZE" = 113, }
     }
 }
 
