@@ -5,7 +5,6 @@ mod recorder;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, Instant};
 
 use gaudi_seam::{Era, Error, ErrorKind, KernelIo, KernelSelector, NodeKind};
 use gaudi_sys::Errno;
@@ -381,46 +380,4 @@ fn nodes_of_other_drivers_are_known_by_what_they_answer() {
             "{error}"
         );
     }
-}
-
-#[test]
-fn a_device_in_reset_is_waited_for_without_spinning() {
-    let machine = Machine::with(&[(0, "0000:19:00.0")]);
-    machine.recorder.refuse("accel0", Errno::EAGAIN);
-    let open = |patience| {
-        machine
-            .driver
-            .open_within(KernelSelector::Index(0), NodeKind::Compute, patience)
-    };
-    let error = open(Duration::from_millis(100)).unwrap_err();
-    assert_eq!(
-        (error.kind(), error.errno()),
-        (ErrorKind::InReset, Some(Errno::EAGAIN))
-    );
-    assert_eq!(
-        machine.opened().len(),
-        5,
-        "pauses of 10, 20, 40 and 30 ms lie between five tries"
-    );
-    assert_eq!(open(Duration::ZERO).unwrap_err().kind(), ErrorKind::InReset);
-    assert_eq!(machine.opened().len(), 1, "no patience, one try");
-
-    let recorder = &machine.recorder;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while recorder.take().is_empty() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            recorder.allow("accel0");
-        });
-        let opened = open(Duration::from_secs(60));
-        assert_eq!(opened.expect("the device came back").node().device.index, 0);
-    });
-
-    machine.recorder.refuse("accel0", Errno::EBUSY);
-    machine.opened();
-    let started = Instant::now();
-    assert_eq!(open(Duration::from_secs(60)).unwrap_err().kind(), ErrorKind::Busy);
-    assert_eq!(machine.opened().len(), 1, "another user is not waited for");
-    assert!(started.elapsed() < Duration::from_secs(30), "not for a minute");
 }

@@ -18,7 +18,7 @@ use gaudi_uapi::dmabuf::{
 };
 use nix::libc;
 
-use crate::fd::errno_of;
+use crate::fd::{errno_of, link};
 use crate::{Errno, Memfd, SysResult};
 
 mod raw {
@@ -72,13 +72,9 @@ pub fn is_dmabuf(fd: impl AsFd) -> SysResult<bool> {
     if nix::sys::statfs::fstatfs(fd.as_fd())?.filesystem_type().0 as u64 == u64::from(DMA_BUF_MAGIC) {
         return Ok(true);
     }
-    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    match std::fs::read_link(link) {
-        // The link of a named file begins with a slash.
-        Ok(link) => Ok(link.as_os_str() == "anon_inode:dmabuf"),
-        // Without /proc those of old kernels cannot be recognised.
-        Err(_) => Ok(false),
-    }
+    // The link of a named file begins with a slash. Without /proc dma-bufs of old kernels cannot be
+    // recognised.
+    Ok(link(fd).is_ok_and(|link| link.as_os_str() == "anon_inode:dmabuf"))
 }
 
 /// Sets the name that `/proc` and debugfs show (`DMA_BUF_SET_NAME`).
