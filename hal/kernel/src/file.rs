@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use gaudi_seam::{Error, ErrorKind, Node, NodeKind, Operation, Result, Rule};
 use gaudi_sys::fork::OwnerProcess;
-use gaudi_sys::{Errno, RawMapping, SysResult};
+use gaudi_sys::{Errno, RawMapping, SysResult, uninterrupted};
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, InfoOp};
 use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
@@ -126,13 +126,11 @@ impl<S: Syscalls + ?Sized> File<S> {
         args: &mut A,
     ) -> SysResult<()> {
         let asked = *args;
-        loop {
+        uninterrupted(|| {
+            *args = asked;
             // SAFETY: the caller's promise; the argument is the same each time.
-            match unsafe { self.once(ioctl, args) } {
-                Err(Errno::EINTR) => *args = asked,
-                result => return result,
-            }
-        }
+            unsafe { self.once(ioctl, args) }
+        })
     }
 
     pub(crate) fn info(&self, op: InfoOp, arg: u32, answer: &mut [u8]) -> (u32, SysResult<()>) {

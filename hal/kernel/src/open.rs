@@ -8,7 +8,7 @@ use gaudi_seam::{
     Backend, DeviceId, Era, Error, ErrorKind, KernelIoExt as _, KernelSelector, Node, NodeKind, PciAddress,
     Result, Rule,
 };
-use gaudi_sys::Errno;
+use gaudi_sys::{Errno, uninterrupted};
 use gaudi_uapi::drm::DRIVER_NAME;
 use gaudi_uapi::info::HlInfoHwIpInfo;
 
@@ -121,13 +121,8 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         };
         let path = self.machine.path(&node.to_string());
         self.refuse_before(node, device)?;
-        let opened = loop {
-            match self.system.open(&path) {
-                Err(Errno::EINTR) => {}
-                opened => break opened,
-            }
-        };
-        let fd = opened.map_err(|errno| self.open_failed(&path, node, device, errno))?;
+        let fd = uninterrupted(|| self.system.open(&path))
+            .map_err(|errno| self.open_failed(&path, node, device, errno))?;
         let era = match names {
             Era::HlMisc => Era::HlMisc,
             Era::AccelH | Era::AccelDrm => {

@@ -83,15 +83,12 @@ impl<S: Syscalls + ?Sized> File<S> {
         self.admit(SUBMIT, false)?;
         self.dialect.check_flags(&self.node, SUBMIT, request.cs_flags())?;
         let input = self.cs_in(request)?;
-        loop {
-            let mut args = HlCsArgs::from(input);
-            // SAFETY: the addresses and counts are those of the request's slices, which the driver
-            // only reads: `cs_in` makes the flags and the union agree.
-            match unsafe { self.once(Ioctl::Cs, &mut args) } {
-                Ok(()) => return Ok(submitted(&args)),
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(self.failed(SUBMIT, errno)),
-            }
+        let mut args = HlCsArgs::from(input);
+        // SAFETY: the addresses and counts are those of the request's slices, which the driver only
+        // reads: `cs_in` makes the flags and the union agree.
+        match unsafe { self.again(Ioctl::Cs, &mut args) } {
+            Ok(()) => Ok(submitted(&args)),
+            Err(errno) => Err(self.failed(SUBMIT, errno)),
         }
     }
 
