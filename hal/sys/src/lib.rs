@@ -15,6 +15,7 @@ pub mod event;
 pub mod fd;
 pub mod fork;
 pub mod heap;
+mod ioctl;
 pub mod limits;
 pub mod mapping;
 pub mod memfd;
