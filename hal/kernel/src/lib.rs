@@ -15,7 +15,6 @@
 //! addresses.
 
 mod dialect;
-mod discover;
 mod file;
 mod machine;
 mod missing;
@@ -26,7 +25,6 @@ mod submit;
 mod system;
 mod wait;
 
-pub use discover::{Identity, Listed};
 pub use node::Kernel;
 pub use open::Driver;
 pub use system::{Syscalls, System};

@@ -1,5 +1,6 @@
 //! Finding devices on whole machines of each era, laid out from the manifests in `fixtures`.
 
+mod listing;
 mod machine;
 mod recorder;
 
@@ -9,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use gaudi_seam::{Era, Error, ErrorKind, KernelIo, KernelSelector, NodeKind};
 use gaudi_sys::Errno;
 use gaudi_uapi::info::HlInfoHwIpInfo;
+use listing::list;
 use machine::Machine;
 use recorder::{Behind, Reply, words};
 use zerocopy::{FromZeros, IntoBytes};
@@ -47,7 +49,7 @@ fn devices_of_every_era_are_listed_by_their_control_nodes() {
                 Reply::Info(words(&[1, 0, 2, 0, 0, 0]), 0),
             ]);
         }
-        let list = machine.driver.list();
+        let list = list(&machine.driver);
         let seen: Vec<_> = list
             .iter()
             .map(|device| {
@@ -231,7 +233,7 @@ fn each_reason_why_there_is_no_device_is_told_with_the_next_step() {
     for (manifest, kind, cause, help) in cases {
         let machine = Machine::of(manifest, Behind::Driver(Era::AccelDrm));
         assert!(
-            machine.driver.list().is_empty(),
+            list(&machine.driver).is_empty(),
             "{manifest}: nothing to list is no error"
         );
         let (seen, said, next) = says(&machine, NodeKind::Compute);
