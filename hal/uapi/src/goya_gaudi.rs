@@ -12,17 +12,17 @@ open_enum! {
     }
 }
 
-queue_enum! {
+numbered_enum! {
     /// `hl_cs_chunk.queue_index` on Gaudi, `GAUDI_QUEUE_ID_*`: engine, then stream 0 to 3.
-    pub struct GaudiQueue, "GAUDI_QUEUE_ID_" {
-        streams {
-            "DMA_0" = 0, "DMA_1" = 4, "DMA_2" = 9, "DMA_3" = 13, "DMA_4" = 17, "DMA_5" = 21, "DMA_6" = 25,
-            "DMA_7" = 29, "MME_0" = 33, "MME_1" = 37, "TPC_0" = 41, "TPC_1" = 45, "TPC_2" = 49,
-            "TPC_3" = 53, "TPC_4" = 57, "TPC_5" = 61, "TPC_6" = 65, "TPC_7" = 69, "NIC_0" = 73,
-            "NIC_1" = 77, "NIC_2" = 81, "NIC_3" = 85, "NIC_4" = 89, "NIC_5" = 93, "NIC_6" = 97,
-            "NIC_7" = 101, "NIC_8" = 105, "NIC_9" = 109,
-        }
-        others { "CPU_PQ" = 8, "SIZE" = 113, }
+    pub struct GaudiQueue, "GAUDI_QUEUE_ID_", V6_1 {
+        "DMA_0_" [0 1 2 3] "", "DMA_1_" [0 1 2 3] "", "CPU_PQ" [""] "", "DMA_2_" [0 1 2 3] "",
+        "DMA_3_" [0 1 2 3] "", "DMA_4_" [0 1 2 3] "", "DMA_5_" [0 1 2 3] "", "DMA_6_" [0 1 2 3] "",
+        "DMA_7_" [0 1 2 3] "", "MME_0_" [0 1 2 3] "", "MME_1_" [0 1 2 3] "", "TPC_0_" [0 1 2 3] "",
+        "TPC_1_" [0 1 2 3] "", "TPC_2_" [0 1 2 3] "", "TPC_3_" [0 1 2 3] "", "TPC_4_" [0 1 2 3] "",
+        "TPC_5_" [0 1 2 3] "", "TPC_6_" [0 1 2 3] "", "TPC_7_" [0 1 2 3] "", "NIC_0_" [0 1 2 3] "",
+        "NIC_1_" [0 1 2 3] "", "NIC_2_" [0 1 2 3] "", "NIC_3_" [0 1 2 3] "", "NIC_4_" [0 1 2 3] "",
+        "NIC_5_" [0 1 2 3] "", "NIC_6_" [0 1 2 3] "", "NIC_7_" [0 1 2 3] "", "NIC_8_" [0 1 2 3] "",
+        "NIC_9_" [0 1 2 3] "", "SIZE" [""] "",
     }
 }
 

@@ -102,28 +102,32 @@ macro_rules! open_enum {
     };
 }
 
-/// Defines the queue numbers of a chip. Rows of `streams` are an engine and its first number: the
-/// numbers of its streams 0 to 3 follow one another, with the stream behind the engine's name.
-macro_rules! queue_enum {
+/// Numbers names from 0 on.
+pub(crate) const fn numbered<const N: usize>(names: [&'static str; N], since: Since) -> [Named; N] {
+    let mut rows = [Named { c_name: "", value: 0, since }; N];
+    let mut at = 0;
+    while at < N {
+        (rows[at].c_name, rows[at].value) = (names[at], at as u64);
+        at += 1;
+    }
+    rows
+}
+
+/// Defines the names of the values from 0 on, in their order. A row stands for as many names as it
+/// has numbers, each put between its two texts.
+macro_rules! numbered_enum {
     (
         $(#[$meta:meta])*
-        pub struct $name:ident, $prefix:literal {
-            streams { $($engine:literal = $first:literal,)* }
-            others { $($other:literal = $value:literal,)* }
+        pub struct $name:ident, $prefix:literal, $since:ident {
+            $($before:literal [$($number:literal)*] $after:literal,)*
         }
     ) => {
-        queue_enum! { @rows $(#[$meta])* $name $prefix
-            [$(($engine "_0" $first) ($engine "_1" $first + 1) ($engine "_2" $first + 2) ($engine "_3" $first + 3))*
-             $(($other "" $value))*]
-        }
-    };
-    (@rows $(#[$meta:meta])* $name:ident $prefix:literal [$(($row:literal $stream:literal $value:expr))*]) => {
         open_struct! {
-            $(#[$meta])* $name(u32), $prefix, &[$($crate::Named {
-                c_name: concat!($prefix, $row, $stream),
-                value: $value,
-                since: $crate::Since::V6_1,
-            }),*]
+            $(#[$meta])* $name(u32), $prefix,
+            &$crate::open::numbered(
+                [$($(concat!($prefix, $before, $number, $after)),*),*],
+                $crate::Since::$since,
+            )
         }
     };
 }
