@@ -15,7 +15,7 @@
 //! addresses.
 
 mod dialect;
-mod file;
+mod kernel;
 mod machine;
 mod missing;
 mod node;
@@ -25,6 +25,6 @@ mod submit;
 mod system;
 mod wait;
 
-pub use node::Kernel;
+pub use kernel::Kernel;
 pub use open::Driver;
 pub use system::{Syscalls, System};

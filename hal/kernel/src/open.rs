@@ -13,10 +13,9 @@ use gaudi_uapi::drm::DRIVER_NAME;
 use gaudi_uapi::info::HlInfoHwIpInfo;
 
 use crate::dialect::Dialect;
-use crate::file::File;
+use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::missing::{OPEN, not_ours, ownership, too_old};
-use crate::node::Kernel;
 use crate::probe::{Stranger, era_of};
 use crate::system::{Syscalls, System};
 
@@ -137,12 +136,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
             name,
         };
         let dialect = Dialect::of(&self.machine, era);
-        Ok(Kernel::new(File::new(
-            node,
-            fd,
-            Arc::clone(&self.system),
-            dialect,
-        )))
+        Ok(Kernel::new(node, fd, Arc::clone(&self.system), dialect))
     }
 
     /// Rejects before the open: nodes of other drivers, which share `/dev/accel`, and drivers older

@@ -12,7 +12,7 @@ use gaudi_uapi::Ioctl;
 use gaudi_uapi::cs::{HlCsArgs, HlCsIn, HlCsInChunks};
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 
-use crate::file::{File, address};
+use crate::kernel::{Kernel, address};
 use crate::system::Syscalls;
 
 const SUBMIT: Operation = Operation::Submit;
@@ -47,7 +47,7 @@ fn submitted(args: &HlCsArgs) -> CsAnswer {
     }
 }
 
-impl<S: Syscalls + ?Sized> File<S> {
+impl<S: Syscalls + ?Sized> Kernel<S> {
     /// `HL_IOCTL_CS`.
     #[inline]
     pub(crate) fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {

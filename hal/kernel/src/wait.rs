@@ -11,7 +11,7 @@ use gaudi_sys::{Deadline, Errno, SysResult};
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsStatus, WaitCsStatusFlags};
 
-use crate::file::File;
+use crate::kernel::Kernel;
 use crate::system::Syscalls;
 
 /// The longest time of one ioctl, in microseconds: an hour.
@@ -44,7 +44,7 @@ fn first_us(timeout: Duration) -> (u64, bool) {
     }
 }
 
-impl<S: Syscalls + ?Sized> File<S> {
+impl<S: Syscalls + ?Sized> Kernel<S> {
     /// Waits for at most `timeout`, across signals and across times that the driver cannot count.
     /// `request` makes the argument for a number of microseconds, `answer` makes the caller's
     /// answer.
