@@ -104,7 +104,11 @@ macro_rules! open_enum {
 
 /// Numbers names from 0 on.
 pub(crate) const fn numbered<const N: usize>(names: [&'static str; N], since: Since) -> [Named; N] {
-    let mut rows = [Named { c_name: "", value: 0, since }; N];
+    let mut rows = [Named {
+        c_name: "",
+        value: 0,
+        since,
+    }; N];
     let mut at = 0;
     while at < N {
         (rows[at].c_name, rows[at].value) = (names[at], at as u64);

@@ -39,7 +39,7 @@ proptest! {
     }
 
     #[test]
-    fn answers_are_read_from_the_front(words in any::<[u64; 7]>()) {
+    fn answers_outlive_their_buffers(words in any::<[u64; 7]>()) {
         let cs: HlCsOut = view(&words);
         prop_assert_eq!(HlCsArgs(view(&words)).answer(), cs, "hl_cs_out survives hl_cs_args");
         let wait: HlWaitCsOut = view(&words);
@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn memory_requests_hold_what_they_were_given(a: u64, b: u64, c: u64, flags: u32) {
+    fn memory_constructors_fill_their_struct(a: u64, b: u64, c: u64, flags: u32) {
         let alloc = HlMemIn::alloc(a, b, MemFlags(flags));
         prop_assert_eq!((alloc.op, alloc.flags), (MemOp::ALLOC, MemFlags(flags)));
         prop_assert_eq!(view::<HlMemInAlloc>(&alloc.arg), HlMemInAlloc { mem_size: a, page_size: b });
@@ -79,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn submissions_hold_what_they_were_given(address: u64, restore: u64, count: u32) {
+    fn submissions_fill_their_struct(address: u64, restore: u64, count: u32) {
         let (chunks_restore, chunks_execute) = (restore, address);
         let mut run = HlCsIn::default();
         run.set_chunks(HlCsInChunks { chunks_restore, chunks_execute });
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn waits_hold_what_they_were_given(id in 0u16..0x1000, a: u64, target: u64, us: u64, offset: u64, slot: (u64, u64), n: u8) {
+    fn waits_fill_their_struct(id in 0u16..0x1000, a: u64, target: u64, us: u64, offset: u64, slot: (u64, u64), n: u8) {
         let wait = HlWaitCsIn::interrupt(id, a, target, us);
         prop_assert_eq!(wait.flags.interrupt(), id, "the interrupt id survives the flags");
         prop_assert!(wait.flags.contains(WaitCsFlags::INTERRUPT), "the wait is one for an interrupt");
