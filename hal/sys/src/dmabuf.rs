@@ -233,7 +233,7 @@ pub fn vfio_export(device: impl AsFd, bar: u32, ranges: &[VfioRegionDmaRange]) -
 }
 
 fn vfio_feature(device: BorrowedFd<'_>, words: &[u64]) -> SysResult<i32> {
-    // SAFETY: the words are a live `struct vfio_device_feature` of as many bytes as it says, and what
-    // the kernel reads of other devices' ioctl of this number is no more than that.
+    // SAFETY: the words are a live `struct vfio_device_feature` of as many bytes as it says, and
+    // what the kernel reads of other devices' ioctl of this number is no more than that.
     unsafe { ioctl(device, VFIO_DEVICE_FEATURE, words.as_ptr()) }
 }

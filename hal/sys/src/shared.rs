@@ -94,8 +94,8 @@ unsafe fn fill_long(_: *mut u8, _: u8, _: usize) -> bool {
     false
 }
 
-/// Calls `byte` for each byte of shared memory before its first aligned word and after its last, and
-/// `word` for each word between, with their offsets.
+/// Calls `byte` for each byte of shared memory before its first aligned word and after its last,
+/// and `word` for each word between, with their offsets.
 ///
 /// # Safety
 /// - `len` bytes at `at` are mapped while this runs;
