@@ -125,7 +125,7 @@ impl CpuAttachment {
     /// # Errors
     /// As for [`begin`](Self::begin).
     pub fn reading(&self) -> Result<Reading<'_>> {
-        self.begin(Directions::Read).map(Reading::new)
+        Reading::begin(self.window(), &self.mapping, Directions::Read)
     }
 
     /// Begins to write: waits for all work on the buffer.
@@ -133,7 +133,7 @@ impl CpuAttachment {
     /// # Errors
     /// As for [`begin`](Self::begin).
     pub fn writing(&self) -> Result<Writing<'_>> {
-        self.begin(Directions::Write).map(Writing::new)
+        Writing::begin(self.window(), &self.mapping, Directions::Write)
     }
 
     /// Begins to read and write.
@@ -141,7 +141,7 @@ impl CpuAttachment {
     /// # Errors
     /// As for [`begin`](Self::begin).
     pub fn editing(&self) -> Result<Editing<'_>> {
-        self.begin(Directions::ReadWrite).map(Editing::new)
+        Editing::begin(self.window(), &self.mapping, Directions::ReadWrite)
     }
 
     /// Begins CPU access; required around every access of a real dma-buf (`DMA_BUF_IOCTL_SYNC`).

@@ -1,7 +1,7 @@
 //! [`DmaBuf`]: one owned descriptor, what it is, and its holders.
 
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -84,8 +84,7 @@ impl DmaBuf {
             return Ok(Self::new(fd, identity, window.len, Exporter::StandIn, place));
         }
         if !gaudi_sys::dmabuf::is_dmabuf(&fd).map_err(failed)? {
-            let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
-                .map_err(|error| failed(gaudi_sys::fd::errno_of_proc(error)))?;
+            let link = gaudi_sys::fd::link(&fd).map_err(failed)?;
             return Err(failed(Errno::EINVAL)
                 .because("the descriptor is not a dma-buf")
                 .saw(link.display(), "a dma-buf or a gaudi-standin window"));

@@ -31,18 +31,18 @@ impl Directions {
 }
 
 /// CPU access that has begun; it ends with [`end`](Self::end), or on drop, which can only log a
-/// failure.
+/// failure. `READ` and `WRITE` are what its methods may do.
 ///
 /// A stand-in needs no calls: memory of a memfd is coherent.
 #[derive(Debug)]
 #[must_use = "access ends when this is dropped"]
-pub struct CpuAccess<'a> {
+pub struct CpuAccess<'a, const READ: bool = false, const WRITE: bool = false> {
     window: &'a Window,
     mapping: &'a RawMapping,
     directions: Option<Directions>,
 }
 
-impl<'a> CpuAccess<'a> {
+impl<'a, const READ: bool, const WRITE: bool> CpuAccess<'a, READ, WRITE> {
     /// Begins access to `mapping`, which shows the bytes of `window`.
     pub(crate) fn begin(window: &'a Window, mapping: &'a RawMapping, directions: Directions) -> Result<Self> {
         let dmabuf = window.dmabuf();
@@ -80,92 +80,41 @@ impl<'a> CpuAccess<'a> {
     }
 }
 
-impl Drop for CpuAccess<'_> {
+impl<const READ: bool, const WRITE: bool> Drop for CpuAccess<'_, READ, WRITE> {
     fn drop(&mut self) {
-        if let Err(error) = self.finish().or_else(forked_is_fine) {
+        // In a fork child the access is the parent's.
+        if let Err(error) = self.finish().or_else(|error| match error.kind() {
+            ErrorKind::Forked => Ok(()),
+            _ => Err(error),
+        }) {
             tracing::error!(%error, dmabuf = ?self.window, "CPU access did not end cleanly");
         }
     }
 }
 
-/// Ignores `Forked`: in a fork child the access is the parent's.
-fn forked_is_fine(error: Error) -> Result<()> {
-    if error.kind() == ErrorKind::Forked {
-        return Ok(());
-    }
-    Err(error)
-}
+/// The CPU may read. See [`CpuAttachment::reading`](crate::CpuAttachment::reading).
+pub type Reading<'a> = CpuAccess<'a, true, false>;
+/// The CPU may write. See [`CpuAttachment::writing`](crate::CpuAttachment::writing).
+pub type Writing<'a> = CpuAccess<'a, false, true>;
+/// The CPU may read and write. See [`CpuAttachment::editing`](crate::CpuAttachment::editing).
+pub type Editing<'a> = CpuAccess<'a, true, true>;
 
-macro_rules! guard {
-    ($(#[$doc:meta])* $name:ident { $($method:item)* }) => {
-        $(#[$doc])*
-        #[derive(Debug)]
-        #[must_use = "access ends when this is dropped"]
-        pub struct $name<'a> {
-            access: CpuAccess<'a>,
-        }
-
-        impl<'a> $name<'a> {
-            pub(crate) fn new(access: CpuAccess<'a>) -> Self {
-                Self { access }
-            }
-
-            /// Ends the access.
-            ///
-            /// # Errors
-            /// As for [`CpuAccess::end`].
-            pub fn end(self) -> Result<()> {
-                self.access.end()
-            }
-
-            $($method)*
-        }
-    };
-}
-
-guard! {
-    /// The CPU may read. See [`CpuAttachment::reading`](crate::CpuAttachment::reading).
-    Reading {
-        /// Copies bytes out.
-        ///
-        /// # Errors
-        /// `EFAULT`: the range leaves the window.
-        pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
-            self.access.mapping.read(offset, into)
-        }
+impl<const WRITE: bool> CpuAccess<'_, true, WRITE> {
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the window.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
+        self.mapping.read(offset, into)
     }
 }
 
-guard! {
-    /// The CPU may write. See [`CpuAttachment::writing`](crate::CpuAttachment::writing).
-    Writing {
-        /// Copies bytes in.
-        ///
-        /// # Errors
-        /// `EFAULT`: the range leaves the window.
-        pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
-            self.access.mapping.write(offset, from)
-        }
-    }
-}
-
-guard! {
-    /// The CPU may read and write. See [`CpuAttachment::editing`](crate::CpuAttachment::editing).
-    Editing {
-        /// Copies bytes out.
-        ///
-        /// # Errors
-        /// `EFAULT`: the range leaves the window.
-        pub fn read(&self, offset: usize, into: &mut [u8]) -> SysResult<()> {
-            self.access.mapping.read(offset, into)
-        }
-
-        /// Copies bytes in.
-        ///
-        /// # Errors
-        /// `EFAULT`: the range leaves the window.
-        pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
-            self.access.mapping.write(offset, from)
-        }
+impl<const READ: bool> CpuAccess<'_, READ, true> {
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the window.
+    pub fn write(&self, offset: usize, from: &[u8]) -> SysResult<()> {
+        self.mapping.write(offset, from)
     }
 }

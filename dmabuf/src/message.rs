@@ -18,9 +18,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
-use gaudi_sys::Deadline;
 use gaudi_sys::socket::{try_receive_with_fds, try_send_with_fds};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use gaudi_sys::{Deadline, poll};
+use nix::poll::{PollFd, PollFlags};
 
 use crate::buffer::DmaBuf;
 use crate::part::Part;
@@ -31,8 +31,6 @@ pub const MESSAGE_BYTES: usize = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"gdmabuf\0");
 const VERSION: u16 = 1;
-/// One poll(2); the next one follows until the deadline.
-const LONGEST_POLL: Duration = Duration::from_secs(60);
 const SEND: &str = "dma-buf send";
 const RECEIVE: &str = "dma-buf receive";
 
@@ -121,19 +119,12 @@ fn wait(
     deadline: Deadline,
     operation: &'static str,
 ) -> Result<PollFlags> {
-    loop {
-        // Rounded up, so that the last fraction of a millisecond does not spin.
-        let left = deadline.remaining(LONGEST_POLL).as_micros().div_ceil(1000);
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        let mut set = [PollFd::new(socket.as_fd(), events)];
-        match poll(&mut set, timeout) {
-            Ok(0) if deadline.has_passed() => return Err(Error::timed_out(operation)),
-            Ok(0) => {}
-            // Event bits that nix does not know count as the requested ones.
-            Ok(_) => return Ok(set[0].revents().unwrap_or(events)),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(Error::from_errno(operation, errno)),
-        }
+    let mut set = [PollFd::new(socket.as_fd(), events)];
+    match poll::wait(&mut set, deadline) {
+        // Event bits that nix does not know count as the requested ones.
+        Ok(true) => Ok(set[0].revents().unwrap_or(events)),
+        Ok(false) => Err(Error::timed_out(operation)),
+        Err(errno) => Err(Error::from_errno(operation, errno)),
     }
 }
 

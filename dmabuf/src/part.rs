@@ -1,7 +1,21 @@
 //! [`Part`]: a checked part of memory.
 
+use std::fmt;
+
 use gaudi_seam::{Errno, Error, Result};
 use gaudi_sys::PAGE;
+
+/// The error of an argument that breaks a rule of the kernel, with the kernel's errno.
+pub(crate) fn wrong(
+    operation: &'static str,
+    cause: &str,
+    seen: impl fmt::Display,
+    wanted: impl fmt::Display,
+) -> Error {
+    Error::from_errno(operation, Errno::EINVAL)
+        .because(cause)
+        .saw(seen, wanted)
+}
 
 /// At least one byte of a whole, and none outside it. The range is checked when a part is made,
 /// and nowhere else.
@@ -28,12 +42,9 @@ impl Part {
                 0 => "the window has no bytes",
                 _ => "the window leaves its buffer",
             };
-            Error::from_errno("dma-buf window", Errno::EINVAL)
-                .because(cause)
-                .saw(
-                    format!("{len} bytes at {offset:#x}"),
-                    format!("1 byte or more inside {whole} bytes"),
-                )
+            let seen = format!("{len} bytes at {offset:#x}");
+            let wanted = format!("1 byte or more inside {whole} bytes");
+            wrong("dma-buf window", cause, seen, wanted)
         })
     }
 
@@ -42,37 +53,36 @@ impl Part {
     /// # Errors
     /// `InvalidInput`: the part is empty, not made of whole pages, or leaves the memory.
     pub(crate) fn pages(operation: &'static str, whole: u64, offset: u64, len: u64) -> Result<Self> {
-        let wrong = |cause: &str, seen: String, wanted: String| {
-            Err(Error::from_errno(operation, Errno::EINVAL)
-                .because(cause)
-                .saw(seen, wanted))
-        };
-        let whole_pages = || format!("a multiple of {PAGE}");
-        if offset % PAGE != 0 {
-            return wrong(
-                "the offset is not page aligned",
-                format!("{offset:#x}"),
-                whole_pages(),
-            );
-        }
-        if len == 0 {
-            return wrong("nothing to export", "0 bytes".into(), format!("at least {PAGE}"));
-        }
-        if len % PAGE != 0 {
-            return wrong(
+        let whole_pages = format!("a multiple of {PAGE}");
+        Err(if offset % PAGE != 0 {
+            let seen = format!("{offset:#x}");
+            wrong(operation, "the offset is not page aligned", seen, whole_pages)
+        } else if len == 0 {
+            wrong(
+                operation,
+                "nothing to export",
+                "0 bytes",
+                format!("at least {PAGE}"),
+            )
+        } else if len % PAGE != 0 {
+            let seen = format!("{len:#x}");
+            wrong(
+                operation,
                 "the size is not a multiple of the page",
-                format!("{len:#x}"),
-                whole_pages(),
-            );
-        }
-        match Self::within(whole, offset, len) {
-            Some(part) => Ok(part),
-            None => wrong(
+                seen,
+                whole_pages,
+            )
+        } else if let Some(part) = Self::within(whole, offset, len) {
+            return Ok(part);
+        } else {
+            let seen = format!("{len:#x} bytes at offset {offset:#x}");
+            wrong(
+                operation,
                 "the range leaves the memory",
-                format!("{len:#x} bytes at offset {offset:#x}"),
+                seen,
                 format!("inside {whole:#x} bytes"),
-            ),
-        }
+            )
+        })
     }
 
     /// First byte, from the start of the whole.

@@ -9,7 +9,7 @@ use gaudi_uapi::info::HlInfoHwIpInfo;
 
 use super::OPEN_FLAGS;
 use crate::buffer::DmaBuf;
-use crate::part::Part;
+use crate::part::{Part, wrong};
 
 const OPERATION: &str = "HL_MEM_OP_EXPORT_DMABUF_FD";
 
@@ -120,24 +120,18 @@ impl DeviceRange {
 
     /// Returns the request that names the part by the rule, or the rule that the memory breaks.
     fn request(&self, part: Part) -> Result<ExportRequest> {
-        let wrong = |cause: &str, wanted: String| {
-            Err(Error::from_errno(OPERATION, Errno::EINVAL)
-                .because(cause)
-                .saw(self.address, wanted))
-        };
         let (address, offset) = match &self.rule {
             Rule::Mapping if !self.address.is_aligned(PAGE) => {
-                return wrong(
+                let (cause, wanted) = (
                     "the mapping's address is not page aligned",
                     format!("a multiple of {PAGE}"),
                 );
+                return Err(wrong(OPERATION, cause, self.address, wanted));
             }
             Rule::Mapping => (self.address, part.offset()),
             Rule::Physical { user } if self.address.0 < user.start => {
-                return wrong(
-                    "the address lies before the users' device memory",
-                    self.rule.to_string(),
-                );
+                let cause = "the address lies before the users' device memory";
+                return Err(wrong(OPERATION, cause, self.address, &self.rule));
             }
             Rule::Physical { user } => {
                 // An address beyond the last one is beyond the users' memory too.

@@ -3,12 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_seam::{Errno, Error, Result};
 use gaudi_sys::{PAGE, heap};
 
 use super::OPEN_FLAGS;
 use super::meminfo::{MEMINFO, check_room};
 use crate::buffer::DmaBuf;
+use crate::part::wrong;
 
 const OPERATION: &str = "DMA_HEAP_IOCTL_ALLOC";
 
@@ -99,16 +100,16 @@ fn check(len: u64, meminfo: &Path) -> Result<()> {
         .checked_next_multiple_of(PAGE)
         .filter(|&bytes| bytes > 0 && i64::try_from(bytes).is_ok());
     let Some(bytes) = rounded else {
-        return Err(Error::from_errno(OPERATION, Errno::EINVAL)
-            .with_kind(ErrorKind::InvalidInput)
-            .because("no memory can have so many bytes")
-            .saw(len, "at least 1, and fewer than 2^63"));
+        let cause = "no memory can have so many bytes";
+        return Err(wrong(OPERATION, cause, len, "at least 1, and fewer than 2^63"));
     };
     check_room(OPERATION, bytes, meminfo)
 }
 
 #[cfg(test)]
 mod tests {
+    use gaudi_seam::ErrorKind;
+
     use super::*;
 
     #[test]

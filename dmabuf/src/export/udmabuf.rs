@@ -9,7 +9,7 @@ use gaudi_sys::{Memfd, PAGE};
 
 use super::meminfo::{MEMINFO, check_room};
 use crate::buffer::DmaBuf;
-use crate::part::Part;
+use crate::part::{Part, wrong};
 
 const CREATE: &str = "UDMABUF_CREATE";
 const LIST: &str = "UDMABUF_CREATE_LIST";
@@ -112,23 +112,15 @@ impl Udmabuf {
 }
 
 fn check(operation: &'static str, parts: &[UdmabufPart<'_>], limits: Limits, meminfo: &Path) -> Result<()> {
-    let wrong = |cause: &str, seen: u64, wanted: String| {
-        Err(Error::from_errno(operation, Errno::EINVAL)
-            .because(cause)
-            .saw(seen, wanted))
-    };
     if parts.is_empty() {
-        return wrong("nothing to export", 0, "at least one part".into());
+        return Err(wrong(operation, "nothing to export", 0, "at least one part"));
     }
     if let Some(most) = limits.parts.filter(|&most| parts.len() as u64 > most) {
-        return wrong(
-            "more parts than list_limit",
-            parts.len() as u64,
-            format!("at most {most}"),
-        )
-        .map_err(|error: Error| {
-            error.helped_by("raise /sys/module/udmabuf/parameters/list_limit, or export in several buffers")
-        });
+        let wanted = format!("at most {most}");
+        return Err(
+            wrong(operation, "more parts than list_limit", parts.len(), wanted)
+                .helped_by("raise /sys/module/udmabuf/parameters/list_limit, or export in several buffers"),
+        );
     }
     let (mut bytes, mut resident) = (0_u64, 0_u64);
     for part in parts {
@@ -139,13 +131,10 @@ fn check(operation: &'static str, parts: &[UdmabufPart<'_>], limits: Limits, mem
         resident = resident.saturating_add(part.memfd.resident().unwrap_or(0).min(part.size));
     }
     if let Some(most) = limits.bytes.filter(|&most| bytes > most) {
-        return wrong("more bytes than size_limit_mb", bytes, format!("at most {most}")).map_err(
-            |error: Error| {
-                error.helped_by(
-                    "raise /sys/module/udmabuf/parameters/size_limit_mb, export in several buffers, or take a heap",
-                )
-            },
-        );
+        let wanted = format!("at most {most}");
+        return Err(wrong(operation, "more bytes than size_limit_mb", bytes, wanted).helped_by(
+            "raise /sys/module/udmabuf/parameters/size_limit_mb, export in several buffers, or take a heap",
+        ));
     }
     check_room(operation, bytes.saturating_sub(resident), meminfo)
 }
@@ -169,11 +158,7 @@ fn explain(operation: &'static str, errno: Errno) -> Error {
 pub fn adopt(fd: OwnedFd) -> Result<Memfd> {
     use nix::fcntl::{FcntlArg, SealFlag, fcntl};
     const OPERATION: &str = "memfd for udmabuf";
-    let wrong = |cause: &str, seen: String, wanted: &str| {
-        Error::from_errno(OPERATION, Errno::EINVAL)
-            .because(cause)
-            .saw(seen, wanted)
-    };
+    let wrong = |cause, seen: String, wanted| wrong(OPERATION, cause, seen, wanted);
     let seals = fcntl(&fd, FcntlArg::F_GET_SEALS).map_err(|errno| {
         wrong(
             "the descriptor is no memfd: pages of another file cannot be held",

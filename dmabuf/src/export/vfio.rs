@@ -8,7 +8,7 @@ use gaudi_sys::dmabuf::{vfio_export, vfio_probe};
 use gaudi_uapi::dmabuf::VfioRegionDmaRange;
 
 use crate::buffer::DmaBuf;
-use crate::part::Part;
+use crate::part::{Part, wrong};
 
 const OPERATION: &str = "VFIO_DEVICE_FEATURE_DMA_BUF";
 /// The highest BAR's number; the expansion ROM, which follows, cannot be exported.
@@ -42,11 +42,7 @@ pub fn export(device: impl AsFd, bar: u32, bar_len: u64, ranges: &[VfioRegionDma
 }
 
 fn check(bar: u32, bar_len: u64, ranges: &[VfioRegionDmaRange]) -> Result<()> {
-    let wrong = |cause: &str, seen: String, wanted: &str| {
-        Err(Error::from_errno(OPERATION, Errno::EINVAL)
-            .because(cause)
-            .saw(seen, wanted))
-    };
+    let wrong = |cause, seen: String, wanted| Err(wrong(OPERATION, cause, seen, wanted));
     if bar > LAST_BAR {
         return wrong("only BARs can be exported", format!("region {bar}"), "0 to 5");
     }

@@ -10,11 +10,15 @@ const LONGEST: usize = 4096;
 
 /// A folder without links in its path, and how its files are read.
 pub(super) struct Attributes<'a> {
-    pub(super) tree: &'a dyn Tree,
-    pub(super) folder: &'a str,
+    tree: &'a dyn Tree,
+    folder: &'a str,
 }
 
-impl Attributes<'_> {
+impl<'a> Attributes<'a> {
+    pub(super) fn of(tree: &'a dyn Tree, folder: &'a str) -> Self {
+        Self { tree, folder }
+    }
+
     /// A file's text without white space, and without the zeros that archivers append, at its ends.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         let bytes = self.tree.read(&format!("{}/{name}", self.folder), LONGEST).ok()?;

@@ -56,23 +56,13 @@ impl Acs {
 /// The type of a PCI Express function (`PCI_EXP_FLAGS_TYPE`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortType {
-    /// An endpoint, of the newer or the legacy kind.
-    Endpoint,
     /// A root port.
     RootPort,
     /// The upper port of a switch.
     Upstream,
     /// A lower port of a switch.
     Downstream,
-    /// A bridge from PCI Express to PCI.
-    ToPci,
-    /// A bridge from PCI to PCI Express.
-    FromPci,
-    /// An endpoint inside the root complex.
-    Integrated,
-    /// An event collector inside the root complex.
-    Collector,
-    /// A number that we do not know.
+    /// An endpoint or another type, by its number.
     Other(u8),
 }
 
@@ -168,14 +158,9 @@ fn port_type(bytes: &[u8]) -> Option<PortType> {
     for _ in 0..48 {
         if *bytes.get(at)? == CAP_ID_EXP {
             return Some(match word(bytes, at + EXP_FLAGS)? >> 4 & 0xf {
-                0 | 1 => PortType::Endpoint,
                 4 => PortType::RootPort,
                 5 => PortType::Upstream,
                 6 => PortType::Downstream,
-                7 => PortType::ToPci,
-                8 => PortType::FromPci,
-                9 => PortType::Integrated,
-                10 => PortType::Collector,
                 other => PortType::Other(other as u8),
             });
         }

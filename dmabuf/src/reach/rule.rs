@@ -253,25 +253,19 @@ impl Topology {
             (Err(why), Ok(_)) | (Ok(_), Err(why)) => return Reach::Unknown(vec![why]),
             (Err(one), Err(other)) => return Reach::Unknown(vec![one, other]),
         };
+        let through_root = |redirects, distance: usize| match self.trust(provider, client) {
+            Trust::Yes(trusted) => Reach::Reachable(Route {
+                via: Via::WhitelistedHostBridge { trusted, redirects },
+                distance: distance as u32,
+            }),
+            Trust::No(roots) => Reach::Refused(Refusal::HostBridge { roots, redirects }),
+            Trust::Unread(what) => Reach::Unknown(what),
+        };
         let shared = a.iter().enumerate().find_map(|(up, function)| {
             Some((up, b.iter().position(|other| other.address == function.address)?))
         });
         let Some((up_a, up_b)) = shared else {
-            let distance = (a.len() + b.len()) as u32;
-            return match self.trust(provider, client) {
-                Trust::Yes(trusted) => Reach::Reachable(Route {
-                    via: Via::WhitelistedHostBridge {
-                        trusted,
-                        redirects: Vec::new(),
-                    },
-                    distance,
-                }),
-                Trust::No(roots) => Reach::Refused(Refusal::HostBridge {
-                    roots,
-                    redirects: Vec::new(),
-                }),
-                Trust::Unread(what) => Reach::Unknown(what),
-            };
+            return through_root(Vec::new(), a.len() + b.len());
         };
         let distance = (up_a + up_b) as u32;
         // The provider's side counts the common bridge itself, the client's side does not: as in
@@ -284,11 +278,7 @@ impl Topology {
         let (redirects, unread) = (with(Some(true)), with(None));
         let bridge = a[up_a];
         let via = if !redirects.is_empty() {
-            match self.trust(provider, client) {
-                Trust::Yes(trusted) => Via::WhitelistedHostBridge { trusted, redirects },
-                Trust::No(roots) => return Reach::Refused(Refusal::HostBridge { roots, redirects }),
-                Trust::Unread(what) => return Reach::Unknown(what),
-            }
+            return through_root(redirects, up_a + up_b);
         } else if !unread.is_empty() {
             let Trust::Yes(_) = self.trust(provider, client) else {
                 return Reach::Unknown(vec![format!("ACS of {}", list(&unread))]);
@@ -431,19 +421,21 @@ impl Topology {
         if self.processor.is_some_and(is_zen) {
             return Trust::Yes(Why::Processor);
         }
-        let (host_a, host_b) = match (self.host_of(a), self.host_of(b)) {
-            (Ok(a), Ok(b)) => (a, b),
-            (Err(why), _) | (_, Err(why)) => return Trust::Unread(vec![why]),
-        };
-        let hosts = if host_a == host_b {
-            vec![host_a]
-        } else {
-            vec![host_a, host_b]
-        };
+        match (self.host_of(a), self.host_of(b)) {
+            (Ok(a), Ok(b)) if a == b => self.trust_hosts(&[a]),
+            (Ok(a), Ok(b)) => self.trust_hosts(&[a, b]),
+            (Err(why), _) | (_, Err(why)) => Trust::Unread(vec![why]),
+        }
+    }
+
+    fn trust_hosts(&self, hosts: &[usize]) -> Trust {
+        if self.processor.is_some_and(is_zen) {
+            return Trust::Yes(Why::Processor);
+        }
         let mut roots = Vec::new();
         let mut trusted = true;
         let mut unread = Vec::new();
-        for &host in &hosts {
+        for &host in hosts {
             match self.root_device(host) {
                 Ok(root) => {
                     trusted &= root
@@ -472,16 +464,10 @@ impl Topology {
     /// # Errors
     /// What could not be read.
     pub fn trusts(&self, host: usize) -> Result<bool, String> {
-        if self.processor.is_some_and(is_zen) {
-            return Ok(true);
-        }
-        let root = self.root_device(host)?;
-        let listed = root
-            .device
-            .is_some_and(|(_, vendor, device)| is_listed(vendor, device, true));
-        match self.processor {
-            None if !listed => Err("the processor".to_owned()),
-            _ => Ok(listed),
+        match self.trust_hosts(&[host]) {
+            Trust::Yes(_) => Ok(true),
+            Trust::No(_) => Ok(false),
+            Trust::Unread(what) => Err(what.join(", ")),
         }
     }
 

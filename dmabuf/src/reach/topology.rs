@@ -404,8 +404,7 @@ impl Topology {
                 continue;
             }
             // rxe and siw use an interface; rxe shows which (rxe_verbs.c:`parent_show`).
-            let folder = path.as_str();
-            let net = Attributes { tree, folder }.text("parent");
+            let net = Attributes::of(tree, &path).text("parent");
             let net = net.and_then(|net| printable(&net));
             let below = net
                 .as_ref()
@@ -449,12 +448,7 @@ fn port_states(tree: &dyn Tree, device: &str) -> Vec<bool> {
     ports
         .filter_map(|port| {
             let folder = format!("{folder}/{}", printable(&port)?);
-            let state = Attributes {
-                tree,
-                folder: &folder,
-            }
-            .text("state")?;
-            Some(state.starts_with("4:"))
+            Some(Attributes::of(tree, &folder).text("state")?.starts_with("4:"))
         })
         .collect()
 }
@@ -478,13 +472,8 @@ fn host_bridge(path: &str) -> HostBridge {
 }
 
 fn kernel(tree: &dyn Tree) -> Kernel {
-    let attributes = Attributes {
-        tree,
-        folder: "/proc/sys/kernel",
-    };
-    let release = attributes
-        .text("osrelease")
-        .and_then(|release| printable(&release));
+    let release = Attributes::of(tree, "/proc/sys/kernel").text("osrelease");
+    let release = release.and_then(|release| printable(&release));
     let release = release.filter(|release| !release.contains('/'));
     let option = kernel_option(tree, release.as_deref(), "CONFIG_PCI_P2PDMA");
     // Without a configuration, look for a function that exists only with the option.
@@ -498,11 +487,7 @@ fn kernel(tree: &dyn Tree) -> Kernel {
 /// `cpu:type:x86,ven0002fam0017mod0001:feature:…` (arch/x86/kernel/cpu/match.c,
 /// drivers/base/cpu.c).
 fn processor(tree: &dyn Tree) -> Option<Processor> {
-    let attributes = Attributes {
-        tree,
-        folder: "/sys/devices/system/cpu",
-    };
-    let alias = attributes.text("modalias")?;
+    let alias = Attributes::of(tree, "/sys/devices/system/cpu").text("modalias")?;
     let Some(rest) = alias.strip_prefix("cpu:type:x86,ven") else {
         return alias.starts_with("cpu:type:").then_some(Processor::Other);
     };
@@ -519,12 +504,7 @@ fn numa(tree: &dyn Tree) -> BTreeMap<u32, Vec<u32>> {
     names
         .filter_map(|name| {
             let number = name.strip_prefix("node")?.parse().ok()?;
-            let folder = format!("{folder}/{name}");
-            let text = Attributes {
-                tree,
-                folder: &folder,
-            }
-            .text("distance")?;
+            let text = Attributes::of(tree, &format!("{folder}/{name}")).text("distance")?;
             let row = text.split_whitespace().map(|word| word.parse().ok());
             Some((number, row.collect::<Option<Vec<u32>>>()?))
         })
@@ -533,9 +513,14 @@ fn numa(tree: &dyn Tree) -> BTreeMap<u32, Vec<u32>> {
 }
 
 fn function(tree: &dyn Tree, address: PciAddress, path: &str, parent: Parent) -> Function {
-    let attributes = Attributes { tree, folder: path };
+    let attributes = Attributes::of(tree, path);
     let number = |name| attributes.hex(name, 0xffff).map(|value| value as u16);
-    let group = attributes
+    let group = |number| {
+        let kind = Attributes::of(tree, &format!("/sys/kernel/iommu_groups/{number}")).text("type");
+        let kind = kind.and_then(|kind| printable(&kind));
+        IommuGroup { number, kind }
+    };
+    let number_of_group = attributes
         .link_name("iommu_group")
         .and_then(|name| name.parse().ok());
     Function {
@@ -547,15 +532,7 @@ fn function(tree: &dyn Tree, address: PciAddress, path: &str, parent: Parent) ->
         class: attributes.hex("class", 0xff_ffff),
         driver: attributes.link_name("driver"),
         numa_node: attributes.decimal("numa_node"),
-        iommu: group.map(|number| IommuGroup {
-            number,
-            kind: Attributes {
-                tree,
-                folder: &format!("/sys/kernel/iommu_groups/{number}"),
-            }
-            .text("type")
-            .and_then(|kind| printable(&kind)),
-        }),
+        iommu: number_of_group.map(group),
         config: config(tree, path),
         link: Link {
             current: speed(&attributes, "current_link_speed", "current_link_width"),

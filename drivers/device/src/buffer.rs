@@ -300,9 +300,8 @@ impl Buffer {
         if !windows.is_empty() {
             cause.push_str(&format!("; windows of it live: {}", windows.join("; ")));
         }
-        Error::new(ErrorKind::InUse, CLOSE)
-            .on(context.id)
-            .because(self.region.with_export_users(cause))
+        context
+            .in_use(CLOSE, self.region.with_export_users(cause))
             .helped_by("wait for the copies' completions and drop the other handles")
     }
 }
@@ -344,14 +343,13 @@ impl Region {
         let context = &self.context;
         let windows = self.windows();
         if !windows.is_empty() {
-            return Err(Error::new(ErrorKind::InUse, CLOSE)
-                .on(context.id)
-                .because(self.with_export_users(format!(
-                    "windows of the buffer at {} live: {}",
-                    self.va,
-                    windows.join("; ")
-                )))
-                .helped_by(EXPORTED));
+            let cause = format!(
+                "windows of the buffer at {} live: {}",
+                self.va,
+                windows.join("; ")
+            );
+            let error = context.in_use(CLOSE, self.with_export_users(cause));
+            return Err(error.helped_by(EXPORTED));
         }
         self.unfinished.check(&*context.io, context.id, CLOSE)?;
         let Some(allocation) = self.allocation.take() else {

@@ -15,8 +15,8 @@ use std::num::NonZero;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use gaudi_ranges::{Held, Limits, Span, Tag};
-use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_ranges::{Held, Limits, Span, Stats, Tag};
+use gaudi_seam::Result;
 use gaudi_sys::PAGE;
 use gaudi_sys::fork::OwnerProcess;
 
@@ -25,24 +25,6 @@ use crate::host_mapping::{HostMapping, WeakMapping};
 use crate::location::Location;
 use crate::pages::Memory;
 use crate::shared::lock;
-
-/// Counters of a device's cache of host mappings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct CacheStats {
-    /// Requests that found a mapping.
-    pub hits: u64,
-    /// Requests that pinned memory.
-    pub misses: u64,
-    /// Mappings that were evicted because of the limits.
-    pub evictions: u64,
-    /// Mappings that were removed because their memory is freed.
-    pub invalidated: u64,
-    /// Mappings in the cache.
-    pub entries: usize,
-    /// Bytes in them.
-    pub bytes: u64,
-}
 
 /// All mappings have the same access rights: the range alone is the key.
 const TAG: Tag = [0, 0];
@@ -80,19 +62,11 @@ impl Cache {
 
     /// Returns the counters; zeros in a fork child, where another thread may have held a lock at
     /// the fork.
-    pub(crate) fn stats(&self) -> CacheStats {
+    pub(crate) fn stats(&self) -> Stats {
         if self.owner.is_foreign() {
-            return CacheStats::default();
+            return Stats::default();
         }
-        let stats = self.cached.stats();
-        CacheStats {
-            hits: stats.hits,
-            misses: stats.misses,
-            evictions: stats.evictions,
-            invalidated: stats.invalidations,
-            entries: stats.entries,
-            bytes: stats.bytes,
-        }
+        self.cached.stats()
     }
 
     /// Returns the cached mapping that contains a range, and the range's offset in it.
@@ -260,11 +234,9 @@ impl Cache {
             .filter(|(span, _)| span.overlaps(asked))
             .count();
         if held > 0 {
-            return Err(Error::new(ErrorKind::InUse, OP)
-                .on(context.id)
-                .because(format!(
-                    "{held} mappings of the range are held: by locations or copies in flight"
-                ))
+            let cause = format!("{held} mappings of the range are held: by locations or copies in flight");
+            return Err(context
+                .in_use(OP, cause)
                 .helped_by("wait for the copies' completions, drop the locations, and deregister it again"));
         }
         Ok(())

@@ -118,6 +118,10 @@ impl Context {
             .because(cause)
     }
 
+    pub(crate) fn in_use(&self, operation: &'static str, cause: impl Into<String>) -> Error {
+        Error::new(ErrorKind::InUse, operation).on(self.id).because(cause)
+    }
+
     /// Retries to unmap host memory in a range of this process that the driver refused to unmap.
     ///
     /// # Errors
@@ -133,14 +137,12 @@ impl Context {
 
     /// Describes the objects that hold the device; empty if there are none.
     pub(crate) fn holders(&self) -> Vec<String> {
+        const QUEUES: &str = "queue (or completion of one)";
         let exports = lock(&self.heap).lingering();
         [
             (self.live.buffers.load(Ordering::Relaxed), "buffer"),
             (self.live.mappings.load(Ordering::Relaxed), "host mapping"),
-            (
-                self.live.queues.load(Ordering::Relaxed),
-                "queue (or completion of one)",
-            ),
+            (self.live.queues.load(Ordering::Relaxed), QUEUES),
             (self.live.sobs.load(Ordering::Relaxed), "sync object"),
             (exports, "allocation that could not be unmapped (exported?)"),
         ]

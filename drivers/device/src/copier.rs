@@ -10,7 +10,7 @@ use crate::location::Location;
 use crate::queue::Queue;
 use crate::shared::{exclusive, lock};
 use crate::striped::Striped;
-use crate::transfer::Direction;
+use crate::transfer::{Direction, Transfer};
 
 #[derive(Default)]
 pub(crate) struct Copier {
@@ -37,26 +37,7 @@ impl Copier {
     /// As [`Device::copy`](crate::Device::copy).
     pub(crate) fn copy(&self, context: &Arc<Context>, dst: &Location, src: &Location) -> Result<Completion> {
         context.check_process("copy")?;
-        let direction = Direction::of(context, dst, src)?;
-        if dst.is_empty() {
-            return Ok(Completion::done());
-        }
-        let (slot, id) = match direction {
-            Direction::ToDevice => (&self.to_device, context.copy_queues.to_device),
-            Direction::ToHost => (&self.to_host, context.copy_queues.to_host),
-            Direction::InDevice => {
-                return with(
-                    &self.in_device,
-                    || Striped::new(context),
-                    |striped| striped.copy(dst, src),
-                );
-            }
-        };
-        with(
-            slot,
-            || Queue::new(context, id),
-            |queue| queue.copy_all(direction, dst, src, |_| Ok(())),
-        )
+        self.transfer(context, Transfer::copy(context, dst, src)?)
     }
 
     /// # Errors
@@ -64,22 +45,23 @@ impl Copier {
     pub(crate) fn memset(&self, context: &Arc<Context>, dst: &Location, pattern: u32) -> Result<Completion> {
         const OP: &str = "memset";
         context.check_process(OP)?;
-        let direction = Direction::of_fill(context, OP, dst)?;
-        if dst.is_empty() {
+        self.transfer(context, Transfer::fill(context, OP, dst, pattern)?)
+    }
+
+    fn transfer(&self, context: &Arc<Context>, transfer: Transfer<'_>) -> Result<Completion> {
+        if transfer.dst.is_empty() {
             return Ok(Completion::done());
         }
-        if direction == Direction::ToHost {
-            return with(
-                &self.to_host,
-                || Queue::new(context, context.copy_queues.to_host),
-                |queue| queue.fill_all(dst, pattern),
-            );
-        }
-        with(
-            &self.in_device,
-            || Striped::new(context),
-            |striped| striped.queue()?.fill_all(dst, pattern),
-        )
+        let (slot, id) = match transfer.direction {
+            Direction::ToDevice => (&self.to_device, context.copy_queues.to_device),
+            Direction::ToHost => (&self.to_host, context.copy_queues.to_host),
+            Direction::InDevice => {
+                let create = || Striped::new(context);
+                return with(&self.in_device, create, |striped| striped.transfer(transfer));
+            }
+        };
+        let create = || Queue::new(context, id);
+        with(slot, create, |queue| queue.transfer_all(transfer, |_| Ok(())))
     }
 
     /// Drops the queues. Each drop waits for what is in flight.

@@ -7,11 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gaudi_hal::Environment;
-use gaudi_seam::{CsRequest, DeviceId, DeviceSpec, Error, ErrorKind, KernelIo, QueueId, Result, SharedIo};
+use gaudi_ranges::Stats as CacheStats;
+use gaudi_seam::{CsRequest, DeviceId, DeviceSpec, Error, KernelIo, QueueId, Result, SharedIo};
 use gaudi_sys::Deadline;
 
 use crate::buffer::Buffer;
-use crate::cache::{Cache, CacheStats};
+use crate::cache::Cache;
 use crate::completion::Completion;
 use crate::context::Context;
 use crate::copier::Copier;
@@ -361,10 +362,8 @@ impl Device {
             return Err((self, error));
         }
         let in_use = |context: &Context, why: String| {
-            Error::new(ErrorKind::InUse, CLOSE)
-                .on(context.id)
-                .because(context.with_export_users(why))
-                .helped_by("drop or close them first")
+            let why = context.with_export_users(why);
+            context.in_use(CLOSE, why).helped_by("drop or close them first")
         };
         let mut inner = match unwrap_last(self.inner) {
             Ok(inner) => inner,
@@ -423,9 +422,10 @@ impl Inner {
             thread::yield_now();
         }
         drop(closing);
-        let error = Error::new(ErrorKind::InUse, CLOSE)
-            .on(self.context.id)
-            .because("a call of another thread, such as a status query, still uses the device")
+        let cause = "a call of another thread, such as a status query, still uses the device";
+        let error = self
+            .context
+            .in_use(CLOSE, cause)
             .helped_by("close it again when that call has returned");
         let inner = Arc::new(self);
         Err((Device { inner }, error))

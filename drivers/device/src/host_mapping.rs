@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use gaudi_seam::{DeviceVa, Errno, Error, ErrorKind, HostVa, MapHost, Result};
+use gaudi_seam::{DeviceVa, Errno, Error, HostVa, MapHost, Result};
 use gaudi_sys::shared;
 use gaudi_uapi::memory::MemFlags;
 
@@ -274,11 +274,11 @@ impl HostMapping {
                 (Self { mapped }, error)
             }),
             Err((mapped, others)) => {
-                let error = Error::new(ErrorKind::InUse, OP)
-                    .on(mapped.context.id)
-                    .because(format!(
-                        "{others} others hold the mapping: handles, locations or copies in flight"
-                    ))
+                let cause =
+                    format!("{others} others hold the mapping: handles, locations or copies in flight");
+                let context = &mapped.context;
+                let error = context
+                    .in_use(OP, cause)
                     .helped_by("wait for the copies' completions and drop the other handles");
                 Err((Self { mapped }, error))
             }

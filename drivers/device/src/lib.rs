@@ -58,7 +58,6 @@ mod unfinished;
 mod waiter;
 
 pub use buffer::Buffer;
-pub use cache::CacheStats;
 pub use completion::Completion;
 pub use device::Device;
 pub use export_user::ExportUser;
@@ -79,6 +78,7 @@ pub use status::StatusHandle;
 pub use telemetry::Telemetry;
 
 pub use gaudi_dmabuf::DmaBuf;
+pub use gaudi_ranges::Stats as CacheStats;
 pub use gaudi_seam::{DeviceId, DeviceSpec, DeviceVa, Error, ErrorKind, QueueId, Result};
 pub use gaudi_sys::Deadline;
 pub use gaudi_uapi::info::DeviceStatus;

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::location::Location;
 use crate::producer::{Hold, Producer};
 use crate::sob::Sob;
-use crate::transfer::{Direction, Pieces};
+use crate::transfer::{Direction, Source, Transfer};
 
 /// A producer on a hardware queue.
 ///
@@ -128,18 +128,8 @@ impl Queue {
     pub fn copy(&mut self, dst: impl Into<Location>, src: impl Into<Location>) -> Result<&mut Self> {
         let (dst, src) = (dst.into(), src.into());
         self.context().check_process("Queue::copy")?;
-        let direction = Direction::of(self.context(), &dst, &src)?;
-        self.check_engine(direction)?;
-        let pieces = self.pieces(&dst);
-        self.room(pieces.clone().count() * self.transfer_len())?;
-        for (offset, len) in pieces {
-            self.copy_piece(direction, &dst, &src, offset, len)?;
-        }
-        if !dst.is_empty() {
-            self.hold(&dst);
-            self.hold(&src);
-        }
-        Ok(self)
+        let transfer = Transfer::copy(self.context(), &dst, &src)?;
+        self.add_transfer(transfer)
     }
 
     /// Fills with a 32-bit pattern, its lowest byte first, from the range's first byte on.
@@ -148,15 +138,19 @@ impl Queue {
     /// As [`copy`](Self::copy).
     pub fn memset(&mut self, dst: impl Into<Location>, pattern: u32) -> Result<&mut Self> {
         let dst = dst.into();
-        let direction = Direction::of_fill(self.context(), "Queue::memset", &dst)?;
-        self.check_engine(direction)?;
-        let pieces = self.fill_pieces(&dst);
-        self.room(pieces.clone().count() * self.transfer_len())?;
+        let transfer = Transfer::fill(self.context(), "Queue::memset", &dst, pattern)?;
+        self.add_transfer(transfer)
+    }
+
+    fn add_transfer(&mut self, transfer: Transfer<'_>) -> Result<&mut Self> {
+        self.check_engine(transfer.direction)?;
+        let pieces = transfer.pieces(self.context());
+        self.room(pieces.clone().count() * self.context().encoder.sizes().transfer)?;
         for (offset, len) in pieces {
-            self.fill_piece(&dst, pattern, offset, len)?;
+            self.put_piece(transfer, offset, len)?;
         }
-        if !dst.is_empty() {
-            self.hold(&dst);
+        if !transfer.dst.is_empty() {
+            self.hold_memory(transfer);
         }
         Ok(self)
     }
@@ -255,45 +249,6 @@ impl Queue {
         Ok(Completion::new(&self.producer, seq))
     }
 
-    /// Copies any length, after what is not submitted yet and before what `last` adds: with as many
-    /// submissions as needed. The next is built while one runs.
-    ///
-    /// # Errors
-    /// As [`submit`](Self::submit). What is not submitted is cleared.
-    pub(crate) fn copy_all(
-        &mut self,
-        direction: Direction,
-        dst: &Location,
-        src: &Location,
-        last: impl FnOnce(&mut Self) -> Result<()>,
-    ) -> Result<Completion> {
-        self.check_engine(direction)?;
-        let pieces = self.pieces(dst);
-        self.submit_all(
-            pieces,
-            |queue, (offset, len)| queue.copy_piece(direction, dst, src, offset, len),
-            |queue| {
-                queue.hold(dst);
-                queue.hold(src);
-            },
-            last,
-        )
-    }
-
-    /// Fills any length.
-    ///
-    /// # Errors
-    /// As [`copy_all`](Self::copy_all).
-    pub(crate) fn fill_all(&mut self, dst: &Location, pattern: u32) -> Result<Completion> {
-        let pieces = self.fill_pieces(dst);
-        self.submit_all(
-            pieces,
-            |queue, (offset, len)| queue.fill_piece(dst, pattern, offset, len),
-            |queue| queue.hold(dst),
-            |_| Ok(()),
-        )
-    }
-
     /// Holds what other work holds until the open command buffer is done.
     pub(crate) fn hold_other(&mut self, other: Completion) {
         let other = other.into_parts();
@@ -310,14 +265,18 @@ impl Queue {
         self.producer.drain(self.context().options.timeout.into())
     }
 
-    /// Puts the pieces into as many submissions as needed; `last` adds to the last of them.
-    fn submit_all(
+    /// Transfers any length, after what is not submitted yet and before what `last` adds: with as
+    /// many submissions as needed. The next is built while one runs.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit). What is not submitted is cleared.
+    pub(crate) fn transfer_all(
         &mut self,
-        mut pieces: Pieces,
-        mut put: impl FnMut(&mut Self, (u64, u32)) -> Result<()>,
-        mut hold: impl FnMut(&mut Self),
+        transfer: Transfer<'_>,
         last: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<Completion> {
+        self.check_engine(transfer.direction)?;
+        let mut pieces = transfer.pieces(self.context());
         let sizes = self.context().encoder.sizes();
         // Room for the barrier of `submit`, and for a wait or a signal of `last`.
         let reserved = sizes.barrier + sizes.wait;
@@ -326,11 +285,11 @@ impl Queue {
                 let room = self.producer.ring.slot_bytes - reserved;
                 let fit = room.saturating_sub(self.used) / sizes.transfer;
                 let most = (self.context().options.packets_per_submission as usize).clamp(1, fit.max(1));
-                for piece in pieces.by_ref().take(most) {
+                for (offset, len) in pieces.by_ref().take(most) {
                     self.room(sizes.transfer)?;
-                    put(self, piece)?;
+                    self.put_piece(transfer, offset, len)?;
                 }
-                hold(self);
+                self.hold_memory(transfer);
                 if pieces.is_done() {
                     return Ok(());
                 }
@@ -345,59 +304,33 @@ impl Queue {
         answer
     }
 
-    fn transfer_len(&self) -> usize {
-        self.context().encoder.sizes().transfer
-    }
-
-    fn pieces(&self, dst: &Location) -> Pieces {
-        let context = self.context();
-        Pieces::new(
-            dst.address(),
-            dst.len(),
-            context.options.packet_bytes,
-            context.asic.cache_line.into(),
-        )
-    }
-
-    /// Each packet starts the pattern anew, so packets are whole patterns and not aligned.
-    fn fill_pieces(&self, dst: &Location) -> Pieces {
-        Pieces::new(DeviceVa(0), dst.len(), self.context().options.packet_bytes, 1)
-    }
-
-    fn copy_piece(
-        &mut self,
-        direction: Direction,
-        dst: &Location,
-        src: &Location,
-        offset: u64,
-        len: u32,
-    ) -> Result<()> {
+    fn put_piece(&mut self, transfer: Transfer<'_>, offset: u64, len: u32) -> Result<()> {
         let at = |location: &Location| DeviceVa(location.address().0.wrapping_add(offset));
-        self.put(Command::Copy {
-            dst: at(dst),
-            src: at(src),
-            len,
-        })?;
+        let dst = at(transfer.dst);
+        match transfer.source {
+            Source::Memory(src) => self.put(Command::Copy {
+                dst,
+                src: at(src),
+                len,
+            })?,
+            Source::Pattern(pattern) => self.put(Command::Fill { dst, pattern, len })?,
+        }
         let tally = &mut self.tally;
         tally.packets += 1;
-        match direction {
-            Direction::ToDevice => tally.to_device += u64::from(len),
-            Direction::ToHost => tally.to_host += u64::from(len),
-            Direction::InDevice => tally.in_device += u64::from(len),
+        *match (transfer.source, transfer.direction) {
+            (Source::Pattern(_), _) => &mut tally.filled,
+            (_, Direction::ToDevice) => &mut tally.to_device,
+            (_, Direction::ToHost) => &mut tally.to_host,
+            (_, Direction::InDevice) => &mut tally.in_device,
+        } += u64::from(len);
+        Ok(())
+    }
+
+    fn hold_memory(&mut self, transfer: Transfer<'_>) {
+        self.holds.push(Hold::Memory(transfer.dst.memory().clone()));
+        if let Source::Memory(src) = transfer.source {
+            self.holds.push(Hold::Memory(src.memory().clone()));
         }
-        Ok(())
-    }
-
-    fn fill_piece(&mut self, dst: &Location, pattern: u32, offset: u64, len: u32) -> Result<()> {
-        let dst = DeviceVa(dst.address().0.wrapping_add(offset));
-        self.put(Command::Fill { dst, pattern, len })?;
-        self.tally.packets += 1;
-        self.tally.filled += u64::from(len);
-        Ok(())
-    }
-
-    fn hold(&mut self, location: &Location) {
-        self.holds.push(Hold::Memory(location.memory().clone()));
     }
 
     fn hold_sob(&mut self, sob: &Sob) -> &mut Self {

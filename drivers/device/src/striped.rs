@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::location::Location;
 use crate::queue::Queue;
 use crate::sob::Sob;
-use crate::transfer::Direction;
+use crate::transfer::{Direction, Source, Transfer};
 
 /// The queue of copies within the device, and those of the other engines once a copy is large
 /// enough.
@@ -48,36 +48,41 @@ impl Striped {
         })
     }
 
-    /// Returns the first engine's queue, after the parts of a failed copy have ended.
+    /// Copies, or fills with the first engine.
     ///
     /// # Errors
-    /// `TimedOut`, or the failure of a part.
-    pub(crate) fn queue(&mut self) -> Result<&mut Queue> {
-        if let Some(others) = &mut self.others {
-            others.settle()?;
-        }
-        Ok(&mut self.queue)
-    }
-
-    /// # Errors
     /// As [`Device::copy`](crate::Device::copy).
-    pub(crate) fn copy(&mut self, dst: &Location, src: &Location) -> Result<Completion> {
+    pub(crate) fn transfer(&mut self, transfer: Transfer<'_>) -> Result<Completion> {
+        let Transfer { dst, source, .. } = transfer;
         let engines = &self.context.copy_queues.in_device;
         let parts = (dst.len() / self.context.options.stripe_bytes).min(engines.len() as u64);
-        if parts >= 2 {
-            if self.others.is_none() {
-                match Others::new(&self.context, &engines[1..], &mut self.queue) {
-                    Ok(others) => self.others = Some(others),
-                    // One engine can copy all.
-                    Err(error) => tracing::debug!("{}: no other engines: {error}", self.queue.id()),
-                }
+        let copied = match source {
+            Source::Memory(src) if parts >= 2 => Some(src),
+            _ => None,
+        };
+        if copied.is_some() && self.others.is_none() {
+            match Others::new(&self.context, &engines[1..], &mut self.queue) {
+                Ok(others) => self.others = Some(others),
+                // One engine can copy all.
+                Err(error) => tracing::debug!("{}: no other engines: {error}", self.queue.id()),
             }
-            if let Some(others) = &mut self.others {
-                others.settle()?;
+        }
+        if let Some(others) = &mut self.others {
+            others.settle()?;
+            if let Some(src) = copied {
                 return others.copy(&mut self.queue, &self.context, dst, src, parts);
             }
         }
-        self.queue()?.copy_all(Direction::InDevice, dst, src, |_| Ok(()))
+        self.queue.transfer_all(transfer, |_| Ok(()))
+    }
+}
+
+/// A part of a checked copy.
+fn in_device<'a>(dst: &'a Location, src: &'a Location) -> Transfer<'a> {
+    Transfer {
+        dst,
+        source: Source::Memory(src),
+        direction: Direction::InDevice,
     }
 }
 
@@ -157,7 +162,7 @@ impl Others {
             }
             let (to, from) = (dst.part(begin, end - begin), src.part(begin, end - begin));
             let part = queue.wait(&self.start, self.started).and_then(|queue| {
-                queue.copy_all(Direction::InDevice, &to, &from, |queue| {
+                queue.transfer_all(in_device(&to, &from), |queue| {
                     queue.signal(&self.done, 1).map(drop)
                 })
             });
@@ -178,7 +183,7 @@ impl Others {
         }
         let (to, from) = (dst.part(0, end), src.part(0, end));
         let (done, parts, built) = (&self.done, self.parts, &mut self.built);
-        let whole = first.copy_all(Direction::InDevice, &to, &from, |first| {
+        let whole = first.transfer_all(in_device(&to, &from), |first| {
             if parts > 0 {
                 first.wait(done, parts)?;
             }

@@ -15,14 +15,31 @@ pub(crate) enum Direction {
     InDevice,
 }
 
-impl Direction {
+/// A copy or a fill of any length, whose ends are checked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Transfer<'a> {
+    pub(crate) dst: &'a Location,
+    pub(crate) source: Source<'a>,
+    /// Of a fill: an engine that copies in this direction can fill the memory.
+    pub(crate) direction: Direction,
+}
+
+/// What a transfer writes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source<'a> {
+    Memory(&'a Location),
+    /// 32 bits, over and over.
+    Pattern(u32),
+}
+
+impl<'a> Transfer<'a> {
     /// Checks both ends of a copy.
     ///
     /// # Errors
     /// - `InvalidInput`: an end is not mapped or belongs to another device, or the ends overlap or
     ///   differ in length.
     /// - `Unsupported`: both ends are host memory.
-    pub(crate) fn of(context: &Arc<Context>, dst: &Location, src: &Location) -> Result<Self> {
+    pub(crate) fn copy(context: &Arc<Context>, dst: &'a Location, src: &'a Location) -> Result<Self> {
         const OP: &str = "copy";
         for end in [dst, src] {
             check_memory(context, OP, end)?;
@@ -34,9 +51,9 @@ impl Direction {
             ));
         }
         let direction = match (dst.is_host(), src.is_host()) {
-            (false, true) => Self::ToDevice,
-            (true, false) => Self::ToHost,
-            (false, false) => Self::InDevice,
+            (false, true) => Direction::ToDevice,
+            (true, false) => Direction::ToHost,
+            (false, false) => Direction::InDevice,
             (true, true) => {
                 return Err(Error::unsupported(
                     OP,
@@ -57,19 +74,44 @@ impl Direction {
                     "disjoint ranges",
                 ));
         }
-        Ok(direction)
+        let source = Source::Memory(src);
+        Ok(Self {
+            dst,
+            source,
+            direction,
+        })
     }
 
-    /// Checks the memory of a fill. An engine that copies in the returned direction can fill it.
+    /// Checks the memory of a fill.
     ///
     /// # Errors
     /// `InvalidInput`: the memory is not mapped, or belongs to another device.
-    pub(crate) fn of_fill(context: &Arc<Context>, operation: &'static str, dst: &Location) -> Result<Self> {
+    pub(crate) fn fill(
+        context: &Arc<Context>,
+        operation: &'static str,
+        dst: &'a Location,
+        pattern: u32,
+    ) -> Result<Self> {
         check_memory(context, operation, dst)?;
-        Ok(match dst.is_host() {
-            true => Self::ToHost,
-            false => Self::InDevice,
+        Ok(Self {
+            dst,
+            source: Source::Pattern(pattern),
+            direction: if dst.is_host() {
+                Direction::ToHost
+            } else {
+                Direction::InDevice
+            },
         })
+    }
+
+    /// The packets of the transfer. Each packet of a fill starts the pattern anew, so packets are
+    /// whole patterns and not aligned.
+    pub(crate) fn pieces(&self, context: &Context) -> Pieces {
+        let (start, line) = match self.source {
+            Source::Memory(_) => (self.dst.address(), context.asic.cache_line.into()),
+            Source::Pattern(_) => (DeviceVa(0), 1),
+        };
+        Pieces::new(start, self.dst.len(), context.options.packet_bytes, line)
     }
 }
 

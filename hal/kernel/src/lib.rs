@@ -15,8 +15,7 @@
 //! addresses.
 
 mod dialect;
-mod discover;
-mod file;
+mod kernel;
 mod machine;
 mod missing;
 mod node;
@@ -26,7 +25,6 @@ mod submit;
 mod system;
 mod wait;
 
-pub use discover::{Identity, Listed};
-pub use node::Kernel;
+pub use kernel::Kernel;
 pub use open::Driver;
 pub use system::{Syscalls, System};

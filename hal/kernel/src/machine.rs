@@ -20,7 +20,7 @@ pub(crate) struct Card {
 }
 
 /// The file systems of a machine, or a copy of them below another root.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Machine {
     root: PathBuf,
 }

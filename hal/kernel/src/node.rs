@@ -1,4 +1,4 @@
-//! [`Kernel`]: the operations of seam 1 on an open node.
+//! The operations of seam 1 on an open node.
 
 #![expect(
     unsafe_code,
@@ -25,35 +25,15 @@ use gaudi_uapi::wait::HlWaitCsIn;
 use gaudi_uapi::{Ioctl, Since};
 
 use crate::dialect::{lacks, lacks_info};
-use crate::file::{File, address, address_mut};
-use crate::system::{Syscalls, System};
-
-/// An open node of the driver. Made by [`Driver::open`](crate::Driver::open).
-///
-/// Dropping it closes the file. The driver then releases the context and resets the device; while
-/// an exported dma-buf lives, the device stays busy.
-pub struct Kernel<S: Syscalls + ?Sized = System> {
-    file: File<S>,
-}
-
-impl<S: Syscalls + ?Sized> std::fmt::Debug for Kernel<S> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Kernel")
-            .field("node", &self.file.node)
-            .finish_non_exhaustive()
-    }
-}
+use crate::kernel::{Kernel, address, address_mut};
+use crate::system::Syscalls;
 
 impl<S: Syscalls + ?Sized> Kernel<S> {
-    pub(crate) fn new(file: File<S>) -> Self {
-        Self { file }
-    }
-
     fn cb(&self, operation: Operation, request: HlCbIn) -> Result<HlCbArgs> {
-        self.file.admit(operation, false)?;
+        self.admit(operation, false)?;
         let mut args = HlCbArgs::from(request);
         // SAFETY: CB requests carry no address of this process.
-        unsafe { self.file.again(Ioctl::Cb, &mut args) }.map_err(|e| self.file.failed(operation, e))?;
+        unsafe { self.again(Ioctl::Cb, &mut args) }.map_err(|e| self.failed(operation, e))?;
         Ok(args)
     }
 
@@ -61,17 +41,17 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests carry no
     ///   address of this process.
     unsafe fn memory(&self, operation: Operation, request: HlMemIn) -> Result<HlMemOut> {
-        self.file.admit(operation, false)?;
+        self.admit(operation, false)?;
         let mut args = HlMemArgs::from(request);
         // SAFETY: the caller's promise covers the only request with an address.
-        unsafe { self.file.again(Ioctl::Memory, &mut args) }.map_err(|e| self.file.failed(operation, e))?;
+        unsafe { self.again(Ioctl::Memory, &mut args) }.map_err(|e| self.failed(operation, e))?;
         Ok(args.answer())
     }
 
     /// Checks that an interrupt's number fits the field of twelve bits.
     fn interrupt_id(&self, operation: Operation, id: InterruptId) -> Result<u16> {
         if id.0 > 0xfff {
-            let error = self.file.refused(operation, &rules::wait::UNKNOWN_INTERRUPT);
+            let error = self.refused(operation, &rules::wait::UNKNOWN_INTERRUPT);
             return Err(error.saw(id.0, "0 to 4095"));
         }
         Ok(id.0)
@@ -84,9 +64,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
         const MOST: u64 = 1 << 32;
         if offset > MOST {
             let cause = "no buffer of the driver has such an offset";
-            return Err(self
-                .file
-                .invalid(operation, cause, offset as usize, "at most 2^32"));
+            return Err(self.invalid(operation, cause, offset as usize, "at most 2^32"));
         }
         Ok(offset)
     }
@@ -94,21 +72,21 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
 
 impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     fn node(&self) -> &Node {
-        &self.file.node
+        &self.node
     }
 
     fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
         const OPERATION: Operation = Operation::Info;
-        self.file.admit(OPERATION, true)?;
-        let (arg, result) = self.file.info(request.op, request.arg, answer);
+        self.admit(OPERATION, true)?;
+        let (arg, result) = self.info(request.op, request.arg, answer);
         let Err(errno) = result else {
-            self.file.dialect.modernise(request.op, answer);
+            self.dialect.modernise(request.op, answer);
             return Ok(arg);
         };
-        if let Some(error) = lacks_info(&self.file.node, OPERATION, request.op, errno) {
+        if let Some(error) = lacks_info(&self.node, OPERATION, request.op, errno) {
             return Err(error);
         }
-        let error = self.file.failed_request(OPERATION, request.op.c_name(), errno);
+        let error = self.failed_request(OPERATION, request.op.c_name(), errno);
         if request.op == InfoOp::USER_MAPPINGS && errno == Errno::ENOMEM && arg > 0 {
             let wanted = u64::from(arg) * size_of::<HlUserMapping>() as u64;
             return Err(error
@@ -154,7 +132,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     // Inlined here and in a wait: an idle layer over this type then adds no call.
     #[inline(always)]
     fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        self.file.submit(request)
+        self.submit(request)
     }
 
     #[inline(always)]
@@ -162,7 +140,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         const OPERATION: Operation = Operation::WaitCs;
         let request = move |us| HlWaitCsIn::cs(seq.0, us);
         // SAFETY: a wait for one submission carries no address.
-        unsafe { self.file.wait_one(OPERATION, timeout, request) }
+        unsafe { self.wait_one(OPERATION, timeout, request) }
     }
 
     fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
@@ -170,14 +148,14 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         let mut list = [0u64; HL_WAIT_MULTI_CS_LIST_MAX_LEN];
         let len = seqs.len();
         if len > list.len() {
-            let error = self.file.refused(OPERATION, &rules::wait::MULTI_TOO_MANY);
+            let error = self.refused(OPERATION, &rules::wait::MULTI_TOO_MANY);
             return Err(error.saw(len, "at most 32"));
         }
         list.iter_mut().zip(seqs).for_each(|(slot, seq)| *slot = seq.0);
         let list = &list[..len];
         let request = |us| HlWaitCsIn::multi_cs(address(list), len as u8, us);
         // SAFETY: the driver reads `len` numbers at the address of `list`, which outlives the call.
-        unsafe { self.file.wait_many(OPERATION, timeout, request) }
+        unsafe { self.wait_many(OPERATION, timeout, request) }
     }
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
@@ -189,13 +167,13 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
                 let wait = |us| HlWaitCsIn::interrupt(id, word.0, target, us);
                 // SAFETY: the driver only reads the word at the address, and returns EFAULT if it
                 // is not mapped.
-                unsafe { self.file.wait_one(OPERATION, request.timeout, wait) }
+                unsafe { self.wait_one(OPERATION, request.timeout, wait) }
             }
             InterruptWord::KernelCq(CqCounter { handle, offset }) => {
                 let offset = self.offset(OPERATION, offset)?;
                 let wait = |us| HlWaitCsIn::interrupt_on_counter(id, handle.0, offset, target, us);
                 // SAFETY: no address of this process.
-                unsafe { self.file.wait_one(OPERATION, request.timeout, wait) }
+                unsafe { self.wait_one(OPERATION, request.timeout, wait) }
             }
         }
     }
@@ -208,7 +186,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         let slot = (request.buffer.0, self.offset(OPERATION, request.index)?);
         let wait = |_| HlWaitCsIn::register_timestamp(id, handle.0, offset, request.target, slot);
         // SAFETY: no address of this process.
-        unsafe { self.file.wait_one(OPERATION, Duration::ZERO, wait) }.map(drop)
+        unsafe { self.wait_one(OPERATION, Duration::ZERO, wait) }.map(drop)
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
@@ -216,17 +194,17 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // SAFETY: no address of this process.
         let answer = unsafe { self.memory(Operation::MemAlloc, input) }?;
         let handle = MemHandle(answer.handle());
-        self.file.dialect.allocated(handle, request.size);
+        self.dialect.allocated(handle, request.size);
         Ok(handle)
     }
 
     fn mem_free(&self, handle: MemHandle) -> Result<()> {
         // Before the ioctl: the driver may reuse the number at once, for another thread.
-        let forgotten = self.file.dialect.forget_allocation(handle);
+        let forgotten = self.dialect.forget_allocation(handle);
         // SAFETY: no address of this process.
         let freed = unsafe { self.memory(Operation::MemFree, HlMemIn::free(handle.0)) };
         if let (Err(_), Some(size)) = (&freed, forgotten) {
-            self.file.dialect.allocated(handle, size);
+            self.dialect.allocated(handle, size);
         }
         freed.map(drop)
     }
@@ -236,7 +214,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         if request.flags.contains(MemFlags::USERPTR) {
             // The driver would map host memory, which only `mem_map_host` may request.
             return Err(Error::from_errno(OPERATION.kernel_name(), Errno::EINVAL)
-                .on(self.file.node.device)
+                .on(self.node.device)
                 .because("HL_MEM_USERPTR does not go with device memory"));
         }
         let hint = request.hint.map_or(0, DeviceVa::get);
@@ -244,7 +222,7 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // SAFETY: no address of this process: USERPTR is not set.
         let answer = unsafe { self.memory(OPERATION, input) }?;
         let address = DeviceVa(answer.device_virt_addr());
-        self.file.dialect.mapped(address, request.handle);
+        self.dialect.mapped(address, request.handle);
         Ok(address)
     }
 
@@ -258,11 +236,11 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
 
     fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
         // As in `mem_free`.
-        let forgotten = self.file.dialect.forget_mapping(address);
+        let forgotten = self.dialect.forget_mapping(address);
         // SAFETY: no address of this process.
         let unmapped = unsafe { self.memory(Operation::MemUnmap, HlMemIn::unmap(address.0)) };
         if let (Err(_), Some(handle)) = (&unmapped, forgotten) {
-            self.file.dialect.mapped(address, handle);
+            self.dialect.mapped(address, handle);
         }
         unmapped.map(drop)
     }
@@ -285,16 +263,15 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
         const OPERATION: Operation = Operation::ExportDmabuf;
-        self.file.admit(OPERATION, false)?;
+        self.admit(OPERATION, false)?;
         let input = self
-            .file
             .dialect
-            .export_input(&self.file.node, OPERATION, request, || self.query())?;
+            .export_input(&self.node, OPERATION, request, || self.query())?;
         // SAFETY: no address of this process: EXPORT's is the device's, whatever bits `flags` has.
         let fd = unsafe { self.memory(OPERATION, input) }?.fd();
         if fd < 0 {
             return Err(Error::new(ErrorKind::Io, OPERATION.kernel_name())
-                .on(self.file.node.device)
+                .on(self.node.device)
                 .because("the driver answered success without a file descriptor")
                 .saw(fd, "0 or more"));
         }
@@ -304,11 +281,11 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
 
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
         const OPERATION: Operation = Operation::Debug;
-        self.file.admit(OPERATION, false)?;
+        self.admit(OPERATION, false)?;
         // The Gaudi3 driver's own operations take addresses of this process inside their structs.
         // They are not checked here.
         if !(DebugOp::ETR.0..=DebugOp::SET_MODE.0).contains(&request.op.0) {
-            return Err(self.file.invalid(
+            return Err(self.invalid(
                 OPERATION,
                 "no debug operation of the mainline driver",
                 request.op.0 as usize,
@@ -316,10 +293,8 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
             ));
         }
         let size = |len: usize| {
-            u32::try_from(len).map_err(|_| {
-                self.file
-                    .invalid(OPERATION, "a struct is too long", len, "below 4 GiB")
-            })
+            u32::try_from(len)
+                .map_err(|_| self.invalid(OPERATION, "a struct is too long", len, "below 4 GiB"))
         };
         let mut args = HlDebugArgs {
             input_ptr: address(request.input),
@@ -333,16 +308,16 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         };
         // SAFETY: the driver reads `input_size` bytes of `input` and writes `output_size` bytes of
         // `output`, borrowed mutably.
-        unsafe { self.file.again(Ioctl::Debug, &mut args) }.map_err(|e| self.file.failed(OPERATION, e))
+        unsafe { self.again(Ioctl::Debug, &mut args) }.map_err(|e| self.failed(OPERATION, e))
     }
 
     fn nic(&self, _: NicRequest<'_>) -> Result<()> {
         const OPERATION: Operation = Operation::Nic;
-        self.file.admit(OPERATION, false)?;
+        self.admit(OPERATION, false)?;
         // Its structs carry addresses that the driver writes to. A safe call may not pass them on
         // unchecked.
         Err(lacks(
-            &self.file.node,
+            &self.node,
             OPERATION,
             OPERATION.kernel_name(),
             Since::Gaudi3,
@@ -351,25 +326,25 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
 
     fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         const OPERATION: Operation = Operation::Mmap;
-        self.file.admit(OPERATION, false)?;
-        let mapping = self.file.mmap(request.offset, request.len);
-        mapping.map_err(|errno| self.file.failed(OPERATION, errno))
+        self.admit(OPERATION, false)?;
+        let mapping = self.mmap(request.offset, request.len);
+        mapping.map_err(|errno| self.failed(OPERATION, errno))
     }
 
     fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
         const OPERATION: Operation = Operation::RegisterEvents;
-        self.file.admit(OPERATION, true)?;
+        self.admit(OPERATION, true)?;
         let Ok(fd) = u32::try_from(eventfd.as_raw_fd()) else {
-            return Err(Error::from_errno(OPERATION.kernel_name(), Errno::EBADF).on(self.file.node.device));
+            return Err(Error::from_errno(OPERATION.kernel_name(), Errno::EBADF).on(self.node.device));
         };
-        let (_, result) = self.file.info(InfoOp::REGISTER_EVENTFD, fd, &mut []);
-        result.map_err(|errno| self.file.failed(OPERATION, errno))
+        let (_, result) = self.info(InfoOp::REGISTER_EVENTFD, fd, &mut []);
+        result.map_err(|errno| self.failed(OPERATION, errno))
     }
 
     fn unregister_events(&self) -> Result<()> {
         const OPERATION: Operation = Operation::UnregisterEvents;
-        self.file.admit(OPERATION, true)?;
-        let (_, result) = self.file.info(InfoOp::UNREGISTER_EVENTFD, 0, &mut []);
-        result.map_err(|errno| self.file.failed(OPERATION, errno))
+        self.admit(OPERATION, true)?;
+        let (_, result) = self.info(InfoOp::UNREGISTER_EVENTFD, 0, &mut []);
+        result.map_err(|errno| self.failed(OPERATION, errno))
     }
 }

@@ -3,21 +3,19 @@
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use gaudi_seam::{
     Backend, DeviceId, Era, Error, ErrorKind, KernelIoExt as _, KernelSelector, Node, NodeKind, PciAddress,
-    Result, Rule, SharedIo,
+    Result, Rule,
 };
-use gaudi_sys::Errno;
+use gaudi_sys::{Errno, uninterrupted};
 use gaudi_uapi::drm::DRIVER_NAME;
 use gaudi_uapi::info::HlInfoHwIpInfo;
 
 use crate::dialect::Dialect;
-use crate::file::File;
+use crate::kernel::Kernel;
 use crate::machine::Machine;
 use crate::missing::{OPEN, not_ours, ownership, too_old};
-use crate::node::Kernel;
 use crate::probe::{Stranger, era_of};
 use crate::system::{Syscalls, System};
 
@@ -28,15 +26,6 @@ const OLDEST: (u32, u32) = (6, 1);
 pub struct Driver<S: Syscalls + ?Sized = System> {
     pub(crate) machine: Machine,
     system: Arc<S>,
-}
-
-impl<S: Syscalls + ?Sized> Clone for Driver<S> {
-    fn clone(&self) -> Self {
-        Self {
-            machine: self.machine.clone(),
-            system: Arc::clone(&self.system),
-        }
-    }
 }
 
 impl<S: Syscalls + ?Sized> std::fmt::Debug for Driver<S> {
@@ -57,14 +46,6 @@ impl Driver {
     /// This machine's `/dev` and `/sys`, and real system calls.
     pub fn new() -> Self {
         Self::at("/", Arc::new(System))
-    }
-
-    /// As [`open`](Self::open), as a shared backend.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_shared(&self, selector: KernelSelector, kind: NodeKind) -> Result<SharedIo> {
-        Ok(Arc::new(self.open(selector, kind)?))
     }
 }
 
@@ -129,29 +110,6 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         }
     }
 
-    /// As [`open`](Self::open), repeated for at most `timeout` while the device is in reset or
-    /// cleans up after its last user. Sleeps 10 ms to 500 ms between two tries.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open). A device that another process has open is `Busy` at once.
-    pub fn open_within(
-        &self,
-        selector: KernelSelector,
-        kind: NodeKind,
-        timeout: Duration,
-    ) -> Result<Kernel<S>> {
-        let mut backoff = Backoff::new(timeout);
-        loop {
-            match self.open(selector, kind) {
-                Err(error) if error.kind() == ErrorKind::InReset => match backoff.next_pause() {
-                    Some(pause) => std::thread::sleep(pause),
-                    None => return Err(error),
-                },
-                opened => return opened,
-            }
-        }
-    }
-
     pub(crate) fn open_node(&self, index: u32, kind: NodeKind) -> Result<Kernel<S>> {
         let device = DeviceId::new(Backend::Kernel, index);
         let names = self.machine.names();
@@ -162,13 +120,8 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         };
         let path = self.machine.path(&node.to_string());
         self.refuse_before(node, device)?;
-        let opened = loop {
-            match self.system.open(&path) {
-                Err(Errno::EINTR) => {}
-                opened => break opened,
-            }
-        };
-        let fd = opened.map_err(|errno| self.open_failed(&path, node, device, errno))?;
+        let fd = uninterrupted(|| self.system.open(&path))
+            .map_err(|errno| self.open_failed(&path, node, device, errno))?;
         let era = match names {
             Era::HlMisc => Era::HlMisc,
             Era::AccelH | Era::AccelDrm => {
@@ -183,12 +136,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
             name,
         };
         let dialect = Dialect::of(&self.machine, era);
-        Ok(Kernel::new(File::new(
-            node,
-            fd,
-            Arc::clone(&self.system),
-            dialect,
-        )))
+        Ok(Kernel::new(node, fd, Arc::clone(&self.system), dialect))
     }
 
     /// Rejects before the open: nodes of other drivers, which share `/dev/accel`, and drivers older
@@ -315,67 +263,5 @@ impl<S: Syscalls + ?Sized> Driver<S> {
             }
         }
         Err(first.unwrap_or_else(|| self.machine.no_device()))
-    }
-}
-
-/// Pauses between tries: each twice the last, from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`], within a
-/// timeout.
-#[derive(Debug)]
-struct Backoff {
-    left: Duration,
-    pause: Duration,
-}
-
-/// The shortest pause.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause: a close costs the device half a second or more.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-
-impl Backoff {
-    /// Pauses whose sum is `timeout`.
-    fn new(timeout: Duration) -> Self {
-        Self {
-            left: timeout,
-            pause: FIRST_PAUSE,
-        }
-    }
-
-    /// The time to sleep before the next try, never zero. `None` when the time is used up.
-    fn next_pause(&mut self) -> Option<Duration> {
-        let pause = self.pause.min(self.left);
-        self.left -= pause;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        (!pause.is_zero()).then_some(pause)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_and_end() {
-        let pauses = |timeout| {
-            let mut backoff = Backoff::new(timeout);
-            std::iter::from_fn(|| backoff.next_pause()).collect::<Vec<_>>()
-        };
-        assert_eq!(
-            pauses(Duration::ZERO),
-            [],
-            "a timeout of zero allows no second try"
-        );
-        let ms = |pauses: Vec<Duration>| pauses.iter().map(Duration::as_millis).collect::<Vec<_>>();
-        assert_eq!(
-            ms(pauses(Duration::from_millis(100))),
-            [10, 20, 40, 30],
-            "the last pause is what is left"
-        );
-        let long = pauses(Duration::from_secs(10));
-        assert_eq!(long.iter().sum::<Duration>(), Duration::from_secs(10));
-        assert!(
-            long.iter().all(|pause| *pause <= LONGEST_PAUSE),
-            "a device that comes back is seen within half a second: {long:?}"
-        );
-        assert!(long.len() < 30, "ten seconds cost few tries: {}", long.len());
     }
 }

@@ -16,7 +16,7 @@
 use std::os::fd::BorrowedFd;
 
 use gaudi_seam::{Era, NodeKind};
-use gaudi_sys::{Errno, SysResult};
+use gaudi_sys::{Errno, SysResult, uninterrupted};
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::drm::{DRIVER_NAME, DRM_IOCTL_VERSION, DrmVersion};
 use gaudi_uapi::info::{HlInfoArgs, InfoOp};
@@ -78,14 +78,4 @@ fn knows_info(system: &(impl Syscalls + ?Sized), fd: BorrowedFd<'_>, era: Era) -
     // SAFETY: with no address and a size of 0 the driver writes nothing.
     let answer = uninterrupted(|| unsafe { system.ioctl(fd, request, args.as_mut_bytes()) });
     answer != Err(Errno::ENOTTY)
-}
-
-/// Repeats a call that a signal interrupted.
-fn uninterrupted(mut call: impl FnMut() -> SysResult<()>) -> SysResult<()> {
-    loop {
-        match call() {
-            Err(Errno::EINTR) => {}
-            answer => return answer,
-        }
-    }
 }

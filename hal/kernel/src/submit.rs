@@ -12,7 +12,7 @@ use gaudi_uapi::Ioctl;
 use gaudi_uapi::cs::{HlCsArgs, HlCsIn, HlCsInChunks};
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 
-use crate::file::{File, address};
+use crate::kernel::{Kernel, address};
 use crate::system::Syscalls;
 
 const SUBMIT: Operation = Operation::Submit;
@@ -47,7 +47,7 @@ fn submitted(args: &HlCsArgs) -> CsAnswer {
     }
 }
 
-impl<S: Syscalls + ?Sized> File<S> {
+impl<S: Syscalls + ?Sized> Kernel<S> {
     /// `HL_IOCTL_CS`.
     #[inline]
     pub(crate) fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
@@ -83,15 +83,12 @@ impl<S: Syscalls + ?Sized> File<S> {
         self.admit(SUBMIT, false)?;
         self.dialect.check_flags(&self.node, SUBMIT, request.cs_flags())?;
         let input = self.cs_in(request)?;
-        loop {
-            let mut args = HlCsArgs::from(input);
-            // SAFETY: the addresses and counts are those of the request's slices, which the driver
-            // only reads: `cs_in` makes the flags and the union agree.
-            match unsafe { self.once(Ioctl::Cs, &mut args) } {
-                Ok(()) => return Ok(submitted(&args)),
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(self.failed(SUBMIT, errno)),
-            }
+        let mut args = HlCsArgs::from(input);
+        // SAFETY: the addresses and counts are those of the request's slices, which the driver only
+        // reads: `cs_in` makes the flags and the union agree.
+        match unsafe { self.again(Ioctl::Cs, &mut args) } {
+            Ok(()) => Ok(submitted(&args)),
+            Err(errno) => Err(self.failed(SUBMIT, errno)),
         }
     }
 

@@ -4,14 +4,14 @@
 
 #![expect(unsafe_code, reason = "some waits carry addresses that the kernel reads")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gaudi_seam::{Error, ErrorKind, MultiWaitAnswer, Operation, Result, WaitAnswer, WaitStatus};
-use gaudi_sys::{Errno, SysResult};
+use gaudi_sys::{Deadline, Errno, SysResult};
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsStatus, WaitCsStatusFlags};
 
-use crate::file::File;
+use crate::kernel::Kernel;
 use crate::system::Syscalls;
 
 /// The longest time of one ioctl, in microseconds: an hour.
@@ -44,34 +44,7 @@ fn first_us(timeout: Duration) -> (u64, bool) {
     }
 }
 
-/// The rest of a wait, cut into times that the driver can count.
-#[derive(Debug)]
-struct Budget {
-    started: Instant,
-    timeout: Duration,
-}
-
-impl Budget {
-    /// A budget that starts now.
-    fn new(timeout: Duration) -> Self {
-        Self {
-            started: Instant::now(),
-            timeout,
-        }
-    }
-
-    /// The budget after a first ioctl that used up its time.
-    fn after_first(timeout: Duration) -> Self {
-        Self::new(timeout.saturating_sub(FIRST))
-    }
-
-    /// The time of the next ioctl, as [`first_us`].
-    fn next(&self) -> (u64, bool) {
-        slice(self.timeout.saturating_sub(self.started.elapsed()))
-    }
-}
-
-impl<S: Syscalls + ?Sized> File<S> {
+impl<S: Syscalls + ?Sized> Kernel<S> {
     /// Waits for at most `timeout`, across signals and across times that the driver cannot count.
     /// `request` makes the argument for a number of microseconds, `answer` makes the caller's
     /// answer.
@@ -122,7 +95,7 @@ impl<S: Syscalls + ?Sized> File<S> {
         answer: impl Fn(WaitStatus, &HlWaitCsOut) -> T,
     ) -> Result<T> {
         let (mut result, (_, mut all)) = (first, first_us(timeout));
-        let mut budget = None;
+        let mut deadline = None;
         loop {
             let out = args.answer();
             match result.map(|()| status_of(&out)) {
@@ -133,12 +106,9 @@ impl<S: Syscalls + ?Sized> File<S> {
                 Ok(None) => return Err(self.ended_badly(operation, out.status)),
             }
             // After a signal the driver starts its clock again: ask only for what is left.
-            let budget = budget.get_or_insert_with(|| match result {
-                Ok(()) => Budget::after_first(timeout),
-                Err(_) => Budget::new(timeout),
-            });
+            let deadline = deadline.get_or_insert_with(|| rest(timeout, result.is_ok()));
             let us;
-            (us, all) = budget.next();
+            (us, all) = slice(deadline.remaining(Duration::MAX));
             *args = HlWaitCsArgs::from(request(us));
             // SAFETY: the caller's promise.
             result = unsafe { self.once(Ioctl::WaitCs, args) };
@@ -218,6 +188,14 @@ fn timestamp(answer: &HlWaitCsOut) -> Option<i64> {
         .then_some(answer.timestamp_nsec)
 }
 
+/// The end of a wait after its first ioctl, which a signal interrupted or which used up its time.
+fn rest(timeout: Duration, used: bool) -> Deadline {
+    timeout
+        .saturating_sub(if used { FIRST } else { Duration::ZERO })
+        .into()
+}
+
+/// The time of an ioctl, as [`first_us`].
 fn slice(left: Duration) -> (u64, bool) {
     // In 64 bits: a division of 128 would cost more than the rest of a poll.
     let part = u64::from(left.subsec_nanos().div_ceil(1000));
@@ -256,26 +234,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_shrinks() {
-        let ago = |timeout, seconds| Budget {
-            started: Instant::now()
-                .checked_sub(Duration::from_secs(seconds))
-                .expect("the machine is up for longer"),
-            timeout: Duration::from_secs(timeout),
-        };
-        let (left, all) = ago(3, 2).next();
-        assert!(
-            all && left <= 1_000_000,
-            "one second at most is left of three, saw {left} us"
-        );
-        assert_eq!(
-            ago(1, 2).next(),
-            (0, true),
-            "past the deadline a wait polls once more"
-        );
-    }
-
-    #[test]
     fn the_first_time_is_short_or_whole() {
         assert_eq!(first_us(Duration::ZERO), (0, true), "zero polls");
         assert_eq!(
@@ -287,10 +245,21 @@ mod tests {
         let longer = FIRST + Duration::from_nanos(1);
         assert_eq!(first_us(longer), (100_000, false), "busy is not final");
         assert_eq!(first_us(Duration::MAX), (100_000, false));
-        let (left, all) = Budget::after_first(Duration::from_secs(1)).next();
+        let left = |used| slice(rest(Duration::from_secs(1), used).remaining(Duration::MAX));
+        let (us, all) = left(true);
         assert!(
-            all && left <= 900_000,
-            "the first ioctl used its time up, saw {left} us"
+            all && us <= 900_000,
+            "the first ioctl used its time up, saw {us} us"
+        );
+        let (us, all) = left(false);
+        assert!(
+            all && (900_000..=1_000_000).contains(&us),
+            "a signal used nothing up, and time passes: saw {us} us"
+        );
+        assert_eq!(
+            slice(rest(Duration::ZERO, true).remaining(Duration::MAX)),
+            (0, true),
+            "past the deadline a wait polls once more"
         );
     }
 }

@@ -1,15 +1,16 @@
 //! Finding devices on whole machines of each era, laid out from the manifests in `fixtures`.
 
+mod listing;
 mod machine;
 mod recorder;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, Instant};
 
 use gaudi_seam::{Era, Error, ErrorKind, KernelIo, KernelSelector, NodeKind};
 use gaudi_sys::Errno;
 use gaudi_uapi::info::HlInfoHwIpInfo;
+use listing::list;
 use machine::Machine;
 use recorder::{Behind, Reply, words};
 use zerocopy::{FromZeros, IntoBytes};
@@ -48,7 +49,7 @@ fn control_nodes_list_devices_of_every_era() {
                 Reply::Info(words(&[1, 0, 2, 0, 0, 0]), 0),
             ]);
         }
-        let list = machine.driver.list();
+        let list = list(&machine.driver);
         let seen: Vec<_> = list
             .iter()
             .map(|device| {
@@ -232,7 +233,7 @@ fn each_missing_device_reason_has_next_step() {
     for (manifest, kind, cause, help) in cases {
         let machine = Machine::of(manifest, Behind::Driver(Era::AccelDrm));
         assert!(
-            machine.driver.list().is_empty(),
+            list(&machine.driver).is_empty(),
             "{manifest}: nothing to list is no error"
         );
         let (seen, cause_text, next) = open_error(&machine, NodeKind::Compute);
@@ -381,46 +382,4 @@ fn foreign_nodes_are_identified_by_answer() {
             "{error}"
         );
     }
-}
-
-#[test]
-fn device_in_reset_is_polled_with_delay() {
-    let machine = Machine::with(&[(0, "0000:19:00.0")]);
-    machine.recorder.refuse("accel0", Errno::EAGAIN);
-    let open = |timeout| {
-        machine
-            .driver
-            .open_within(KernelSelector::Index(0), NodeKind::Compute, timeout)
-    };
-    let error = open(Duration::from_millis(100)).unwrap_err();
-    assert_eq!(
-        (error.kind(), error.errno()),
-        (ErrorKind::InReset, Some(Errno::EAGAIN))
-    );
-    assert_eq!(
-        machine.opened().len(),
-        5,
-        "pauses of 10, 20, 40 and 30 ms lie between five tries"
-    );
-    assert_eq!(open(Duration::ZERO).unwrap_err().kind(), ErrorKind::InReset);
-    assert_eq!(machine.opened().len(), 1, "no timeout, one try");
-
-    let recorder = &machine.recorder;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while recorder.take().is_empty() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            recorder.allow("accel0");
-        });
-        let opened = open(Duration::from_secs(60));
-        assert_eq!(opened.expect("the device came back").node().device.index, 0);
-    });
-
-    machine.recorder.refuse("accel0", Errno::EBUSY);
-    machine.opened();
-    let started = Instant::now();
-    assert_eq!(open(Duration::from_secs(60)).unwrap_err().kind(), ErrorKind::Busy);
-    assert_eq!(machine.opened().len(), 1, "another user is not waited for");
-    assert!(started.elapsed() < Duration::from_secs(30), "not for a minute");
 }

@@ -8,30 +8,21 @@
 
 use std::ffi::CStr;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use gaudi_uapi::dmabuf::{
-    DMA_BUF_MAGIC, DMA_BUF_NAME_LEN, DmaBufExportSyncFile, DmaBufImportSyncFile, DmaBufSync, DmaBufSyncFlags,
-    UdmabufCreate, UdmabufCreateItem, UdmabufCreateList, UdmabufFlags, VFIO_DEVICE_FEATURE,
-    VFIO_DEVICE_FEATURE_DMA_BUF, VFIO_DEVICE_FEATURE_GET, VFIO_DEVICE_FEATURE_PROBE, VfioDeviceFeature,
-    VfioDeviceFeatureDmaBuf, VfioRegionDmaRange,
+    DMA_BUF_IOCTL_EXPORT_SYNC_FILE, DMA_BUF_IOCTL_IMPORT_SYNC_FILE, DMA_BUF_IOCTL_SYNC, DMA_BUF_MAGIC,
+    DMA_BUF_NAME_LEN, DMA_BUF_SET_NAME_B, DmaBufExportSyncFile, DmaBufImportSyncFile, DmaBufSync,
+    DmaBufSyncFlags, UDMABUF_CREATE, UDMABUF_CREATE_LIST, UdmabufCreate, UdmabufCreateItem,
+    UdmabufCreateList, UdmabufFlags, VFIO_DEVICE_FEATURE, VFIO_DEVICE_FEATURE_DMA_BUF,
+    VFIO_DEVICE_FEATURE_GET, VFIO_DEVICE_FEATURE_PROBE, VfioDeviceFeature, VfioDeviceFeatureDmaBuf,
+    VfioRegionDmaRange,
 };
 use nix::libc;
 
-use crate::fd::errno_of;
+use crate::fd::{errno_of, link};
+use crate::ioctl::{ioctl, own};
 use crate::{Errno, Memfd, SysResult};
-
-mod raw {
-    use gaudi_uapi::dmabuf::{
-        DmaBufExportSyncFile, DmaBufImportSyncFile, DmaBufSync, UdmabufCreate, UdmabufCreateList,
-    };
-    nix::ioctl_write_ptr!(dma_buf_ioctl_sync, b'b', 0, DmaBufSync);
-    nix::ioctl_write_ptr!(dma_buf_set_name_b, b'b', 1, u64);
-    nix::ioctl_readwrite!(dma_buf_ioctl_export_sync_file, b'b', 2, DmaBufExportSyncFile);
-    nix::ioctl_write_ptr!(dma_buf_ioctl_import_sync_file, b'b', 3, DmaBufImportSyncFile);
-    nix::ioctl_write_ptr!(udmabuf_create_ioctl, b'u', 0x42, UdmabufCreate);
-    nix::ioctl_write_ptr!(udmabuf_create_list_ioctl, b'u', 0x43, UdmabufCreateList);
-}
 
 /// Begins CPU access of these directions (`DMA_BUF_IOCTL_SYNC`, `DMA_BUF_SYNC_START`). Waits for
 /// the fences of work that writes the buffer and, if the CPU will write, of work that reads it.
@@ -53,9 +44,9 @@ pub fn sync_end(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult<()> {
 fn sync(fd: impl AsFd, flags: DmaBufSyncFlags) -> SysResult<()> {
     let argument = DmaBufSync { flags };
     loop {
-        // SAFETY: the fd is open for the whole call and the argument is a live `struct
+        // SAFETY: the argument is a live `struct
         // dma_buf_sync`.
-        match unsafe { raw::dma_buf_ioctl_sync(fd.as_fd().as_raw_fd(), &argument) } {
+        match unsafe { ioctl(&fd, DMA_BUF_IOCTL_SYNC, &raw const argument) } {
             Err(Errno::EINTR | Errno::EAGAIN) => {}
             answer => return answer.map(drop),
         }
@@ -72,13 +63,9 @@ pub fn is_dmabuf(fd: impl AsFd) -> SysResult<bool> {
     if nix::sys::statfs::fstatfs(fd.as_fd())?.filesystem_type().0 as u64 == u64::from(DMA_BUF_MAGIC) {
         return Ok(true);
     }
-    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    match std::fs::read_link(link) {
-        // The link of a named file begins with a slash.
-        Ok(link) => Ok(link.as_os_str() == "anon_inode:dmabuf"),
-        // Without /proc those of old kernels cannot be recognised.
-        Err(_) => Ok(false),
-    }
+    // The link of a named file begins with a slash. Without /proc dma-bufs of old kernels cannot be
+    // recognised.
+    Ok(link(fd).is_ok_and(|link| link.as_os_str() == "anon_inode:dmabuf"))
 }
 
 /// Sets the name that `/proc` and debugfs show (`DMA_BUF_SET_NAME`).
@@ -89,9 +76,9 @@ pub fn set_name(fd: impl AsFd, name: &CStr) -> SysResult<()> {
     if name.to_bytes_with_nul().len() > DMA_BUF_NAME_LEN {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: the fd is open for the whole call, and the kernel reads a text of at most 32 bytes
+    // SAFETY: the kernel reads a text of at most 32 bytes
     // that ends with a zero.
-    unsafe { raw::dma_buf_set_name_b(fd.as_fd().as_raw_fd(), name.as_ptr().cast()) }.map(drop)
+    unsafe { ioctl(fd, DMA_BUF_SET_NAME_B, name.as_ptr()) }.map(drop)
 }
 
 /// Returns a sync_file of the work that must end before access of these directions
@@ -104,15 +91,11 @@ pub fn set_name(fd: impl AsFd, name: &CStr) -> SysResult<()> {
 pub fn export_sync_file(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult<OwnedFd> {
     let flags = u32::try_from(directions.0).map_err(|_| Errno::EINVAL)?;
     let mut argument = DmaBufExportSyncFile { flags, fd: -1 };
-    // SAFETY: the fd is open for the whole call and the argument is a live `struct
+    // SAFETY: the argument is a live `struct
     // dma_buf_export_sync_file`.
-    unsafe { raw::dma_buf_ioctl_export_sync_file(fd.as_fd().as_raw_fd(), &raw mut argument) }?;
-    if argument.fd < 0 {
-        // The descriptor is not a dma-buf and has another ioctl of this number.
-        return Err(Errno::EBADF);
-    }
+    unsafe { ioctl(fd, DMA_BUF_IOCTL_EXPORT_SYNC_FILE, &raw mut argument) }?;
     // SAFETY: on success the kernel has put a new descriptor there that only this process owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(argument.fd) })
+    unsafe { own(argument.fd) }
 }
 
 /// Adds the fences of a sync_file (`DMA_BUF_IOCTL_IMPORT_SYNC_FILE`, Linux 6.0): access that
@@ -126,9 +109,9 @@ pub fn import_sync_file(fd: impl AsFd, directions: DmaBufSyncFlags, sync_file: i
         flags: u32::try_from(directions.0).map_err(|_| Errno::EINVAL)?,
         fd: sync_file.as_fd().as_raw_fd(),
     };
-    // SAFETY: both fds are open for the whole call and the argument is a live `struct
+    // SAFETY: the argument is a live `struct
     // dma_buf_import_sync_file`.
-    unsafe { raw::dma_buf_ioctl_import_sync_file(fd.as_fd().as_raw_fd(), &argument) }.map(drop)
+    unsafe { ioctl(fd, DMA_BUF_IOCTL_IMPORT_SYNC_FILE, &raw const argument) }.map(drop)
 }
 
 /// Opens `/dev/udmabuf`.
@@ -158,11 +141,11 @@ pub fn udmabuf_create(udmabuf: impl AsFd, memfd: &Memfd, offset: u64, size: u64)
         offset,
         size,
     };
-    // SAFETY: both fds are open for the whole call and the argument is a live `struct
+    // SAFETY: the argument is a live `struct
     // udmabuf_create`.
-    let raw = unsafe { raw::udmabuf_create_ioctl(udmabuf.as_fd().as_raw_fd(), &argument) }?;
+    let raw = unsafe { ioctl(udmabuf, UDMABUF_CREATE, &raw const argument) }?;
     // SAFETY: a successful UDMABUF_CREATE returns a new descriptor that only this process owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    unsafe { own(raw) }
 }
 
 /// One part of a dma-buf that [`udmabuf_create_list`] makes.
@@ -195,13 +178,11 @@ pub fn udmabuf_create_list(udmabuf: impl AsFd, parts: &[UdmabufPart<'_>]) -> Sys
     for part in parts {
         words.extend([u64::from(number(part.memfd.as_fd())?), part.offset, part.size]);
     }
-    let fd = udmabuf.as_fd().as_raw_fd();
-    // SAFETY: the fd is open for the whole call; the words are a live `struct udmabuf_create_list`
-    // and as many items as it says.
-    let raw = unsafe { raw::udmabuf_create_list_ioctl(fd, words.as_ptr().cast()) }?;
+    // SAFETY: the words are a live `struct udmabuf_create_list` and as many items as it says.
+    let raw = unsafe { ioctl(udmabuf, UDMABUF_CREATE_LIST, words.as_ptr()) }?;
     // SAFETY: a successful UDMABUF_CREATE_LIST returns a new descriptor that only this process
     // owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    unsafe { own(raw) }
 }
 
 fn number(fd: BorrowedFd<'_>) -> SysResult<u32> {
@@ -248,19 +229,11 @@ pub fn vfio_export(device: impl AsFd, bar: u32, ranges: &[VfioRegionDmaRange]) -
     let raw = vfio_feature(device.as_fd(), &words)?;
     // SAFETY: a successful VFIO_DEVICE_FEATURE_DMA_BUF returns a new descriptor without
     // another owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    unsafe { own(raw) }
 }
 
 fn vfio_feature(device: BorrowedFd<'_>, words: &[u64]) -> SysResult<i32> {
-    // SAFETY: the fd is open for the whole call; the words are a live `struct vfio_device_feature`
-    // of as many bytes as it says, and what the kernel reads of other devices' ioctl of this number
-    // is no more than that.
-    let answer = unsafe {
-        libc::ioctl(
-            device.as_raw_fd(),
-            libc::Ioctl::from(VFIO_DEVICE_FEATURE),
-            words.as_ptr(),
-        )
-    };
-    Errno::result(answer)
+    // SAFETY: the words are a live `struct vfio_device_feature` of as many bytes as it says, and
+    // what the kernel reads of other devices' ioctl of this number is no more than that.
+    unsafe { ioctl(device, VFIO_DEVICE_FEATURE, words.as_ptr()) }
 }

@@ -1,6 +1,6 @@
 //! Signals between processes and kernel: eventfd(2).
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -37,9 +37,7 @@ impl Event {
     ///   of a dma-buf.
     /// - `ENOSYS`: there is no `/proc`.
     pub fn of(descriptor: OwnedFd) -> SysResult<Self> {
-        let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
-            .map_err(fd::errno_of_proc)?;
-        if link.as_os_str() != "anon_inode:[eventfd]" {
+        if fd::link(&descriptor)?.as_os_str() != "anon_inode:[eventfd]" {
             return Err(Errno::EINVAL);
         }
         Ok(Self {
@@ -72,9 +70,7 @@ impl Event {
         if self.is_foreign && aio::signal(self.fd.as_fd()).is_ok() {
             return Ok(());
         }
-        let mut set = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
-        poll(&mut set, PollTimeout::ZERO)?;
-        if set[0].any() != Some(true) {
+        if !self.is_ready(PollFlags::POLLOUT)? {
             return Ok(());
         }
         match nix::unistd::write(&self.fd, &1u64.to_ne_bytes()) {
@@ -90,9 +86,7 @@ impl Event {
     /// poll(2)'s and read(2)'s.
     pub fn take(&self) -> SysResult<u64> {
         let mut count = [0; 8];
-        let mut set = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        poll(&mut set, PollTimeout::ZERO)?;
-        if set[0].any() != Some(true) {
+        if !self.is_ready(PollFlags::POLLIN)? {
             return Ok(0);
         }
         match nix::unistd::read(&self.fd, &mut count) {
@@ -100,6 +94,12 @@ impl Event {
             Ok(_) | Err(Errno::EAGAIN) => Ok(0),
             Err(errno) => Err(errno),
         }
+    }
+
+    fn is_ready(&self, event: PollFlags) -> SysResult<bool> {
+        let mut set = [PollFd::new(self.fd.as_fd(), event)];
+        poll(&mut set, PollTimeout::ZERO)?;
+        Ok(set[0].any() == Some(true))
     }
 }
 

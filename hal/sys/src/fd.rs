@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::unistd::Whence;
@@ -70,6 +70,19 @@ fn errno_under(proc: &Path, error: std::io::Error) -> Errno {
         Errno::ENOENT if !proc.is_dir() => Errno::ENOSYS,
         errno => errno,
     }
+}
+
+/// Returns what the link of this descriptor in `/proc/self/fd` shows (proc_pid_fd(5)).
+///
+/// # Errors
+/// `ENOSYS`: there is no `/proc`.
+pub fn link(fd: impl AsFd) -> SysResult<PathBuf> {
+    std::fs::read_link(path(fd)).map_err(errno_of_proc)
+}
+
+/// The path in `/proc/self/fd` that opens the file of this descriptor anew.
+pub(crate) fn path(fd: impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()).into()
 }
 
 /// Returns what `/proc/self/fdinfo` shows of this descriptor (proc_pid_fdinfo(5)): at most 64 KiB

@@ -6,21 +6,17 @@
 )]
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use gaudi_uapi::dmabuf::DmaHeapAllocationData;
+use gaudi_uapi::dmabuf::{DMA_HEAP_IOCTL_ALLOC, DmaHeapAllocationData};
 
 use crate::dmabuf::is_dmabuf;
 use crate::fd::errno_of;
+use crate::ioctl::{ioctl, own};
 use crate::{Errno, SysResult};
 
 /// Where the kernel puts a node for each heap.
 pub const FOLDER: &str = "/dev/dma_heap";
-
-mod raw {
-    use gaudi_uapi::dmabuf::DmaHeapAllocationData;
-    nix::ioctl_readwrite!(dma_heap_ioctl_alloc, b'H', 0, DmaHeapAllocationData);
-}
 
 /// Returns the heaps of this machine by name, sorted: `system`, `default_cma_region`, …
 ///
@@ -66,9 +62,9 @@ pub fn allocate(heap: impl AsFd, len: u64, fd_flags: u32, heap_flags: u64) -> Sy
         fd_flags,
         heap_flags,
     };
-    // SAFETY: the heap is open for the whole call and the argument is a live `struct
+    // SAFETY: the argument is a live `struct
     // dma_heap_allocation_data`.
-    unsafe { raw::dma_heap_ioctl_alloc(heap.as_fd().as_raw_fd(), &raw mut data) }?;
+    unsafe { ioctl(heap, DMA_HEAP_IOCTL_ALLOC, &raw mut data) }?;
     let fd = i32::try_from(data.fd).map_err(|_| Errno::EBADF)?;
     // SAFETY: borrowed for one question, which has an answer for any number.
     if !is_dmabuf(unsafe { BorrowedFd::borrow_raw(fd) })? {
@@ -77,7 +73,7 @@ pub fn allocate(heap: impl AsFd, len: u64, fd_flags: u32, heap_flags: u64) -> Sy
     }
     // SAFETY: a successful DMA_HEAP_IOCTL_ALLOC returns a new descriptor that only this process
     // owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    unsafe { own(fd) }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub mod event;
 pub mod fd;
 pub mod fork;
 pub mod heap;
+mod ioctl;
 pub mod limits;
 pub mod mapping;
 pub mod memfd;
@@ -39,6 +40,19 @@ pub use sync::{IgnorePoison, lock};
 
 /// The result of a system call: the value, or the errno.
 pub type SysResult<T> = Result<T, Errno>;
+
+/// Repeats a system call that a signal interrupts.
+///
+/// # Errors
+/// Any but `EINTR` of the call.
+pub fn uninterrupted<T>(mut call: impl FnMut() -> SysResult<T>) -> SysResult<T> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            answer => return answer,
+        }
+    }
+}
 
 /// Bytes in the smallest page that the driver exports or maps (x86-64 and arm64 with 4 KiB pages).
 pub const PAGE: u64 = 4096;

@@ -5,12 +5,11 @@
     reason = "copies to and from shared memory go through raw pointers"
 )]
 
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
+use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
 use crate::fd::errno_of;
 use crate::fork::OwnerProcess;
@@ -41,30 +40,29 @@ impl Drop for RawMapping {
 }
 
 impl RawMapping {
-    fn of(map: Option<MmapRaw>, len: usize) -> Self {
-        Self {
-            map,
+    /// An empty range needs no mapping.
+    fn of(len: usize, map: impl FnOnce() -> std::io::Result<MmapRaw>) -> SysResult<Self> {
+        Ok(Self {
+            map: (len > 0).then(map).transpose().map_err(errno_of)?,
             len,
             owner: OwnerProcess::current(),
-        }
+        })
+    }
+
+    fn zeroed(len: usize, with: impl FnOnce(&mut MmapOptions) -> &mut MmapOptions) -> SysResult<Self> {
+        let map = || with(MmapOptions::new().len(len)).map_anon().map(MmapRaw::from);
+        Self::of(len, map)
     }
 
     /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable. Sparse files stay
     /// sparse.
     ///
     /// # Errors
-    /// mmap(2)'s: `EINVAL` for an empty range or a file without mmap.
+    /// mmap(2)'s: `EINVAL` for a file without mmap.
     pub fn of_fd(fd: impl AsFd, offset: u64, len: usize) -> SysResult<Self> {
-        if len == 0 {
-            return Ok(Self::of(None, len));
-        }
-        let map = MmapOptions::new()
-            .offset(offset)
-            .len(len)
-            .no_reserve_swap()
-            .map_raw(fd.as_fd().as_raw_fd())
-            .map_err(errno_of)?;
-        Ok(Self::of(Some(map), len))
+        let mut options = MmapOptions::new();
+        options.offset(offset).len(len).no_reserve_swap();
+        Self::of(len, || options.map_raw(fd.as_fd().as_raw_fd()))
     }
 
     /// Maps zeroed memory of this process, page aligned. With `populate` its pages are present.
@@ -72,14 +70,7 @@ impl RawMapping {
     /// # Errors
     /// mmap(2)'s: `ENOMEM`.
     pub fn anonymous(len: usize, populate: bool) -> SysResult<Self> {
-        if len == 0 {
-            return Ok(Self::of(None, len));
-        }
-        let mut options = MmapOptions::new();
-        let options = options.len(len);
-        let options = if populate { options.populate() } else { options };
-        let map: MmapMut = options.map_anon().map_err(errno_of)?;
-        Ok(Self::of(Some(MmapRaw::from(map)), len))
+        Self::zeroed(len, |options| if populate { options.populate() } else { options })
     }
 
     /// Maps zeroed memory of this process. It uses host memory only where it is written, and
@@ -88,12 +79,7 @@ impl RawMapping {
     /// # Errors
     /// `ENOMEM`: no address space is left.
     pub fn anonymous_sparse(len: usize) -> SysResult<Self> {
-        if len == 0 {
-            return Ok(Self::of(None, len));
-        }
-        let mut options = MmapOptions::new();
-        let map: MmapMut = options.len(len).no_reserve_swap().map_anon().map_err(errno_of)?;
-        Ok(Self::of(Some(MmapRaw::from(map)), len))
+        Self::zeroed(len, MmapOptions::no_reserve_swap)
     }
 
     /// Maps zeroed memory of this process in reserved huge pages of `1 << page_bits` bytes
@@ -105,16 +91,7 @@ impl RawMapping {
     pub fn anonymous_huge(len: usize, page_bits: u8) -> SysResult<Self> {
         let page = 1_usize.checked_shl(page_bits.into()).ok_or(Errno::EINVAL)?;
         let len = len.checked_next_multiple_of(page).ok_or(Errno::ENOMEM)?;
-        if len == 0 {
-            return Ok(Self::of(None, len));
-        }
-        let map: MmapMut = MmapOptions::new()
-            .len(len)
-            .huge(Some(page_bits))
-            .populate()
-            .map_anon()
-            .map_err(errno_of)?;
-        Ok(Self::of(Some(MmapRaw::from(map)), len))
+        Self::zeroed(len, |options| options.huge(Some(page_bits)).populate())
     }
 
     /// Maps zeroed memory of this process, all present, with the advice to use huge pages
@@ -267,11 +244,7 @@ impl RawMapping {
 
     fn aligned<T>(&self, offset: usize) -> SysResult<NonNull<T>> {
         let at = self.at(offset, size_of::<T>())?.cast::<T>();
-        if at.is_aligned() {
-            Ok(at)
-        } else {
-            Err(Errno::EINVAL)
-        }
+        at.is_aligned().then_some(at).ok_or(Errno::EINVAL)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::sync::OnceLock;
 
-use crate::{Errno, PAGE, RawMapping, SysResult};
+use crate::{Errno, PAGE, RawMapping, SysResult, uninterrupted};
 
 /// Makes every page of the range present and writable (`MADV_POPULATE_WRITE`, madvise(2)). The
 /// content does not change.
@@ -44,21 +44,12 @@ fn explain(errno: Errno, is_supported: impl FnOnce() -> bool, has_hole: impl FnO
 }
 
 fn populate(start: usize, span: usize) -> SysResult<()> {
-    loop {
+    uninterrupted(|| {
+        let start = std::ptr::with_exposed_provenance_mut(start);
         // SAFETY: populating pages changes no content, and the kernel refuses ranges that are not
         // mapped.
-        let answer = unsafe {
-            nix::libc::madvise(
-                std::ptr::with_exposed_provenance_mut(start),
-                span,
-                nix::libc::MADV_POPULATE_WRITE,
-            )
-        };
-        match Errno::result(answer) {
-            Err(Errno::EINTR) => {}
-            answer => return answer.map(drop),
-        }
-    }
+        Errno::result(unsafe { nix::libc::madvise(start, span, nix::libc::MADV_POPULATE_WRITE) }).map(drop)
+    })
 }
 
 /// Asked of a page of our own, once, since the kernel says `EINVAL` of an unknown advice and of
@@ -77,14 +68,9 @@ fn is_supported() -> bool {
 /// Whether a page of the range is not mapped: msync(2) says so, and `MS_ASYNC` alone does nothing
 /// else.
 fn has_hole(start: usize, span: usize) -> bool {
+    let start = std::ptr::with_exposed_provenance_mut(start);
     // SAFETY: MS_ASYNC changes nothing, and the kernel checks the range.
-    let answer = unsafe {
-        nix::libc::msync(
-            std::ptr::with_exposed_provenance_mut(start),
-            span,
-            nix::libc::MS_ASYNC,
-        )
-    };
+    let answer = unsafe { nix::libc::msync(start, span, nix::libc::MS_ASYNC) };
     Errno::result(answer) == Err(Errno::ENOMEM)
 }
 

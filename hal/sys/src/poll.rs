@@ -1,37 +1,42 @@
 //! Waiting for descriptors (poll(2)).
 
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::{Errno, SysResult};
+use crate::{Deadline, Errno, SysResult};
 
 /// The longest single sleep; a longer wait is made of several.
 const STEP: Duration = Duration::from_secs(60);
+
+/// Waits until one of the events of `set` occurs, or the deadline. Returns whether one did.
+///
+/// # Errors
+/// poll(2)'s. `EINTR` is repeated.
+pub fn wait(set: &mut [PollFd<'_>], deadline: Deadline) -> SysResult<bool> {
+    loop {
+        // A rest below a millisecond is rounded up: a wait must not become a spin.
+        let millis = deadline.remaining(STEP).as_micros().div_ceil(1000);
+        // A pause beyond 24 days is repeated by the loop.
+        let pause = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
+        match poll(set, pause) {
+            Err(Errno::EINTR) => {}
+            Ok(0) if !deadline.has_passed() => {}
+            answer => return answer.map(|count| count > 0),
+        }
+    }
+}
 
 /// Waits until a descriptor is readable, closed or in error, or `timeout` has passed. Returns which
 /// are.
 ///
 /// # Errors
-/// poll(2)'s. `EINTR` is repeated.
+/// As [`wait`].
 pub fn readable<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Duration) -> SysResult<[bool; N]> {
-    let end = Instant::now().checked_add(timeout);
     let mut set = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-    loop {
-        let left = end.map_or(STEP, |end| end.saturating_duration_since(Instant::now()));
-        // A rest below a millisecond is rounded up: a wait must not become a spin.
-        let millis = left.min(STEP).as_micros().div_ceil(1000);
-        // A pause beyond 24 days is repeated by the loop.
-        let pause = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
-        match poll(&mut set, pause) {
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-            Ok(0) if end.is_some_and(|end| Instant::now() >= end) => return Ok([false; N]),
-            Ok(0) => {}
-            Ok(_) => return Ok(std::array::from_fn(|index| set[index].any() == Some(true))),
-        }
-    }
+    let any = wait(&mut set, timeout.into())?;
+    Ok(set.map(|fd| any && fd.any() == Some(true)))
 }
 
 #[cfg(test)]

@@ -94,39 +94,49 @@ unsafe fn fill_long(_: *mut u8, _: u8, _: usize) -> bool {
     false
 }
 
-/// A walk over shared memory: bytes up to the first word, words, bytes.
-struct Walk {
-    at: *mut u8,
-    left: usize,
-}
-
-impl Walk {
-    /// Bytes before the first aligned word, words, bytes after them.
-    fn parts(&self) -> (usize, usize, usize) {
-        let head = self.at.align_offset(WORD).min(self.left);
-        let words = (self.left - head) / WORD;
-        (head, words, self.left - head - words * WORD)
+/// Calls `byte` for each byte of shared memory before its first aligned word and after its last,
+/// and `word` for each word between, with their offsets.
+///
+/// # Safety
+/// - `len` bytes at `at` are mapped while this runs;
+/// - no exclusive reference to them is used meanwhile, in this process.
+#[inline(always)]
+unsafe fn walk(
+    at: NonNull<u8>,
+    len: usize,
+    byte: impl Fn(&AtomicU8, usize),
+    word: impl Fn(&AtomicU64, usize),
+) {
+    let head = at.align_offset(WORD).min(len);
+    let words = (len - head) / WORD;
+    // SAFETY: the byte lies in the range, and an atomic may be shared.
+    let one = |offset| {
+        byte(
+            unsafe { AtomicU8::from_ptr(at.as_ptr().wrapping_add(offset)) },
+            offset,
+        )
+    };
+    let eight = |offset| {
+        let place = at.as_ptr().wrapping_add(offset).cast::<u64>();
+        // SAFETY: the word lies in the range and is aligned, and an atomic may be shared.
+        word(unsafe { AtomicU64::from_ptr(place) }, offset);
+    };
+    for offset in 0..head {
+        one(offset);
     }
-
-    /// # Safety
-    /// - A byte of the shared range is left.
-    unsafe fn byte(&mut self) -> &AtomicU8 {
-        // SAFETY: the byte lies in the range, and an atomic may be shared.
-        let byte = unsafe { AtomicU8::from_ptr(self.at) };
-        self.at = self.at.wrapping_add(1);
-        self.left -= 1;
-        byte
+    let mut offset = head;
+    for _ in 0..words / BLOCK {
+        for index in 0..BLOCK {
+            eight(offset + index * WORD);
+        }
+        offset += BLOCK * WORD;
     }
-
-    /// # Safety
-    /// - `N` words of the shared range are left, and the place is aligned to a word.
-    #[inline(always)]
-    unsafe fn words<const N: usize>(&mut self) -> [&AtomicU64; N] {
-        let first = self.at.cast::<u64>();
-        self.at = self.at.wrapping_add(N * WORD);
-        self.left -= N * WORD;
-        // SAFETY: the words lie in the range and are aligned, and an atomic may be shared.
-        std::array::from_fn(|index| unsafe { AtomicU64::from_ptr(first.wrapping_add(index)) })
+    for _ in 0..words % BLOCK {
+        eight(offset);
+        offset += WORD;
+    }
+    for offset in offset..len {
+        one(offset);
     }
 }
 
@@ -136,38 +146,22 @@ impl Walk {
 /// - `from.len()` bytes from `to` are mapped and writable while this runs;
 /// - no reference to them is made or used meanwhile, in this process.
 pub unsafe fn copy_in(to: NonNull<u8>, from: &[u8]) {
+    let source = from.as_ptr();
     // SAFETY: the caller's promise; a private slice and shared memory are disjoint.
-    if unsafe { copy_long(to.as_ptr(), from.as_ptr(), from.len()) } {
+    if unsafe { copy_long(to.as_ptr(), source, from.len()) } {
         return;
     }
-    let mut walk = Walk {
-        at: to.as_ptr(),
-        left: from.len(),
+    let byte = |place: &AtomicU8, at| {
+        // SAFETY: a byte of the range has one of `from` at the same offset.
+        place.store(unsafe { source.wrapping_add(at).read() }, Ordering::Relaxed);
     };
-    let (head, words, _) = walk.parts();
-    let (head, rest) = from.split_at(head);
-    let (body, tail) = rest.split_at(words * WORD);
-    for &byte in head {
-        // SAFETY: as many bytes are left as in `from`.
-        unsafe { walk.byte() }.store(byte, Ordering::Relaxed);
-    }
-    let mut blocks = body.chunks_exact(BLOCK * WORD);
-    for block in &mut blocks {
-        // SAFETY: after the head the place is aligned, and a block is left.
-        let places = unsafe { walk.words::<BLOCK>() };
-        for (place, word) in places.iter().zip(block.chunks_exact(WORD)) {
-            place.store(word_of(word), Ordering::Relaxed);
-        }
-    }
-    for word in blocks.remainder().chunks_exact(WORD) {
-        // SAFETY: as above, and a word is left.
-        let [place] = unsafe { walk.words() };
-        place.store(word_of(word), Ordering::Relaxed);
-    }
-    for &byte in tail {
-        // SAFETY: as many bytes are left as in `tail`.
-        unsafe { walk.byte() }.store(byte, Ordering::Relaxed);
-    }
+    let word = |place: &AtomicU64, at| {
+        let source = source.wrapping_add(at).cast::<u64>();
+        // SAFETY: as above, for eight bytes.
+        place.store(unsafe { source.read_unaligned() }, Ordering::Relaxed);
+    };
+    // SAFETY: the caller's promise.
+    unsafe { walk(to, from.len(), byte, word) }
 }
 
 /// Copies shared memory into private bytes.
@@ -176,38 +170,22 @@ pub unsafe fn copy_in(to: NonNull<u8>, from: &[u8]) {
 /// - `into.len()` bytes from `from` are mapped, readable and writable while this runs;
 /// - no exclusive reference to them is made or used meanwhile, in this process.
 pub unsafe fn copy_out(from: NonNull<u8>, into: &mut [u8]) {
+    let target = into.as_mut_ptr();
     // SAFETY: the caller's promise; a private slice and shared memory are disjoint.
-    if unsafe { copy_long(into.as_mut_ptr(), from.as_ptr(), into.len()) } {
+    if unsafe { copy_long(target, from.as_ptr(), into.len()) } {
         return;
     }
-    let mut walk = Walk {
-        at: from.as_ptr(),
-        left: into.len(),
+    let byte = |place: &AtomicU8, at| {
+        // SAFETY: a byte of the range has one of `into` at the same offset.
+        unsafe { target.wrapping_add(at).write(place.load(Ordering::Relaxed)) };
     };
-    let (head, words, _) = walk.parts();
-    let (head, rest) = into.split_at_mut(head);
-    let (body, tail) = rest.split_at_mut(words * WORD);
-    for byte in head {
-        // SAFETY: as many bytes are left as in `into`.
-        *byte = unsafe { walk.byte() }.load(Ordering::Relaxed);
-    }
-    let mut blocks = body.chunks_exact_mut(BLOCK * WORD);
-    for block in &mut blocks {
-        // SAFETY: after the head the place is aligned, and a block is left.
-        let places = unsafe { walk.words::<BLOCK>() };
-        for (place, word) in places.iter().zip(block.chunks_exact_mut(WORD)) {
-            word.copy_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes());
-        }
-    }
-    for word in blocks.into_remainder().chunks_exact_mut(WORD) {
-        // SAFETY: as above, and a word is left.
-        let [place] = unsafe { walk.words() };
-        word.copy_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes());
-    }
-    for byte in tail {
-        // SAFETY: as many bytes are left as in `tail`.
-        *byte = unsafe { walk.byte() }.load(Ordering::Relaxed);
-    }
+    let word = |place: &AtomicU64, at| {
+        let target = target.wrapping_add(at).cast::<u64>();
+        // SAFETY: as above, for eight bytes.
+        unsafe { target.write_unaligned(place.load(Ordering::Relaxed)) };
+    };
+    // SAFETY: the caller's promise.
+    unsafe { walk(from, into.len(), byte, word) }
 }
 
 /// Sets bytes of shared memory.
@@ -219,31 +197,10 @@ pub unsafe fn fill(to: NonNull<u8>, len: usize, value: u8) {
     if unsafe { fill_long(to.as_ptr(), value, len) } {
         return;
     }
-    let mut walk = Walk {
-        at: to.as_ptr(),
-        left: len,
-    };
-    let (head, words, tail) = walk.parts();
     let word = u64::from_ne_bytes([value; WORD]);
-    for _ in 0..head {
-        // SAFETY: a byte of the head is left.
-        unsafe { walk.byte() }.store(value, Ordering::Relaxed);
-    }
-    for _ in 0..words / BLOCK {
-        // SAFETY: after the head the place is aligned, and a block is left.
-        for place in unsafe { walk.words::<BLOCK>() } {
-            place.store(word, Ordering::Relaxed);
-        }
-    }
-    for _ in 0..words % BLOCK {
-        // SAFETY: as above, and a word is left.
-        let [place] = unsafe { walk.words() };
-        place.store(word, Ordering::Relaxed);
-    }
-    for _ in 0..tail {
-        // SAFETY: a byte of the tail is left.
-        unsafe { walk.byte() }.store(value, Ordering::Relaxed);
-    }
+    let byte = |place: &AtomicU8, _| place.store(value, Ordering::Relaxed);
+    // SAFETY: the caller's promise.
+    unsafe { walk(to, len, byte, |place, _| place.store(word, Ordering::Relaxed)) }
 }
 
 /// Copies shared memory to shared memory; the ranges may overlap.
@@ -274,13 +231,6 @@ pub unsafe fn copy_within(to: NonNull<u8>, from: NonNull<u8>, len: usize) {
         unsafe { copy_in(target, stage) };
         done += part;
     }
-}
-
-#[inline(always)]
-fn word_of(bytes: &[u8]) -> u64 {
-    let mut word = [0; WORD];
-    word.copy_from_slice(bytes);
-    u64::from_ne_bytes(word)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use nix::libc;
 use nix::sys::socket::MsgFlags;
 
-use crate::{Errno, SysResult};
+use crate::{Errno, SysResult, uninterrupted};
 
 /// The most descriptors that one message carries here (the kernel's own limit, SCM_MAX_FD, is 253).
 pub const MAX_FDS: usize = 4;
@@ -45,14 +45,12 @@ pub enum Pending {
 /// `ECONNRESET` and the like: the connection failed.
 pub fn pending(socket: impl AsFd) -> SysResult<Pending> {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-    loop {
-        match nix::sys::socket::recv(socket.as_fd().as_raw_fd(), &mut [0], flags) {
-            Ok(0) => return Ok(Pending::Closed),
-            Ok(_) => return Ok(Pending::Bytes),
-            Err(Errno::EAGAIN) => return Ok(Pending::Nothing),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
+    let socket = socket.as_fd().as_raw_fd();
+    match uninterrupted(|| nix::sys::socket::recv(socket, &mut [0], flags)) {
+        Ok(0) => Ok(Pending::Closed),
+        Ok(_) => Ok(Pending::Bytes),
+        Err(Errno::EAGAIN) => Ok(Pending::Nothing),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -113,17 +111,13 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
         }
     }
     let flags = (MsgFlags::MSG_NOSIGNAL | flags).bits();
-    loop {
+    let count = uninterrupted(|| {
         // SAFETY: the message points at borrows that live across the call, with their lengths; the
         // kernel only reads them.
-        let answer = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
-        match Errno::result(answer) {
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-            // A count is never negative: `Errno::result` has taken -1.
-            Ok(count) => return Ok(usize::try_from(count).unwrap_or(0)),
-        }
-    }
+        Errno::result(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })
+    })?;
+    // A count is never negative: `Errno::result` has taken -1.
+    Ok(usize::try_from(count).unwrap_or(0))
 }
 
 /// Receives up to `bytes.len()` bytes and their descriptors, close-on-exec. 0 bytes mean that the
@@ -162,18 +156,14 @@ fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], flags: MsgFlags) -> SysResu
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
-    let count = loop {
+    let count = uninterrupted(|| {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = CONTROL;
         // SAFETY: the message points at exclusive borrows, with their lengths.
-        let answer = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
-        match Errno::result(answer) {
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-            // As in `send`: never negative.
-            Ok(count) => break usize::try_from(count).unwrap_or(0),
-        }
-    };
+        Errno::result(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })
+    })?;
+    // As in `send`: never negative.
+    let count = usize::try_from(count).unwrap_or(0);
     // SAFETY: the kernel just filled the message's control data, which is still borrowed.
     let fds = unsafe { take_fds(&message) };
     if fds.len() > MAX_FDS {

@@ -23,12 +23,12 @@
 
 use std::fmt;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, c_short, flock};
 
-use crate::fd::{errno_of_proc, fdinfo};
+use crate::fd::{errno_of_proc, fdinfo, link, path};
 use crate::{Errno, Memfd, SysResult, memfd};
 
 /// The memfd name that marks a file whose windows are stand-ins (memfd_create(2); the kernel shows
@@ -55,12 +55,8 @@ pub fn export(memfd: &Memfd, window: Window) -> SysResult<OwnedFd> {
     if window.len == 0 || end > memfd.len() {
         return Err(Errno::EINVAL);
     }
-    let path = format!("/proc/self/fd/{}", memfd.as_fd().as_raw_fd());
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(errno_of_proc)?;
+    let file = File::options().read(true).write(true).open(path(memfd));
+    let file = file.map_err(errno_of_proc)?;
     fcntl(&file, FcntlArg::F_OFD_SETLK(&lock(F_RDLCK, window)?))?;
     Ok(file.into())
 }
@@ -71,10 +67,8 @@ pub fn export(memfd: &Memfd, window: Window) -> SysResult<OwnedFd> {
 /// # Errors
 /// `ENOSYS`: there is no `/proc`.
 pub fn window(fd: impl AsFd) -> SysResult<Option<Window>> {
-    let link =
-        std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).map_err(errno_of_proc)?;
     let marker = format!("/memfd:{}", MEMFD_NAME.to_string_lossy());
-    if !link.to_string_lossy().starts_with(&marker) {
+    if !link(&fd)?.to_string_lossy().starts_with(&marker) {
         return Ok(None);
     }
     Ok(window_in(&fdinfo(fd)?))
@@ -158,11 +152,7 @@ pub fn is_exported(memfd: &Memfd, range: Window) -> SysResult<bool> {
     }
     let mut probe = lock(F_WRLCK, range)?;
     fcntl(memfd, FcntlArg::F_OFD_GETLK(&mut probe))?;
-    Ok(c_int(probe.l_type) != F_UNLCK)
-}
-
-fn c_int(value: c_short) -> i32 {
-    i32::from(value)
+    Ok(i32::from(probe.l_type) != F_UNLCK)
 }
 
 fn lock(kind: i32, window: Window) -> SysResult<flock> {

@@ -5,17 +5,12 @@
     reason = "ioctl(2) takes a pointer; the structs are plain data and live across the call"
 )]
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use gaudi_uapi::dmabuf::{SyncFenceInfo, SyncFileInfo, SyncMergeData};
+use gaudi_uapi::dmabuf::{SYNC_IOC_FILE_INFO, SYNC_IOC_MERGE, SyncFenceInfo, SyncFileInfo, SyncMergeData};
 
-use crate::{Errno, SysResult};
-
-mod raw {
-    use gaudi_uapi::dmabuf::{SyncFileInfo, SyncMergeData};
-    nix::ioctl_readwrite!(sync_ioc_merge, b'>', 3, SyncMergeData);
-    nix::ioctl_readwrite!(sync_ioc_file_info, b'>', 4, SyncFileInfo);
-}
+use crate::SysResult;
+use crate::ioctl::{ioctl, own};
 
 /// The most fences that are read; of a file with more, only the number is returned.
 const MOST: usize = 64;
@@ -26,9 +21,9 @@ const MOST: usize = 64;
 /// `ENOTTY`: the descriptor is not a sync_file.
 pub fn info(fd: impl AsFd) -> SysResult<(SyncFileInfo, Vec<SyncFenceInfo>)> {
     let mut file = SyncFileInfo::default();
-    // SAFETY: the fd is open for the whole call and the argument is a live `struct sync_file_info`
+    // SAFETY: the argument is a live `struct sync_file_info`
     // that requests no fences.
-    unsafe { raw::sync_ioc_file_info(fd.as_fd().as_raw_fd(), &raw mut file) }?;
+    unsafe { ioctl(&fd, SYNC_IOC_FILE_INFO, &raw mut file) }?;
     // A u32 fits; otherwise it is above MOST.
     let count = usize::try_from(file.num_fences).unwrap_or(usize::MAX);
     if count > MOST {
@@ -42,7 +37,7 @@ pub fn info(fd: impl AsFd) -> SysResult<(SyncFileInfo, Vec<SyncFenceInfo>)> {
     };
     // SAFETY: as above; the kernel writes at most `num_fences` structs at the address of as many
     // live ones.
-    unsafe { raw::sync_ioc_file_info(fd.as_fd().as_raw_fd(), &raw mut file) }?;
+    unsafe { ioctl(&fd, SYNC_IOC_FILE_INFO, &raw mut file) }?;
     // The kernel returns as many as it wrote.
     fences.truncate(usize::try_from(file.num_fences).unwrap_or(0));
     Ok((file, fences))
@@ -61,12 +56,9 @@ pub fn merge(one: impl AsFd, other: impl AsFd) -> SysResult<OwnedFd> {
     };
     let name = b"gaudi";
     data.name[..name.len()].copy_from_slice(name);
-    // SAFETY: both fds are open for the whole call and the argument is a live `struct
+    // SAFETY: the argument is a live `struct
     // sync_merge_data`.
-    unsafe { raw::sync_ioc_merge(one.as_fd().as_raw_fd(), &raw mut data) }?;
-    if data.fence < 0 {
-        return Err(Errno::EBADF);
-    }
+    unsafe { ioctl(one, SYNC_IOC_MERGE, &raw mut data) }?;
     // SAFETY: on success the kernel has put a new descriptor there that only this process owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(data.fence) })
+    unsafe { own(data.fence) }
 }

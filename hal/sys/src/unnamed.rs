@@ -2,7 +2,6 @@
 //! closes, also after SIGKILL.
 
 use std::fs::File;
-use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
@@ -35,14 +34,8 @@ pub fn create(folder: &Path, mode: u32) -> SysResult<File> {
 /// # Errors
 /// `EEXIST`: the name exists; linkat(2) never replaces a file.
 pub fn link(file: &File, name: &Path) -> SysResult<()> {
-    let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
-    linkat(
-        AT_FDCWD,
-        Path::new(&unnamed),
-        AT_FDCWD,
-        name,
-        AtFlags::AT_SYMLINK_FOLLOW,
-    )
+    let flags = AtFlags::AT_SYMLINK_FOLLOW;
+    linkat(AT_FDCWD, &crate::fd::path(file), AT_FDCWD, name, flags)
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Command buffers of the kernel: `DRM_IOCTL_HL_CB`.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 open_enum! {
     /// `hl_cb_in.op`, `HL_CB_OP_*`.
     pub struct CbOp(u32), "HL_CB_OP_" {
@@ -19,20 +17,20 @@ flags! {
     }
 }
 
-/// `struct hl_cb_in` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlCbIn {
-    /// Handle, or 0 to create.
-    pub cb_handle: u64,
-    /// The operation.
-    pub op: CbOp,
-    /// Bytes wanted, at most [`crate::limits::HL_MAX_CB_SIZE`]; rounded up to the page.
-    pub cb_size: u32,
-    /// Not in use.
-    pub ctx_id: u32,
-    /// Flags.
-    pub flags: CbFlags,
+c_structs! {
+    /// `struct hl_cb_in` of `habanalabs_accel.h`.
+    pub struct HlCbIn {
+        /// Handle, or 0 to create.
+        pub cb_handle: u64,
+        /// The operation.
+        pub op: CbOp,
+        /// Bytes wanted, at most [`crate::limits::HL_MAX_CB_SIZE`]; rounded up to the page.
+        pub cb_size: u32,
+        /// Not in use.
+        pub ctx_id: u32,
+        /// Flags.
+        pub flags: CbFlags,
+    }
 }
 
 impl HlCbIn {
@@ -75,42 +73,23 @@ impl HlCbIn {
     }
 }
 
-/// `struct hl_cb_out` of `habanalabs_accel.h`: one union, its meaning set by the request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlCbOut {
-    /// The union. In C: `cb_handle`, `device_va`, or `{usage_cnt, pad}`.
-    pub arg: [u64; 1],
-}
+c_structs! {
+    /// `struct hl_cb_out` of `habanalabs_accel.h`: one union, its meaning set by the request.
+    pub struct HlCbOut {
+        /// The union. In C: `cb_handle`, `device_va`, or `{usage_cnt, pad}`.
+        pub arg: [u64; 1],
+    }
 
-/// The variant of [`HlCbOut`] that INFO fills: anonymous in `struct hl_cb_out`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlCbOutUsage {
-    /// Submissions that use the buffer.
-    pub usage_cnt: u32,
-    /// Zero.
-    pub pad: u32,
+    /// The variant of [`HlCbOut`] that INFO fills: anonymous in `struct hl_cb_out`.
+    pub struct HlCbOutUsage {
+        /// Submissions that use the buffer.
+        pub usage_cnt: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 }
 
 impl HlCbOut {
-    /// An answer to CREATE.
-    pub fn of_handle(cb_handle: u64) -> Self {
-        Self { arg: [cb_handle] }
-    }
-
-    /// An answer to INFO with GET_DEVICE_VA.
-    pub fn of_device_va(device_va: u64) -> Self {
-        Self { arg: [device_va] }
-    }
-
-    /// An answer to INFO.
-    pub fn of_usage(usage_cnt: u32) -> Self {
-        Self {
-            arg: crate::words::from_view(&HlCbOutUsage { usage_cnt, pad: 0 }),
-        }
-    }
-
     /// After CREATE: the handle, which is also the mmap offset.
     pub fn cb_handle(&self) -> u64 {
         self.arg[0]

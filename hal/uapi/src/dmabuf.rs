@@ -1,8 +1,6 @@
 //! dma-buf, udmabuf, dma-heap, sync_file and VFIO's export: `linux/dma-buf.h`, `linux/udmabuf.h`,
 //! `linux/dma-heap.h`, `linux/sync_file.h`, `linux/vfio.h`.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 use crate::ioctl::{ioc, iow, iowr};
 
 /// Brackets CPU access to a mapped dma-buf.
@@ -46,32 +44,28 @@ impl DmaBufSyncFlags {
     pub const START: Self = Self(0);
 }
 
-/// `struct dma_buf_sync` of `linux/dma-buf.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct DmaBufSync {
-    /// Direction, and START or END.
-    pub flags: DmaBufSyncFlags,
-}
+c_structs! {
+    /// `struct dma_buf_sync` of `linux/dma-buf.h`.
+    pub struct DmaBufSync {
+        /// Direction, and START or END.
+        pub flags: DmaBufSyncFlags,
+    }
 
-/// `struct dma_buf_export_sync_file` of `linux/dma-buf.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct DmaBufExportSyncFile {
-    /// `DMA_BUF_SYNC_READ`, `_WRITE` or both.
-    pub flags: u32,
-    /// Out: the sync_file.
-    pub fd: i32,
-}
+    /// `struct dma_buf_export_sync_file` of `linux/dma-buf.h`.
+    pub struct DmaBufExportSyncFile {
+        /// `DMA_BUF_SYNC_READ`, `_WRITE` or both.
+        pub flags: u32,
+        /// Out: the sync_file.
+        pub fd: i32,
+    }
 
-/// `struct dma_buf_import_sync_file` of `linux/dma-buf.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct DmaBufImportSyncFile {
-    /// `DMA_BUF_SYNC_READ`, `_WRITE` or both.
-    pub flags: u32,
-    /// The sync_file.
-    pub fd: i32,
+    /// `struct dma_buf_import_sync_file` of `linux/dma-buf.h`.
+    pub struct DmaBufImportSyncFile {
+        /// `DMA_BUF_SYNC_READ`, `_WRITE` or both.
+        pub flags: u32,
+        /// The sync_file.
+        pub fd: i32,
+    }
 }
 
 flags! {
@@ -81,106 +75,94 @@ flags! {
     }
 }
 
-/// `struct udmabuf_create` of `linux/udmabuf.h`. The ioctl returns the dma-buf's fd.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct UdmabufCreate {
-    /// A memfd sealed against shrinking and not against writing.
-    pub memfd: u32,
-    /// Flags.
-    pub flags: UdmabufFlags,
-    /// First byte, page-aligned.
-    pub offset: u64,
-    /// Bytes, page-aligned.
-    pub size: u64,
-}
+c_structs! {
+    /// `struct udmabuf_create` of `linux/udmabuf.h`. The ioctl returns the dma-buf's fd.
+    pub struct UdmabufCreate {
+        /// A memfd sealed against shrinking and not against writing.
+        pub memfd: u32,
+        /// Flags.
+        pub flags: UdmabufFlags,
+        /// First byte, page-aligned.
+        pub offset: u64,
+        /// Bytes, page-aligned.
+        pub size: u64,
+    }
 
-/// `struct udmabuf_create_item` of `linux/udmabuf.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct UdmabufCreateItem {
-    /// A memfd sealed against shrinking and not against writing.
-    pub memfd: u32,
-    /// Zero.
-    pub __pad: u32,
-    /// First byte, page-aligned.
-    pub offset: u64,
-    /// Bytes, page-aligned.
-    pub size: u64,
-}
+    /// `struct udmabuf_create_item` of `linux/udmabuf.h`.
+    pub struct UdmabufCreateItem {
+        /// A memfd sealed against shrinking and not against writing.
+        pub memfd: u32,
+        /// Zero.
+        pub __pad: u32,
+        /// First byte, page-aligned.
+        pub offset: u64,
+        /// Bytes, page-aligned.
+        pub size: u64,
+    }
 
-/// `struct udmabuf_create_list` of `linux/udmabuf.h`: the head; `count` items follow in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct UdmabufCreateList {
-    /// Flags.
-    pub flags: UdmabufFlags,
-    /// Items behind the head.
-    pub count: u32,
-}
+    /// `struct udmabuf_create_list` of `linux/udmabuf.h`: the head; `count` items follow in memory.
+    pub struct UdmabufCreateList {
+        /// Flags.
+        pub flags: UdmabufFlags,
+        /// Items behind the head.
+        pub count: u32,
+    }
 
-/// `struct dma_heap_allocation_data` of `linux/dma-heap.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct DmaHeapAllocationData {
-    /// Bytes wanted.
-    pub len: u64,
-    /// Out: the dma-buf.
-    pub fd: u32,
-    /// open(2) flags of the fd: `O_CLOEXEC` and the access mode.
-    pub fd_flags: u32,
-    /// Zero: no flags are defined.
-    pub heap_flags: u64,
-}
+    /// `struct dma_heap_allocation_data` of `linux/dma-heap.h`.
+    pub struct DmaHeapAllocationData {
+        /// Bytes wanted.
+        pub len: u64,
+        /// Out: the dma-buf.
+        pub fd: u32,
+        /// open(2) flags of the fd: `O_CLOEXEC` and the access mode.
+        pub fd_flags: u32,
+        /// Zero: no flags are defined.
+        pub heap_flags: u64,
+    }
 
-/// `struct sync_merge_data` of `linux/sync_file.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct SyncMergeData {
-    /// Name of the new fence.
-    pub name: [u8; 32],
-    /// The second sync_file.
-    pub fd2: i32,
-    /// Out: the merged sync_file.
-    pub fence: i32,
-    /// Zero.
-    pub flags: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct sync_merge_data` of `linux/sync_file.h`.
+    pub struct SyncMergeData {
+        /// Name of the new fence.
+        pub name: [u8; 32],
+        /// The second sync_file.
+        pub fd2: i32,
+        /// Out: the merged sync_file.
+        pub fence: i32,
+        /// Zero.
+        pub flags: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct sync_fence_info` of `linux/sync_file.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct SyncFenceInfo {
-    /// Name of the timeline.
-    pub obj_name: [u8; 32],
-    /// Name of its driver.
-    pub driver_name: [u8; 32],
-    /// 0 active, 1 signalled, negative an error.
-    pub status: i32,
-    /// Zero.
-    pub flags: u32,
-    /// Nanoseconds at the change of status.
-    pub timestamp_ns: u64,
-}
+    /// `struct sync_fence_info` of `linux/sync_file.h`.
+    pub struct SyncFenceInfo {
+        /// Name of the timeline.
+        pub obj_name: [u8; 32],
+        /// Name of its driver.
+        pub driver_name: [u8; 32],
+        /// 0 active, 1 signalled, negative an error.
+        pub status: i32,
+        /// Zero.
+        pub flags: u32,
+        /// Nanoseconds at the change of status.
+        pub timestamp_ns: u64,
+    }
 
-/// `struct sync_file_info` of `linux/sync_file.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct SyncFileInfo {
-    /// Name of the fence.
-    pub name: [u8; 32],
-    /// 0 active, 1 signalled, negative an error.
-    pub status: i32,
-    /// Zero.
-    pub flags: u32,
-    /// In: room at `sync_fence_info`. Out: fences in the file.
-    pub num_fences: u32,
-    /// Zero.
-    pub pad: u32,
-    /// Address of an array of [`SyncFenceInfo`].
-    pub sync_fence_info: u64,
+    /// `struct sync_file_info` of `linux/sync_file.h`.
+    pub struct SyncFileInfo {
+        /// Name of the fence.
+        pub name: [u8; 32],
+        /// 0 active, 1 signalled, negative an error.
+        pub status: i32,
+        /// Zero.
+        pub flags: u32,
+        /// In: room at `sync_fence_info`. Out: fences in the file.
+        pub num_fences: u32,
+        /// Zero.
+        pub pad: u32,
+        /// Address of an array of [`SyncFenceInfo`].
+        pub sync_fence_info: u64,
+    }
 }
 
 /// `VFIO_DEVICE_FEATURE`: reads, sets or probes a feature of a VFIO device (`linux/vfio.h`, Linux
@@ -193,37 +175,34 @@ pub const VFIO_DEVICE_FEATURE_GET: u32 = 1 << 16;
 /// Only asks whether the feature is there (`VFIO_DEVICE_FEATURE_PROBE`).
 pub const VFIO_DEVICE_FEATURE_PROBE: u32 = 1 << 18;
 
-/// `struct vfio_device_feature` of `linux/vfio.h`: the head; the feature's data follows in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct VfioDeviceFeature {
-    /// Bytes of head and data.
-    pub argsz: u32,
-    /// The feature's number in the low half, what is asked of it in the high half.
-    pub flags: u32,
-}
+c_structs! {
+    /// `struct vfio_device_feature` of `linux/vfio.h`: the head; the feature's data follows in
+    /// memory.
+    pub struct VfioDeviceFeature {
+        /// Bytes of head and data.
+        pub argsz: u32,
+        /// The feature's number in the low half, what is asked of it in the high half.
+        pub flags: u32,
+    }
 
-/// `struct vfio_region_dma_range` of `linux/vfio.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct VfioRegionDmaRange {
-    /// First byte in the region, page-aligned.
-    pub offset: u64,
-    /// Bytes, page-aligned, not 0.
-    pub length: u64,
-}
+    /// `struct vfio_region_dma_range` of `linux/vfio.h`.
+    pub struct VfioRegionDmaRange {
+        /// First byte in the region, page-aligned.
+        pub offset: u64,
+        /// Bytes, page-aligned, not 0.
+        pub length: u64,
+    }
 
-/// `struct vfio_device_feature_dma_buf` of `linux/vfio.h`: the head; `nr_ranges` ranges follow in
-/// memory. The ioctl returns the dma-buf's fd.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct VfioDeviceFeatureDmaBuf {
-    /// The region: a BAR's number.
-    pub region_index: u32,
-    /// open(2) flags of the fd.
-    pub open_flags: u32,
-    /// Zero.
-    pub flags: u32,
-    /// Ranges behind the head.
-    pub nr_ranges: u32,
+    /// `struct vfio_device_feature_dma_buf` of `linux/vfio.h`: the head; `nr_ranges` ranges follow
+    /// in memory. The ioctl returns the dma-buf's fd.
+    pub struct VfioDeviceFeatureDmaBuf {
+        /// The region: a BAR's number.
+        pub region_index: u32,
+        /// open(2) flags of the fd.
+        pub open_flags: u32,
+        /// Zero.
+        pub flags: u32,
+        /// Ranges behind the head.
+        pub nr_ranges: u32,
+    }
 }

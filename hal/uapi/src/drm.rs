@@ -1,7 +1,5 @@
 //! The one DRM ioctl that is used: `DRM_IOCTL_VERSION` (`drm/drm.h`), which names a node's driver.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 use crate::era::DRM_IOCTL_BASE;
 use crate::ioctl::iowr;
 
@@ -11,28 +9,28 @@ pub const DRIVER_NAME: &str = "habanalabs";
 /// `DRM_IOCTL_VERSION` on a 64-bit machine.
 pub const DRM_IOCTL_VERSION: u32 = iowr(DRM_IOCTL_BASE, 0, size_of::<DrmVersion>());
 
-/// `struct drm_version` of `drm/drm.h` on a 64-bit machine. Texts are not zero-terminated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct DrmVersion {
-    /// Major version.
-    pub version_major: i32,
-    /// Minor version.
-    pub version_minor: i32,
-    /// Patch level.
-    pub version_patchlevel: i32,
-    /// What C pads with.
-    pub pad: u32,
-    /// In: bytes at `name`. Out: length of the name.
-    pub name_len: u64,
-    /// Address of a buffer for the name.
-    pub name: u64,
-    /// In: bytes at `date`. Out: length of the date.
-    pub date_len: u64,
-    /// Address of a buffer for the date.
-    pub date: u64,
-    /// In: bytes at `desc`. Out: length of the description.
-    pub desc_len: u64,
-    /// Address of a buffer for the description.
-    pub desc: u64,
+c_structs! {
+    /// `struct drm_version` of `drm/drm.h` on a 64-bit machine. Texts are not zero-terminated.
+    pub struct DrmVersion {
+        /// Major version.
+        pub version_major: i32,
+        /// Minor version.
+        pub version_minor: i32,
+        /// Patch level.
+        pub version_patchlevel: i32,
+        /// What C pads with.
+        pub pad: u32,
+        /// In: bytes at `name`. Out: length of the name.
+        pub name_len: u64,
+        /// Address of a buffer for the name.
+        pub name: u64,
+        /// In: bytes at `date`. Out: length of the date.
+        pub date_len: u64,
+        /// Address of a buffer for the date.
+        pub date: u64,
+        /// In: bytes at `desc`. Out: length of the description.
+        pub desc_len: u64,
+        /// Address of a buffer for the description.
+        pub desc: u64,
+    }
 }

@@ -164,19 +164,13 @@ impl Era {
         }
     }
 
-    /// The file name of compute nodes without the index.
-    pub const fn compute_prefix(self) -> &'static str {
-        match self {
-            Self::HlMisc => "hl",
-            Self::AccelH | Self::AccelDrm => "accel",
-        }
-    }
-
-    /// The file name of control nodes without the index.
-    pub const fn control_prefix(self) -> &'static str {
-        match self {
-            Self::HlMisc => "hl_controlD",
-            Self::AccelH | Self::AccelDrm => "accel_controlD",
+    /// The file name of a kind of nodes without the index.
+    const fn prefix(self, kind: NodeKind) -> &'static str {
+        match (self, kind) {
+            (Self::HlMisc, NodeKind::Compute) => "hl",
+            (Self::HlMisc, NodeKind::Control) => "hl_controlD",
+            (_, NodeKind::Compute) => "accel",
+            (_, NodeKind::Control) => "accel_controlD",
         }
     }
 }
@@ -226,13 +220,9 @@ impl Node {
             let plain = rest.bytes().all(|b| b.is_ascii_digit()) && (rest == "0" || !rest.starts_with('0'));
             if plain { rest.parse().ok() } else { None }
         };
-        let kinds = [
-            (NodeKind::Control, era.control_prefix()),
-            (NodeKind::Compute, era.compute_prefix()),
-        ];
-        kinds
+        [NodeKind::Control, NodeKind::Compute]
             .into_iter()
-            .find_map(|(kind, prefix)| digits(prefix).map(|index| Self { era, kind, index }))
+            .find_map(|kind| digits(era.prefix(kind)).map(|index| Self { era, kind, index }))
     }
 }
 
@@ -248,10 +238,7 @@ pub struct FileName(Node);
 
 impl fmt::Display for FileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let prefix = match self.0.kind {
-            NodeKind::Compute => self.0.era.compute_prefix(),
-            NodeKind::Control => self.0.era.control_prefix(),
-        };
-        write!(f, "{prefix}{}", self.0.index)
+        let Node { era, kind, index } = self.0;
+        write!(f, "{}{index}", era.prefix(kind))
     }
 }

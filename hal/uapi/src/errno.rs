@@ -49,11 +49,3 @@ errnos! {
     /// Connection timed out.
     ETIMEDOUT = 110;
 }
-
-/// The name of an errno, if this module has it.
-pub fn name(errno: i32) -> Option<&'static str> {
-    NAMES
-        .iter()
-        .find(|(_, value)| *value == errno)
-        .map(|(name, _)| *name)
-}

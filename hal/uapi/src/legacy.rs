@@ -1,6 +1,6 @@
 //! What the header of Linux 6.1 says otherwise, or had and lost.
 
-use zerocopy::{FromBytes, FromZeros as _, Immutable, IntoBytes, KnownLayout};
+use zerocopy::FromZeros as _;
 
 use crate::info::HlInfoRazwiEvent;
 use crate::limits::HL_RAZWI_NA_ENG_ID;
@@ -11,25 +11,25 @@ pub const HL_RAZWI_PAGE_FAULT: u8 = 0;
 /// (`HL_RAZWI_MMU_ACCESS_ERROR`).
 pub const HL_RAZWI_MMU_ACCESS_ERROR: u8 = 1;
 
-/// `struct hl_info_razwi_event` of `misc/habanalabs.h`: 24 bytes, with another meaning behind
-/// `addr` than [`HlInfoRazwiEvent`]'s.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoRazwiEvent61 {
-    /// When.
-    pub timestamp: i64,
-    /// The address that was refused.
-    pub addr: u64,
-    /// Who asked; `u16::MAX` for one without a number.
-    pub engine_id_1: u16,
-    /// Who else may have asked; `u16::MAX` for nobody.
-    pub engine_id_2: u16,
-    /// 1 if who asked has no number.
-    pub no_engine_id: u8,
-    /// [`HL_RAZWI_PAGE_FAULT`], [`HL_RAZWI_MMU_ACCESS_ERROR`], or `u8::MAX`.
-    pub error_type: u8,
-    /// Zero.
-    pub pad: [u8; 2],
+c_structs! {
+    /// `struct hl_info_razwi_event` of `misc/habanalabs.h`: 24 bytes, with another meaning behind
+    /// `addr` than [`HlInfoRazwiEvent`]'s.
+    pub struct HlInfoRazwiEvent61 {
+        /// When.
+        pub timestamp: i64,
+        /// The address that was refused.
+        pub addr: u64,
+        /// Who asked; `u16::MAX` for one without a number.
+        pub engine_id_1: u16,
+        /// Who else may have asked; `u16::MAX` for nobody.
+        pub engine_id_2: u16,
+        /// 1 if who asked has no number.
+        pub no_engine_id: u8,
+        /// [`HL_RAZWI_PAGE_FAULT`], [`HL_RAZWI_MMU_ACCESS_ERROR`], or `u8::MAX`.
+        pub error_type: u8,
+        /// Zero.
+        pub pad: [u8; 2],
+    }
 }
 
 impl From<HlInfoRazwiEvent61> for HlInfoRazwiEvent {
@@ -51,13 +51,13 @@ impl From<HlInfoRazwiEvent61> for HlInfoRazwiEvent {
     }
 }
 
-/// `hl_mem_in.export_dmabuf_fd` of `misc/habanalabs.h`: the allocation's handle where today the
-/// mapped address stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemInExportDmabufFd61 {
-    /// Handle from ALLOC (Gaudi: physical DRAM address).
-    pub handle: u64,
-    /// Bytes; counts on Gaudi only.
-    pub mem_size: u64,
+c_structs! {
+    /// `hl_mem_in.export_dmabuf_fd` of `misc/habanalabs.h`: the allocation's handle where today the
+    /// mapped address stands.
+    pub struct HlMemInExportDmabufFd61 {
+        /// Handle from ALLOC (Gaudi: physical DRAM address).
+        pub handle: u64,
+        /// Bytes; counts on Gaudi only.
+        pub mem_size: u64,
+    }
 }

@@ -45,7 +45,6 @@ pub mod limits;
 pub mod memory;
 pub mod nic;
 pub mod queue;
-pub mod request;
 pub mod wait;
 
 pub use era::{Era, Ioctl, Node, NodeKind};

@@ -1,7 +1,7 @@
 //! Memory: `DRM_IOCTL_HL_MEMORY` — device memory, mappings, hardware blocks, dma-buf export,
 //! timestamp buffers.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{Immutable, IntoBytes};
 
 use crate::words;
 
@@ -31,133 +31,84 @@ flags! {
     }
 }
 
-/// `struct hl_mem_in` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemIn {
-    /// The union; [`Self::request`] reads it by the operation.
-    pub arg: [u64; 3],
-    /// The operation.
-    pub op: MemOp,
-    /// Flags.
-    pub flags: MemFlags,
-    /// Not in use.
-    pub ctx_id: u32,
-    /// Elements of a timestamp buffer, for TS_ALLOC.
-    pub num_of_elements: u32,
-}
+c_structs! {
+    /// `struct hl_mem_in` of `habanalabs_accel.h`.
+    pub struct HlMemIn {
+        /// The union: one of the structs below, by the operation.
+        pub arg: [u64; 3],
+        /// The operation.
+        pub op: MemOp,
+        /// Flags.
+        pub flags: MemFlags,
+        /// Not in use.
+        pub ctx_id: u32,
+        /// Elements of a timestamp buffer, for TS_ALLOC.
+        pub num_of_elements: u32,
+    }
 
-/// `hl_mem_in.alloc`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemInAlloc {
-    /// Bytes wanted; rounded up to the page.
-    pub mem_size: u64,
-    /// Bytes of a page, or 0 for the device's default.
-    pub page_size: u64,
-}
+    /// `hl_mem_in.alloc`.
+    pub struct HlMemInAlloc {
+        /// Bytes wanted; rounded up to the page.
+        pub mem_size: u64,
+        /// Bytes of a page, or 0 for the device's default.
+        pub page_size: u64,
+    }
 
-/// `hl_mem_in.free`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemInFree {
-    /// Handle from ALLOC.
-    pub handle: u64,
-}
+    /// `hl_mem_in.free`.
+    pub struct HlMemInFree {
+        /// Handle from ALLOC.
+        pub handle: u64,
+    }
 
-/// `hl_mem_in.map_device`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemInMapDevice {
-    /// Device address wished for, or 0.
-    pub hint_addr: u64,
-    /// Handle from ALLOC.
-    pub handle: u64,
-}
+    /// `hl_mem_in.map_device`.
+    pub struct HlMemInMapDevice {
+        /// Device address wished for, or 0.
+        pub hint_addr: u64,
+        /// Handle from ALLOC.
+        pub handle: u64,
+    }
 
-/// `hl_mem_in.map_host`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemInMapHost {
-    /// Address in the caller's process.
-    pub host_virt_addr: u64,
-    /// Device address wished for, or 0.
-    pub hint_addr: u64,
-    /// Bytes.
-    pub mem_size: u64,
-}
+    /// `hl_mem_in.map_host`.
+    pub struct HlMemInMapHost {
+        /// Address in the caller's process.
+        pub host_virt_addr: u64,
+        /// Device address wished for, or 0.
+        pub hint_addr: u64,
+        /// Bytes.
+        pub mem_size: u64,
+    }
 
-/// `hl_mem_in.map_block`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemInMapBlock {
-    /// Device address in configuration space.
-    pub block_addr: u64,
-}
+    /// `hl_mem_in.map_block`.
+    pub struct HlMemInMapBlock {
+        /// Device address in configuration space.
+        pub block_addr: u64,
+    }
 
-/// `hl_mem_in.unmap`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemInUnmap {
-    /// Device address from MAP.
-    pub device_virt_addr: u64,
-}
+    /// `hl_mem_in.unmap`.
+    pub struct HlMemInUnmap {
+        /// Device address from MAP.
+        pub device_virt_addr: u64,
+    }
 
-/// `hl_mem_in.export_dmabuf_fd`. In Linux 6.1 the first word is `handle` and `offset` does not
-/// exist.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemInExportDmabufFd {
-    /// Device address exactly as MAP returned it (Gaudi: physical DRAM address).
-    pub addr: u64,
-    /// Bytes to export.
-    pub mem_size: u64,
-    /// Where they start in the mapping (Gaudi: 0).
-    pub offset: u64,
-}
+    /// `hl_mem_in.export_dmabuf_fd`. In Linux 6.1 the first word is `handle` and `offset` does not
+    /// exist.
+    pub struct HlMemInExportDmabufFd {
+        /// Device address exactly as MAP returned it (Gaudi: physical DRAM address).
+        pub addr: u64,
+        /// Bytes to export.
+        pub mem_size: u64,
+        /// Where they start in the mapping (Gaudi: 0).
+        pub offset: u64,
+    }
 
-/// `hl_mem_in.reg_dmabuf_fd`, gaudi3 header, where it is called experimental: makes a foreign
-/// dma-buf the device's to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemInRegDmabufFd {
-    /// The dma-buf.
-    pub fd: u64,
-    /// Its bytes.
-    pub length: u64,
-}
-
-/// A memory request decoded by its operation and flags, as the driver reads it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemRequest {
-    /// ALLOC.
-    Alloc(HlMemInAlloc),
-    /// FREE.
-    Free(HlMemInFree),
-    /// MAP without USERPTR.
-    MapDevice(HlMemInMapDevice),
-    /// MAP with USERPTR.
-    MapHost(HlMemInMapHost),
-    /// UNMAP.
-    Unmap(HlMemInUnmap),
-    /// MAP_BLOCK.
-    MapBlock(HlMemInMapBlock),
-    /// EXPORT_DMABUF_FD.
-    ExportDmabufFd {
-        /// What to export.
-        arg: HlMemInExportDmabufFd,
-        /// open(2) flags of dma-buf and fd, as the caller gave them.
-        file_flags: u32,
-    },
-    /// TS_ALLOC.
-    TsAlloc {
-        /// Elements wanted.
-        num_of_elements: u32,
-    },
-    /// REG_DMABUF_FD of the gaudi3 header; a mainline driver does not know it.
-    RegDmabufFd(HlMemInRegDmabufFd),
-    /// An operation that no header names, with its untouched union.
-    Unknown(MemOp, [u64; 3]),
+    /// `hl_mem_in.reg_dmabuf_fd`, gaudi3 header, where it is called experimental: makes a foreign
+    /// dma-buf the device's to use.
+    pub struct HlMemInRegDmabufFd {
+        /// The dma-buf.
+        pub fd: u64,
+        /// Its bytes.
+        pub length: u64,
+    }
 }
 
 impl HlMemIn {
@@ -223,88 +174,28 @@ impl HlMemIn {
             ..Self::default()
         }
     }
-
-    /// Makes a foreign dma-buf of `length` bytes the device's to use, on the driver of the Gaudi3
-    /// release.
-    pub fn reg_dmabuf_fd(fd: u64, length: u64, flags: MemFlags) -> Self {
-        Self::new(MemOp::REG_DMABUF_FD, flags, &HlMemInRegDmabufFd { fd, length })
-    }
-
-    /// The request, decoded as the driver does it.
-    pub fn request(&self) -> MemRequest {
-        match self.op {
-            MemOp::ALLOC => MemRequest::Alloc(words::to_view(&self.arg)),
-            MemOp::FREE => MemRequest::Free(words::to_view(&self.arg)),
-            MemOp::MAP if self.flags.contains(MemFlags::USERPTR) => {
-                MemRequest::MapHost(words::to_view(&self.arg))
-            }
-            MemOp::MAP => MemRequest::MapDevice(words::to_view(&self.arg)),
-            MemOp::UNMAP => MemRequest::Unmap(words::to_view(&self.arg)),
-            MemOp::MAP_BLOCK => MemRequest::MapBlock(words::to_view(&self.arg)),
-            MemOp::EXPORT_DMABUF_FD => MemRequest::ExportDmabufFd {
-                arg: words::to_view(&self.arg),
-                file_flags: self.flags.0,
-            },
-            MemOp::TS_ALLOC => MemRequest::TsAlloc {
-                num_of_elements: self.num_of_elements,
-            },
-            MemOp::REG_DMABUF_FD => MemRequest::RegDmabufFd(words::to_view(&self.arg)),
-            op => MemRequest::Unknown(op, self.arg),
-        }
-    }
 }
 
-/// `struct hl_mem_out` of `habanalabs_accel.h`: one union, its meaning set by the request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemOut {
-    /// The union. In C: `device_virt_addr`, `handle`, `{block_handle, block_size, pad}`, or `fd`.
-    pub arg: [u64; 2],
-}
+c_structs! {
+    /// `struct hl_mem_out` of `habanalabs_accel.h`: one union, its meaning set by the request.
+    pub struct HlMemOut {
+        /// The union. In C: `device_virt_addr`, `handle`, `{block_handle, block_size, pad}`, or
+        /// `fd`.
+        pub arg: [u64; 2],
+    }
 
-/// The variant of [`HlMemOut`] after MAP_BLOCK: anonymous in `struct hl_mem_out`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlMemOutBlock {
-    /// The mmap offset.
-    pub block_handle: u64,
-    /// Bytes to mmap.
-    pub block_size: u32,
-    /// Zero.
-    pub pad: u32,
+    /// The variant of [`HlMemOut`] after MAP_BLOCK: anonymous in `struct hl_mem_out`.
+    pub struct HlMemOutBlock {
+        /// The mmap offset.
+        pub block_handle: u64,
+        /// Bytes to mmap.
+        pub block_size: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 }
 
 impl HlMemOut {
-    /// An answer to ALLOC or TS_ALLOC.
-    pub fn of_handle(handle: u64) -> Self {
-        Self { arg: [handle, 0] }
-    }
-
-    /// An answer to MAP.
-    pub fn of_device_virt_addr(device_virt_addr: u64) -> Self {
-        Self {
-            arg: [device_virt_addr, 0],
-        }
-    }
-
-    /// An answer to MAP_BLOCK.
-    pub fn of_block(block_handle: u64, block_size: u32) -> Self {
-        Self {
-            arg: words::from_view(&HlMemOutBlock {
-                block_handle,
-                block_size,
-                pad: 0,
-            }),
-        }
-    }
-
-    /// An answer to EXPORT_DMABUF_FD.
-    pub fn of_fd(fd: i32) -> Self {
-        Self {
-            arg: words::from_view(&fd),
-        }
-    }
-
     /// After MAP.
     pub fn device_virt_addr(&self) -> u64 {
         self.arg[0]

@@ -34,15 +34,9 @@ pub struct Named {
     pub since: Since,
 }
 
-/// Defines a newtype with associated constants. Rows are `since NAME = value`; the C name is prefix
-/// and name.
-macro_rules! open_enum {
-    (
-        $(#[$meta:meta])*
-        pub struct $name:ident($repr:ty), $prefix:literal {
-            $($since:ident $variant:ident = $value:literal,)*
-        }
-    ) => {
+/// Defines a newtype whose values have names in a table.
+macro_rules! open_struct {
+    ($(#[$meta:meta])* $name:ident($repr:ty), $prefix:literal, $names:expr) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
@@ -50,17 +44,8 @@ macro_rules! open_enum {
         pub struct $name(pub $repr);
 
         impl $name {
-            $(
-                #[doc = concat!("`", $prefix, stringify!($variant), "`")]
-                pub const $variant: Self = Self($value);
-            )*
-
-            /// Every named value, in the header's order.
-            pub const NAMES: &'static [$crate::Named] = &[$($crate::Named {
-                c_name: concat!($prefix, stringify!($variant)),
-                value: $value as u64,
-                since: $crate::Since::$since,
-            }),*];
+            /// Every named value.
+            pub const NAMES: &'static [$crate::Named] = $names;
 
             /// The row of this value, if the headers name it.
             pub fn named(self) -> Option<&'static $crate::Named> {
@@ -71,17 +56,12 @@ macro_rules! open_enum {
             pub fn c_name(self) -> Option<&'static str> {
                 self.named().map(|n| n.c_name)
             }
-
-            /// The name without its C prefix, if the headers have one.
-            pub fn short_name(self) -> Option<&'static str> {
-                self.c_name().and_then(|n| n.strip_prefix($prefix))
-            }
         }
 
         impl core::fmt::Display for $name {
-            /// The short name, or `Unknown(0x1f)`.
+            /// The name without its C prefix, or `Unknown(0x1f)`.
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                match self.short_name() {
+                match self.c_name().and_then(|n| n.strip_prefix($prefix)) {
                     Some(name) => f.pad(name),
                     None => write!(f, "Unknown({:#x})", self.0),
                 }
@@ -92,6 +72,66 @@ macro_rules! open_enum {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 core::fmt::Display::fmt(self, f)
             }
+        }
+    };
+}
+
+/// Defines a newtype with associated constants. Rows are `since NAME = value`; the C name is prefix
+/// and name.
+macro_rules! open_enum {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident($repr:ty), $prefix:literal {
+            $($since:ident $variant:ident = $value:literal,)*
+        }
+    ) => {
+        open_struct! {
+            $(#[$meta])* $name($repr), $prefix, &[$($crate::Named {
+                c_name: concat!($prefix, stringify!($variant)),
+                value: $value as u64,
+                since: $crate::Since::$since,
+            }),*]
+        }
+
+        impl $name {
+            $(
+                #[doc = concat!("`", $prefix, stringify!($variant), "`")]
+                pub const $variant: Self = Self($value);
+            )*
+        }
+    };
+}
+
+/// Numbers names from 0 on.
+pub(crate) const fn numbered<const N: usize>(names: [&'static str; N], since: Since) -> [Named; N] {
+    let mut rows = [Named {
+        c_name: "",
+        value: 0,
+        since,
+    }; N];
+    let mut at = 0;
+    while at < N {
+        (rows[at].c_name, rows[at].value) = (names[at], at as u64);
+        at += 1;
+    }
+    rows
+}
+
+/// Defines the names of the values from 0 on, in their order. A row stands for as many names as it
+/// has numbers, each put between its two texts.
+macro_rules! numbered_enum {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident, $prefix:literal, $since:ident {
+            $($before:literal [$($number:literal)*] $after:literal,)*
+        }
+    ) => {
+        open_struct! {
+            $(#[$meta])* $name(u32), $prefix,
+            &$crate::open::numbered(
+                [$($(concat!($prefix, $before, $number, $after)),*),*],
+                $crate::Since::$since,
+            )
         }
     };
 }

@@ -1,7 +1,5 @@
 //! Waiting: `DRM_IOCTL_HL_WAIT_CS`, for submissions and for user interrupts.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 use crate::words;
 use crate::{Named, Since};
 
@@ -74,54 +72,48 @@ flags! {
     }
 }
 
-/// `struct hl_wait_cs_in` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlWaitCsIn {
-    /// The first union: [`HlWaitCsInCs`] or [`HlWaitCsInInterrupt`].
-    pub arg: [u64; 2],
-    /// Not in use.
-    pub ctx_id: u32,
-    /// Flags and interrupt id.
-    pub flags: WaitCsFlags,
-    /// The second union: [`HlWaitCsInMulti`], or `interrupt_timeout_us` (microseconds).
-    pub arg2: [u64; 1],
-    /// Index of the counter in the counters' buffer, with INTERRUPT_KERNEL_CQ.
-    pub cq_counters_offset: u64,
-    /// The timestamp buffer, with REGISTER_INTERRUPT.
-    pub timestamp_handle: u64,
-    /// Index in the timestamp buffer, with REGISTER_INTERRUPT.
-    pub timestamp_offset: u64,
-}
+c_structs! {
+    /// `struct hl_wait_cs_in` of `habanalabs_accel.h`.
+    pub struct HlWaitCsIn {
+        /// The first union: [`HlWaitCsInCs`] or [`HlWaitCsInInterrupt`].
+        pub arg: [u64; 2],
+        /// Not in use.
+        pub ctx_id: u32,
+        /// Flags and interrupt id.
+        pub flags: WaitCsFlags,
+        /// The second union: [`HlWaitCsInMulti`], or `interrupt_timeout_us` (microseconds).
+        pub arg2: [u64; 1],
+        /// Index of the counter in the counters' buffer, with INTERRUPT_KERNEL_CQ.
+        pub cq_counters_offset: u64,
+        /// The timestamp buffer, with REGISTER_INTERRUPT.
+        pub timestamp_handle: u64,
+        /// Index in the timestamp buffer, with REGISTER_INTERRUPT.
+        pub timestamp_offset: u64,
+    }
 
-/// The variant of [`HlWaitCsIn::arg`] for submissions: anonymous in `struct hl_wait_cs_in`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlWaitCsInCs {
-    /// The sequence number; with MULTI_CS the address of an array of them.
-    pub seq: u64,
-    /// Microseconds to wait, counted from now although the header says absolute; 0 polls.
-    pub timeout_us: u64,
-}
+    /// The variant of [`HlWaitCsIn::arg`] for submissions: anonymous in `struct hl_wait_cs_in`.
+    pub struct HlWaitCsInCs {
+        /// The sequence number; with MULTI_CS the address of an array of them.
+        pub seq: u64,
+        /// Microseconds to wait, counted from now although the header says absolute; 0 polls.
+        pub timeout_us: u64,
+    }
 
-/// The variant of [`HlWaitCsIn::arg`] for interrupts: anonymous in `struct hl_wait_cs_in`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlWaitCsInInterrupt {
-    /// User address to compare; all ones compares nothing. In C also `cq_counters_handle`.
-    pub addr: u64,
-    /// The wait ends when the value is at or past this.
-    pub target: u64,
-}
+    /// The variant of [`HlWaitCsIn::arg`] for interrupts: anonymous in `struct hl_wait_cs_in`.
+    pub struct HlWaitCsInInterrupt {
+        /// User address to compare; all ones compares nothing. In C also `cq_counters_handle`.
+        pub addr: u64,
+        /// The wait ends when the value is at or past this.
+        pub target: u64,
+    }
 
-/// The variant of [`HlWaitCsIn::arg2`] for MULTI_CS: anonymous in `struct hl_wait_cs_in`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlWaitCsInMulti {
-    /// Sequence numbers in the array, at most [`crate::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN`].
-    pub seq_arr_len: u8,
-    /// Zero, or the driver answers EINVAL.
-    pub pad: [u8; 7],
+    /// The variant of [`HlWaitCsIn::arg2`] for MULTI_CS: anonymous in `struct hl_wait_cs_in`.
+    pub struct HlWaitCsInMulti {
+        /// Sequence numbers in the array, at most [`crate::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN`].
+        pub seq_arr_len: u8,
+        /// Zero, or the driver answers EINVAL.
+        pub pad: [u8; 7],
+    }
 }
 
 impl HlWaitCsIn {
@@ -176,43 +168,23 @@ impl HlWaitCsIn {
         (wait.timestamp_handle, wait.timestamp_offset) = slot;
         wait
     }
-
-    /// The submission or submissions.
-    pub fn cs_view(&self) -> HlWaitCsInCs {
-        words::to_view(&self.arg)
-    }
-
-    /// The interrupt's address and target.
-    pub fn interrupt_view(&self) -> HlWaitCsInInterrupt {
-        words::to_view(&self.arg)
-    }
-
-    /// The length of a multi-CS array.
-    pub fn multi_view(&self) -> HlWaitCsInMulti {
-        words::to_view(&self.arg2)
-    }
-
-    /// Microseconds to wait for an interrupt.
-    pub fn interrupt_timeout_us(&self) -> u64 {
-        self.arg2[0]
-    }
 }
 
-/// `struct hl_wait_cs_out` of `habanalabs_accel.h`. After an errno other than ETIMEDOUT and EIO it
-/// holds bytes of the request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlWaitCsOut {
-    /// Where the submission stands.
-    pub status: WaitCsStatus,
-    /// What else is known.
-    pub flags: WaitCsStatusFlags,
-    /// Nanoseconds of the kernel's clock at completion, with TIMESTAMP_VLD.
-    pub timestamp_nsec: i64,
-    /// Bit n: number n of a multi-CS array has completed.
-    pub cs_completion_map: u32,
-    /// Zero.
-    pub pad: u32,
+c_structs! {
+    /// `struct hl_wait_cs_out` of `habanalabs_accel.h`. After an errno other than ETIMEDOUT and EIO
+    /// it holds bytes of the request.
+    pub struct HlWaitCsOut {
+        /// Where the submission stands.
+        pub status: WaitCsStatus,
+        /// What else is known.
+        pub flags: WaitCsStatusFlags,
+        /// Nanoseconds of the kernel's clock at completion, with TIMESTAMP_VLD.
+        pub timestamp_nsec: i64,
+        /// Bit n: number n of a multi-CS array has completed.
+        pub cs_completion_map: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 }
 
 args_union! {

@@ -21,6 +21,20 @@ pub(crate) fn to_view<const N: usize, T: FromBytes + IntoBytes>(words: &[u64; N]
     view
 }
 
+/// Defines structs with C's layout: plain data that any bytes make. A struct with padding that it
+/// does not name does not compile.
+macro_rules! c_structs {
+    ($($(#[$meta:meta])* pub struct $name:ident { $($fields:tt)* })*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+            #[repr(C)]
+            pub struct $name { $($fields)* }
+        )*
+    };
+}
+
 /// Defines the argument buffer of an ioctl whose argument in C is `union { in; out; }`.
 macro_rules! args_union {
     ($(#[$meta:meta])* pub struct $args:ident[$words:literal] { in: $request:ident, out: $answer:ident }) => {
@@ -34,23 +48,10 @@ macro_rules! args_union {
         pub struct $args(pub [u64; $words]);
 
         impl $args {
-            /// The buffer's bytes read as the request (C: `.in`).
-            #[inline]
-            pub fn request(&self) -> $request {
-                $crate::words::to_view(&self.0)
-            }
-
             /// The buffer's bytes read as the answer (C: `.out`).
             #[inline]
             pub fn answer(&self) -> $answer {
                 $crate::words::to_view(&self.0)
-            }
-
-            /// Overwrites the buffer with an answer, all bytes behind it zero: what a driver does
-            /// on success.
-            #[inline]
-            pub fn set_answer(&mut self, answer: &$answer) {
-                self.0 = $crate::words::from_view(answer);
             }
         }
 

@@ -1,127 +1,112 @@
-//! Bytes from anywhere decode, print and round-trip.
+//! Requests and answers round-trip through their buffers; values of any kind print.
 
-use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn, HlCbOut};
-use gaudi_uapi::cs::{CsFlags, EngineCommand, HlCsArgs, HlCsIn, HlCsOut};
+use gaudi_uapi::Since;
+use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
+use gaudi_uapi::cs::{
+    CsFlags, EngineCommand, HlCsArgs, HlCsIn, HlCsInChunks, HlCsInEngineCores, HlCsInEngines, HlCsOut,
+};
 use gaudi_uapi::info::{DeviceStatus, HlInfoHwIpInfo, HlInfoRazwiEvent, InfoOp, NotifierEvents, ServerType};
 use gaudi_uapi::legacy::{HL_RAZWI_MMU_ACCESS_ERROR, HlInfoRazwiEvent61};
-use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags, MemOp, MemRequest};
-use gaudi_uapi::request::Request;
-use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsFlags, WaitCsStatus};
-use gaudi_uapi::{Ioctl, Since};
+use gaudi_uapi::memory::{
+    HlMemArgs, HlMemIn, HlMemInAlloc, HlMemInExportDmabufFd, HlMemInFree, HlMemInMapBlock, HlMemInMapDevice,
+    HlMemInMapHost, HlMemInUnmap, HlMemOut, MemFlags, MemOp,
+};
+use gaudi_uapi::wait::{
+    HlWaitCsArgs, HlWaitCsIn, HlWaitCsInCs, HlWaitCsInInterrupt, HlWaitCsInMulti, HlWaitCsOut, WaitCsFlags,
+    WaitCsStatus,
+};
 use proptest::prelude::*;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-fn any_ioctl() -> impl Strategy<Value = Ioctl> {
-    (0..Ioctl::ALL.len()).prop_map(|i| Ioctl::ALL[i])
+/// The front of a union or of an argument's buffer, as one of its structs.
+fn view<T: FromBytes>(words: &[u64]) -> T {
+    T::read_from_prefix(words.as_bytes()).unwrap().0
 }
 
 proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn arbitrary_bytes_decode_or_are_too_short(ioctl in any_ioctl(), bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-        let decoded = Request::decode(ioctl, &bytes);
-        prop_assert_eq!(decoded.is_some(), bytes.len() >= ioctl.args_size(), "only length decides whether {} decodes", ioctl);
-        if let Some(request) = decoded {
-            prop_assert_eq!(request.ioctl(), ioctl, "a decoded request knows its ioctl");
-            prop_assert!(!format!("{request:?}").is_empty(), "every request prints");
-            if let Request::Memory(memory) = request {
-                prop_assert!(!format!("{:?}", memory.request()).is_empty(), "every memory request prints");
-            }
-        }
-    }
-
-    #[test]
     fn requests_survive_their_buffers(words in any::<[u64; 7]>()) {
-        let cb = HlCbIn::read_from_prefix(words.as_bytes()).unwrap().0;
-        prop_assert_eq!(HlCbArgs::from(cb).request(), cb, "hl_cb_in survives hl_cb_args");
-        let cs = HlCsIn::read_from_prefix(words.as_bytes()).unwrap().0;
-        prop_assert_eq!(HlCsArgs::from(cs).request(), cs, "hl_cs_in survives hl_cs_args");
-        let wait = HlWaitCsIn::read_from_prefix(words.as_bytes()).unwrap().0;
-        prop_assert_eq!(HlWaitCsArgs::from(wait).request(), wait, "hl_wait_cs_in survives hl_wait_cs_args");
-        let memory = HlMemIn::read_from_prefix(words.as_bytes()).unwrap().0;
-        prop_assert_eq!(HlMemArgs::from(memory).request(), memory, "hl_mem_in survives hl_mem_args");
+        let cb: HlCbIn = view(&words);
+        prop_assert_eq!(view::<HlCbIn>(&HlCbArgs::from(cb).0), cb, "hl_cb_in survives hl_cb_args");
+        let cs: HlCsIn = view(&words);
+        prop_assert_eq!(view::<HlCsIn>(&HlCsArgs::from(cs).0), cs, "hl_cs_in survives hl_cs_args");
+        let wait: HlWaitCsIn = view(&words);
+        prop_assert_eq!(view::<HlWaitCsIn>(&HlWaitCsArgs::from(wait).0), wait, "hl_wait_cs_in survives hl_wait_cs_args");
+        let memory: HlMemIn = view(&words);
+        prop_assert_eq!(view::<HlMemIn>(&HlMemArgs::from(memory).0), memory, "hl_mem_in survives hl_mem_args");
     }
 
     #[test]
     fn answers_outlive_their_buffers(words in any::<[u64; 7]>()) {
-        let mut cs = HlCsArgs([u64::MAX; 6]);
-        let answer = HlCsOut::read_from_prefix(words.as_bytes()).unwrap().0;
-        cs.set_answer(&answer);
-        prop_assert_eq!(cs.answer(), answer, "hl_cs_out survives hl_cs_args");
-        prop_assert_eq!(&cs.0[3..], &[0u64; 3][..], "what lies behind the answer is zero");
-
-        let mut wait = HlWaitCsArgs([u64::MAX; 7]);
-        let answer = HlWaitCsOut::read_from_prefix(words.as_bytes()).unwrap().0;
-        wait.set_answer(&answer);
-        prop_assert_eq!(wait.answer(), answer, "hl_wait_cs_out survives hl_wait_cs_args");
-
-        let mut memory = HlMemArgs([u64::MAX; 5]);
-        let answer = HlMemOut { arg: [words[0], words[1]] };
-        memory.set_answer(&answer);
-        prop_assert_eq!(memory.answer(), answer, "hl_mem_out survives hl_mem_args");
-
-        let mut cb = HlCbArgs([u64::MAX; 3]);
-        cb.set_answer(&HlCbOut::of_handle(words[0]));
-        prop_assert_eq!(cb.answer().cb_handle(), words[0], "hl_cb_out survives hl_cb_args");
+        let cs: HlCsOut = view(&words);
+        prop_assert_eq!(HlCsArgs(view(&words)).answer(), cs, "hl_cs_out survives hl_cs_args");
+        let wait: HlWaitCsOut = view(&words);
+        prop_assert_eq!(HlWaitCsArgs(words).answer(), wait, "hl_wait_cs_out survives hl_wait_cs_args");
+        let memory: HlMemOut = view(&words);
+        prop_assert_eq!(HlMemArgs(view(&words)).answer(), memory, "hl_mem_out survives hl_mem_args");
+        prop_assert_eq!((memory.handle(), memory.device_virt_addr()), (words[0], words[0]));
+        prop_assert_eq!(memory.fd(), words[0] as i32, "a negative fd stays negative");
+        prop_assert_eq!((memory.block().block_handle, memory.block().block_size), (words[0], words[1] as u32));
+        let cb = HlCbArgs(view(&words)).answer();
+        prop_assert_eq!((cb.cb_handle(), cb.device_va()), (words[0], words[0]), "hl_cb_out survives hl_cb_args");
+        prop_assert_eq!(cb.usage_cnt(), words[0] as u32, "the low half is the count");
     }
 
     #[test]
-    fn memory_constructors_round_trip(a: u64, b: u64, c: u64, flags: u32, fd: i32, block: u32) {
+    fn memory_constructors_fill_their_struct(a: u64, b: u64, c: u64, flags: u32) {
         let alloc = HlMemIn::alloc(a, b, MemFlags(flags));
-        prop_assert!(matches!(alloc.request(), MemRequest::Alloc(v) if (v.mem_size, v.page_size) == (a, b)));
-        prop_assert!(matches!(HlMemIn::free(a).request(), MemRequest::Free(v) if v.handle == a));
-        prop_assert!(matches!(HlMemIn::unmap(a).request(), MemRequest::Unmap(v) if v.device_virt_addr == a));
-        prop_assert!(matches!(HlMemIn::map_block(a).request(), MemRequest::MapBlock(v) if v.block_addr == a));
-        let host = HlMemIn::map_host(a, b, c, MemFlags::NONE).request();
-        prop_assert!(
-            matches!(host, MemRequest::MapHost(v) if (v.host_virt_addr, v.mem_size, v.hint_addr) == (a, b, c)),
-            "map_host sets USERPTR and puts each value in its place: {:?}", host
-        );
-        let device = HlMemIn::map_device(a, b, MemFlags::FORCE_HINT).request();
-        prop_assert!(matches!(device, MemRequest::MapDevice(v) if (v.handle, v.hint_addr) == (a, b)));
-        let export = HlMemIn::export_dmabuf_fd(a, b, c, flags).request();
-        prop_assert!(
-            matches!(export, MemRequest::ExportDmabufFd { arg, file_flags }
-                if (arg.addr, arg.mem_size, arg.offset, file_flags) == (a, b, c, flags)),
-            "file flags are not read as memory flags: {:?}", export
-        );
-        prop_assert_eq!(HlMemOut::of_fd(fd).fd(), fd, "a negative fd stays negative");
-        let answer = HlMemOut::of_block(a, block).block();
-        prop_assert_eq!((answer.block_handle, answer.block_size), (a, block));
-        let register = HlMemIn::reg_dmabuf_fd(a, b, MemFlags::NONE).request();
-        prop_assert!(matches!(register, MemRequest::RegDmabufFd(v) if (v.fd, v.length) == (a, b)));
-        let unknown = HlMemIn { arg: [a, b, c], op: MemOp(0x1_0000), ..HlMemIn::default() };
-        prop_assert_eq!(unknown.request(), MemRequest::Unknown(MemOp(0x1_0000), [a, b, c]));
+        prop_assert_eq!((alloc.op, alloc.flags), (MemOp::ALLOC, MemFlags(flags)));
+        prop_assert_eq!(view::<HlMemInAlloc>(&alloc.arg), HlMemInAlloc { mem_size: a, page_size: b });
+        let free = HlMemIn::free(a);
+        prop_assert_eq!((free.op, view(&free.arg)), (MemOp::FREE, HlMemInFree { handle: a }));
+        let unmap = HlMemIn::unmap(a);
+        prop_assert_eq!((unmap.op, view(&unmap.arg)), (MemOp::UNMAP, HlMemInUnmap { device_virt_addr: a }));
+        let block = HlMemIn::map_block(a);
+        prop_assert_eq!((block.op, view(&block.arg)), (MemOp::MAP_BLOCK, HlMemInMapBlock { block_addr: a }));
+        let host = HlMemIn::map_host(a, b, c, MemFlags::NONE);
+        prop_assert_eq!((host.op, host.flags), (MemOp::MAP, MemFlags::USERPTR), "map_host sets USERPTR");
+        prop_assert_eq!(view::<HlMemInMapHost>(&host.arg), HlMemInMapHost { host_virt_addr: a, mem_size: b, hint_addr: c });
+        let device = HlMemIn::map_device(a, b, MemFlags::FORCE_HINT);
+        prop_assert_eq!((device.op, device.flags), (MemOp::MAP, MemFlags::FORCE_HINT));
+        prop_assert_eq!(view::<HlMemInMapDevice>(&device.arg), HlMemInMapDevice { hint_addr: b, handle: a });
+        let export = HlMemIn::export_dmabuf_fd(a, b, c, flags);
+        prop_assert_eq!((export.op, export.flags.0), (MemOp::EXPORT_DMABUF_FD, flags), "file flags stay");
+        prop_assert_eq!(view::<HlMemInExportDmabufFd>(&export.arg), HlMemInExportDmabufFd { addr: a, mem_size: b, offset: c });
+        let timestamps = HlMemIn::ts_alloc(flags);
+        prop_assert_eq!((timestamps.op, timestamps.num_of_elements), (MemOp::TS_ALLOC, flags));
     }
 
     #[test]
-    fn submissions_decode_to_what_they_were_given(address: u64, count: u32, seq: u64, seconds: u32) {
-        let run = HlCsIn::execute(address, count, CsFlags::TIMESTAMP).with_timeout(seconds).with_stage(seq);
-        prop_assert_eq!((run.chunks().chunks_restore, run.chunks().chunks_execute), (0, address));
-        prop_assert_eq!((run.num_chunks_execute, run.timeout, run.seq()), (count, seconds, seq));
-        prop_assert_eq!(run.cs_flags, CsFlags::TIMESTAMP | CsFlags::CUSTOM_TIMEOUT | CsFlags::STAGED_SUBMISSION);
-        let engines = HlCsIn::engines(address, count, EngineCommand::STALL).engine_view();
+    fn submissions_fill_their_struct(address: u64, restore: u64, count: u32) {
+        let (chunks_restore, chunks_execute) = (restore, address);
+        let mut run = HlCsIn::default();
+        run.set_chunks(HlCsInChunks { chunks_restore, chunks_execute });
+        prop_assert_eq!(view::<HlCsInChunks>(&run.arg), HlCsInChunks { chunks_restore, chunks_execute });
+        let stall = HlCsIn::engines(address, count, EngineCommand::STALL);
+        let engines: HlCsInEngines = view(&stall.arg);
         prop_assert_eq!((engines.engines, engines.num_engines, engines.engine_command), (address, count, EngineCommand::STALL));
-        let cores = HlCsIn::engine_cores(address, count, EngineCommand::CORE_RUN).engine_core_view();
+        prop_assert_eq!(stall.cs_flags, CsFlags::ENGINES_COMMAND);
+        let run = HlCsIn::engine_cores(address, count, EngineCommand::CORE_RUN);
+        let cores: HlCsInEngineCores = view(&run.arg);
         prop_assert_eq!((cores.engine_cores, cores.num_engine_cores, cores.core_command), (address, count, EngineCommand::CORE_RUN));
-        let reserve = HlCsIn::reserve_signals(count, seconds).reserve_view();
-        prop_assert_eq!((reserve.encaps_signals_count, reserve.encaps_signals_q_idx), (count, seconds));
-        prop_assert_eq!(HlCsIn::unreserve_signals(count).encaps_sig_handle_id(), count);
+        prop_assert_eq!(run.cs_flags, CsFlags::ENGINE_CORE_COMMAND);
     }
 
     #[test]
-    fn waits_decode_to_what_they_were_given(id in 0u16..0x1000, a: u64, target: u64, us: u64, offset: u64, slot: (u64, u64), n: u8) {
+    fn waits_fill_their_struct(id in 0u16..0x1000, a: u64, target: u64, us: u64, offset: u64, slot: (u64, u64), n: u8) {
         let wait = HlWaitCsIn::interrupt(id, a, target, us);
         prop_assert_eq!(wait.flags.interrupt(), id, "the interrupt id survives the flags");
         prop_assert!(wait.flags.contains(WaitCsFlags::INTERRUPT), "the wait is one for an interrupt");
-        prop_assert_eq!((wait.interrupt_view().addr, wait.interrupt_view().target, wait.interrupt_timeout_us()), (a, target, us));
+        prop_assert_eq!((view(&wait.arg), wait.arg2), (HlWaitCsInInterrupt { addr: a, target }, [us]));
         let register = HlWaitCsIn::register_timestamp(id, a, offset, target, slot);
         prop_assert_eq!((register.cq_counters_offset, register.timestamp_handle, register.timestamp_offset), (offset, slot.0, slot.1));
         let multi = HlWaitCsIn::multi_cs(a, n, us);
-        prop_assert_eq!((multi.cs_view().seq, multi.cs_view().timeout_us, multi.multi_view().seq_arr_len), (a, us, n));
+        prop_assert_eq!(view::<HlWaitCsInCs>(&multi.arg), HlWaitCsInCs { seq: a, timeout_us: us });
+        prop_assert_eq!(view::<HlWaitCsInMulti>(&multi.arg2).seq_arr_len, n);
         let one = HlWaitCsIn::cs(a, us);
-        prop_assert_eq!((one.cs_view().seq, one.flags), (a, WaitCsFlags::NONE));
+        prop_assert_eq!((view(&one.arg), one.flags), (HlWaitCsInCs { seq: a, timeout_us: us }, WaitCsFlags::NONE));
     }
 
     #[test]

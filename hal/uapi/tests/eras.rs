@@ -140,6 +140,5 @@ proptest! {
 
 #[test]
 fn errnos_have_names() {
-    assert_eq!(errno::name(errno::ETIMEDOUT), Some("ETIMEDOUT"));
-    assert_eq!(errno::name(9999), None);
+    assert!(errno::NAMES.contains(&("ETIMEDOUT", errno::ETIMEDOUT)));
 }

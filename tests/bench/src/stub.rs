@@ -120,7 +120,7 @@ pub fn called() -> unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int {
 /// # Errors
 /// The opener's error.
 pub fn kernel() -> std::io::Result<SharedIo> {
-    driver(|driver| driver.open_shared(KernelSelector::Index(0), NodeKind::Compute))
+    known_kernel().map(|kernel| kernel as SharedIo)
 }
 
 /// Returns the same by its type, as the opener has it when it puts layers over it.

@@ -179,196 +179,166 @@ impl HlInfoHwIpInfo {
     }
 }
 
-/// `struct hl_info_dram_usage` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoDramUsage {
-    /// Bytes that nobody uses.
-    pub dram_free_mem: u64,
-    /// Bytes of the asking context.
-    pub ctx_dram_mem: u64,
-}
+c_structs! {
+    /// `struct hl_info_dram_usage` of `habanalabs_accel.h`.
+    pub struct HlInfoDramUsage {
+        /// Bytes that nobody uses.
+        pub dram_free_mem: u64,
+        /// Bytes of the asking context.
+        pub ctx_dram_mem: u64,
+    }
 
-/// `struct hl_info_hw_idle` of `habanalabs_accel.h` (40 bytes; 24 in Linux 6.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoHwIdle {
-    /// 1 if all engines are idle.
-    pub is_idle: u32,
-    /// Busy engines 0 to 31.
-    pub busy_engines_mask: u32,
-    /// Busy engines by id: [`crate::engine::Gaudi2EngineId`].
-    pub busy_engines_mask_ext: [u64; HL_BUSY_ENGINES_MASK_EXT_SIZE],
-}
+    /// `struct hl_info_hw_idle` of `habanalabs_accel.h` (40 bytes; 24 in Linux 6.1).
+    pub struct HlInfoHwIdle {
+        /// 1 if all engines are idle.
+        pub is_idle: u32,
+        /// Busy engines 0 to 31.
+        pub busy_engines_mask: u32,
+        /// Busy engines by id: [`crate::engine::Gaudi2EngineId`].
+        pub busy_engines_mask_ext: [u64; HL_BUSY_ENGINES_MASK_EXT_SIZE],
+    }
 
-/// `struct hl_info_device_status` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoDeviceStatus {
-    /// The status.
-    pub status: DeviceStatus,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_info_device_status` of `habanalabs_accel.h`.
+    pub struct HlInfoDeviceStatus {
+        /// The status.
+        pub status: DeviceStatus,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_info_device_utilization` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoDeviceUtilization {
-    /// Percent.
-    pub utilization: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_info_device_utilization` of `habanalabs_accel.h`.
+    pub struct HlInfoDeviceUtilization {
+        /// Percent.
+        pub utilization: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_info_clk_rate` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoClkRate {
-    /// MHz now.
-    pub cur_clk_rate_mhz: u32,
-    /// MHz at most.
-    pub max_clk_rate_mhz: u32,
-}
+    /// `struct hl_info_clk_rate` of `habanalabs_accel.h`.
+    pub struct HlInfoClkRate {
+        /// MHz now.
+        pub cur_clk_rate_mhz: u32,
+        /// MHz at most.
+        pub max_clk_rate_mhz: u32,
+    }
 
-/// `struct hl_info_reset_count` of `habanalabs_accel.h`: since the driver was loaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoResetCount {
-    /// Hard resets.
-    pub hard_reset_cnt: u32,
-    /// Resets of the compute engines alone; the one that an ordinary close costs is not counted
-    /// (driver device.c:hl_device_reset).
-    pub soft_reset_cnt: u32,
-}
+    /// `struct hl_info_reset_count` of `habanalabs_accel.h`: since the driver was loaded.
+    pub struct HlInfoResetCount {
+        /// Hard resets.
+        pub hard_reset_cnt: u32,
+        /// Resets of the compute engines alone; the one that an ordinary close costs is not counted
+        /// (driver device.c:hl_device_reset).
+        pub soft_reset_cnt: u32,
+    }
 
-/// `struct hl_info_time_sync` of `habanalabs_accel.h` (24 bytes; 16 in Linux 6.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoTimeSync {
-    /// The device's counter.
-    pub device_time: u64,
-    /// Nanoseconds of the host's raw monotonic clock.
-    pub host_time: u64,
-    /// The host's time-stamp counter.
-    pub tsc_time: u64,
-}
+    /// `struct hl_info_time_sync` of `habanalabs_accel.h` (24 bytes; 16 in Linux 6.1).
+    pub struct HlInfoTimeSync {
+        /// The device's counter.
+        pub device_time: u64,
+        /// Nanoseconds of the host's raw monotonic clock.
+        pub host_time: u64,
+        /// The host's time-stamp counter.
+        pub tsc_time: u64,
+    }
 
-/// `struct hl_info_pci_counters` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoPciCounters {
-    /// KB/s received.
-    pub rx_throughput: u64,
-    /// KB/s sent.
-    pub tx_throughput: u64,
-    /// Replays.
-    pub replay_cnt: u64,
-}
+    /// `struct hl_info_pci_counters` of `habanalabs_accel.h`.
+    pub struct HlInfoPciCounters {
+        /// KB/s received.
+        pub rx_throughput: u64,
+        /// KB/s sent.
+        pub tx_throughput: u64,
+        /// Replays.
+        pub replay_cnt: u64,
+    }
 
-/// `struct hl_info_clk_throttle` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoClkThrottle {
-    /// Why the clock is low now.
-    pub clk_throttling_reason: ClkThrottle,
-    /// Zero.
-    pub pad: u32,
-    /// Microseconds at the start, by reason.
-    pub clk_throttling_timestamp_us: [u64; HL_CLK_THROTTLE_TYPE_MAX],
-    /// Nanoseconds it took, by reason.
-    pub clk_throttling_duration_ns: [u64; HL_CLK_THROTTLE_TYPE_MAX],
-}
+    /// `struct hl_info_clk_throttle` of `habanalabs_accel.h`.
+    pub struct HlInfoClkThrottle {
+        /// Why the clock is low now.
+        pub clk_throttling_reason: ClkThrottle,
+        /// Zero.
+        pub pad: u32,
+        /// Microseconds at the start, by reason.
+        pub clk_throttling_timestamp_us: [u64; HL_CLK_THROTTLE_TYPE_MAX],
+        /// Nanoseconds it took, by reason.
+        pub clk_throttling_duration_ns: [u64; HL_CLK_THROTTLE_TYPE_MAX],
+    }
 
-/// `struct hl_info_energy` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoEnergy {
-    /// As the firmware counts it.
-    pub total_energy_consumption: u64,
-}
+    /// `struct hl_info_energy` of `habanalabs_accel.h`.
+    pub struct HlInfoEnergy {
+        /// As the firmware counts it.
+        pub total_energy_consumption: u64,
+    }
 
-/// `struct hl_pll_frequency_info` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlPllFrequencyInfo {
-    /// MHz of each output.
-    pub output: [u16; HL_PLL_NUM_OUTPUTS],
-}
+    /// `struct hl_pll_frequency_info` of `habanalabs_accel.h`.
+    pub struct HlPllFrequencyInfo {
+        /// MHz of each output.
+        pub output: [u16; HL_PLL_NUM_OUTPUTS],
+    }
 
-/// `struct hl_open_stats_info` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlOpenStatsInfo {
-    /// Successful opens of the compute node.
-    pub open_counter: u64,
-    /// Milliseconds that the last opener stayed.
-    pub last_open_period_ms: u64,
-    /// 1 if somebody has the compute node open.
-    pub is_compute_ctx_active: u8,
-    /// 1 if the last opener is being cleaned up.
-    pub compute_ctx_in_release: u8,
-    /// Zero.
-    pub pad: [u8; 6],
-}
+    /// `struct hl_open_stats_info` of `habanalabs_accel.h`.
+    pub struct HlOpenStatsInfo {
+        /// Successful opens of the compute node.
+        pub open_counter: u64,
+        /// Milliseconds that the last opener stayed.
+        pub last_open_period_ms: u64,
+        /// 1 if somebody has the compute node open.
+        pub is_compute_ctx_active: u8,
+        /// 1 if the last opener is being cleaned up.
+        pub compute_ctx_in_release: u8,
+        /// Zero.
+        pub pad: [u8; 6],
+    }
 
-/// `struct hl_power_info` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlPowerInfo {
-    /// As the firmware counts it.
-    pub power: u64,
-}
+    /// `struct hl_power_info` of `habanalabs_accel.h`.
+    pub struct HlPowerInfo {
+        /// As the firmware counts it.
+        pub power: u64,
+    }
 
-/// `struct hl_info_sync_manager` of `habanalabs_accel.h`: of the dcore asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoSyncManager {
-    /// First sync object for users.
-    pub first_available_sync_object: u32,
-    /// First monitor for users.
-    pub first_available_monitor: u32,
-    /// First completion queue for users.
-    pub first_available_cq: u32,
-    /// Zero.
-    pub reserved: u32,
-}
+    /// `struct hl_info_sync_manager` of `habanalabs_accel.h`: of the dcore asked for.
+    pub struct HlInfoSyncManager {
+        /// First sync object for users.
+        pub first_available_sync_object: u32,
+        /// First monitor for users.
+        pub first_available_monitor: u32,
+        /// First completion queue for users.
+        pub first_available_cq: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
 
-/// `struct hl_info_cs_counters` of `habanalabs_accel.h`: submissions dropped, in total and of this
-/// context.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoCsCounters {
-    /// No memory.
-    pub total_out_of_mem_drop_cnt: u64,
-    /// No memory, this context.
-    pub ctx_out_of_mem_drop_cnt: u64,
-    /// Bad packets.
-    pub total_parsing_drop_cnt: u64,
-    /// Bad packets, this context.
-    pub ctx_parsing_drop_cnt: u64,
-    /// Queue full.
-    pub total_queue_full_drop_cnt: u64,
-    /// Queue full, this context.
-    pub ctx_queue_full_drop_cnt: u64,
-    /// Device in reset.
-    pub total_device_in_reset_drop_cnt: u64,
-    /// Device in reset, this context.
-    pub ctx_device_in_reset_drop_cnt: u64,
-    /// Too many in flight.
-    pub total_max_cs_in_flight_drop_cnt: u64,
-    /// Too many in flight, this context.
-    pub ctx_max_cs_in_flight_drop_cnt: u64,
-    /// Bad request.
-    pub total_validation_drop_cnt: u64,
-    /// Bad request, this context.
-    pub ctx_validation_drop_cnt: u64,
-}
+    /// `struct hl_info_cs_counters` of `habanalabs_accel.h`: submissions dropped, in total and of
+    /// this context.
+    pub struct HlInfoCsCounters {
+        /// No memory.
+        pub total_out_of_mem_drop_cnt: u64,
+        /// No memory, this context.
+        pub ctx_out_of_mem_drop_cnt: u64,
+        /// Bad packets.
+        pub total_parsing_drop_cnt: u64,
+        /// Bad packets, this context.
+        pub ctx_parsing_drop_cnt: u64,
+        /// Queue full.
+        pub total_queue_full_drop_cnt: u64,
+        /// Queue full, this context.
+        pub ctx_queue_full_drop_cnt: u64,
+        /// Device in reset.
+        pub total_device_in_reset_drop_cnt: u64,
+        /// Device in reset, this context.
+        pub ctx_device_in_reset_drop_cnt: u64,
+        /// Too many in flight.
+        pub total_max_cs_in_flight_drop_cnt: u64,
+        /// Too many in flight, this context.
+        pub ctx_max_cs_in_flight_drop_cnt: u64,
+        /// Bad request.
+        pub total_validation_drop_cnt: u64,
+        /// Bad request, this context.
+        pub ctx_validation_drop_cnt: u64,
+    }
 
-/// `struct hl_info_dev_memalloc_page_sizes` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoDevMemallocPageSizes {
-    /// Bit n: pages of 2^n bytes are allowed.
-    pub page_order_bitmask: u64,
+    /// `struct hl_info_dev_memalloc_page_sizes` of `habanalabs_accel.h`.
+    pub struct HlInfoDevMemallocPageSizes {
+        /// Bit n: pages of 2^n bytes are allowed.
+        pub page_order_bitmask: u64,
+    }
 }

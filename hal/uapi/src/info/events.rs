@@ -44,22 +44,20 @@ open_enum! {
     }
 }
 
-/// `struct hl_info_last_err_open_dev_time` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoLastErrOpenDevTime {
-    /// When the device was opened whose session then failed.
-    pub timestamp: i64,
-}
+c_structs! {
+    /// `struct hl_info_last_err_open_dev_time` of `habanalabs_accel.h`.
+    pub struct HlInfoLastErrOpenDevTime {
+        /// When the device was opened whose session then failed.
+        pub timestamp: i64,
+    }
 
-/// `struct hl_info_cs_timeout_event` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoCsTimeoutEvent {
-    /// When.
-    pub timestamp: i64,
-    /// Which submission.
-    pub seq: u64,
+    /// `struct hl_info_cs_timeout_event` of `habanalabs_accel.h`.
+    pub struct HlInfoCsTimeoutEvent {
+        /// When.
+        pub timestamp: i64,
+        /// Which submission.
+        pub seq: u64,
+    }
 }
 
 /// `struct hl_info_razwi_event` of `habanalabs_accel.h` (280 bytes; in Linux 6.1 24 bytes, and
@@ -81,87 +79,77 @@ pub struct HlInfoRazwiEvent {
     pub pad: [u8; 5],
 }
 
-/// `struct hl_info_undefined_opcode_event` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoUndefinedOpcodeEvent {
-    /// When.
-    pub timestamp: i64,
-    /// Command-buffer addresses in each stream's queue.
-    pub cb_addr_streams: [[u64; OPCODE_INFO_MAX_ADDR_SIZE]; MAX_QMAN_STREAMS_INFO],
-    /// The command buffer in work.
-    pub cq_addr: u64,
-    /// Its bytes.
-    pub cq_size: u32,
-    /// Streams that count: 1 for the upper command processor, 4 for the lower.
-    pub cb_addr_streams_len: u32,
-    /// The engine.
-    pub engine_id: u32,
-    /// The stream; 4 means the lower command processor.
-    pub stream_id: u32,
-}
+c_structs! {
+    /// `struct hl_info_undefined_opcode_event` of `habanalabs_accel.h`.
+    pub struct HlInfoUndefinedOpcodeEvent {
+        /// When.
+        pub timestamp: i64,
+        /// Command-buffer addresses in each stream's queue.
+        pub cb_addr_streams: [[u64; OPCODE_INFO_MAX_ADDR_SIZE]; MAX_QMAN_STREAMS_INFO],
+        /// The command buffer in work.
+        pub cq_addr: u64,
+        /// Its bytes.
+        pub cq_size: u32,
+        /// Streams that count: 1 for the upper command processor, 4 for the lower.
+        pub cb_addr_streams_len: u32,
+        /// The engine.
+        pub engine_id: u32,
+        /// The stream; 4 means the lower command processor.
+        pub stream_id: u32,
+    }
 
-/// `struct hl_info_hw_err_event` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoHwErrEvent {
-    /// When.
-    pub timestamp: i64,
-    /// The chip's event number.
-    pub event_id: u16,
-    /// Zero.
-    pub pad: [u16; 3],
-}
+    /// `struct hl_info_hw_err_event` of `habanalabs_accel.h`.
+    pub struct HlInfoHwErrEvent {
+        /// When.
+        pub timestamp: i64,
+        /// The chip's event number.
+        pub event_id: u16,
+        /// Zero.
+        pub pad: [u16; 3],
+    }
 
-/// `struct hl_info_fw_err_event` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoFwErrEvent {
-    /// When.
-    pub timestamp: i64,
-    /// What kind.
-    pub err_type: FwErrType,
-    /// The chip's event number, for a reported error.
-    pub event_id: u16,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_info_fw_err_event` of `habanalabs_accel.h`.
+    pub struct HlInfoFwErrEvent {
+        /// When.
+        pub timestamp: i64,
+        /// What kind.
+        pub err_type: FwErrType,
+        /// The chip's event number, for a reported error.
+        pub event_id: u16,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_info_engine_err_event` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoEngineErrEvent {
-    /// When.
-    pub timestamp: i64,
-    /// The engine.
-    pub engine_id: u16,
-    /// How often.
-    pub error_count: u16,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_info_engine_err_event` of `habanalabs_accel.h`.
+    pub struct HlInfoEngineErrEvent {
+        /// When.
+        pub timestamp: i64,
+        /// The engine.
+        pub engine_id: u16,
+        /// How often.
+        pub error_count: u16,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_page_fault_info` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlPageFaultInfo {
-    /// When.
-    pub timestamp: i64,
-    /// The address without a mapping.
-    pub addr: u64,
-    /// The engine (Gaudi3).
-    pub engine_id: u16,
-    /// Zero.
-    pub pad: [u8; 6],
-}
+    /// `struct hl_page_fault_info` of `habanalabs_accel.h`.
+    pub struct HlPageFaultInfo {
+        /// When.
+        pub timestamp: i64,
+        /// The address without a mapping.
+        pub addr: u64,
+        /// The engine (Gaudi3).
+        pub engine_id: u16,
+        /// Zero.
+        pub pad: [u8; 6],
+    }
 
-/// `struct hl_user_mapping` of `habanalabs_accel.h`: an element of what `HL_INFO_USER_MAPPINGS`
-/// returns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlUserMapping {
-    /// Device address.
-    pub dev_va: u64,
-    /// Bytes.
-    pub size: u64,
+    /// `struct hl_user_mapping` of `habanalabs_accel.h`: an element of what `HL_INFO_USER_MAPPINGS`
+    /// returns.
+    pub struct HlUserMapping {
+        /// Device address.
+        pub dev_va: u64,
+        /// Bytes.
+        pub size: u64,
+    }
 }

@@ -8,7 +8,7 @@ mod device;
 mod events;
 mod gaudi3;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, IntoBytes};
 
 pub use attest::{HlInfoSecAttest, HlInfoSigned};
 pub use device::*;
@@ -62,22 +62,22 @@ open_enum! {
     }
 }
 
-/// `struct hl_info_args` of `habanalabs_accel.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoArgs {
-    /// Address of the answer.
-    pub return_pointer: u64,
-    /// Bytes at `return_pointer`.
-    pub return_size: u32,
-    /// The question.
-    pub op: InfoOp,
-    /// The union of `u32`s: `dcore_id`, `ctx_id`, `period_ms`, `pll_index`, `eventfd`,
-    /// `sec_attest_nonce`, `fw_sub_opcode` and, in the gaudi3 header, `habana_link_id` go in;
-    /// `user_buffer_actual_size` and `array_size` come out.
-    pub arg: u32,
-    /// Zero.
-    pub pad: u32,
+c_structs! {
+    /// `struct hl_info_args` of `habanalabs_accel.h`.
+    pub struct HlInfoArgs {
+        /// Address of the answer.
+        pub return_pointer: u64,
+        /// Bytes at `return_pointer`.
+        pub return_size: u32,
+        /// The question.
+        pub op: InfoOp,
+        /// The union of `u32`s: `dcore_id`, `ctx_id`, `period_ms`, `pll_index`, `eventfd`,
+        /// `sec_attest_nonce`, `fw_sub_opcode` and, in the gaudi3 header, `habana_link_id` go in;
+        /// `user_buffer_actual_size` and `array_size` come out.
+        pub arg: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 }
 
 impl HlInfoArgs {

@@ -1,7 +1,5 @@
 //! Ports: what they can do, doorbell fifos, events and encapsulation.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 use super::{HL_NIC_FNA_CMPL_ADDR_NUM, HL_NIC_USER_BP_OFFS_MAX};
 
 open_enum! {
@@ -54,222 +52,196 @@ open_enum! {
     }
 }
 
-/// `struct hl_nic_set_user_app_params_in`: sets a port up for an application.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicSetUserAppParamsIn {
-    /// The port.
-    pub port: u32,
-    /// Offsets of back-pressure sync objects.
-    pub bp_offs: [u32; HL_NIC_USER_BP_OFFS_MAX],
-    /// 1 for the advanced features.
-    pub advanced: u8,
-    /// Zero.
-    pub pad1: u8,
-    /// Bits of the fence-and-acknowledge mask.
-    pub fna_mask_size: u8,
-    /// Zero.
-    pub pad2: u8,
-    /// Offsets of the fence-and-acknowledge fifos.
-    pub fna_fifo_offs: [u32; HL_NIC_FNA_CMPL_ADDR_NUM],
-}
+c_structs! {
+    /// `struct hl_nic_set_user_app_params_in`: sets a port up for an application.
+    pub struct HlNicSetUserAppParamsIn {
+        /// The port.
+        pub port: u32,
+        /// Offsets of back-pressure sync objects.
+        pub bp_offs: [u32; HL_NIC_USER_BP_OFFS_MAX],
+        /// 1 for the advanced features.
+        pub advanced: u8,
+        /// Zero.
+        pub pad1: u8,
+        /// Bits of the fence-and-acknowledge mask.
+        pub fna_mask_size: u8,
+        /// Zero.
+        pub pad2: u8,
+        /// Offsets of the fence-and-acknowledge fifos.
+        pub fna_fifo_offs: [u32; HL_NIC_FNA_CMPL_ADDR_NUM],
+    }
 
-/// `struct hl_nic_get_user_app_params_in`: asks what a port can do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicGetUserAppParamsIn {
-    /// The port.
-    pub port: u32,
-    /// Zero.
-    pub pad: [u8; 4],
-}
+    /// `struct hl_nic_get_user_app_params_in`: asks what a port can do.
+    pub struct HlNicGetUserAppParamsIn {
+        /// The port.
+        pub port: u32,
+        /// Zero.
+        pub pad: [u8; 4],
+    }
 
-/// `struct hl_nic_get_user_app_params_out`: what a port can do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicGetUserAppParamsOut {
-    /// Queue pairs at most.
-    pub max_num_of_qps: u32,
-    /// Queue pairs in use.
-    pub num_allocated_qps: u32,
-    /// The highest in use.
-    pub max_allocated_qp_idx: u32,
-    /// Entries of a completion queue at most.
-    pub max_cq_size: u32,
-    /// 1 for the advanced features.
-    pub advanced: u8,
-    /// Completion queues at most.
-    pub max_num_of_cqs: u8,
-    /// Doorbell fifos at most.
-    pub max_num_of_db_fifos: u8,
-    /// Encapsulations at most.
-    pub max_num_of_encaps: u8,
-    /// Speed of the port.
-    pub speed: u32,
-    /// The macro that the port is in.
-    pub nic_macro_idx: u8,
-    /// The port in its macro.
-    pub nic_phys_port_idx: u8,
-    /// Zero.
-    pub pad: [u8; 2],
-    /// Collective queue pairs out of the server at most.
-    pub max_num_of_scale_out_coll_qps: u32,
-    /// Collective queue pairs at most.
-    pub max_num_of_coll_qps: u32,
-    /// Distance of collective queue pairs.
-    pub coll_qps_offset: u32,
-    /// The first collective queue pair out of the server.
-    pub base_scale_out_coll_qp_idx: u32,
-    /// The first collective queue pair.
-    pub base_coll_qp_idx: u32,
-}
+    /// `struct hl_nic_get_user_app_params_out`: what a port can do.
+    pub struct HlNicGetUserAppParamsOut {
+        /// Queue pairs at most.
+        pub max_num_of_qps: u32,
+        /// Queue pairs in use.
+        pub num_allocated_qps: u32,
+        /// The highest in use.
+        pub max_allocated_qp_idx: u32,
+        /// Entries of a completion queue at most.
+        pub max_cq_size: u32,
+        /// 1 for the advanced features.
+        pub advanced: u8,
+        /// Completion queues at most.
+        pub max_num_of_cqs: u8,
+        /// Doorbell fifos at most.
+        pub max_num_of_db_fifos: u8,
+        /// Encapsulations at most.
+        pub max_num_of_encaps: u8,
+        /// Speed of the port.
+        pub speed: u32,
+        /// The macro that the port is in.
+        pub nic_macro_idx: u8,
+        /// The port in its macro.
+        pub nic_phys_port_idx: u8,
+        /// Zero.
+        pub pad: [u8; 2],
+        /// Collective queue pairs out of the server at most.
+        pub max_num_of_scale_out_coll_qps: u32,
+        /// Collective queue pairs at most.
+        pub max_num_of_coll_qps: u32,
+        /// Distance of collective queue pairs.
+        pub coll_qps_offset: u32,
+        /// The first collective queue pair out of the server.
+        pub base_scale_out_coll_qp_idx: u32,
+        /// The first collective queue pair.
+        pub base_coll_qp_idx: u32,
+    }
 
-/// `struct hl_nic_alloc_user_db_fifo_in`: asks for a doorbell fifo.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicAllocUserDbFifoIn {
-    /// The port.
-    pub port: u32,
-    /// Number wished for.
-    pub id_hint: u32,
-}
+    /// `struct hl_nic_alloc_user_db_fifo_in`: asks for a doorbell fifo.
+    pub struct HlNicAllocUserDbFifoIn {
+        /// The port.
+        pub port: u32,
+        /// Number wished for.
+        pub id_hint: u32,
+    }
 
-/// `struct hl_nic_alloc_user_db_fifo_out`: its number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicAllocUserDbFifoOut {
-    /// The number of the object.
-    pub id: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_nic_alloc_user_db_fifo_out`: its number.
+    pub struct HlNicAllocUserDbFifoOut {
+        /// The number of the object.
+        pub id: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_nic_user_db_fifo_set_in`: sets a doorbell fifo.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserDbFifoSetIn {
-    /// The port.
-    pub port: u32,
-    /// The number of the object.
-    pub id: u32,
-    /// [`NicDbFifoType`].
-    pub mode: u8,
-    /// Ports that a direct operation is doubled to.
-    pub dir_dup_ports_mask: u8,
-    /// Zero.
-    pub pad: [u8; 6],
-    /// The first sync object.
-    pub base_sob_addr: u32,
-    /// Sync objects.
-    pub num_sobs: u32,
-}
+    /// `struct hl_nic_user_db_fifo_set_in`: sets a doorbell fifo.
+    pub struct HlNicUserDbFifoSetIn {
+        /// The port.
+        pub port: u32,
+        /// The number of the object.
+        pub id: u32,
+        /// [`NicDbFifoType`].
+        pub mode: u8,
+        /// Ports that a direct operation is doubled to.
+        pub dir_dup_ports_mask: u8,
+        /// Zero.
+        pub pad: [u8; 6],
+        /// The first sync object.
+        pub base_sob_addr: u32,
+        /// Sync objects.
+        pub num_sobs: u32,
+    }
 
-/// `struct hl_nic_user_db_fifo_set_out`: where its parts are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserDbFifoSetOut {
-    /// mmap handle of the consumer index.
-    pub ci_handle: u64,
-    /// mmap handle of the registers.
-    pub regs_handle: u64,
-    /// Where in that mapping the registers start.
-    pub regs_offset: u32,
-    /// Zero.
-    pub pad: u32,
-    /// Bytes of the fifo.
-    pub fifo_size: u32,
-    /// Bytes at which it pushes back.
-    pub fifo_bp_thresh: u32,
-}
+    /// `struct hl_nic_user_db_fifo_set_out`: where its parts are.
+    pub struct HlNicUserDbFifoSetOut {
+        /// mmap handle of the consumer index.
+        pub ci_handle: u64,
+        /// mmap handle of the registers.
+        pub regs_handle: u64,
+        /// Where in that mapping the registers start.
+        pub regs_offset: u32,
+        /// Zero.
+        pub pad: u32,
+        /// Bytes of the fifo.
+        pub fifo_size: u32,
+        /// Bytes at which it pushes back.
+        pub fifo_bp_thresh: u32,
+    }
 
-/// `struct hl_nic_user_db_fifo_unset_in`: gives it back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserDbFifoUnsetIn {
-    /// The port.
-    pub port: u32,
-    /// The number of the object.
-    pub id: u32,
-}
+    /// `struct hl_nic_user_db_fifo_unset_in`: gives it back.
+    pub struct HlNicUserDbFifoUnsetIn {
+        /// The port.
+        pub port: u32,
+        /// The number of the object.
+        pub id: u32,
+    }
 
-/// `struct hl_nic_eq_poll_in`: asks for the next event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicEqPollIn {
-    /// The port.
-    pub port: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_nic_eq_poll_in`: asks for the next event.
+    pub struct HlNicEqPollIn {
+        /// The port.
+        pub port: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_nic_eq_poll_out`: the event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicEqPollOut {
-    /// [`NicEqPollStatus`].
-    pub status: u32,
-    /// What it happened to.
-    pub idx: u32,
-    /// More about it.
-    pub ev_data: u32,
-    /// [`NicEqEventType`].
-    pub ev_type: u8,
-    /// 1 if there are more.
-    pub rest_occurred: u8,
-    /// 1 for the requester.
-    pub is_req: u8,
-    /// Zero.
-    pub pad: u8,
-}
+    /// `struct hl_nic_eq_poll_out`: the event.
+    pub struct HlNicEqPollOut {
+        /// [`NicEqPollStatus`].
+        pub status: u32,
+        /// What it happened to.
+        pub idx: u32,
+        /// More about it.
+        pub ev_data: u32,
+        /// [`NicEqEventType`].
+        pub ev_type: u8,
+        /// 1 if there are more.
+        pub rest_occurred: u8,
+        /// 1 for the requester.
+        pub is_req: u8,
+        /// Zero.
+        pub pad: u8,
+    }
 
-/// `struct hl_nic_user_encap_alloc_in`: asks for an encapsulation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserEncapAllocIn {
-    /// The port.
-    pub port: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_nic_user_encap_alloc_in`: asks for an encapsulation.
+    pub struct HlNicUserEncapAllocIn {
+        /// The port.
+        pub port: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_nic_user_encap_alloc_out`: its number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserEncapAllocOut {
-    /// The number of the object.
-    pub id: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_nic_user_encap_alloc_out`: its number.
+    pub struct HlNicUserEncapAllocOut {
+        /// The number of the object.
+        pub id: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_nic_user_encap_set_in`: sets an encapsulation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserEncapSetIn {
-    /// Address of the tunnel header.
-    pub tnl_hdr_ptr: u64,
-    /// Its bytes.
-    pub tnl_hdr_size: u32,
-    /// The port.
-    pub port: u32,
-    /// The number of the object.
-    pub id: u32,
-    /// IPv4 address of the source.
-    pub ipv4_addr: u32,
-    /// The union: `udp_dst_port` or `ip_proto`.
-    pub proto: u16,
-    /// [`NicEncapType`].
-    pub encap_type: u8,
-    /// Zero.
-    pub pad: [u8; 5],
-}
+    /// `struct hl_nic_user_encap_set_in`: sets an encapsulation.
+    pub struct HlNicUserEncapSetIn {
+        /// Address of the tunnel header.
+        pub tnl_hdr_ptr: u64,
+        /// Its bytes.
+        pub tnl_hdr_size: u32,
+        /// The port.
+        pub port: u32,
+        /// The number of the object.
+        pub id: u32,
+        /// IPv4 address of the source.
+        pub ipv4_addr: u32,
+        /// The union: `udp_dst_port` or `ip_proto`.
+        pub proto: u16,
+        /// [`NicEncapType`].
+        pub encap_type: u8,
+        /// Zero.
+        pub pad: [u8; 5],
+    }
 
-/// `struct hl_nic_user_encap_unset_in`: gives it back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserEncapUnsetIn {
-    /// The port.
-    pub port: u32,
-    /// The number of the object.
-    pub id: u32,
+    /// `struct hl_nic_user_encap_unset_in`: gives it back.
+    pub struct HlNicUserEncapUnsetIn {
+        /// The port.
+        pub port: u32,
+        /// The number of the object.
+        pub id: u32,
+    }
 }

@@ -1,7 +1,5 @@
 //! Queues of work and of completions, in memory of the user or of the driver.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 open_enum! {
     /// What an array of work queues is for (`enum hl_nic_mem_type`).
     pub struct NicMemType(u32), "HL_NIC_USER_" {
@@ -30,186 +28,158 @@ open_enum! {
     }
 }
 
-/// `struct hl_nic_cqe`: an entry of a completion queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicCqe {
-    /// The union: `requester.wqe_index`, `responder.msg_id` or `qp_err.syndrome`.
-    pub what: u32,
-    /// The port.
-    pub port: u32,
-    /// Queue-pair number.
-    pub qp_number: u32,
-    /// [`NicMemType`].
-    pub kind: u8,
-    /// 1 for an error.
-    pub is_err: u8,
-    /// Zero.
-    pub pad: [u8; 2],
-}
+c_structs! {
+    /// `struct hl_nic_cqe`: an entry of a completion queue.
+    pub struct HlNicCqe {
+        /// The union: `requester.wqe_index`, `responder.msg_id` or `qp_err.syndrome`.
+        pub what: u32,
+        /// The port.
+        pub port: u32,
+        /// Queue-pair number.
+        pub qp_number: u32,
+        /// [`NicMemType`].
+        pub kind: u8,
+        /// 1 for an error.
+        pub is_err: u8,
+        /// Zero.
+        pub pad: [u8; 2],
+    }
 
-/// `struct hl_nic_user_wq_arr_set_in`: sets an array of work queues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserWqArrSetIn {
-    /// Address of the memory.
-    pub addr: u64,
-    /// The port.
-    pub port: u32,
-    /// Work queues in the array.
-    pub num_of_wqs: u32,
-    /// Entries of each.
-    pub num_of_wq_entries: u32,
-    /// [`NicMemType`].
-    pub kind: u32,
-    /// Where the memory lies: [`NicMemId`].
-    pub mem_id: u32,
-    /// Bytes of a send entry: [`NicSwqGranularity`](super::NicSwqGranularity).
-    pub swq_granularity: u8,
-    /// Zero.
-    pub pad: [u8; 3],
-}
+    /// `struct hl_nic_user_wq_arr_set_in`: sets an array of work queues.
+    pub struct HlNicUserWqArrSetIn {
+        /// Address of the memory.
+        pub addr: u64,
+        /// The port.
+        pub port: u32,
+        /// Work queues in the array.
+        pub num_of_wqs: u32,
+        /// Entries of each.
+        pub num_of_wq_entries: u32,
+        /// [`NicMemType`].
+        pub kind: u32,
+        /// Where the memory lies: [`NicMemId`].
+        pub mem_id: u32,
+        /// Bytes of a send entry: [`NicSwqGranularity`](super::NicSwqGranularity).
+        pub swq_granularity: u8,
+        /// Zero.
+        pub pad: [u8; 3],
+    }
 
-/// `struct hl_nic_user_wq_arr_set_out`: where the array is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserWqArrSetOut {
-    /// mmap handle of the memory.
-    pub mem_handle: u64,
-}
+    /// `struct hl_nic_user_wq_arr_set_out`: where the array is.
+    pub struct HlNicUserWqArrSetOut {
+        /// mmap handle of the memory.
+        pub mem_handle: u64,
+    }
 
-/// `struct hl_nic_user_wq_arr_unset_in`: gives the array back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserWqArrUnsetIn {
-    /// The port.
-    pub port: u32,
-    /// [`NicMemType`].
-    pub kind: u32,
-}
+    /// `struct hl_nic_user_wq_arr_unset_in`: gives the array back.
+    pub struct HlNicUserWqArrUnsetIn {
+        /// The port.
+        pub port: u32,
+        /// [`NicMemType`].
+        pub kind: u32,
+    }
 
-/// `struct hl_nic_user_cq_set_in`: sets a completion queue (Gaudi).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserCqSetIn {
-    /// Address of the memory.
-    pub addr: u64,
-    /// The port.
-    pub port: u32,
-    /// Entries wanted.
-    pub num_of_cqes: u32,
-}
+    /// `struct hl_nic_user_cq_set_in`: sets a completion queue (Gaudi).
+    pub struct HlNicUserCqSetIn {
+        /// Address of the memory.
+        pub addr: u64,
+        /// The port.
+        pub port: u32,
+        /// Entries wanted.
+        pub num_of_cqes: u32,
+    }
 
-/// `struct hl_nic_user_cq_unset_in`: gives it back (Gaudi).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserCqUnsetIn {
-    /// The port.
-    pub port: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_nic_user_cq_unset_in`: gives it back (Gaudi).
+    pub struct HlNicUserCqUnsetIn {
+        /// The port.
+        pub port: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_nic_user_cq_update_ci_in`: tells what was consumed (Gaudi).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserCqUpdateCiIn {
-    /// The port.
-    pub port: u32,
-    /// Consumer index.
-    pub ci: u32,
-}
+    /// `struct hl_nic_user_cq_update_ci_in`: tells what was consumed (Gaudi).
+    pub struct HlNicUserCqUpdateCiIn {
+        /// The port.
+        pub port: u32,
+        /// Consumer index.
+        pub ci: u32,
+    }
 
-/// `struct hl_nic_alloc_user_cq_id_in`: asks for the number of a completion queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicAllocUserCqIdIn {
-    /// The port.
-    pub port: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_nic_alloc_user_cq_id_in`: asks for the number of a completion queue.
+    pub struct HlNicAllocUserCqIdIn {
+        /// The port.
+        pub port: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_nic_alloc_user_cq_id_out`: the number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicAllocUserCqIdOut {
-    /// The number of the object.
-    pub id: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_nic_alloc_user_cq_id_out`: the number.
+    pub struct HlNicAllocUserCqIdOut {
+        /// The number of the object.
+        pub id: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_nic_user_cq_id_set_in`: sets a completion queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserCqIdSetIn {
-    /// The port.
-    pub port: u32,
-    /// Entries wanted.
-    pub num_of_cqes: u32,
-    /// The number of the object.
-    pub id: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_nic_user_cq_id_set_in`: sets a completion queue.
+    pub struct HlNicUserCqIdSetIn {
+        /// The port.
+        pub port: u32,
+        /// Entries wanted.
+        pub num_of_cqes: u32,
+        /// The number of the object.
+        pub id: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_nic_user_cq_id_set_out`: where its parts are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserCqIdSetOut {
-    /// mmap handle of the memory.
-    pub mem_handle: u64,
-    /// mmap handle of the producer index.
-    pub pi_handle: u64,
-    /// mmap handle of the registers.
-    pub regs_handle: u64,
-    /// Where in that mapping the registers start.
-    pub regs_offset: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_nic_user_cq_id_set_out`: where its parts are.
+    pub struct HlNicUserCqIdSetOut {
+        /// mmap handle of the memory.
+        pub mem_handle: u64,
+        /// mmap handle of the producer index.
+        pub pi_handle: u64,
+        /// mmap handle of the registers.
+        pub regs_handle: u64,
+        /// Where in that mapping the registers start.
+        pub regs_offset: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_nic_user_cq_id_unset_in`: gives it back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserCqIdUnsetIn {
-    /// The port.
-    pub port: u32,
-    /// The number of the object.
-    pub id: u32,
-}
+    /// `struct hl_nic_user_cq_id_unset_in`: gives it back.
+    pub struct HlNicUserCqIdUnsetIn {
+        /// The port.
+        pub port: u32,
+        /// The number of the object.
+        pub id: u32,
+    }
 
-/// `struct hl_nic_user_ccq_set_in`: sets a congestion-control queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserCcqSetIn {
-    /// The port.
-    pub port: u32,
-    /// Entries wanted.
-    pub num_of_entries: u32,
-}
+    /// `struct hl_nic_user_ccq_set_in`: sets a congestion-control queue.
+    pub struct HlNicUserCcqSetIn {
+        /// The port.
+        pub port: u32,
+        /// Entries wanted.
+        pub num_of_entries: u32,
+    }
 
-/// `struct hl_nic_user_ccq_set_out`: where its parts are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserCcqSetOut {
-    /// mmap handle of the memory.
-    pub mem_handle: u64,
-    /// mmap handle of the producer index.
-    pub pi_handle: u64,
-    /// The number of the object.
-    pub id: u32,
-    /// Zero.
-    pub pad: u32,
-}
+    /// `struct hl_nic_user_ccq_set_out`: where its parts are.
+    pub struct HlNicUserCcqSetOut {
+        /// mmap handle of the memory.
+        pub mem_handle: u64,
+        /// mmap handle of the producer index.
+        pub pi_handle: u64,
+        /// The number of the object.
+        pub id: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 
-/// `struct hl_nic_user_ccq_unset_in`: gives it back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicUserCcqUnsetIn {
-    /// The port.
-    pub port: u32,
-    /// Zero.
-    pub pad: u32,
+    /// `struct hl_nic_user_ccq_unset_in`: gives it back.
+    pub struct HlNicUserCcqUnsetIn {
+        /// The port.
+        pub port: u32,
+        /// Zero.
+        pub pad: u32,
+    }
 }

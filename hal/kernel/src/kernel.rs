@@ -1,4 +1,4 @@
-//! [`File`]: an open node and its ioctls, one at a time.
+//! [`Kernel`]: an open node and its ioctls, one at a time.
 
 #![expect(
     unsafe_code,
@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use gaudi_seam::{Error, ErrorKind, Node, NodeKind, Operation, Result, Rule};
 use gaudi_sys::fork::OwnerProcess;
-use gaudi_sys::{Errno, RawMapping, SysResult};
+use gaudi_sys::{Errno, RawMapping, SysResult, uninterrupted};
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, InfoOp};
 use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
 
 use crate::dialect::Dialect;
-use crate::system::Syscalls;
+use crate::system::{Syscalls, System};
 
 /// The address of a slice for the kernel. 0 for an empty slice, which the driver takes as none.
 #[inline]
@@ -37,8 +37,11 @@ pub(crate) fn address_mut(slice: &mut [u8]) -> u64 {
     }
 }
 
-/// An open node of the driver.
-pub(crate) struct File<S: Syscalls + ?Sized> {
+/// An open node of the driver. Made by [`Driver::open`](crate::Driver::open).
+///
+/// Dropping it closes the file. The driver then releases the context and resets the device; while
+/// an exported dma-buf lives, the device stays busy.
+pub struct Kernel<S: Syscalls + ?Sized = System> {
     pub(crate) node: Node,
     pub(crate) dialect: Dialect,
     fd: OwnedFd,
@@ -51,7 +54,15 @@ pub(crate) struct File<S: Syscalls + ?Sized> {
     requests: [u32; Ioctl::ALL.len()],
 }
 
-impl<S: Syscalls + ?Sized> File<S> {
+impl<S: Syscalls + ?Sized> std::fmt::Debug for Kernel<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kernel")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Syscalls + ?Sized> Kernel<S> {
     pub(crate) fn new(node: Node, fd: OwnedFd, system: Arc<S>, dialect: Dialect) -> Self {
         let owner = OwnerProcess::current();
         let serves = match node.kind {
@@ -126,13 +137,11 @@ impl<S: Syscalls + ?Sized> File<S> {
         args: &mut A,
     ) -> SysResult<()> {
         let asked = *args;
-        loop {
+        uninterrupted(|| {
+            *args = asked;
             // SAFETY: the caller's promise; the argument is the same each time.
-            match unsafe { self.once(ioctl, args) } {
-                Err(Errno::EINTR) => *args = asked,
-                result => return result,
-            }
-        }
+            unsafe { self.once(ioctl, args) }
+        })
     }
 
     pub(crate) fn info(&self, op: InfoOp, arg: u32, answer: &mut [u8]) -> (u32, SysResult<()>) {
