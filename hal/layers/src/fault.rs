@@ -7,7 +7,7 @@ mod text;
 
 use std::sync::Arc;
 
-use gaudi_seam::operation::{WaitCs, WaitMultiCs};
+use gaudi_seam::{WaitCs, WaitMultiCs};
 use gaudi_seam::{
     Answer as _, AnyAnswer, AnyRequest, KernelIo, Layer, MultiWaitAnswer, Operation, Request, Result,
     WaitAnswer, WaitStatus,

@@ -1,8 +1,9 @@
-//! The arguments and the answers of the operations.
+//! The arguments and the answers of the operations, and the table of operations.
 
 mod submit;
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use gaudi_spec::addr::{DeviceVa, HostVa};
 use gaudi_uapi::debug::DebugOp;
@@ -167,26 +168,6 @@ pub struct NicRequest<'a> {
     pub output: &'a mut [u8],
 }
 
-impl DebugRequest<'_> {
-    /// The same request, which borrows from this one.
-    pub fn again(&mut self) -> DebugRequest<'_> {
-        DebugRequest {
-            output: &mut *self.output,
-            ..*self
-        }
-    }
-}
-
-impl NicRequest<'_> {
-    /// The same request, which borrows from this one.
-    pub fn again(&mut self) -> NicRequest<'_> {
-        NicRequest {
-            output: &mut *self.output,
-            ..*self
-        }
-    }
-}
-
 /// mmap(2) of a command buffer, a timestamps buffer or a block of registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MmapRequest {
@@ -194,4 +175,171 @@ pub struct MmapRequest {
     pub offset: u64,
     /// Bytes.
     pub len: usize,
+}
+
+/// [`KernelIo::info`](crate::KernelIo::info).
+#[derive(Debug)]
+pub struct Info<'a> {
+    /// The operation and its argument word.
+    pub request: InfoRequest,
+    /// The buffer for the struct that the driver returns.
+    pub answer: &'a mut [u8],
+}
+
+/// [`KernelIo::cb_destroy`](crate::KernelIo::cb_destroy).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CbDestroy(pub CbHandle);
+
+/// [`KernelIo::cb_info`](crate::KernelIo::cb_info).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CbQuery {
+    /// The command buffer.
+    pub handle: CbHandle,
+    /// `HL_CB_FLAGS_GET_DEVICE_VA`: ask for the device address instead of the usage count.
+    pub device_va: bool,
+}
+
+/// [`KernelIo::wait_cs`](crate::KernelIo::wait_cs).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitCs {
+    /// The submission.
+    pub seq: CsSeq,
+    /// The longest wait. Zero polls.
+    pub timeout: Duration,
+}
+
+/// [`KernelIo::wait_multi_cs`](crate::KernelIo::wait_multi_cs).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitMultiCs<'a> {
+    /// Up to 32 submissions.
+    pub seqs: &'a [CsSeq],
+    /// The longest wait. Zero polls.
+    pub timeout: Duration,
+}
+
+/// [`KernelIo::mem_free`](crate::KernelIo::mem_free).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemFree(pub MemHandle);
+
+/// [`KernelIo::mem_unmap`](crate::KernelIo::mem_unmap).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemUnmap(pub DeviceVa);
+
+/// [`KernelIo::ts_alloc`](crate::KernelIo::ts_alloc), with the number of elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TsAlloc(pub u32);
+
+/// [`KernelIo::map_block`](crate::KernelIo::map_block), with the block's address on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MapBlock(pub u64);
+
+/// [`KernelIo::register_events`](crate::KernelIo::register_events), with the eventfd.
+#[derive(Debug, Clone, Copy)]
+pub struct RegisterEvents<'a>(pub BorrowedFd<'a>);
+
+/// [`KernelIo::unregister_events`](crate::KernelIo::unregister_events).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnregisterEvents;
+
+/// The table of operations. `$each` is a macro that takes its rows:
+///
+/// ```text
+/// docs, Operation "the kernel's name" [fn] method(arguments) -> answer, request = constructor
+///     [, how a layer passes the request on] [, output FIELD];
+/// ```
+macro_rules! operations {
+    ($each:ident) => { $each! {
+        /// Queries information. `answer` is zeroed, then filled as far as the driver knows its
+        /// struct: an older driver fills less, and a newer driver's struct is cut. Returns the
+        /// argument word as the driver left it.
+        Info "HL_IOCTL_INFO" [fn] info(request: InfoRequest, answer: &mut [u8]) -> u32,
+            Info<'a> = Info { request, answer },
+            |below, info| below.info(info.request, info.answer), output answer;
+        /// Creates a command buffer. Map its memory with [`mmap`](crate::KernelIo::mmap) at offset
+        /// [`CbHandle`].
+        CbCreate "HL_CB_OP_CREATE" [fn] cb_create(request: CbCreate) -> CbHandle, CbCreate = request;
+        /// Destroys a command buffer. Its memory lives until it is neither mapped nor in use.
+        CbDestroy "HL_CB_OP_DESTROY" [fn] cb_destroy(handle: CbHandle) -> (), CbDestroy = CbDestroy(handle);
+        /// Returns the usage count of a command buffer, or its device address with `device_va`.
+        CbInfo "HL_CB_OP_INFO" [fn] cb_info(handle: CbHandle, device_va: bool) -> CbInfo,
+            CbQuery = CbQuery { handle, device_va };
+        /// Submits work, and returns once it is queued. `WouldBlock` if the driver's queue is full.
+        Submit "HL_IOCTL_CS" [fn] submit(request: &CsRequest<'_>) -> CsAnswer, &'a CsRequest<'a> = request;
+        /// Waits for one submission. A timeout of zero polls. `Hung` if the submission ran into its
+        /// own timeout, `DeviceLost` if a reset aborted it.
+        WaitCs "HL_IOCTL_WAIT_CS" [fn] wait_cs(seq: CsSeq, timeout: Duration) -> WaitAnswer,
+            WaitCs = WaitCs { seq, timeout };
+        /// Waits until at least one of up to 32 submissions has completed.
+        WaitMultiCs "HL_WAIT_CS_FLAGS_MULTI_CS" [fn] wait_multi_cs(seqs: &[CsSeq], timeout: Duration)
+            -> MultiWaitAnswer, WaitMultiCs<'a> = WaitMultiCs { seqs, timeout };
+        /// Waits for a user interrupt.
+        WaitInterrupt "HL_WAIT_CS_FLAGS_INTERRUPT" [fn] wait_interrupt(request: &InterruptWait) -> WaitAnswer,
+            &'a InterruptWait = request;
+        /// Makes the driver write a time (nanoseconds of `CLOCK_MONOTONIC`) into a timestamps
+        /// buffer when a counter reaches a value, or at once if it has. Does not wait. Replaces an
+        /// earlier registration of the slot.
+        RegisterTimestamp "HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT" [fn] register_timestamp(request: &TimestampRegistration)
+            -> (), &'a TimestampRegistration = request;
+        /// Allocates device memory. It is not mapped.
+        MemAlloc "HL_MEM_OP_ALLOC" [fn] mem_alloc(request: MemAlloc) -> MemHandle, MemAlloc = request;
+        /// Frees device memory. `InUse` (`EINVAL`) while it is mapped.
+        MemFree "HL_MEM_OP_FREE" [fn] mem_free(handle: MemHandle) -> (), MemFree = MemFree(handle);
+        /// Maps device memory into the device's address space.
+        MemMapDevice "HL_MEM_OP_MAP" [fn] mem_map_device(request: MapDevice) -> DeviceVa, MapDevice = request;
+        /// Pins host memory and maps it into the device's address space. Returns the device address
+        /// of the first byte.
+        ///
+        /// # Safety
+        /// From this call until [`mem_unmap`](crate::KernelIo::mem_unmap) of the returned address
+        /// has returned, or the node is closed:
+        /// - the range stays mapped in this process, readable and writable: a backend in this
+        ///   process accesses it directly;
+        /// - no Rust reference to it is made or used while work that accesses it may run: the
+        ///   device writes to it at any time.
+        ///
+        /// Other threads may access the range by atomics meanwhile, as [`RawMapping`]'s safe
+        /// operations do: a backend in this process copies by relaxed atomics.
+        #[expect(
+            unsafe_code,
+            reason = "the one operation whose promise outlives the call: a device writes to the range"
+        )]
+        MemMapHost "HL_MEM_OP_MAP (HL_MEM_USERPTR)" [unsafe fn] mem_map_host(request: MapHost) -> DeviceVa,
+            MapHost = request,
+            |below, _host| {
+                // SAFETY: the request is the caller's own, and its promise is the same. An unmap
+                // that a layer rejects has not returned `Ok`, so the promise still holds then.
+                unsafe { below.mem_map_host(request) }
+            };
+        /// Unmaps device or host memory. `InUse` (`EINVAL`) while it is exported.
+        MemUnmap "HL_MEM_OP_UNMAP" [fn] mem_unmap(address: DeviceVa) -> (), MemUnmap = MemUnmap(address);
+        /// Creates a timestamps buffer with this number of elements.
+        TsAlloc "HL_MEM_OP_TS_ALLOC" [fn] ts_alloc(elements: u32) -> TsHandle, TsAlloc = TsAlloc(elements);
+        /// Returns how to mmap a block of registers, for user-mode rings and sync objects.
+        MapBlock "HL_MEM_OP_MAP_BLOCK" [fn] map_block(address: u64) -> BlockMapping,
+            MapBlock = MapBlock(address);
+        /// Exports mapped device memory as a dma-buf. While the dma-buf lives, the memory cannot be
+        /// unmapped and the device stays open.
+        ExportDmabuf "HL_MEM_OP_EXPORT_DMABUF_FD" [fn] export_dmabuf(request: ExportRequest) -> OwnedFd,
+            ExportRequest = request;
+        /// Maps a dma-buf of any exporter into the device's address space;
+        /// [`mem_unmap`](crate::KernelIo::mem_unmap) unmaps it. Drivers of the Gaudi3 header have
+        /// this operation, mainline does not.
+        RegisterDmabuf "HL_MEM_OP_REG_DMABUF_FD" [fn] register_dmabuf(request: RegisterDmabuf<'_>) -> DeviceVa,
+            RegisterDmabuf<'a> = request;
+        /// Configures debug and profiling components.
+        Debug "HL_IOCTL_DEBUG" [fn] debug(request: DebugRequest<'_>) -> (), DebugRequest<'a> = request,
+            |below, debug| below.debug(DebugRequest { output: &mut *debug.output, ..*debug }), output output;
+        /// Operates the chip's own NIC (Gaudi3 header).
+        Nic "HL_IOCTL_NIC" [fn] nic(request: NicRequest<'_>) -> (), NicRequest<'a> = request,
+            |below, nic| below.nic(NicRequest { output: &mut *nic.output, ..*nic }), output output;
+        /// Maps a command buffer, a timestamps buffer or a block into this process.
+        Mmap "mmap" [fn] mmap(request: MmapRequest) -> RawMapping, MmapRequest = request;
+        /// Signals an eventfd at each device event (`HL_INFO_REGISTER_EVENTFD`).
+        /// `HL_INFO_GET_EVENTS` returns which events occurred.
+        RegisterEvents "HL_INFO_REGISTER_EVENTFD" [fn] register_events(eventfd: BorrowedFd<'_>) -> (),
+            RegisterEvents<'a> = RegisterEvents(eventfd);
+        /// Ends [`register_events`](crate::KernelIo::register_events).
+        UnregisterEvents "HL_INFO_UNREGISTER_EVENTFD" [fn] unregister_events() -> (),
+            UnregisterEvents = UnregisterEvents;
+    }};
 }

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
-use gaudi_seam::operation::{CbQuery, Info, WaitCs, WaitMultiCs};
+use gaudi_seam::{CbQuery, Info, WaitCs, WaitMultiCs};
 use gaudi_seam::{
     AnyAnswer, AnyRequest, CbCreate, CbInfo, CsAnswer, CsArgument, CsRequest, ExportRequest, InterruptId,
     InterruptWait, InterruptWord, MapDevice, MapHost, MemAlloc, MultiWaitAnswer, Operation,
