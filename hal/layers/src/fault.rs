@@ -7,11 +7,11 @@ mod text;
 
 use std::sync::Arc;
 
-use gaudi_seam::{WaitCs, WaitMultiCs};
 use gaudi_seam::{
     Answer as _, AnyAnswer, AnyRequest, KernelIo, Layer, MultiWaitAnswer, Operation, Request, Result,
     WaitAnswer, WaitStatus,
 };
+use gaudi_seam::{WaitCs, WaitMultiCs};
 use gaudi_uapi::info::{DeviceStatus, InfoOp};
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 use zerocopy::IntoBytes as _;
@@ -103,28 +103,6 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
     }
 }
 
-/// Information that needs a device in operation (habanalabs_ioctl.c:_hl_info_ioctl).
-fn needs_operation(op: InfoOp) -> bool {
-    matches!(
-        op,
-        InfoOp::HW_IDLE
-            | InfoOp::DEVICE_UTILIZATION
-            | InfoOp::CLK_RATE
-            | InfoOp::TIME_SYNC
-            | InfoOp::PCI_COUNTERS
-            | InfoOp::TOTAL_ENERGY
-            | InfoOp::PLL_FREQUENCY
-            | InfoOp::POWER
-            | InfoOp::DRAM_REPLACED_ROWS
-            | InfoOp::DRAM_PENDING_ROWS
-            | InfoOp::SECURED_ATTESTATION
-            | InfoOp::REGISTER_EVENTFD
-            | InfoOp::ENGINE_STATUS
-            | InfoOp::FW_GENERIC_REQ
-            | InfoOp::DEV_SIGNED
-    )
-}
-
 impl<K: KernelIo + ?Sized> Layer for FaultLayer<K> {
     type Below = K;
 
@@ -149,12 +127,12 @@ impl<K: KernelIo + ?Sized> Layer for FaultLayer<K> {
         let pass = self.shared.before(R::OPERATION)?;
         match request.view() {
             AnyRequest::Info(info) if pass == Pass::InReset => {
-                let op = info.request.op;
-                if needs_operation(op) {
+                let asked = info.request;
+                if asked.needs_operation() {
                     return Err(self.shared.in_reset(R::OPERATION));
                 }
                 let answer = next(request)?;
-                if op == InfoOp::DEVICE_STATUS {
+                if asked.op == InfoOp::DEVICE_STATUS {
                     let status = DeviceStatus::IN_RESET;
                     for (to, from) in request.output().iter_mut().zip(status.as_bytes()) {
                         *to = *from;

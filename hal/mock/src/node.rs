@@ -56,10 +56,7 @@ impl MockNode {
                 Operation::Mmap => &rules::mmap::CONTROL_NODE,
                 _ => &rules::ioctl::UNKNOWN,
             };
-            return Err(device
-                .refuse(operation, rule)
-                .because("a control node answers information only")
-                .helped_by("open the compute node"));
+            return Err(device.refuse(operation, rule));
         }
         Ok(device)
     }
@@ -103,8 +100,8 @@ impl KernelIo for MockNode {
         self.compute(Operation::WaitCs)?.wait_cs(seq, timeout)
     }
 
-    fn wait_multi_cs(&self, seqs: &[CsSeq], _: Duration) -> Result<MultiWaitAnswer> {
-        self.compute(Operation::WaitMultiCs)?.wait_multi_cs(seqs)
+    fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
+        self.compute(Operation::WaitMultiCs)?.wait_multi_cs(seqs, timeout)
     }
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {

@@ -5,7 +5,10 @@ mod submit;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use gaudi_spec::Asic;
 use gaudi_spec::addr::{DeviceVa, HostVa};
+use gaudi_spec::asic::Components;
+use gaudi_sys::PAGE;
 use gaudi_uapi::debug::DebugOp;
 use gaudi_uapi::info::InfoOp;
 use gaudi_uapi::memory::MemFlags;
@@ -55,6 +58,36 @@ impl InfoRequest {
     /// An operation without an argument.
     pub const fn new(op: InfoOp) -> Self {
         Self { op, arg: 0 }
+    }
+
+    /// Whether the driver refuses it while the device is in reset (habanalabs_ioctl.c
+    /// `_hl_info_ioctl`).
+    pub fn needs_operation(self) -> bool {
+        const ANSWERED: [InfoOp; 22] = [
+            InfoOp::HW_IP_INFO,
+            InfoOp::DEVICE_STATUS,
+            InfoOp::RESET_COUNT,
+            InfoOp::DRAM_USAGE,
+            InfoOp::CS_COUNTERS,
+            InfoOp::OPEN_STATS,
+            InfoOp::SYNC_MANAGER,
+            InfoOp::DEV_MEM_ALLOC_PAGE_SIZES,
+            InfoOp::CS_TIMEOUT_EVENT,
+            InfoOp::LAST_ERR_OPEN_DEV_TIME,
+            InfoOp::HW_EVENTS,
+            InfoOp::HW_EVENTS_AGGREGATE,
+            InfoOp::CLK_THROTTLE_REASON,
+            InfoOp::RAZWI_EVENT,
+            InfoOp::HW_ERR_EVENT,
+            InfoOp::FW_ERR_EVENT,
+            InfoOp::UNDEFINED_OPCODE_EVENT,
+            InfoOp::PAGE_FAULT_EVENT,
+            InfoOp::USER_MAPPINGS,
+            InfoOp::USER_ENGINE_ERR_EVENT,
+            InfoOp::GET_EVENTS,
+            InfoOp::UNREGISTER_EVENTFD,
+        ];
+        !ANSWERED.contains(&self.op)
     }
 }
 
@@ -111,6 +144,14 @@ pub struct MapHost {
     pub flags: MemFlags,
 }
 
+impl MapHost {
+    /// The end of the last page. `None` if the range has no bytes or wraps round.
+    pub fn end(&self) -> Option<u64> {
+        let end = self.address.0.checked_add(self.size).filter(|_| self.size > 0);
+        end?.checked_next_multiple_of(PAGE)
+    }
+}
+
 /// `HL_MEM_OP_MAP_BLOCK`: how to mmap a block of registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockMapping {
@@ -157,6 +198,20 @@ pub struct DebugRequest<'a> {
     pub output: &'a mut [u8],
 }
 
+impl DebugRequest<'_> {
+    /// The components of the operation's kind. `None` for operations on the whole chip.
+    pub fn components<'a>(&self, asic: &'a Asic) -> Option<&'a Components> {
+        Some(match self.op {
+            DebugOp::STM => &asic.debug.stms,
+            DebugOp::ETF => &asic.debug.etfs,
+            DebugOp::FUNNEL => &asic.debug.funnels,
+            DebugOp::BMON => &asic.debug.bmons,
+            DebugOp::SPMU => &asic.debug.spmus,
+            _ => return None,
+        })
+    }
+}
+
 /// `HL_IOCTL_NIC` of the Gaudi3 header.
 #[derive(Debug)]
 pub struct NicRequest<'a> {
@@ -175,6 +230,20 @@ pub struct MmapRequest {
     pub offset: u64,
     /// Bytes.
     pub len: usize,
+}
+
+impl MmapRequest {
+    /// Bytes as the driver gets them: whole pages. A length that wraps round becomes 0
+    /// (mm/mmap.c), which is the size of no buffer.
+    pub fn whole_pages(&self) -> u64 {
+        (self.len as u64).checked_next_multiple_of(PAGE).unwrap_or(0)
+    }
+
+    /// Whether the range leaves the file's offsets, which have 64 bits (`FOP_UNSIGNED_OFFSET`).
+    pub fn leaves_file(&self) -> bool {
+        let len = self.whole_pages();
+        len > 0 && self.offset > len.wrapping_neg()
+    }
 }
 
 /// [`KernelIo::info`](crate::KernelIo::info).

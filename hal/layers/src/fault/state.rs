@@ -18,8 +18,6 @@ const EVENTS: usize = 4096;
 /// The lost submissions that are stored; beyond, the oldest is reported again. A driver has 64 in
 /// flight.
 const LOST: usize = 4096;
-/// The driver's timeout of a submission in seconds (habanalabs_drv.c `timeout_locked`).
-const TIMEOUT_S: u64 = 30;
 
 /// An injected fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -350,10 +348,7 @@ impl Shared {
             return;
         }
         let now = self.time.now_ns();
-        let seconds = match request.flags.contains(CsFlags::CUSTOM_TIMEOUT) {
-            true => u64::from(request.timeout_s),
-            false => TIMEOUT_S,
-        };
+        let seconds = request.driver_timeout_s();
         let resets = !request.flags.contains(CsFlags::SKIP_RESET_ON_TIMEOUT);
         let deadline = resets.then(|| now.saturating_add(seconds.saturating_mul(1_000_000_000)));
         let mut state = self.lock();

@@ -3,12 +3,12 @@
 use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
-use gaudi_seam::{CbQuery, Info, WaitCs, WaitMultiCs};
 use gaudi_seam::{
     AnyAnswer, AnyRequest, CbCreate, CbInfo, CsAnswer, CsArgument, CsRequest, ExportRequest, InterruptId,
     InterruptWait, InterruptWord, MapDevice, MapHost, MemAlloc, MultiWaitAnswer, Operation,
     TimestampRegistration, WaitAnswer, WaitStatus,
 };
+use gaudi_seam::{CbQuery, Info, WaitCs, WaitMultiCs};
 use gaudi_uapi::cb::CbFlags;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::limits::{HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};

@@ -106,6 +106,8 @@ impl CsArgument<'_> {
 }
 
 impl<'a> CsRequest<'a> {
+    const SYNC_STREAM: u32 = CsFlags::SIGNAL.0 | CsFlags::WAIT.0 | CsFlags::COLLECTIVE_WAIT.0;
+
     /// The flags of commands without a number to wait for.
     const WITHOUT_SEQ: u32 = CsFlags::RESERVE_SIGNALS_ONLY.0
         | CsFlags::UNRESERVE_SIGNALS_ONLY.0
@@ -211,6 +213,19 @@ impl<'a> CsRequest<'a> {
         CsFlags(self.flags.0 | self.argument.flags().0)
     }
 
+    /// `HL_CS_FLAGS_TYPE_MASK` of the flags: the commands that exclude one another. 0 are jobs.
+    #[inline]
+    pub const fn types(&self) -> u32 {
+        const TYPES: u32 = CsRequest::SYNC_STREAM | CsRequest::WITHOUT_SEQ;
+        self.cs_flags().0 & TYPES
+    }
+
+    /// Whether the driver writes the packets: a signal, or a wait for one.
+    #[inline]
+    pub const fn is_sync_stream(&self) -> bool {
+        self.cs_flags().0 & Self::SYNC_STREAM != 0
+    }
+
     /// Whether the first union holds what the flags make the driver read there: chunks, or the ids
     /// of engines of one kind. The driver would misread an unsound request.
     #[inline]
@@ -219,6 +234,18 @@ impl<'a> CsRequest<'a> {
         let holds = self.argument.flags().0 & ENGINES;
         let empty = self.execute.is_empty() && self.restore.is_empty();
         self.cs_flags().0 & ENGINES == holds && (holds == 0 || empty)
+    }
+
+    /// The driver's timeout of a submission without one of its own, in seconds (habanalabs_drv.c
+    /// `timeout_locked`).
+    pub const TIMEOUT_S: u64 = 30;
+
+    /// The seconds after which the driver ends the submission.
+    pub fn driver_timeout_s(&self) -> u64 {
+        match self.flags.contains(CsFlags::CUSTOM_TIMEOUT) {
+            true => u64::from(self.timeout_s),
+            false => Self::TIMEOUT_S,
+        }
     }
 
     /// Whether the answer's `seq` is a number to wait for. It is not for reservations, commands to
