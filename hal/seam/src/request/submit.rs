@@ -236,6 +236,11 @@ impl<'a> CsRequest<'a> {
         self.cs_flags().0 & ENGINES == holds && (holds == 0 || empty)
     }
 
+    /// The chunks of both phases.
+    pub fn chunks(&self) -> impl Iterator<Item = &'a HlCsChunk> {
+        self.execute.iter().chain(self.restore)
+    }
+
     /// The driver's timeout of a submission without one of its own, in seconds (habanalabs_drv.c
     /// `timeout_locked`).
     pub const TIMEOUT_S: u64 = 30;
