@@ -4,6 +4,7 @@ mod plan;
 mod registry;
 mod state;
 mod text;
+mod verdict;
 
 use std::sync::Arc;
 
@@ -16,15 +17,17 @@ use gaudi_uapi::info::{DeviceStatus, InfoOp};
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 use zerocopy::IntoBytes as _;
 
+use crate::Below;
 use crate::time::Time;
 use state::{Pass, Shared, Waited};
 
-pub use plan::{Plan, PlanError, Rule, Schedule, Target, Verdict};
+pub use plan::{Plan, PlanError, Rule, Schedule, Target};
 pub(crate) use registry::record as record_handles;
 pub use registry::{handles, tally};
 pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog, RuleCount};
 pub(crate) use text::shortened;
 pub use text::{PlanSource, PlanText, read_plan};
+pub use verdict::Verdict;
 
 /// Injects the faults of a plan. Operations that no rule matches pass unchanged.
 ///
@@ -41,17 +44,8 @@ pub use text::{PlanSource, PlanText, read_plan};
 ///   call through a table is added; over `dyn KernelIo` it costs that call too.
 #[derive(Debug)]
 pub struct FaultLayer<K: KernelIo + ?Sized = dyn KernelIo> {
-    inner: Inner<K>,
+    inner: Below<K>,
     shared: Arc<Shared>,
-}
-
-/// The node below. `Debug` prints its [`Node`](gaudi_seam::Node).
-struct Inner<K: KernelIo + ?Sized>(Arc<K>);
-
-impl<K: KernelIo + ?Sized> std::fmt::Debug for Inner<K> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.node().fmt(f)
-    }
 }
 
 impl<K: KernelIo + ?Sized> FaultLayer<K> {
@@ -59,7 +53,7 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
     pub fn new(inner: Arc<K>, plan: &Plan, time: Arc<dyn Time>) -> Self {
         let shared = Arc::new(Shared::new(inner.node().device, plan, time));
         Self {
-            inner: Inner(inner),
+            inner: Below(inner),
             shared,
         }
     }

@@ -13,6 +13,7 @@ use gaudi_seam::{
 };
 use gaudi_sys::fork::OwnerProcess;
 
+use crate::Below;
 use ledger::{Ledger, Misuse};
 
 pub use held::{HeldAllocation, HeldBuffer, HeldMapping, Leaks, Mapped};
@@ -76,19 +77,11 @@ impl fmt::Display for Finding {
 /// The records are complete if every operation of the node passes through this layer.
 #[derive(Debug)]
 pub struct ValidateLayer {
-    inner: Inner,
+    inner: Below,
     policy: Policy,
     ledger: Mutex<Ledger>,
     findings: Mutex<Findings>,
     owner: OwnerProcess,
-}
-
-struct Inner(SharedIo);
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.node().fmt(f)
-    }
 }
 
 #[derive(Debug, Default)]
@@ -101,7 +94,7 @@ impl ValidateLayer {
     /// A layer over a node without objects.
     pub fn new(inner: SharedIo, policy: Policy) -> Self {
         Self {
-            inner: Inner(inner),
+            inner: Below(inner),
             policy,
             ledger: Mutex::default(),
             findings: Mutex::default(),

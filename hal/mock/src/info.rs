@@ -62,7 +62,7 @@ impl Device {
         let on_compute = node == NodeKind::Compute;
         let (op, room) = (request.op, answer.len());
         if !on_compute && OF_EVENTS.contains(&op) {
-            return Err(self.not_on_control(OP));
+            return Err(self.refuse(OP, &rules::info::CONTROL_EVENTS));
         }
         let info = Info { request, answer };
         self.check_arguments(&info, When::Early)?;

@@ -310,12 +310,14 @@ pub struct RegisterEvents<'a>(pub BorrowedFd<'a>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnregisterEvents;
 
-/// The table of operations. `$each` is a macro that takes its rows:
+/// The table of operations. `$each` is a macro that takes its rows; the types are those of this
+/// crate's root:
 ///
 /// ```text
 /// docs, Operation "the kernel's name" [fn] method(arguments) -> answer, request = constructor
 ///     [, how a layer passes the request on] [, output FIELD];
 /// ```
+#[macro_export]
 macro_rules! operations {
     ($each:ident) => { $each! {
         /// Queries information. `answer` is zeroed, then filled as far as the driver knows its

@@ -179,7 +179,8 @@ pub const LAYERS: [&str; 4] = ["fault", "record", "trace", "validate"];
 pub const BACKENDS: [&str; 5] = ["kernel", "map", "mock", "replay", "vfio"];
 
 /// Why a string is not a spec: the problem, its place, and what would be right.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("device spec: {problem} in {part:?}; {wanted}")]
 pub struct SpecError {
     /// The part at fault, as it was written.
     pub part: String,
@@ -188,18 +189,6 @@ pub struct SpecError {
     /// What would be right.
     pub wanted: String,
 }
-
-impl fmt::Display for SpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "device spec: {} in {:?}; {}",
-            self.problem, self.part, self.wanted
-        )
-    }
-}
-
-impl std::error::Error for SpecError {}
 
 fn wrong<T>(part: &str, problem: impl Into<String>, wanted: impl Into<String>) -> Result<T, SpecError> {
     // A message is for a terminal: a spec of a megabyte is not repeated whole.
