@@ -435,13 +435,6 @@ impl FaultHandle {
         }
     }
 
-    /// Disarms every rule, those of the plan too. Lost submissions and a reset remain.
-    pub fn disarm_all(&self) {
-        let mut state = self.0.lock();
-        state.rules.clear();
-        self.0.changed(&state);
-    }
-
     /// The faults so far.
     pub fn log(&self) -> FaultLog {
         let state = self.0.lock();

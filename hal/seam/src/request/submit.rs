@@ -130,36 +130,6 @@ impl<'a> CsRequest<'a> {
         Self::of(chunk, CsFlags::WAIT, CsArgument::None)
     }
 
-    /// `HL_CS_FLAGS_COLLECTIVE_WAIT`: as [`wait`](Self::wait), on the master queue of a collective.
-    pub const fn collective_wait(chunk: &'a [HlCsChunk; 1]) -> Self {
-        Self::of(chunk, CsFlags::COLLECTIVE_WAIT, CsArgument::None)
-    }
-
-    /// The first stage of a staged submission. Later stages name its number.
-    pub const fn first_stage(execute: &'a [HlCsChunk]) -> Self {
-        let flags = CsFlags(CsFlags::STAGED_SUBMISSION.0 | CsFlags::STAGED_SUBMISSION_FIRST.0);
-        Self::of(execute, flags, CsArgument::None)
-    }
-
-    /// The first stage of a staged submission that uses reserved signals.
-    pub const fn encapsulated(execute: &'a [HlCsChunk], handle: u32) -> Self {
-        Self::of(execute, CsFlags::NONE, CsArgument::Encapsulated { handle })
-    }
-
-    /// A later stage of the staged submission `seq`.
-    pub const fn stage(execute: &'a [HlCsChunk], seq: CsSeq) -> Self {
-        Self::of(execute, CsFlags::NONE, CsArgument::Stage { seq })
-    }
-
-    /// The last stage of the staged submission `seq`.
-    pub const fn last_stage(execute: &'a [HlCsChunk], seq: CsSeq) -> Self {
-        Self::of(
-            execute,
-            CsFlags::STAGED_SUBMISSION_LAST,
-            CsArgument::Stage { seq },
-        )
-    }
-
     /// Reserves signals of a queue: see [`CsAnswer::reservation`].
     pub const fn reserve_signals(count: u32, queue: QueueId) -> Self {
         Self::of(&[], CsFlags::NONE, CsArgument::ReserveSignals { count, queue })
