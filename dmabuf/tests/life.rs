@@ -301,9 +301,12 @@ impl World {
             Ok(()) => assert_eq!((names.len(), others), (0, 0), "{names:?} hold on"),
             Err((_, error)) => {
                 assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
-                let said = format!("attachments [{}] and {others} more handles", names.join(", "));
-                assert!(error.to_string().contains(&said), "wanted {said:?}: {error}");
-                assert!(others > 0 || !names.is_empty(), "nobody holds on: {error}");
+                let expected = format!("attachments [{}] and {others} more handles", names.join(", "));
+                assert!(
+                    error.to_string().contains(&expected),
+                    "wanted {expected:?}: {error}"
+                );
+                assert!(others > 0 || !names.is_empty(), "no reference is left: {error}");
             }
         }
     }
@@ -317,7 +320,7 @@ impl World {
                 self.shadow.fill(0);
             }
             Err((memory, error)) => {
-                assert!(!self.things.is_empty(), "nobody holds on: {error}");
+                assert!(!self.things.is_empty(), "no reference is left: {error}");
                 assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
                 // Holders of this library are named before the driver is asked; it alone knows of
                 // the others.
@@ -372,13 +375,13 @@ impl World {
         }
     }
 
-    /// Lets go of everything, in any order, and the memory with it.
+    /// Drops everything, in any order, and then the memory.
     fn end(mut self) {
         while !self.things.is_empty() {
             self.let_go();
         }
         if let Some(memory) = self.memory.take() {
-            memory.close().expect("nobody holds on");
+            memory.close().expect("no reference is left");
         }
     }
 }
@@ -387,7 +390,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// Says how to come back to where it broke.
+/// Prints how to repeat the failure.
 struct Seed(u64);
 
 impl Drop for Seed {

@@ -131,9 +131,12 @@ fn sysfs_tells_where_it_is_built_in() {
 fn unreadable_sources_are_named_with_reason() {
     let root = Root::new("unread");
     let survey = survey_at(&root.0);
-    let said = format!("{:?}", survey.unread);
-    assert!(said.contains("bufinfo") && said.contains("debugfs"), "{said}");
-    assert!(said.contains("CONFIG_DMABUF_SYSFS_STATS"), "{said}");
+    let unread = format!("{:?}", survey.unread);
+    assert!(
+        unread.contains("bufinfo") && unread.contains("debugfs"),
+        "{unread}"
+    );
+    assert!(unread.contains("CONFIG_DMABUF_SYSFS_STATS"), "{unread}");
     let survey = survey_at(Path::new("/no/such/root"));
     assert!(
         survey.unread.iter().any(|one| one.what.ends_with("proc")),
@@ -141,8 +144,8 @@ fn unreadable_sources_are_named_with_reason() {
     );
     // A process that is none: its fd is a file.
     root.write("proc/31/fd", "");
-    let said = format!("{:?}", survey_at(&root.0).unread);
-    assert!(said.contains("1 process (31)"), "{said}");
+    let unread = format!("{:?}", survey_at(&root.0).unread);
+    assert!(unread.contains("1 process (31)"), "{unread}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a descriptor is, windows of it, and who is attached.
+//! What a descriptor is, its windows and its attachments.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -101,7 +101,7 @@ fn attachments_are_named_and_block_closing() {
     drop(clone);
     assert!(is_exported(&memory));
     buffer.close().unwrap();
-    assert!(!is_exported(&memory), "the export is gone");
+    assert!(!is_exported(&memory), "the export is closed");
 }
 
 #[test]
@@ -150,7 +150,7 @@ proptest! {
     /// A window of a window reaches exactly the bytes that its offsets add up to, however they lie
     /// to pages, and none else.
     #[test]
-    fn windows_of_windows_reach_the_bytes_that_they_name(
+    fn nested_windows_reach_their_own_bytes(
         start in 0u64..8, outer in 0u64..20_000, inner in 0u64..20_000, len in 1u64..9_000, text in any::<u8>(),
     ) {
         let memory = memory();

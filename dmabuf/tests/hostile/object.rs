@@ -53,7 +53,7 @@ fn attack(fd: &OwnedFd) -> Report {
 
 #[track_caller]
 fn is_refused(fd: &OwnedFd, words: &str) {
-    attack(fd).is("receive", "protocol").says(words);
+    attack(fd).is("receive", "protocol").contains(words);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn window_past_the_file_is_refused() {
 }
 
 #[test]
-fn lock_to_the_end_of_time_is_refused() {
+fn lock_beyond_the_largest_offset_is_rejected() {
     for (start, len) in [(0, 0), (0, i64::MAX), (i64::MAX, 1), (4096, i64::MAX - 4096)] {
         let file = forged(MFdFlags::empty(), SealFlag::F_SEAL_SHRINK).expect("a memfd");
         lock(file.as_fd(), nix::libc::F_UNLCK, 0, 0).expect("it is ours");
@@ -182,7 +182,7 @@ fn sockets_and_its_own_socket_are_refused() {
     let own = gaudi_sys::fd::duplicate(&victim.socket).expect("a descriptor");
     let message = Message::about(own.as_fd(), LEN);
     victim.pass(&message.bytes(), &[own.as_fd()]).expect("it is sent");
-    victim.after_close().is("receive", "protocol").says("socket:");
+    victim.after_close().is("receive", "protocol").contains("socket:");
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl Report {
 
     /// Asserts that the text has these words.
     #[track_caller]
-    pub(crate) fn says(&self, words: &str) -> &Self {
+    pub(crate) fn contains(&self, words: &str) -> &Self {
         assert!(self.text.contains(words), "{words:?} is missing: {self:?}");
         self
     }

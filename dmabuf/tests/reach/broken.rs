@@ -132,7 +132,7 @@ fn physical_functions_in_a_circle_end() {
 }
 
 #[test]
-fn deep_and_wide_trees_are_read_within_bounds() {
+fn deep_and_wide_trees_are_bounded() {
     let mut tree = Manifest::default();
     let mut path = "/sys/devices/pci0000:00".to_owned();
     for bus in 0..200 {
@@ -259,7 +259,7 @@ proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn any_text_is_a_tree_or_an_error(text: String) {
+    fn any_text_parses_or_fails(text: String) {
         let _ = text.parse::<Manifest>();
     }
 

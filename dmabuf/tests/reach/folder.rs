@@ -9,7 +9,7 @@ use gaudi_dmabuf::reach::{Folder, Manifest, Node, Recorder, Topology, Tree};
 
 use crate::manifest;
 
-/// Writes a tree below a folder; a file that gives fewer bytes than it says is padded, as archivers
+/// Writes a tree below a folder; a file with fewer bytes than its size is padded, as archivers
 /// do.
 fn write(tree: &Manifest, path: &str, root: &Path) {
     for name in tree.names(path).unwrap() {

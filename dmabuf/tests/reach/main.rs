@@ -49,7 +49,7 @@ fn route(topology: &Topology, index: usize, name: &str) -> (Via, u32) {
     }
 }
 
-fn said(topology: &Topology, index: usize, name: &str) -> String {
+fn reason(topology: &Topology, index: usize, name: &str) -> String {
     match reach(topology, index, name) {
         Reach::Refused(refusal) => refusal.to_string(),
         other => panic!("card {index} and {name}: wanted a refusal, saw {other:?}"),
@@ -70,7 +70,7 @@ fn the_cases_that_a_kernel_answered() {
 
     let max = topology("q35-max");
     assert_eq!(
-        said(&max, 0, "rxe0"),
+        reason(&max, 0, "rxe0"),
         "no common upstream bridge, and the kernel does not trust host bridge pci0000:00 (8086:29c0)",
         "-cpu max, root bus: refused"
     );
@@ -85,7 +85,7 @@ fn the_cases_that_a_kernel_answered() {
 
     for topology in [&epyc, &max, &switch] {
         assert_eq!(
-            said(topology, 0, "rxe1"),
+            reason(topology, 0, "rxe1"),
             "not a PCI device",
             "soft-RoCE on a dummy interface"
         );
@@ -208,7 +208,7 @@ fn unknown_host_bridge_refuses_root_ports_only() {
     let topology = topology("client");
     for (card, name) in [(0, "mlx5_0"), (0, "mlx5_1"), (1, "mlx5_0")] {
         assert!(
-            said(&topology, card, name).starts_with("no common upstream bridge"),
+            reason(&topology, card, name).starts_with("no common upstream bridge"),
             "card {card}, {name}"
         );
     }
@@ -300,7 +300,7 @@ fn other_processors_are_not_trusted() {
     let mut tree = manifest("q35-epyc");
     tree.remove("/sys/devices/system/cpu/modalias");
     let Reach::Unknown(what) = reach(&Topology::read(&tree), 0, "rxe0") else {
-        panic!("a processor that is not told decides");
+        panic!("an unknown processor decides");
     };
     assert!(what[0].contains("modalias"), "saw {what:?}");
 }
@@ -315,7 +315,7 @@ fn same_bridge_rows_trust_one_host_bridge() {
     );
     assert_eq!(distance, 4);
     assert_eq!(
-        said(&topology, 0, "mlx5_1"),
+        reason(&topology, 0, "mlx5_1"),
         "no common upstream bridge, and the kernel does not trust host bridge pci0000:00 (8086:3c00), pci0000:80 (8086:3c01)"
     );
 }
@@ -354,7 +354,7 @@ fn virtual_function_routes_as_its_physical_one() {
 }
 
 #[test]
-fn functions_of_one_card_meet_at_root_port() {
+fn functions_of_one_card_share_root_port() {
     let topology = topology("epyc");
     let between = topology.between(at("0000:41:00.0"), at("0000:41:00.1"));
     let route = between.route().expect("allowed");
@@ -386,12 +386,12 @@ fn translation_is_told_beside_a_short_way() {
         "../../../../../../kernel/iommu_groups/7",
     )
     .unwrap();
-    for (kind, told) in [("DMA", true), ("DMA-FQ", true), ("identity", false)] {
+    for (kind, has_caveat) in [("DMA", true), ("DMA-FQ", true), ("identity", false)] {
         tree.put_text("/sys/kernel/iommu_groups/7/type", kind).unwrap();
         let topology = Topology::read(&tree);
         let reach = reach(&topology, 1, "mlx5_1");
         let caveat = topology.caveat(reach.route().unwrap(), nic(&topology, "mlx5_1"));
-        assert_eq!(caveat.is_some(), told, "{kind}: {caveat:?}");
+        assert_eq!(caveat.is_some(), has_caveat, "{kind}: {caveat:?}");
     }
 }
 

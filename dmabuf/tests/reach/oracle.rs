@@ -134,14 +134,14 @@ proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn every_pair_is_answered_as_the_kernel_does(spots in machine(), zen: bool) {
+    fn every_pair_matches_the_kernels_rule(spots in machine(), zen: bool) {
         let (tree, addresses) = tree(&spots, zen);
         let topology = Topology::read(&tree);
         prop_assert_eq!(&topology.problems, &Vec::<String>::new());
         for (provider, &a) in addresses.iter().enumerate() {
             for (client, &b) in addresses.iter().enumerate() {
                 let (supported, on_bus, distance) = kernel(&spots, zen, provider, client);
-                let told = match topology.between(a, b) {
+                let answer = match topology.between(a, b) {
                     Reach::Reachable(route) => {
                         prop_assert_eq!(route.distance, distance, "{} to {}", a, b);
                         (true, !matches!(route.via, Via::WhitelistedHostBridge { .. }))
@@ -149,7 +149,7 @@ proptest! {
                     Reach::Refused(_) => (false, false),
                     Reach::Unknown(what) => return Err(TestCaseError::fail(format!("{a} to {b}: {what:?}"))),
                 };
-                prop_assert_eq!(told, (supported, on_bus), "{} to {} in {:?}", a, b, &spots);
+                prop_assert_eq!(answer, (supported, on_bus), "{} to {} in {:?}", a, b, &spots);
             }
         }
     }

@@ -118,19 +118,19 @@ fn copy_outlives_handles_of_its_ends() {
         1,
         "what the copy held is freed when it is found done; the page of the buffers is left"
     );
-    let gone = device.alloc(4096).expect("a buffer");
-    let address = gone.address();
-    let _ = device.fill(&gone, 1).expect("submitted");
-    drop(gone);
+    let dropped = device.alloc(4096).expect("a buffer");
+    let address = dropped.address();
+    let _ = device.fill(&dropped, 1).expect("submitted");
+    drop(dropped);
     assert_ne!(
         device.alloc(4096).expect("a buffer").address(),
         address,
         "memory that an engine still fills is not reused"
     );
-    let gone = device.alloc(4096).expect("a buffer");
-    let address = gone.address();
-    let _ = device.copy(&gone, &to).expect("submitted");
-    drop(gone);
+    let dropped = device.alloc(4096).expect("a buffer");
+    let address = dropped.address();
+    let _ = device.copy(&dropped, &to).expect("submitted");
+    drop(dropped);
     assert_ne!(
         device.alloc(4096).expect("a buffer").address(),
         address,
@@ -156,11 +156,11 @@ fn copy_outlives_handles_of_its_ends() {
 #[test]
 fn close_succeeds_after_wait() {
     let (device, spec, _control) = open("mock:gaudi2?name=letgo+fault=mem_unmap:when=1:delay=400ms");
-    let gone = device.alloc_exclusive(4096).expect("pages");
+    let dropped = device.alloc_exclusive(4096).expect("pages");
     let host = device.alloc_host(4096).expect("a mapping");
-    let copy = device.copy(&gone, &host).expect("submitted");
+    let copy = device.copy(&dropped, &host).expect("submitted");
     // The pages go with the copy, before the mapping does.
-    drop(gone);
+    drop(dropped);
     std::thread::scope(|scope| {
         scope.spawn(|| copy.wait(Deadline::NEVER).expect("done"));
         std::thread::sleep(Duration::from_millis(100));

@@ -71,7 +71,7 @@ fn works(device: &Device, buffer: &Buffer) {
 }
 
 #[test]
-fn close_frees_pages_that_were_unmapped_with_error() {
+fn close_frees_pages_of_failed_unmap() {
     for exclusive in [false, true] {
         let (device, seam, spec, _control) = open(&format!("unmap-error-{exclusive}"));
         let alloc = |len| match exclusive {

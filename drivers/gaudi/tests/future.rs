@@ -61,7 +61,7 @@ fn awaited_copies_have_moved_their_bytes() {
 }
 
 #[test]
-fn aborted_copy_is_an_error_of_the_future() {
+fn aborted_copy_fails_the_future() {
     let (device, buffer, host) = open("mock:gaudi2?name=future-lost&clock=virtual+fault=submit:when=1:lose");
     let copy = device.copy(&buffer, &host).expect("submitted");
     let error = block_on(copy.into_future()).expect_err("its completion is lost");
@@ -69,7 +69,7 @@ fn aborted_copy_is_an_error_of_the_future() {
 }
 
 #[test]
-fn last_waker_of_a_moved_future_is_woken() {
+fn moved_future_wakes_its_last_waker() {
     let (device, buffer, host) = open("mock:gaudi2?name=future-moved&clock=virtual+fault=submit:when=1:lose");
     let copy = device.copy(&buffer, &host).expect("submitted");
     let mut future = pin!(copy.into_future());

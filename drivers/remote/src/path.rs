@@ -160,7 +160,7 @@ mod tests {
     const CARD: DeviceId = DeviceId::new(Backend::Kernel, 3);
 
     #[test]
-    fn only_lasting_failures_are_remembered_and_can_be_forgotten() {
+    fn only_permanent_failures_are_cached() {
         let mut outcomes = Outcomes::default();
         for errno in [Errno::ENOMEM, Errno::EINVAL, Errno::EBUSY, Errno::EIO] {
             outcomes.remember(CARD, &Error::from_errno("x", errno));

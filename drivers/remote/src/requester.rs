@@ -629,7 +629,7 @@ mod tests {
 
     /// A flush that nobody waited for any more must not stand for the next one.
     #[test]
-    fn a_flush_is_over_with_its_own_read_only() {
+    fn flush_completes_with_its_own_read() {
         let (nic, peer) = SoftNic::pair(SoftNicConfig::default()).unwrap();
         let nic = Nic::new(&Context::open(nic).unwrap()).unwrap();
         let peer = Context::open(peer).unwrap().alloc_pd().unwrap();

@@ -16,7 +16,7 @@ use nix::unistd::{ForkResult, fork};
 )]
 mod nodes;
 
-use nodes::{Node, PATIENCE, Setup, noise, pair};
+use nodes::{MAX_WAIT, Node, Setup, noise, pair};
 
 const LEN: u64 = 1 << 20;
 
@@ -53,7 +53,7 @@ fn fork_child_drops_an_endpoint_without_effect() {
         let remote = b.offer_to(&mut a, &to, Rights::BOTH);
         // Something of everything: a transfer under way, a cached region, scratch memory.
         a.endpoint
-            .put_bytes(&[9], remote.at(0..1).expect("in it"), PATIENCE)
+            .put_bytes(&[9], remote.at(0..1).expect("in it"), MAX_WAIT)
             .expect("put");
         let put = a.endpoint.put(&from, &remote).expect("begun");
         let status = in_child!({
@@ -62,11 +62,11 @@ fn fork_child_drops_an_endpoint_without_effect() {
         });
         assert!(matches!(status, WaitStatus::Exited(_, 0)), "{name}: {status:?}");
         a.endpoint
-            .wait(put, PATIENCE)
+            .wait(put, MAX_WAIT)
             .expect("the parent's transfer completes");
         assert!(b.bytes(&to) == noise(1, LEN as usize), "{name}: put");
         let get = a.endpoint.get(&from, &remote).expect("begun");
-        a.endpoint.wait(get, PATIENCE).expect("got");
+        a.endpoint.wait(get, MAX_WAIT).expect("got");
         for Node { endpoint, nic, .. } in [a, b] {
             endpoint.close().expect("closed in order");
             drop(nic);
@@ -75,7 +75,7 @@ fn fork_child_drops_an_endpoint_without_effect() {
 }
 
 #[test]
-fn every_call_in_a_fork_child_fails_with_forked() {
+fn fork_child_gets_forked_from_every_call() {
     let (mut a, mut b) = pair("fork-calls", &Setup::direct(), &Setup::direct());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
@@ -85,15 +85,15 @@ fn every_call_in_a_fork_child_fails_with_forked() {
         let byte = remote.at(0..1).expect("in it");
         let answers = [
             is_forked(end.offer(&from, Rights::PUT)),
-            is_forked(end.receive_offer(PATIENCE)),
+            is_forked(end.receive_offer(MAX_WAIT)),
             is_forked(end.put(&from, &remote)),
             is_forked(end.get(&from, &remote)),
             is_forked(end.poll(put)),
-            is_forked(end.wait(put, PATIENCE)),
-            is_forked(end.flush_remote(&remote, PATIENCE)),
+            is_forked(end.wait(put, MAX_WAIT)),
+            is_forked(end.flush_remote(&remote, MAX_WAIT)),
             is_forked(end.report(&from)),
-            is_forked(end.put_bytes(&[1], byte.clone(), PATIENCE)),
-            is_forked(end.get_bytes(&mut [0], byte, PATIENCE)),
+            is_forked(end.put_bytes(&[1], byte.clone(), MAX_WAIT)),
+            is_forked(end.get_bytes(&mut [0], byte, MAX_WAIT)),
             is_forked(end.forget(&from)),
             is_forked(end.device_lost()),
             is_forked(a.nic.revoke(a.device.id())),
@@ -106,7 +106,7 @@ fn every_call_in_a_fork_child_fails_with_forked() {
         "calls that did not fail: {status:?}"
     );
     a.endpoint
-        .wait(put, PATIENCE)
+        .wait(put, MAX_WAIT)
         .expect("the parent's transfer completes");
     assert!(b.bytes(&to) == noise(1, LEN as usize));
 }

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_source_is_named_and_not_passed_over() {
+    fn invalid_source_is_reported() {
         let wrong = |explicit, device, table| {
             choose(explicit, &environment(device, table))
                 .expect_err("a wrong source")
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_borrowed_rights_reads_no_environment() {
+    fn setuid_process_ignores_environment() {
         let set = |_: &str| Some(OsString::from("mock:gaudi2"));
         assert_eq!(
             Environment::read(true, set),

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_another_machine_is_found_out() {
+    fn table_of_another_machine_is_rejected() {
         assert_eq!(verify(&*card(), entry(3)), Ok(()), "the same module passes");
         let error = verify(&*card(), entry(4)).expect_err("another module");
         assert_eq!(
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_refused_by_name() {
+    fn unsupported_spec_is_named() {
         for (spec, name) in [
             ("vfio:0000:b3:00.0", "vfio backend"),
             ("replay:run.gcap", "replay backend"),

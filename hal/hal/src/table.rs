@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_set_up_script_s_table_parses_and_is_ordered_by_index() {
+    fn table_of_setup_script_parses_in_order() {
         let table = MappingTable::parse(
             r#"[{"index":1,"module_id":3,"bus_id":"0000:b3:00.0"}, {"bus_id":"19:00.0","index":0,"module_id":7}]"#,
         )
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_entry_is_named_by_its_number() {
+    fn invalid_entry_is_named_by_index() {
         let good = r#"{"index":0,"module_id":0,"bus_id":"0000:19:00.0"}"#;
         let cases = [
             (r#"{"index":1,"module_id":1}"#, "entry 1: missing field `bus_id`"),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused_and_bounded() {
+    fn non_table_is_rejected_and_bounded() {
         assert!(fault("").contains("not a JSON array"));
         assert!(fault("{}").contains("not a JSON array"));
         assert!(fault("[] trailing").contains("not a JSON array"));

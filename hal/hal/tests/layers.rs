@@ -77,7 +77,7 @@ fn trace_keeps_files_that_are_not_traces() {
     fs::write(at("old"), OLD_TRACE).expect("written");
     std::os::unix::fs::symlink(at("old"), at("link")).expect("linked");
     nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("made");
-    for (name, says) in [
+    for (name, expected) in [
         ("letter", "not a trace"),
         ("json", "not a trace"),
         ("link", "symbolic link"),
@@ -88,7 +88,7 @@ fn trace_keeps_files_that_are_not_traces() {
             .err()
             .unwrap_or_else(|| panic!("{name} is refused"));
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}: {error}");
-        assert!(error.to_string().contains(says), "{name}: {error}");
+        assert!(error.to_string().contains(expected), "{name}: {error}");
     }
     assert_eq!(fs::read_to_string(at("letter")).expect("read"), "dear reader\n");
     assert_eq!(fs::read_to_string(at("old")).expect("read"), OLD_TRACE);
@@ -130,11 +130,11 @@ fn fault_plan_from_pipe_does_not_block() {
     let pipe = folder.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("made");
     let missing = folder.path().join("missing");
-    for (path, says) in [(&pipe, "has no writer"), (&missing, "no such file")] {
+    for (path, expected) in [(&pipe, "has no writer"), (&missing, "no such file")] {
         let spec = spec("layers-pipe", &[("fault", path.to_str().expect("UTF-8"))]);
         let error = open(&spec).err().expect("refused");
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
@@ -183,7 +183,7 @@ fn calls(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_trace_outside_sees_what_a_fault_inside_does_and_a_trace_inside_does_not() {
+fn outer_trace_records_injected_fault() {
     let folder = tempfile::tempdir().expect("a folder");
     let (inside, outside) = (folder.path().join("inside"), folder.path().join("outside"));
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
@@ -225,7 +225,7 @@ fn a_trace_outside_sees_what_a_fault_inside_does_and_a_trace_inside_does_not() {
 }
 
 #[test]
-fn nodes_of_one_spec_share_a_trace_and_an_old_one_is_dropped() {
+fn nodes_of_one_spec_share_a_trace() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run.jsonl");
     fs::write(&path, OLD_TRACE).expect("written");
@@ -268,8 +268,8 @@ fn a_plan_may_be_a_file() {
 }
 
 #[test]
-fn a_wrong_layer_is_refused_before_the_device_is_opened() {
-    for (layer, argument, kind, says) in [
+fn invalid_layer_is_rejected_before_open() {
+    for (layer, argument, kind, expected) in [
         (
             "fault",
             "alloc:lose",
@@ -301,8 +301,8 @@ fn a_wrong_layer_is_refused_before_the_device_is_opened() {
         let error = open(&wrong).err().expect("refused");
         assert_eq!(error.kind(), kind, "{layer}={argument}: {error}");
         assert!(
-            error.to_string().contains(says),
-            "{layer}={argument} must say {says:?}: {error}"
+            error.to_string().contains(expected),
+            "{layer}={argument} must say {expected:?}: {error}"
         );
         assert!(error.help().is_some(), "{layer}={argument}: a way out");
         assert_eq!(gaudi_hal::mock_ledger(&wrong), None, "no device was made");
@@ -356,7 +356,7 @@ impl Drop for Commands {
 }
 
 #[test]
-fn a_completion_is_lost_on_a_device_that_did_the_work() {
+fn lost_completion_still_did_the_work() {
     let device = open(&spec("layers-lost", &[])).expect("opens");
     let plan: Plan = "submit:when=2:lose".parse().expect("a plan");
     let layer = Arc::new(FaultLayer::new(
@@ -373,7 +373,11 @@ fn a_completion_is_lost_on_a_device_that_did_the_work() {
             .map(|answer| answer.status)
     };
     assert_eq!(status(&*io, first), Ok(WaitStatus::Completed));
-    assert_eq!(status(&*io, second), Ok(WaitStatus::Busy), "nobody sees its end");
+    assert_eq!(
+        status(&*io, second),
+        Ok(WaitStatus::Busy),
+        "its completion is lost"
+    );
     assert_eq!(
         status(&*device, second),
         Ok(WaitStatus::Completed),
@@ -382,7 +386,7 @@ fn a_completion_is_lost_on_a_device_that_did_the_work() {
     assert_eq!(handle.log().events.len(), 1);
     let error = io
         .wait_cs(second, Duration::from_secs(60))
-        .expect_err("given up after 30 s");
+        .expect_err("aborted after 30 s");
     assert_eq!(
         (error.kind(), error.errno()),
         (ErrorKind::Hung, Some(Errno::ETIMEDOUT))
@@ -390,7 +394,7 @@ fn a_completion_is_lost_on_a_device_that_did_the_work() {
 }
 
 #[test]
-fn the_mock_refuses_what_validate_expects_it_to_refuse() {
+fn mock_rejects_what_validate_expects() {
     let layer = Arc::new(ValidateLayer::new(
         open(&spec("layers-judge", &[])).expect("opens"),
         Policy::Explain,
@@ -426,7 +430,7 @@ fn the_mock_refuses_what_validate_expects_it_to_refuse() {
         );
     }
     drop(fd);
-    io.mem_unmap(va).expect("the dma-buf is gone");
+    io.mem_unmap(va).expect("the dma-buf is closed");
     let again = [
         io.mem_unmap(va).err(),
         io.mem_free(handle).err(),
@@ -449,7 +453,7 @@ fn the_mock_refuses_what_validate_expects_it_to_refuse() {
 }
 
 #[test]
-fn a_right_program_leaves_no_finding_and_every_operation_has_its_line() {
+fn correct_program_has_no_findings() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run.jsonl");
     let traced = open(&spec("layers-right", &[("trace", path.to_str().expect("UTF-8"))])).expect("opens");

@@ -6,13 +6,13 @@ use gaudi_hal::{DeviceSpec, Environment, ErrorKind, choose, control, list, mock_
 use gaudi_seam::{BackendSpec, NodeKind};
 
 #[test]
-fn a_chosen_mock_opens_once_and_is_looked_at_freely() {
+fn selected_mock_opens_once_for_compute() {
     let environment = Environment {
         device: Some("mock:gaudi2?name=hal".into()),
         mapping_table: None,
     };
     let spec = choose(None, &environment).expect("the environment chooses");
-    assert_eq!(mock_ledger(&spec), None, "nobody has it yet");
+    assert_eq!(mock_ledger(&spec), None, "it is not open yet");
     let device = open(&spec).expect("the compute node opens");
     assert_eq!(device.node().kind, NodeKind::Compute);
     assert_eq!(
@@ -23,7 +23,7 @@ fn a_chosen_mock_opens_once_and_is_looked_at_freely() {
     assert_eq!(
         control(&spec).map(|io| io.node().kind),
         Ok(NodeKind::Control),
-        "the control node disturbs nobody"
+        "the control node does not disturb"
     );
     assert!(
         mock_ledger(&spec).is_some_and(|ledger| ledger.is_clean()),
@@ -40,7 +40,7 @@ fn a_chosen_mock_opens_once_and_is_looked_at_freely() {
 }
 
 #[test]
-fn a_machine_without_a_card_shows_the_way() {
+fn missing_card_error_suggests_the_mock() {
     // The highest number that a spec can name: no server has so many.
     let spec: DeviceSpec = "kernel:255".parse().expect("a spec");
     let error = open(&spec).err().expect("no such device");

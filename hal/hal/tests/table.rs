@@ -77,7 +77,7 @@ fn is_a_refusal(error: &Error) -> Result<(), TestCaseError> {
         (error.kind(), error.operation()),
         (ErrorKind::InvalidInput, TABLE_VARIABLE)
     );
-    prop_assert!(error.help().is_some(), "the next step is told: {error:?}");
+    prop_assert!(error.help().is_some(), "there is a next step: {error:?}");
     Ok(())
 }
 
@@ -109,7 +109,7 @@ proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn a_right_table_is_read_whatever_its_order_and_prints_what_was_read(entries in entries(), order in 0..6usize) {
+    fn valid_table_round_trips_in_any_order(entries in entries(), order in 0..6usize) {
         let rows: Vec<_> = entries.iter().map(|entry| text(entry, order)).collect();
         let table = MappingTable::parse(&join(&rows)).expect("a right table");
         let mut wanted = entries;
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn a_wrong_value_is_named_by_entry_and_field(
+    fn invalid_value_is_named_by_field(
         (entries, which, field) in entries().prop_flat_map(|e| { let n = e.len(); (Just(e), 0..n, 0..3usize) }),
         order in 0..6usize,
         values in (wrong_value(true), wrong_value(false)),
@@ -139,21 +139,21 @@ proptest! {
     }
 
     #[test]
-    fn a_field_too_few_too_many_or_twice_is_named(
+    fn wrong_field_count_is_named(
         (entries, which, field) in entries().prop_flat_map(|e| { let n = e.len(); (Just(e), 0..n, 0..3usize) }),
         order in 0..6usize,
         how in 0..3u8,
     ) {
         let mut rows: Vec<_> = entries.iter().map(|entry| text(entry, order)).collect();
         let name = rows[which][field].split('"').nth(1).unwrap().to_owned();
-        let told = match how {
+        let expected = match how {
             0 => { rows[which].remove(field); format!("missing field `{name}`") }
             1 => { rows[which].insert(field, "\"uuid\": 7".to_owned()); "unknown field `uuid`".to_owned() }
             _ => { let twin = rows[which][field].clone(); rows[which].push(twin); format!("duplicate field `{name}`") }
         };
         let error = MappingTable::parse(&join(&rows)).expect_err("a wrong entry");
         is_a_refusal(&error)?;
-        prop_assert!(error.to_string().contains(&format!("entry {which}: {told}")), "{told} in entry {which}: {error}");
+        prop_assert!(error.to_string().contains(&format!("entry {which}: {expected}")), "{expected} in entry {which}: {error}");
     }
 
     #[test]
@@ -177,12 +177,12 @@ proptest! {
         let name = ["index", "module_id", "bus_id"][field];
         let error = MappingTable::parse(&join(&rows)).expect_err("a card that stands twice");
         is_a_refusal(&error)?;
-        let told = format!("entry {}: its {name} is that of entry {which}", entries.len());
-        prop_assert!(error.to_string().contains(&told), "{told}: {error}");
+        let expected = format!("entry {}: its {name} is that of entry {which}", entries.len());
+        prop_assert!(error.to_string().contains(&expected), "{expected}: {error}");
     }
 
     #[test]
-    fn a_right_table_with_any_bytes_changed_is_read_or_refused(
+    fn mutated_table_parses_or_fails(
         entries in entries(),
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3u8), 1..6),
     ) {
@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn any_json_like_text_is_read_or_refused(text in r#"[\[\]{}":,0-9a-f. \\-]{0,120}"#) {
+    fn any_json_like_text_parses_or_fails(text in r#"[\[\]{}":,0-9a-f. \\-]{0,120}"#) {
         takes_or_refuses(text.into_bytes())?;
     }
 }

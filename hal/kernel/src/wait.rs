@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_rounded_up_and_cut_to_an_hour() {
+    fn timeouts_round_up_and_cap_at_hour() {
         assert_eq!(slice(Duration::ZERO), (0, true), "zero polls");
         assert_eq!(
             slice(Duration::from_nanos(1)),

@@ -52,7 +52,7 @@ fn join(parts: &[&[u32]]) -> Vec<u8> {
 }
 
 #[test]
-fn info_passes_our_size_and_takes_short_answers() {
+fn info_accepts_short_answers() {
     let (kernel, recorder) = open(NodeKind::Compute);
     let mut old = vec![0xaa; 256];
     old[0..8].copy_from_slice(&0x1234_5678_9abc_def0u64.to_le_bytes());
@@ -77,7 +77,7 @@ fn info_passes_our_size_and_takes_short_answers() {
 }
 
 #[test]
-fn info_returns_the_argument_word_and_clears_the_buffer() {
+fn info_clears_the_buffer_and_returns_argument() {
     let (kernel, recorder) = open(NodeKind::Control);
     recorder.reply([Reply::Info(vec![1, 2, 3], 7)]);
     let mut answer = [0xff; 8];
@@ -105,7 +105,7 @@ fn info_returns_the_argument_word_and_clears_the_buffer() {
 }
 
 #[test]
-fn too_small_a_buffer_for_mappings_says_how_many_bytes_are_wanted() {
+fn short_mapping_buffer_reports_wanted_size() {
     let (kernel, recorder) = open(NodeKind::Control);
     recorder.reply([Reply::Fails(Errno::ENOMEM)]);
     let error = kernel
@@ -221,7 +221,7 @@ fn an_absent_phase_has_no_address() {
 }
 
 #[test]
-fn a_full_queue_is_would_block_and_asked_once() {
+fn full_queue_would_block_after_one_ioctl() {
     let (kernel, recorder) = open(NodeKind::Compute);
     recorder.reply([Reply::Fails(Errno::EAGAIN)]);
     let chunk = [HlCsChunk::user(0, 0x1000, 8)];
@@ -264,7 +264,7 @@ fn waits_pass_microseconds_and_bring_timestamps() {
 }
 
 #[test]
-fn waits_for_many_pass_their_list_and_bring_a_map() {
+fn multi_cs_wait_passes_list_and_map() {
     let (kernel, recorder) = open(NodeKind::Compute);
     recorder.reply([Reply::Args(words(&[0, 2, 77, 0, 0b101, 0]))]);
     let seqs = [CsSeq(7), CsSeq(8), CsSeq(9)];
@@ -278,7 +278,7 @@ fn waits_for_many_pass_their_list_and_bring_a_map() {
 }
 
 #[test]
-fn waits_for_interrupts_pass_number_address_and_target() {
+fn interrupt_waits_pass_address_and_target() {
     let (kernel, recorder) = open(NodeKind::Compute);
     recorder.reply([
         Reply::Args(words(&[0, 0, 0, 0, 0, 0])),
@@ -343,7 +343,7 @@ fn times(recorder: &Recorder) -> Vec<u64> {
 }
 
 #[test]
-fn a_wait_goes_on_after_a_signal_with_what_time_is_left() {
+fn interrupted_wait_resumes_with_remaining_time() {
     let (kernel, recorder) = open(NodeKind::Compute);
     let signal = || Reply::Signal(Duration::from_millis(20));
     recorder.reply([signal(), signal(), Reply::Args(words(&[0, 0, 0, 0, 0, 0]))]);
@@ -366,7 +366,7 @@ fn a_wait_goes_on_after_a_signal_with_what_time_is_left() {
 }
 
 #[test]
-fn a_wait_that_its_first_ioctl_does_not_end_asks_for_the_rest_at_once() {
+fn unfinished_wait_repeats_without_delay() {
     let (kernel, recorder) = open(NodeKind::Compute);
     let busy = Reply::Args(words(&[1, 0, 0, 0, 0, 0]));
     recorder.reply([busy.clone(), busy.clone()]);
@@ -389,7 +389,7 @@ fn a_wait_that_its_first_ioctl_does_not_end_asks_for_the_rest_at_once() {
 }
 
 #[test]
-fn a_wait_for_ever_goes_in_slices_of_an_hour() {
+fn infinite_wait_runs_in_hour_slices() {
     let (kernel, recorder) = open(NodeKind::Compute);
     let busy = Reply::Args(words(&[1, 0, 0, 0, 0, 0]));
     let done = Reply::Args(words(&[0, 0, 0, 0, 0, 0]));
@@ -409,7 +409,7 @@ fn a_wait_for_ever_goes_in_slices_of_an_hour() {
 }
 
 #[test]
-fn device_memory_is_allocated_mapped_unmapped_and_freed() {
+fn device_memory_alloc_map_unmap_free() {
     let (kernel, recorder) = open(NodeKind::Compute);
     recorder.reply([Reply::Args(words(&[1, 0, 0, 0]))]);
     let alloc = MemAlloc {
@@ -510,7 +510,7 @@ fn mmap_passes_handle_and_length() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(
         error.to_string().contains("mapped already"),
-        "the driver's causes are told: {error}"
+        "the driver's causes are listed: {error}"
     );
 }
 
@@ -617,7 +617,7 @@ fn events_pass_the_eventfd() {
 }
 
 #[test]
-fn a_signal_repeats_the_request_as_it_was() {
+fn interrupted_ioctl_is_repeated_unchanged() {
     let (kernel, recorder) = open(NodeKind::Compute);
     recorder.reply([
         Reply::Fails(Errno::EINTR),

@@ -128,7 +128,7 @@ fn device_replaced_during_open_is_not_found() {
 }
 
 #[test]
-fn the_first_free_device_is_the_first_that_opens() {
+fn first_free_device_opens() {
     let machine = Machine::with(&[(0, "0000:19:00.0"), (1, "0000:b3:00.0")]);
     machine.recorder.refuse("accel0", Errno::EBUSY);
     let opened = machine
@@ -141,12 +141,12 @@ fn the_first_free_device_is_the_first_that_opens() {
     assert_eq!(
         (error.kind(), error.device().unwrap().index),
         (ErrorKind::Busy, 0),
-        "the first error is told"
+        "the first error is returned"
     );
 }
 
 #[test]
-fn what_is_not_there_is_told_with_what_is() {
+fn missing_device_error_lists_present_ones() {
     let machine = Machine::with(&[(0, "0000:19:00.0"), (1, "0000:b3:00.0")]);
     machine.recorder.refuse("accel5", Errno::ENOENT);
     let text = |selector| {
@@ -176,7 +176,7 @@ fn other_drivers_are_not_opened() {
 }
 
 #[test]
-fn each_refusal_of_an_open_has_its_own_meaning() {
+fn each_open_errno_has_its_kind() {
     let cases = [
         (
             NodeKind::Compute,
@@ -219,7 +219,7 @@ fn each_refusal_of_an_open_has_its_own_meaning() {
 }
 
 #[test]
-fn a_node_that_is_not_ours_says_whose_it_is() {
+fn foreign_node_names_its_driver() {
     let machine = Machine::with(&[(0, "0000:19:00.0")]);
     machine.recorder.refuse("accel0", Errno::EACCES);
     let path = machine.root.path().join("dev/accel/accel0");

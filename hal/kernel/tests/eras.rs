@@ -70,7 +70,7 @@ fn ioctls(machine: &Machine) -> Vec<(u32, Vec<u8>)> {
 }
 
 #[test]
-fn every_operation_goes_with_the_numbers_of_its_era() {
+fn operations_use_the_numbers_of_their_era() {
     let order = [0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 5];
     for (manifest, era, numbers) in ERAS {
         let (machine, kernel) = open(manifest, era, NodeKind::Compute);
@@ -126,7 +126,7 @@ fn handles_are_mmap_offsets_in_every_era() {
 }
 
 #[test]
-fn shorter_structs_of_linux_6_1_are_taken_and_their_rest_is_zero() {
+fn short_structs_of_linux61_are_zero_extended() {
     let (machine, kernel) = open("hl-6.1.txt", Era::HlMisc, NodeKind::Control);
     let old = |len| Reply::Info(vec![0x11; len], 0);
     machine
@@ -171,7 +171,7 @@ fn shorter_structs_of_linux_6_1_are_taken_and_their_rest_is_zero() {
     );
 }
 
-/// What an operation says that the driver lacks.
+/// The error of an operation that the driver lacks.
 fn lacks(error: &Error, name: &str, interface: &str, since: &str) {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     let wanted = format!("this driver does not have {name} (saw the interface {interface}, wanted {since})");
@@ -180,7 +180,7 @@ fn lacks(error: &Error, name: &str, interface: &str, since: &str) {
 }
 
 #[test]
-fn questions_that_an_older_driver_lacks_are_told_with_the_header_that_has_them() {
+fn missing_info_operation_names_its_header() {
     const V7: &str = "drm/habanalabs_accel.h of Linux 6.12";
     for (manifest, era, _) in ERAS {
         let (machine, kernel) = open(manifest, era, NodeKind::Control);
@@ -225,7 +225,7 @@ fn questions_that_an_older_driver_lacks_are_told_with_the_header_that_has_them()
 }
 
 #[test]
-fn flags_that_an_older_driver_would_misread_are_not_sent() {
+fn misread_flags_are_not_sent() {
     for (manifest, era, _) in ERAS {
         let (machine, kernel) = open(manifest, era, NodeKind::Compute);
         let flush = CsRequest {
@@ -300,7 +300,7 @@ fn export(size: u64, offset: u64) -> ExportRequest {
 }
 
 #[test]
-fn exports_go_by_handle_before_linux_6_3_and_by_address_since() {
+fn exports_use_handle_before_linux_6_3() {
     for (manifest, era, numbers) in ERAS {
         let (machine, kernel) = open(manifest, era, NodeKind::Compute);
         mapped(&machine, &kernel);
@@ -381,7 +381,7 @@ fn exports_by_handle_round_to_device_pages() {
 }
 
 #[test]
-fn an_export_by_handle_is_refused_where_it_would_give_another_memory() {
+fn unsafe_export_by_handle_is_rejected() {
     let (machine, kernel) = open("hl-6.1.txt", Era::HlMisc, NodeKind::Compute);
     mapped(&machine, &kernel);
     let part = kernel.export_dmabuf(export(0x1000, 0)).unwrap_err();
@@ -398,20 +398,21 @@ fn an_export_by_handle_is_refused_where_it_would_give_another_memory() {
     lacks(&offset, name, "hl-misc", "drm/habanalabs_accel.h of Linux 6.12");
     assert!(ioctls(&machine).is_empty(), "neither was sent");
 
-    // Gone is the mapping: the address would be read as a handle, and could hit one.
+    // The mapping is removed: the address would be read as a handle, and could hit one.
     machine
         .recorder
         .reply([Reply::Args(vec![]), Reply::Info(words(&[0; 64]), 0)]);
     kernel.mem_unmap(DeviceVa(MAPPED)).unwrap();
-    let gone = kernel.export_dmabuf(export(ALLOCATION, 0)).unwrap_err();
+    let error = kernel.export_dmabuf(export(ALLOCATION, 0)).unwrap_err();
     assert_eq!(
-        (gone.kind(), gone.errno()),
+        (error.kind(), error.errno()),
         (ErrorKind::InvalidInput, Some(Errno::EINVAL))
     );
     assert!(
-        gone.to_string()
+        error
+            .to_string()
             .contains("no mapping of device memory that this file made"),
-        "{gone}"
+        "{error}"
     );
     let asked: Vec<u32> = ioctls(&machine).into_iter().map(|(request, _)| request).collect();
     assert_eq!(
@@ -481,7 +482,7 @@ fn halves(value: u64) -> [u32; 2] {
 }
 
 #[test]
-fn commands_to_engines_pass_list_count_and_command_in_every_era() {
+fn engine_commands_encode_in_every_era() {
     for (manifest, era, numbers) in ERAS {
         let (machine, kernel) = open(manifest, era, NodeKind::Compute);
         let ids = [3, 90, 7];
@@ -514,7 +515,7 @@ fn commands_to_engines_pass_list_count_and_command_in_every_era() {
 }
 
 #[test]
-fn waits_for_the_drivers_counters_pass_handle_and_index_in_every_era() {
+fn cs_counter_waits_encode_in_every_era() {
     for (manifest, era, numbers) in ERAS {
         let (machine, kernel) = open(manifest, era, NodeKind::Compute);
         let counter = CqCounter {

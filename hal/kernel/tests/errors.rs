@@ -24,8 +24,8 @@ const OPERATIONAL: u32 = 0;
 const IN_RESET: u32 = 1;
 const MALFUNCTION: u32 = 2;
 
-/// The error of one call whose ioctl fails; `status` is what the device then says of itself, if it
-/// is asked.
+/// The error of one call whose ioctl fails; `status` is the device's answer to a status query, if
+/// it is asked.
 fn fails(errno: Errno, status: Option<u32>, call: impl Fn(&Kernel<dyn Syscalls>) -> Option<Error>) -> Error {
     fails_on(NodeKind::Compute, errno, status, call)
 }
@@ -92,7 +92,7 @@ fn slow_hung_and_lost_are_three_errors() {
 }
 
 #[test]
-fn busy_is_explained_by_the_devices_own_status() {
+fn busy_is_explained_by_device_status() {
     let error = fails(Errno::EBUSY, Some(IN_RESET), submit);
     assert_eq!(
         error.kind(),
@@ -101,7 +101,7 @@ fn busy_is_explained_by_the_devices_own_status() {
     );
     assert!(
         error.to_string().contains("IN_RESET"),
-        "the status is told: {error}"
+        "the status is reported: {error}"
     );
     let error = fails(Errno::EBUSY, Some(OPERATIONAL), wait);
     assert_eq!(
@@ -155,7 +155,7 @@ fn not_permitted_is_told_from_not_there() {
 }
 
 #[test]
-fn device_memory_and_host_memory_run_out_apart() {
+fn device_and_host_enomem_differ() {
     assert_eq!(
         fails(Errno::ENOMEM, None, alloc).kind(),
         ErrorKind::OutOfDeviceMemory
@@ -196,7 +196,7 @@ fn causes_are_told() {
 }
 
 #[test]
-fn a_device_that_does_not_answer_leaves_the_first_error() {
+fn unanswered_status_keeps_the_first_error() {
     let (kernel, recorder) = open(NodeKind::Compute);
     recorder.reply([Reply::Fails(Errno::EBUSY), Reply::Fails(Errno::ENODEV)]);
     let error = unmap(&kernel).unwrap();

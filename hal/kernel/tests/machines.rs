@@ -38,7 +38,7 @@ fn hw_ip(module_id: u32) -> Reply {
 }
 
 #[test]
-fn devices_of_every_era_are_listed_by_their_control_nodes() {
+fn control_nodes_list_devices_of_every_era() {
     for (manifest, era, numbers, asks, _) in MACHINES {
         let machine = Machine::of(manifest, Behind::Driver(era));
         for module in [3, 7] {
@@ -81,7 +81,7 @@ fn devices_of_every_era_are_listed_by_their_control_nodes() {
 }
 
 #[test]
-fn devices_of_every_era_open_by_number_bus_and_module() {
+fn devices_open_by_number_bus_and_module() {
     for (manifest, era, numbers, _, asks) in MACHINES {
         let machine = Machine::of(manifest, Behind::Driver(era));
         let second = KernelSelector::Index(numbers[1]);
@@ -123,7 +123,7 @@ fn devices_of_every_era_open_by_number_bus_and_module() {
 }
 
 #[test]
-fn a_module_is_found_by_sysfs_where_control_nodes_may_not_be_opened() {
+fn sysfs_finds_module_without_control_node() {
     for (manifest, era, numbers, _, _) in MACHINES {
         let machine = Machine::of(manifest, Behind::Driver(era));
         for n in numbers {
@@ -147,7 +147,7 @@ fn a_module_is_found_by_sysfs_where_control_nodes_may_not_be_opened() {
 }
 
 #[test]
-fn a_device_number_leads_to_its_node_by_name_and_not_by_arithmetic() {
+fn device_number_resolves_by_name() {
     let cases = [
         ("drm-7.3.txt", (261, 2), Some("/dev/accel/accel2")),
         // Its own major, and a minor that is the compute node's too.
@@ -169,7 +169,7 @@ fn a_device_number_leads_to_its_node_by_name_and_not_by_arithmetic() {
 }
 
 #[test]
-fn accel_nodes_come_before_old_names_for_the_same_cards() {
+fn accel_nodes_precede_old_names() {
     let machine = Machine::of("both-names.txt", Behind::Driver(Era::AccelDrm));
     assert_eq!(machine.driver.indices(), [0]);
     machine
@@ -179,18 +179,18 @@ fn accel_nodes_come_before_old_names_for_the_same_cards() {
     assert_eq!(machine.opened(), ["accel_controlD0"]);
 }
 
-/// What an open of node 0 says.
-fn says(machine: &Machine, kind: NodeKind) -> (ErrorKind, String, String) {
+/// The error of opening node 0.
+fn open_error(machine: &Machine, kind: NodeKind) -> (ErrorKind, String, String) {
     let by_number = machine.fails(KernelSelector::Index(0), kind);
-    let told = |error: &Error| {
+    let parts = |error: &Error| {
         let help = error.help().expect("there is a next step").to_owned();
         (error.kind(), error.cause().unwrap().to_owned(), help)
     };
-    told(&by_number)
+    parts(&by_number)
 }
 
 #[test]
-fn each_reason_why_there_is_no_device_is_told_with_the_next_step() {
+fn each_missing_device_reason_has_next_step() {
     let cases = [
         (
             "others.txt",
@@ -235,8 +235,8 @@ fn each_reason_why_there_is_no_device_is_told_with_the_next_step() {
             machine.driver.list().is_empty(),
             "{manifest}: nothing to list is no error"
         );
-        let (seen, said, next) = says(&machine, NodeKind::Compute);
-        assert_eq!((seen, said.as_str()), (kind, cause), "{manifest}");
+        let (seen, cause_text, next) = open_error(&machine, NodeKind::Compute);
+        assert_eq!((seen, cause_text.as_str()), (kind, cause), "{manifest}");
         assert!(next.contains(help), "{manifest}: {help:?} is in {next:?}");
         let first = machine.fails(KernelSelector::FirstFree, NodeKind::Compute);
         assert_eq!(first.kind(), kind, "{manifest}: first-free agrees: {first}");
@@ -248,7 +248,7 @@ fn each_reason_why_there_is_no_device_is_told_with_the_next_step() {
     }
     let machine = Machine::bare(Behind::File);
     machine.recorder.be_strict();
-    let (kind, cause, help) = says(&machine, NodeKind::Compute);
+    let (kind, cause, help) = open_error(&machine, NodeKind::Compute);
     assert_eq!(
         (kind, cause.as_str()),
         (ErrorKind::NotFound, "the habanalabs driver is not loaded")
@@ -257,7 +257,7 @@ fn each_reason_why_there_is_no_device_is_told_with_the_next_step() {
 }
 
 #[test]
-fn what_was_seen_instead_of_a_device_is_told() {
+fn foreign_devices_are_reported() {
     let seen = |manifest| {
         let machine = Machine::of(manifest, Behind::Driver(Era::AccelDrm));
         let error = machine.fails(KernelSelector::FirstFree, NodeKind::Compute);
@@ -266,7 +266,7 @@ fn what_was_seen_instead_of_a_device_is_told() {
     assert_eq!(
         seen("no-device.txt"),
         "0000:b3:00.0 (driver vfio-pci), 0000:b4:00.0 (no driver)",
-        "the cards and who has them"
+        "the cards and their drivers"
     );
     assert_eq!(seen("not-loaded.txt"), "0000:b3:00.0 (no driver)");
     assert_eq!(seen("others.txt"), "accel0 of amdxdna");
@@ -274,17 +274,17 @@ fn what_was_seen_instead_of_a_device_is_told() {
 }
 
 #[test]
-fn a_compute_node_that_is_missing_alone_is_named() {
+fn missing_compute_node_is_named() {
     let machine = Machine::of("hl-6.1.txt", Behind::Driver(Era::HlMisc));
     machine.remove("dev/hl0");
-    let (kind, cause, help) = says(&machine, NodeKind::Compute);
+    let (kind, cause, help) = open_error(&machine, NodeKind::Compute);
     assert_eq!(kind, ErrorKind::NotFound);
     assert_eq!(cause, "the device has its control node, but /dev/hl0 is missing");
     assert!(help.contains("--device=/dev/hl0"), "{help}");
 }
 
 #[test]
-fn a_folder_of_nodes_that_may_not_be_read_is_told_from_an_empty_one() {
+fn unreadable_folder_differs_from_empty() {
     let machine = Machine::of("drm-7.3.txt", Behind::Driver(Era::AccelDrm));
     fs::remove_dir_all(machine.root.path().join("sys/class")).unwrap();
     let mode = |path: &str, mode| {
@@ -292,7 +292,7 @@ fn a_folder_of_nodes_that_may_not_be_read_is_told_from_an_empty_one() {
     };
     mode("", 0o755);
     mode("dev/accel", 0o311);
-    // Root reads every folder: a thread looks as nobody. Where the test is not root's, this changes
+    // Root reads every folder: a thread reads as user `nobody`. For another user, this changes
     // nothing.
     let error = std::thread::scope(|scope| {
         let look = scope.spawn(|| {
@@ -314,17 +314,17 @@ fn a_folder_of_nodes_that_may_not_be_read_is_told_from_an_empty_one() {
 }
 
 #[test]
-fn the_flag_that_mainline_lacks_is_told_of_accel_nodes_only() {
+fn missing_open_flag_concerns_accel_nodes_only() {
     for (manifest, era, _, _, _) in MACHINES {
         let machine = Machine::of(manifest, Behind::Driver(era));
         for node in ["accel0", "hl0"] {
             machine.recorder.refuse(node, Errno::EINVAL);
         }
         let error = machine.fails(KernelSelector::Index(0), NodeKind::Compute);
-        let told = error.to_string().contains("FOP_UNSIGNED_OFFSET");
-        assert_eq!(told, era != Era::HlMisc, "{manifest}: {error}");
+        let names_flag = error.to_string().contains("FOP_UNSIGNED_OFFSET");
+        assert_eq!(names_flag, era != Era::HlMisc, "{manifest}: {error}");
         assert_eq!(error.errno(), Some(Errno::EINVAL));
-        if told {
+        if names_flag {
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.help().unwrap().contains("control node"), "{error:?}");
         }
@@ -336,7 +336,7 @@ fn the_flag_that_mainline_lacks_is_told_of_accel_nodes_only() {
 }
 
 #[test]
-fn a_driver_older_than_the_oldest_header_gives_information_only() {
+fn ancient_driver_gives_information_only() {
     let machine = Machine::of("hl-6.1.txt", Behind::Driver(Era::HlMisc));
     machine.write("proc/sys/kernel/osrelease", "5.10.0-33-amd64");
     let error = machine.fails(KernelSelector::Index(0), NodeKind::Compute);
@@ -345,7 +345,7 @@ fn a_driver_older_than_the_oldest_header_gives_information_only() {
         error.to_string().contains("saw Linux 5.10, wanted 6.1 or newer"),
         "{error}"
     );
-    assert!(machine.opened().is_empty(), "an open in vain costs a reset");
+    assert!(machine.opened().is_empty(), "a failed open costs a reset");
     machine
         .driver
         .open(KernelSelector::Index(0), NodeKind::Control)
@@ -353,7 +353,7 @@ fn a_driver_older_than_the_oldest_header_gives_information_only() {
 }
 
 #[test]
-fn nodes_of_other_drivers_are_known_by_what_they_answer() {
+fn foreign_nodes_are_identified_by_answer() {
     let machine = Machine::with(&[(0, "0000:19:00.0")]);
     fs::remove_dir_all(machine.root.path().join("sys")).unwrap();
     machine.recorder.put(Behind::Other("intel_vpu"));
@@ -384,13 +384,13 @@ fn nodes_of_other_drivers_are_known_by_what_they_answer() {
 }
 
 #[test]
-fn a_device_in_reset_is_waited_for_without_spinning() {
+fn device_in_reset_is_polled_with_delay() {
     let machine = Machine::with(&[(0, "0000:19:00.0")]);
     machine.recorder.refuse("accel0", Errno::EAGAIN);
-    let open = |patience| {
+    let open = |timeout| {
         machine
             .driver
-            .open_within(KernelSelector::Index(0), NodeKind::Compute, patience)
+            .open_within(KernelSelector::Index(0), NodeKind::Compute, timeout)
     };
     let error = open(Duration::from_millis(100)).unwrap_err();
     assert_eq!(
@@ -403,7 +403,7 @@ fn a_device_in_reset_is_waited_for_without_spinning() {
         "pauses of 10, 20, 40 and 30 ms lie between five tries"
     );
     assert_eq!(open(Duration::ZERO).unwrap_err().kind(), ErrorKind::InReset);
-    assert_eq!(machine.opened().len(), 1, "no patience, one try");
+    assert_eq!(machine.opened().len(), 1, "no timeout, one try");
 
     let recorder = &machine.recorder;
     std::thread::scope(|scope| {

@@ -15,7 +15,7 @@ use gaudi_uapi::memory::MemFlags;
 use recorder::{Reply, open};
 
 #[test]
-fn what_the_driver_would_misread_is_not_sent() {
+fn misread_requests_are_not_sent() {
     let (kernel, recorder) = open(NodeKind::Compute);
     for flags in [CsFlags::ENGINES_COMMAND, CsFlags::ENGINE_CORE_COMMAND] {
         let error = kernel
@@ -74,7 +74,7 @@ fn what_the_driver_would_misread_is_not_sent() {
 }
 
 #[test]
-fn what_is_not_served_says_so_by_name() {
+fn unsupported_operations_are_named() {
     let (kernel, recorder) = open(NodeKind::Compute);
     let error = kernel
         .nic(NicRequest {

@@ -65,7 +65,7 @@ fn open() -> (TempDir, Kernel<Named>) {
 }
 
 #[test]
-fn a_file_that_is_no_device_knows_no_ioctl() {
+fn regular_file_answers_enotty() {
     let (_root, kernel) = open();
     let error = kernel.cb_destroy(CbHandle(1)).unwrap_err();
     assert_eq!(
@@ -75,7 +75,7 @@ fn a_file_that_is_no_device_knows_no_ioctl() {
 }
 
 #[test]
-fn a_file_that_is_no_device_is_found_out_at_open() {
+fn regular_file_is_rejected_at_open() {
     let root = files();
     let driver = Driver::at(root.path(), Arc::new(System));
     for (kind, index, wanted) in [
@@ -117,9 +117,9 @@ fn mmap_maps_the_node() {
 }
 
 /// Whatever this machine has, the list and the nodes in `/dev` are of one mind, and each device is
-/// told whole or with a reason and a next step.
+/// reported whole or with a reason and a next step.
 #[test]
-fn this_machine_is_told_as_its_nodes_show_it() {
+fn diagnosis_matches_this_machines_nodes() {
     let names = |folder: &str, prefix: &str| {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());

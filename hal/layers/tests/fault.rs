@@ -36,7 +36,7 @@ fn refusal(plan: &str) -> String {
 }
 
 #[test]
-fn a_plan_prints_as_the_line_that_it_parses_from() {
+fn plan_round_trips_through_text() {
     for line in [
         "mem_alloc:error=ENOMEM",
         "*:when=3:reset",
@@ -61,7 +61,7 @@ fn a_plan_prints_as_the_line_that_it_parses_from() {
 
 #[test]
 fn wrong_plans_say_what_would_be_right() {
-    for (plan, says) in [
+    for (plan, expected) in [
         ("alloc:error=EIO", "known: info, cb_create, cb_destroy"),
         ("mem_alloc", "no verdict"),
         ("mem_alloc:error=EFOO", "the driver answers EPERM, ENOENT"),
@@ -81,12 +81,15 @@ fn wrong_plans_say_what_would_be_right() {
         ("submit:lose:seed=1:seed=2", "a second seed"),
     ] {
         let text = refusal(plan);
-        assert!(text.contains(says), "{plan:?} must say {says:?}, said: {text}");
+        assert!(
+            text.contains(expected),
+            "{plan:?} must contain {expected:?}: {text}"
+        );
     }
 }
 
 #[test]
-fn every_operation_can_be_refused_and_is_then_not_performed() {
+fn every_operation_can_be_refused() {
     for &operation in Operation::ALL {
         let bench = bench(&format!("{operation}:error=EINVAL"));
         for (called, error) in recorder::call_all(&bench.io) {
@@ -120,7 +123,7 @@ fn with_no_rule_everything_passes() {
 }
 
 #[test]
-fn an_injected_error_has_the_kind_that_the_driver_would_give_and_names_its_rule() {
+fn injected_error_names_kind_and_rule() {
     for (rule, kind) in [
         ("submit:error=EAGAIN", ErrorKind::WouldBlock),
         ("submit:error=EPERM", ErrorKind::Unsupported),
@@ -156,7 +159,7 @@ fn a_schedule_counts_the_operations_that_match() {
 }
 
 #[test]
-fn chance_is_the_same_for_the_same_seed_and_another_for_another() {
+fn chance_depends_only_on_seed() {
     let run = |plan: &str| -> Vec<bool> {
         let bench = bench(plan);
         (0..200).map(|_| recorder::alloc(&bench.io, 1).is_err()).collect()
@@ -184,7 +187,7 @@ fn chance_is_the_same_for_the_same_seed_and_another_for_another() {
 }
 
 #[test]
-fn delays_add_up_and_the_operation_is_performed() {
+fn delays_add_up_before_the_operation() {
     let bench = bench("mem_alloc:delay=10ms;*:delay=5us;mem_alloc:when=2:error=ENOMEM");
     recorder::alloc(&bench.io, 1).expect("late, but done");
     assert_eq!(bench.time.now_ns(), 10_005_000);
@@ -203,7 +206,7 @@ fn submit(io: &dyn KernelIo, flags: CsFlags, timeout_s: u32) -> CsSeq {
 }
 
 #[test]
-fn a_lost_submission_is_performed_but_never_seen_to_end() {
+fn lost_submission_runs_but_never_completes() {
     let bench = bench("submit:when=2:lose");
     let (first, second) = (
         submit(&bench.io, CsFlags::NONE, 0),
@@ -242,10 +245,10 @@ fn a_lost_submission_is_performed_but_never_seen_to_end() {
 }
 
 #[test]
-fn a_lost_submission_runs_into_its_timeout_and_resets_the_device() {
+fn lost_submission_times_out_and_resets() {
     let bench = bench("submit:lose");
     let seq = submit(&bench.io, CsFlags::CUSTOM_TIMEOUT, 2);
-    let error = bench.io.wait_cs(seq, Duration::MAX).expect_err("given up");
+    let error = bench.io.wait_cs(seq, Duration::MAX).expect_err("aborted");
     assert_eq!(
         (error.kind(), error.errno()),
         (ErrorKind::Hung, Some(Errno::ETIMEDOUT))
@@ -294,7 +297,7 @@ fn after_a_reset_only_information_is_answered() {
 }
 
 #[test]
-fn a_rule_is_armed_as_long_as_its_guard_lives() {
+fn guard_disarms_its_rule() {
     let bench = bench("");
     let handle = bench.io.handle();
     let rule = Rule {
@@ -319,7 +322,7 @@ fn a_rule_is_armed_as_long_as_its_guard_lives() {
 /// The opener knows the type of the node and puts the innermost layer over that; the stack is the
 /// same.
 #[test]
-fn a_stack_over_a_known_node_is_the_stack_over_any() {
+fn typed_stack_equals_dynamic_stack() {
     let layer = |plan: &str| LayerSpec {
         name: "fault".into(),
         argument: Some(plan.into()),
@@ -339,14 +342,14 @@ fn a_stack_over_a_known_node_is_the_stack_over_any() {
     };
     let prepared = || Stack::prepare(&specs).expect("good plans");
     let (any, known) = (Recorder::new(), Recorder::new());
-    let told = seen(prepared().over(any.clone(), &time), &any);
+    let typed = seen(prepared().over(any.clone(), &time), &any);
     assert_eq!(
-        told.0,
+        typed.0,
         [Some(Errno::EAGAIN), Some(Errno::EIO), None],
         "the rightmost is asked first"
     );
-    assert_eq!(told.1, [Operation::Submit], "two were refused");
-    assert_eq!(seen(prepared().over_known(known.clone(), &time), &known), told);
+    assert_eq!(typed.1, [Operation::Submit], "two were refused");
+    assert_eq!(seen(prepared().over_known(known.clone(), &time), &known), typed);
     let bare = Recorder::new();
     let io = Stack::default().over_known(bare.clone(), &time);
     assert_eq!(seen(io, &bare).1.len(), 3, "without layers it is the node");

@@ -20,7 +20,7 @@ use nix::unistd::{ForkResult, fork};
 use recorder::Recorder;
 
 #[test]
-fn a_child_leaves_the_trace_to_its_parent() {
+fn fork_child_does_not_write_trace() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run.jsonl");
     let time = Arc::new(VirtualTime::new());

@@ -90,7 +90,7 @@ fn golden(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_trace_has_the_kernels_names_field_by_field() {
+fn trace_uses_the_kernels_field_names() {
     let time = Arc::new(VirtualTime::new());
     let (below, paper) = (Recorder::new(), Paper::default());
     // A delay below makes durations that are not 0.
@@ -139,7 +139,7 @@ fn a_trace_has_the_kernels_names_field_by_field() {
 }
 
 #[test]
-fn every_operation_is_one_line_that_reads_back() {
+fn every_operation_is_one_readable_line() {
     let (below, paper, io) = traced();
     assert!(
         recorder::call_all(&io).iter().all(|(_, error)| error.is_none()),
@@ -175,12 +175,12 @@ fn every_operation_is_one_line_that_reads_back() {
 }
 
 #[test]
-fn a_full_disk_changes_no_answer_and_is_counted() {
+fn full_disk_is_counted_and_changes_nothing() {
     let (_, paper, io) = traced();
     recorder::alloc(&io, 1).expect("there is room");
     paper.leave_room(Some(10));
     for _ in 0..3 {
-        recorder::alloc(&io, 1).expect("a trace that cannot be written stops nobody");
+        recorder::alloc(&io, 1).expect("an unwritable trace does not stop the caller");
     }
     paper.leave_room(None);
     recorder::alloc(&io, 1).expect("there is room again");
@@ -214,7 +214,7 @@ fn a_full_disk_changes_no_answer_and_is_counted() {
 }
 
 #[test]
-fn records_of_a_thread_are_in_its_order() {
+fn records_of_one_thread_stay_ordered() {
     let (_, paper, io) = traced();
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -240,7 +240,7 @@ fn records_of_a_thread_are_in_its_order() {
 }
 
 #[test]
-fn what_is_not_known_is_kept_and_what_is_no_trace_is_refused() {
+fn unknown_records_are_kept() {
     let unknown = r#"{"record":"weather","sky":["grey",-3,null,true],"wind":{"knots":12}}"#;
     let record = Record::parse(unknown.as_bytes()).expect("JSON");
     assert_eq!(
@@ -261,7 +261,7 @@ fn what_is_not_known_is_kept_and_what_is_no_trace_is_refused() {
     assert_eq!(operation.call, Call::Unknown("fly".to_owned()));
     assert_eq!(operation.request["height"], "0xffffffffffffffff");
 
-    for (text, says) in [
+    for (text, expected) in [
         (unknown.to_owned(), "not the header of a trace"),
         (header("x", 1), "the schema is \"x\""),
         (header("gaudi.trace", 2), "version 2 is newer"),
@@ -272,8 +272,8 @@ fn what_is_not_known_is_kept_and_what_is_no_trace_is_refused() {
             panic!("one error was expected, saw {records:?}")
         };
         assert!(
-            error.to_string().contains(says),
-            "{text} must say {says:?}: {error}"
+            error.to_string().contains(expected),
+            "{text} must say {expected:?}: {error}"
         );
     }
     let long = header("gaudi.trace", 1)
@@ -368,7 +368,7 @@ proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn every_record_reads_back_as_it_was_written(record in records()) {
+    fn every_record_round_trips(record in records()) {
         let line = record.to_line();
         prop_assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1, "one line");
         let read = Record::parse(&line).map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -385,7 +385,7 @@ proptest! {
     }
 
     #[test]
-    fn no_change_of_a_line_makes_the_reader_panic(record in records(), at in any::<usize>(), byte in any::<u8>()) {
+    fn mutated_line_never_panics_the_reader(record in records(), at in any::<usize>(), byte in any::<u8>()) {
         let mut line = record.to_line();
         let at = at % line.len();
         line[at] = byte;

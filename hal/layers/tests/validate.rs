@@ -1,4 +1,4 @@
-//! What is misuse, how it is told, and that nothing else changes.
+//! What is misuse, how it is reported, and that nothing else changes.
 
 mod recorder;
 
@@ -35,7 +35,7 @@ fn export(io: &dyn KernelIo, address: DeviceVa, size: u64, offset: u64) -> Resul
     io.export_dmabuf(request).map(drop)
 }
 
-/// Everything a program may do wrong, with the operation and a part of what is said.
+/// Everything a program may do wrong, with the operation and a part of the message.
 type Mistake = (&'static str, fn(&dyn KernelIo) -> Option<Error>, Operation);
 
 const REFUSED: &[Mistake] = &[
@@ -296,7 +296,7 @@ fn counter(io: &dyn KernelIo, offset: u64) -> Option<CqCounter> {
     Some(CqCounter { handle, offset })
 }
 
-/// Registers in a new buffer of 8 timestamps, or in the one that is given.
+/// Registers in a new buffer of 8 timestamps, or in the given one.
 fn register(io: &dyn KernelIo, offset: u64, buffer: Option<TsHandle>, index: u64) -> Result<()> {
     io.register_timestamp(&TimestampRegistration {
         interrupt: InterruptId(48),
@@ -311,29 +311,39 @@ fn register(io: &dyn KernelIo, offset: u64, buffer: Option<TsHandle>, index: u64
 }
 
 #[test]
-fn an_unknown_timestamps_buffer_explains_a_refusal_and_is_no_finding_without_one() {
+fn unknown_timestamp_buffer_only_explains_a_refusal() {
     let (below, io) = validated(Policy::Refuse);
     register(&io, 511, None, 7).expect("the last of both");
     register(&io, 0, Some(TsHandle(0xabc)), 0).expect("made before the layer looked, perhaps");
     assert_eq!(io.findings(), []);
     below.refuse(Operation::RegisterTimestamp, Errno::EINVAL);
     let error = register(&io, 0, Some(TsHandle(0xabc)), 0).expect_err("the driver knows none");
-    let says = "no such timestamps buffer (saw 0xabc, which was not made here)";
-    assert!(error.to_string().contains(says), "{says:?} must be said: {error}");
+    let expected = "no such timestamps buffer (saw 0xabc, which was not made here)";
+    assert!(
+        error.to_string().contains(expected),
+        "{expected:?} must be reported: {error}"
+    );
     assert_eq!(io.findings().len(), 1);
 }
 
 #[test]
-fn what_the_driver_refuses_is_stopped_before_it_when_asked() {
-    for (says, mistake, operation) in REFUSED {
+fn strict_mode_rejects_before_the_driver() {
+    for (expected, mistake, operation) in REFUSED {
         let (below, io) = validated(Policy::Refuse);
-        let error = mistake(&io).unwrap_or_else(|| panic!("{says}: the mistake must be refused"));
-        assert!(error.to_string().contains(says), "{says:?} must be said: {error}");
-        assert_eq!(error.errno(), Some(Errno::EINVAL), "{says}: the driver's errno");
+        let error = mistake(&io).unwrap_or_else(|| panic!("{expected}: the mistake must be refused"));
+        assert!(
+            error.to_string().contains(expected),
+            "{expected:?} must be reported: {error}"
+        );
+        assert_eq!(
+            error.errno(),
+            Some(Errno::EINVAL),
+            "{expected}: the driver's errno"
+        );
         assert_eq!(error.operation(), operation.kernel_name());
         let findings = io.findings();
         let [finding] = findings.as_slice() else {
-            panic!("{says}: one finding was expected, saw {findings:?}")
+            panic!("{expected}: one finding was expected, saw {findings:?}")
         };
         assert_eq!(
             (finding.operation, finding.outcome),
@@ -342,14 +352,17 @@ fn what_the_driver_refuses_is_stopped_before_it_when_asked() {
         );
         let reached = below.seen().iter().filter(|seen| *seen == operation).count();
         let good =
-            usize::from(*says == "which was released already" && *operation != Operation::MemMapDevice);
-        assert_eq!(reached, good, "{says}: the wrong one did not reach the driver");
+            usize::from(*expected == "which was released already" && *operation != Operation::MemMapDevice);
+        assert_eq!(
+            reached, good,
+            "{expected}: the wrong one did not reach the driver"
+        );
     }
 }
 
 /// A driver that refuses the nth operation of a kind, as the real one does.
 #[test]
-fn by_default_the_driver_refuses_and_the_layer_explains() {
+fn default_mode_explains_the_drivers_refusal() {
     let (below, io) = validated(Policy::Explain);
     let handle = alloc(&io, 4096).expect("good");
     let va = map(&io, handle).expect("good");
@@ -384,22 +397,22 @@ fn by_default_the_driver_refuses_and_the_layer_explains() {
 }
 
 #[test]
-fn a_driver_that_accepts_a_mistake_is_believed_and_the_finding_says_so() {
-    for (says, mistake, _) in REFUSED {
+fn accepted_mistake_is_reported() {
+    for (expected, mistake, _) in REFUSED {
         let (_, io) = validated(Policy::Explain);
         assert!(
             mistake(&io).is_none(),
-            "{says}: nothing is refused that the driver accepts"
+            "{expected}: nothing is refused that the driver accepts"
         );
         let findings = io.findings();
-        assert_eq!(findings.len(), 1, "{says}: {findings:?}");
+        assert_eq!(findings.len(), 1, "{expected}: {findings:?}");
         assert_eq!(findings[0].outcome, Judgement::Accepted);
         assert_eq!(findings[0].expected, Some(Errno::EINVAL));
     }
 }
 
 #[test]
-fn a_mistake_that_the_driver_does_not_see_is_told_and_passed_on() {
+fn undetected_mistake_is_reported_and_forwarded() {
     for policy in [Policy::Explain, Policy::Refuse] {
         let (below, io) = validated(policy);
         let va = map_host(&io, 0x7000, 4096).expect("good");
@@ -427,7 +440,7 @@ fn a_mistake_that_the_driver_does_not_see_is_told_and_passed_on() {
 }
 
 #[test]
-fn commands_may_lie_in_a_buffer_that_the_device_sees_or_in_its_sram() {
+fn commands_may_lie_in_sram() {
     let (_, io) = validated(Policy::Refuse);
     let handle = io
         .cb_create(CbCreate {
@@ -448,7 +461,7 @@ fn commands_may_lie_in_a_buffer_that_the_device_sees_or_in_its_sram() {
 }
 
 #[test]
-fn what_is_not_certain_is_told_only_when_the_driver_refuses() {
+fn uncertain_findings_need_a_refusal() {
     let (below, io) = validated(Policy::Refuse);
     let va = map(&io, alloc(&io, 8192).expect("good")).expect("good");
     export(&io, va, 4096, 4096).expect("good");
@@ -465,13 +478,13 @@ fn what_is_not_certain_is_told_only_when_the_driver_refuses() {
     let (_, io) = validated(Policy::Refuse);
     let va = map(&io, alloc(&io, 8192).expect("good")).expect("good");
     export(&io, va, 4096, 4096).expect("good");
-    io.mem_unmap(va).expect("the dma-buf is gone");
+    io.mem_unmap(va).expect("the dma-buf is closed");
     io.mem_free(MemHandle(77)).expect("a handle of another context");
     assert_eq!(io.findings(), [], "nothing was wrong");
 }
 
 #[test]
-fn a_refused_submission_uses_up_a_number_that_may_be_waited_for() {
+fn refused_submission_consumes_a_number() {
     let (below, io) = validated(Policy::Refuse);
     let va = map_host(&io, 0x7000, 4096).expect("good");
     let chunks = [HlCsChunk::user(0, va.0, 64)];
@@ -483,7 +496,7 @@ fn a_refused_submission_uses_up_a_number_that_may_be_waited_for() {
 }
 
 #[test]
-fn names_that_are_given_out_again_are_good_again_and_leaks_are_counted() {
+fn reused_handles_are_valid_and_leaks_counted() {
     let (_, io) = validated(Policy::Refuse);
     assert!(io.leaks().is_empty());
     let handle = alloc(&io, 100).expect("good");
@@ -526,7 +539,7 @@ fn a_right_program_sees_no_difference() {
 
 /// An import may get the address of a mapping that went; its unmap is right.
 #[test]
-fn an_import_is_a_mapping_like_any_other() {
+fn import_counts_as_mapping() {
     use std::os::fd::AsFd as _;
     let (_below, io) = validated(Policy::Refuse);
     let file = std::fs::File::open("/dev/null").expect("it is there");
@@ -543,7 +556,7 @@ fn an_import_is_a_mapping_like_any_other() {
 }
 
 #[test]
-fn a_destroyed_buffer_may_be_asked_about_while_something_holds_it_but_not_destroyed_again() {
+fn destroyed_cb_answers_info_while_referenced() {
     let (below, io) = validated(Policy::Refuse);
     let handle = io
         .cb_create(CbCreate {
@@ -564,7 +577,7 @@ fn a_destroyed_buffer_may_be_asked_about_while_something_holds_it_but_not_destro
 }
 
 #[test]
-fn a_control_node_is_left_to_the_driver() {
+fn control_node_is_not_checked() {
     let below = Recorder::with_node(NodeKind::Control);
     let io = ValidateLayer::new(below.clone(), Policy::Refuse);
     below.refuse(Operation::MemAlloc, Errno::ENOTTY);

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_wakes_its_line_and_the_common_one() {
+    fn vector_wakes_own_and_common_line() {
         let mut lines = interrupts();
         let mark = |lines: &Interrupts, number| lines.mark(lines.line(InterruptId(number)).unwrap());
         assert_eq!(lines.raise(48, 5), None, "a user's vector is not an alarm");

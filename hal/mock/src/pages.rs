@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_fit_fills_holes_and_contiguous_runs_skip_them() {
+    fn contiguous_runs_skip_holes() {
         let mut pool = PagePool::new(6);
         let a = pool.take(2, false).unwrap();
         let b = pool.take(1, false).unwrap();

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_lie_between_the_chips_and_the_users() {
+    fn objects_lie_between_reserved_and_user_ones() {
         let asic = gaudi_spec::ASICS[0];
         let number = |queue, which| {
             let stream = (asic.sync_stream.stream)(QueueId(queue)).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_changes_its_object_when_the_values_end() {
+    fn queue_changes_object_when_values_end() {
         let mut stream = Stream::NEW;
         for value in 1..MAX_VALUE - 1 {
             assert_eq!((stream.next, stream.current), (value, 0), "before signal {value}");

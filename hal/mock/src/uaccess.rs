@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_read_and_a_hole_is_a_fault() {
+    fn hole_in_user_memory_faults() {
         let word = 0x0123_4567_89ab_cdef_u64;
         let at = HostVa(std::ptr::from_ref(&word).expose_provenance() as u64);
         assert_eq!(read_u64(at), Ok(word), "the word at its own address");

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_grow_from_the_start_and_the_smallest_hole_is_filled_first() {
+    fn smallest_hole_is_filled_first() {
         let mut space = space(0x1000);
         let a = space.take(0x3000, 0x1000, Hint::NONE).unwrap();
         let b = space.take(0x1000, 0x1000, Hint::NONE).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_hole_is_filled_whatever_its_size() {
+    fn lowest_hole_is_filled_first() {
         let mut space = space(0x1000);
         let all = [3, 1, 1, 1].map(|pages| space.take_lowest(pages * 0x1000).unwrap());
         space.give(all[0], 0x3000);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_is_taken_when_free_and_a_forced_one_fails_otherwise() {
+    fn occupied_hint_fails_only_if_forced() {
         let mut space = space(0x1000);
         let hint = |address, forced| Hint {
             address: Some(DeviceVa(address)),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_are_no_power_of_two_round_sizes_up() {
+    fn odd_page_sizes_round_up() {
         let mut space = space(0x3000);
         let a = space.take(1, 0x3000, Hint::NONE).unwrap();
         let b = space.take(0x3001, 0x3000, Hint::NONE).unwrap();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_range_is_left_alone_without_a_hint() {
+    fn reserved_range_needs_a_hint() {
         let range = asic::VaRange {
             start: DeviceVa(0x10_0000),
             end: DeviceVa(0x20_0000),

@@ -1,4 +1,4 @@
-//! Nobody holds the device for long: what takes a user's time does not take the others'.
+//! No caller holds the device for long: slow work of one does not delay the others.
 
 #![expect(unsafe_code, reason = "host memory is pinned by address")]
 
@@ -72,7 +72,7 @@ fn device_memory(io: &dyn KernelIo) -> DeviceVa {
 }
 
 #[test]
-fn a_full_eventfd_that_waits_does_not_hold_the_device() {
+fn full_eventfd_does_not_block_the_device() {
     let full = u64::MAX - 1;
     let eventfd = EventFd::from_value_and_flags(0, EfdFlags::empty()).unwrap();
     nix::unistd::write(&eventfd, &full.to_ne_bytes()).unwrap();
@@ -81,7 +81,7 @@ fn a_full_eventfd_that_waits_does_not_hold_the_device() {
     let user = thread::spawn(move || {
         let io = open("held-eventfd");
         io.register_events(eventfd.as_fd()).unwrap();
-        // No program: the engine's error is told to whoever is registered.
+        // No program: the engine's error is reported to registered eventfds.
         submit(&*io, &[0xff; 64]);
         sender.send(()).unwrap();
     });
@@ -132,7 +132,7 @@ fn others_are_answered_while_memory_is_pinned() {
             };
             answers.store(0, Ordering::Relaxed);
             pinning.store(true, Ordering::Release);
-            // SAFETY: the memory outlives its mapping, and nobody refers to it.
+            // SAFETY: the memory outlives its mapping, and no reference to it exists.
             let va = unsafe { io.mem_map_host(request) };
             pinning.store(false, Ordering::Release);
             io.mem_unmap(va.unwrap()).unwrap();

@@ -128,7 +128,7 @@ fn run(io: &dyn KernelIo, queue: QueueId, packets: &[Packet<'_>]) -> gaudi_seam:
 }
 
 #[test]
-fn bytes_go_up_and_down_through_the_dma_engines() {
+fn bytes_round_trip_through_dma_engines() {
     for order in [Order::Running, Order::Stepped] {
         let io = gaudi_mock::open(&MockSpec {
             order,
@@ -171,7 +171,7 @@ fn bytes_go_up_and_down_through_the_dma_engines() {
 }
 
 #[test]
-fn the_identity_is_that_of_the_card_and_its_figures_are_a_mocks() {
+fn identity_is_the_cards_with_mock_figures() {
     let io = gaudi_mock::control(&MockSpec {
         name: "identity".into(),
         ..MockSpec::default()
@@ -189,7 +189,7 @@ fn the_identity_is_that_of_the_card_and_its_figures_are_a_mocks() {
 }
 
 #[test]
-fn one_user_at_a_time_and_an_export_counts_as_one() {
+fn export_keeps_the_device_busy() {
     let spec = spec("one-user");
     let io = gaudi_mock::open(&spec).unwrap();
     let error = gaudi_mock::open(&spec).err().expect("a second user is refused");
@@ -219,14 +219,14 @@ fn one_user_at_a_time_and_an_export_counts_as_one() {
     let io = gaudi_mock::open(&spec).unwrap();
     assert!(
         gaudi_mock::ledger(&spec).unwrap().is_clean(),
-        "the last user's things are gone"
+        "the last user's objects are freed"
     );
     let again = alloc_and_map(&*io, 1);
     assert_eq!(again.0.0, 1, "handles start again");
 }
 
 #[test]
-fn a_submission_that_never_ends_is_given_up_and_the_device_comes_back() {
+fn hung_submission_is_aborted_and_device_recovers() {
     let spec = spec("never-ends");
     let io = gaudi_mock::open(&spec).unwrap();
     let stuck = Packet::Fence(Fence::new(0, 1, 1).unwrap());
@@ -261,7 +261,7 @@ fn a_submission_that_never_ends_is_given_up_and_the_device_comes_back() {
         DeviceStatus::IN_RESET
     );
     drop(io);
-    let io = gaudi_mock::open(&spec).expect("once its user is gone the device is reset and works");
+    let io = gaudi_mock::open(&spec).expect("after its user exits the device is reset and works");
     assert_eq!(
         run(&*io, queue::PDMA_0_0, &[Packet::Nop(Nop::new())]),
         Ok(WaitStatus::Completed)
@@ -269,7 +269,7 @@ fn a_submission_that_never_ends_is_given_up_and_the_device_comes_back() {
 }
 
 #[test]
-fn sixty_four_submissions_fit_and_the_next_would_block() {
+fn sixty_fifth_submission_would_block() {
     let io = gaudi_mock::open(&spec("sixty-four")).unwrap();
     let (va, len) = command_buffer(&*io, &[Packet::Fence(Fence::new(0, 1, 1).unwrap())]);
     let chunk = HlCsChunk::user(queue::PDMA_0_0.0, va.0, len);
@@ -407,7 +407,7 @@ fn endless() -> Vec<Packet<'static>> {
 }
 
 #[test]
-fn a_program_without_an_end_meets_the_drivers_timeout() {
+fn endless_program_meets_the_drivers_timeout() {
     let spec = spec("endless");
     let io = gaudi_mock::open(&spec).unwrap();
     let (va, len) = command_buffer(&*io, &endless());
@@ -502,7 +502,7 @@ proptest! {
             match ended {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => prop_assert!(matches!(error.kind(), ErrorKind::Hung | ErrorKind::DeviceLost), "{:?}", error),
-                None => prop_assert!(false, "neither done nor given up after 40 s"),
+                None => prop_assert!(false, "neither done nor aborted after 40 s"),
             }
             drop(host);
         }
@@ -539,7 +539,7 @@ fn tempfile() -> std::os::fd::OwnedFd {
 }
 
 #[test]
-fn engines_read_and_write_an_imported_dma_buf() {
+fn engines_access_imported_dma_buf() {
     let spec = MockSpec {
         import: true,
         ..spec("import")

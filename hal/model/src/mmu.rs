@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn unmap_takes_the_start_of_a_range_only() {
+    fn unmap_needs_the_start_of_range() {
         let mut mmu = mmu(&[(0x2000, 0x1000)]);
         assert!(!mmu.unmap(DeviceVa(0x2800)));
         assert!(mmu.unmap(DeviceVa(0x2000)));

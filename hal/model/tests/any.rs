@@ -111,7 +111,7 @@ impl World {
         host.fill(0, host.len(), 0xa5).expect("all of it");
         for (piece, at) in [GUARD, 2 * GUARD + PIECE].into_iter().enumerate() {
             let start = host.at(at, PIECE).expect("inside");
-            // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds
+            // SAFETY: the mapping outlives the chip, which is dropped first; no caller holds
             // references to it.
             let range = unsafe { HostRange::new(start, PIECE) };
             chip.mmu_map_host(va(HOST, piece * PIECE), range).expect("free");
@@ -159,7 +159,7 @@ proptest! {
     #![proptest_config(gaudi_random::config(600))]
 
     #[test]
-    fn any_program_ends_and_stays_where_it_was_mapped(programs in programs(), seed: u64, stepped: bool) {
+    fn any_program_stays_inside_its_mappings(programs in programs(), seed: u64, stepped: bool) {
         let mode = if stepped { Mode::Stepped { seed } } else { Mode::Running };
         let mut world = World::new(mode);
         world.push(&programs);
@@ -204,7 +204,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_are_no_program_do_no_harm(bytes in vec(any::<u8>(), 0..600), queue in 0..QUEUES.len(), opcode in 0..0x20u8) {
+    fn arbitrary_bytes_do_no_harm(bytes in vec(any::<u8>(), 0..600), queue in 0..QUEUES.len(), opcode in 0..0x20u8) {
         let mut world = World::new(Mode::Running);
         let mut bytes = bytes;
         if let Some(byte) = bytes.get_mut(7) {
@@ -220,7 +220,7 @@ proptest! {
     }
 
     #[test]
-    fn copies_and_fills_do_what_a_plain_array_does(
+    fn copies_and_fills_match_an_array(
         jobs in vec((0..4u8, 0..30_000usize, 0..30_000usize, 0..9_000usize, any::<u32>()), 1..12)
     ) {
         // Two mappings side by side stand for one array of 32 KiB: pieces of a transfer change in
@@ -254,7 +254,7 @@ proptest! {
 }
 
 #[test]
-fn a_stopped_stream_does_not_stop_the_chip() {
+fn stopped_stream_does_not_stop_others() {
     let mut rig = Rig::new();
     rig.push(queue::PDMA_0_0, 1, &[0xff; 64]);
     rig.push(queue::PDMA_1_0, 2, &Nop::new().to_bytes());

@@ -64,7 +64,7 @@ impl World {
         host.fill(0, host.len(), MARK).expect("all of it");
         let range = |memory: &RawMapping, at, len| {
             let start = memory.at(at, len).expect("inside");
-            // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds
+            // SAFETY: the mapping outlives the chip, which is dropped first; no caller holds
             // references to it.
             unsafe { HostRange::new(start, len) }
         };
@@ -77,7 +77,7 @@ impl World {
         Self { chip, host, code }
     }
 
-    /// Runs the buffers, and says what is wrong.
+    /// Runs the buffers and returns what is wrong.
     fn run(&mut self, buffers: &[(usize, Vec<u8>)]) -> Result<Seen, TestCaseError> {
         self.chip.reset(Reset::Soft).expect("no memory is touched");
         let mut at = 0;
@@ -332,7 +332,7 @@ fn buffer() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn any_bytes_end_and_stay_where_they_were_mapped() {
+fn any_bytes_stay_inside_their_mappings() {
     let config = gaudi_random::config(CASES);
     let (cases, seed) = (config.cases, config.rng_seed);
     let world = RefCell::new(World::new());

@@ -154,9 +154,9 @@ fn value() -> impl Strategy<Value = u32> {
 fn memory() -> impl Strategy<Value = Vec<u8>> {
     let size = prop_oneof![0..300u32, 0..0x4_0000u32, any::<u32>()];
     prop_oneof![
-        3 => (address(), address(), size.clone(), any::<bool>()).prop_map(|(to, from, size, tell)| {
+        3 => (address(), address(), size.clone(), any::<bool>()).prop_map(|(to, from, size, completes)| {
             let packet = LinDma::copy(DeviceVa(to), DeviceVa(from), size);
-            packet.with_write_completion(tell).to_bytes().to_vec()
+            packet.with_write_completion(completes).to_bytes().to_vec()
         }),
         2 => (address(), any::<u32>(), size)
             .prop_map(|(to, with, size)| LinDma::memset(DeviceVa(to), with, size).to_bytes().to_vec()),
@@ -238,7 +238,7 @@ fn take(rig: &mut Rig, step: &Step) {
 /// One card for all cases: each ends with a reset, after which a card is as new.
 static RIG: Mutex<Option<Rig>> = Mutex::new(None);
 
-/// Whether the steps came to their end; what panics in them is told by the thread.
+/// Whether the steps came to their end; the thread reports their panics.
 fn comes_back(steps: Vec<Step>) -> Result<(), &'static str> {
     let (sender, receiver) = mpsc::channel();
     let worker = thread::spawn(move || {
@@ -260,7 +260,7 @@ fn comes_back(steps: Vec<Step>) -> Result<(), &'static str> {
         let mut head = [1; 64];
         rig.chip.bar_read(DRAM_BAR, BarOffset(0), &mut head);
         assert_eq!(head, [0; 64], "and nothing of before");
-        sender.send(()).expect("somebody waits");
+        sender.send(()).expect("the receiver waits");
     });
     match receiver.recv_timeout(PATIENCE) {
         Err(mpsc::RecvTimeoutError::Timeout) => Err("an access does not come back"),

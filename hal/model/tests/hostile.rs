@@ -13,7 +13,7 @@ use gaudi_spec::gaudi2::{CFG_BASE, DRAM_PHYS_BASE, qman, queue, sync};
 use card::{FILL, HOST, Rig, program};
 
 #[test]
-fn a_transfer_whose_end_starts_it_again_is_refused() {
+fn transfer_that_restarts_itself_is_rejected() {
     let mut rig = Rig::new();
     let commit = qman::KDMA + qman::COMMIT;
     rig.kdma_fill(HOST, 4, (CFG_BASE.get() + u64::from(commit), FILL));
@@ -29,11 +29,11 @@ fn a_transfer_whose_end_starts_it_again_is_refused() {
             })
         )
     });
-    assert!(refused, "and it is told");
+    assert!(refused, "and it is logged");
 }
 
 #[test]
-fn a_packet_at_the_end_of_the_address_space_is_no_memory() {
+fn packet_at_end_of_address_space_faults() {
     let mut rig = Rig::new();
     rig.boot();
     rig.queues();
@@ -44,10 +44,10 @@ fn a_packet_at_the_end_of_the_address_space_is_no_memory() {
         rig.put(HOST + 0x1000, &entry);
         rig.write(firmware::PQ_PI, 1);
         rig.write(firmware::GIC_HOST_PI_UPD, 1);
-        let told = std::iter::from_fn(|| rig.chip.next_note());
+        let notes = std::iter::from_fn(|| rig.chip.next_note());
         assert!(
-            told.into_iter().any(|note| note == Note::BadAddress(at)),
-            "{at:#x} is told"
+            notes.into_iter().any(|note| note == Note::BadAddress(at)),
+            "{at:#x} is logged"
         );
         rig.queues();
     }
@@ -86,7 +86,7 @@ fn one_write_does_not_move_gigabytes() {
 }
 
 #[test]
-fn the_kernels_engine_does_not_move_gigabytes_within_a_write_either() {
+fn register_write_moves_no_gigabytes() {
     const SIZE: u32 = 160 << 20;
     let mut rig = Rig::new();
     let sob = CFG_BASE.get() + u64::from(sync::OBJS) + 4 * 4;
@@ -96,7 +96,7 @@ fn the_kernels_engine_does_not_move_gigabytes_within_a_write_either() {
     assert!(rig.chip.engines().memset <= u64::from(SIZE) / 2);
     while rig.chip.run(1 << 10) {}
     assert_eq!(rig.chip.engines().memset, u64::from(SIZE));
-    assert_eq!(rig.sob(4), 7, "its end is told once it is done");
+    assert_eq!(rig.sob(4), 7, "its completion is written at its end");
     // More than it takes are lost; and a reset ends what is left.
     for _ in 0..40 {
         rig.write(qman::KDMA + qman::COMMIT, FILL);
@@ -109,7 +109,7 @@ fn the_kernels_engine_does_not_move_gigabytes_within_a_write_either() {
 }
 
 #[test]
-fn a_doorbell_sets_off_one_reset_of_the_engines_at_a_time() {
+fn doorbell_resets_engines_once_at_a_time() {
     const PACKETS: u32 = 100;
     let mut rig = Rig::new();
     rig.boot();

@@ -24,7 +24,7 @@ fn put(rig: &Rig, at: usize, program: Program) -> (DeviceVa, usize) {
 }
 
 #[test]
-fn what_is_handed_down_runs_in_its_order() {
+fn lower_cp_runs_in_order() {
     let mut rig = Rig::new();
     let word = va(HOST, 0);
     let (first, first_len) = put(&rig, LOWER, Program::new().long(word, 1).long(va(HOST, 4), 2));
@@ -62,7 +62,7 @@ fn what_is_handed_down_runs_in_its_order() {
 }
 
 #[test]
-fn a_buffer_may_end_with_what_it_hands_down() {
+fn buffer_may_end_with_cp_dma() {
     let mut rig = Rig::new();
     let (at, len) = put(&rig, LOWER, Program::new().long(va(HOST, 0), 9));
     rig.push(PDMA_0_0, 1, &Program::new().cp_dma(at, len).bytes());
@@ -95,7 +95,7 @@ fn longer_than_one_fetch_is_run_whole() {
 }
 
 #[test]
-fn an_undefined_opcode_below_tells_where_it_was() {
+fn invalid_lower_opcode_reports_its_address() {
     let mut rig = Rig::new();
     let (at, len) = put(&rig, LOWER, Program::new().nop().words(&UNDEFINED));
     rig.push(PDMA_0_0, 5, &Program::new().nop().cp_dma(at, len).bytes());
@@ -144,7 +144,7 @@ fn the_lower_processor_hands_nothing_down() {
 }
 
 #[test]
-fn the_lower_processor_has_fences_of_its_own() {
+fn lower_cp_has_own_fences() {
     let mut rig = Rig::new();
     let (at, len) = put(&rig, LOWER, Program::new().fence(1, 1, 1).long(va(HOST, 0), 1));
     // The stream goes on beside what it handed down, up to a barrier.
@@ -199,7 +199,7 @@ fn four_streams_share_the_lower_processor() {
 }
 
 #[test]
-fn what_a_processor_pushes_to_itself_runs_after_the_buffer() {
+fn self_pushed_commands_run_after_the_buffer() {
     let mut rig = Rig::new();
     let (first, first_len) = put(&rig, LOWER, Program::new().long(va(HOST, 0), 1));
     let (second, second_len) = put(&rig, LOWER + 64, Program::new().long(va(HOST, 0), 2));
@@ -243,7 +243,7 @@ fn a_stop_ends_its_stream_alone() {
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
     assert_eq!(rig.chip.stream_state(PDMA_0_0), Some(StreamState::Halted));
     let [Event::Stop(stop)] = rig.events()[..] else {
-        panic!("a STOP is told");
+        panic!("a STOP is logged");
     };
     assert_eq!((stop.reason, stop.offset), (StopReason::Asked, 0));
     rig.run_beside(PDMA_0_1, Program::new().long(va(HOST, 4), 2));
@@ -255,7 +255,7 @@ fn a_stop_ends_its_stream_alone() {
 }
 
 #[test]
-fn an_arbitration_point_lets_the_stream_go_on() {
+fn arb_point_lets_the_stream_continue() {
     let mut rig = Rig::new();
     rig.run_ok(
         PDMA_0_0,

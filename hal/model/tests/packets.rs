@@ -22,7 +22,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn nops_and_empty_buffers_are_done_in_order() {
+fn nops_and_empty_buffers_complete_in_order() {
     let mut rig = Rig::new();
     let nops = Program::new().nop().nop().nop().bytes();
     rig.push(PDMA_0_0, 1, &nops);
@@ -39,7 +39,7 @@ fn nops_and_empty_buffers_are_done_in_order() {
 }
 
 #[test]
-fn lin_dma_copies_in_every_direction_and_counts() {
+fn lin_dma_copies_in_every_direction() {
     let mut rig = Rig::new();
     let data = pattern(5000, 1);
     rig.host.write(3, &data).unwrap();
@@ -68,7 +68,7 @@ fn lin_dma_copies_in_every_direction_and_counts() {
 }
 
 #[test]
-fn memset_repeats_its_pattern_from_the_first_byte() {
+fn memset_repeats_its_pattern() {
     let mut rig = Rig::new();
     rig.run_ok(
         PDMA_1_0,
@@ -85,7 +85,7 @@ fn memset_repeats_its_pattern_from_the_first_byte() {
 }
 
 #[test]
-fn write_completion_goes_where_the_engine_s_registers_say() {
+fn write_completion_uses_engine_registers() {
     let mut rig = Rig::new();
     let sob = objs_address(0, SOB_OBJ, 500).unwrap();
     for (register, value) in [
@@ -154,7 +154,7 @@ fn messages_reach_memory_registers_and_the_doorbell() {
 }
 
 #[test]
-fn an_unmapped_address_halts_the_stream_and_is_told() {
+fn unmapped_address_halts_the_stream() {
     let hole = va(HOST, HOST_BYTES);
     let cases = [
         (
@@ -222,7 +222,7 @@ fn what_was_copied_before_a_fault_stays() {
 }
 
 #[test]
-fn a_command_buffer_that_is_not_mapped_faults_where_its_bytes_end() {
+fn unmapped_command_buffer_faults() {
     let mut rig = Rig::new();
     let nops = Program::new().nop().nop().bytes();
     rig.host.write(HOST_BYTES - 16, &nops).unwrap();
@@ -254,7 +254,7 @@ fn a_command_buffer_that_is_not_mapped_faults_where_its_bytes_end() {
 }
 
 #[test]
-fn a_packet_that_cannot_be_executed_stops_its_stream_with_its_bytes() {
+fn invalid_packet_stops_its_stream() {
     let word = |opcode: u32, first: u32| [first.to_le_bytes(), (opcode << 24).to_le_bytes()].concat();
     let conversion = {
         let mut bytes = LinDma::copy(DRAM, HOST, 8).to_bytes().to_vec();
@@ -331,7 +331,7 @@ fn dma_needs_a_queue_with_an_engine() {
 }
 
 #[test]
-fn a_queue_takes_what_it_holds_and_no_more() {
+fn full_queue_rejects_further_entries() {
     let mut rig = Rig::new();
     let cb = Cb {
         va: HOST,
@@ -361,7 +361,7 @@ fn a_queue_takes_what_it_holds_and_no_more() {
 }
 
 #[test]
-fn a_buffer_changed_before_it_is_fetched_is_seen_changed() {
+fn buffer_changes_before_fetch_take_effect() {
     let mut rig = Rig::new();
     let far = 64;
     let mut program = Program::new().fence(0, 1, 1);
@@ -388,7 +388,7 @@ fn a_buffer_changed_before_it_is_fetched_is_seen_changed() {
 }
 
 #[test]
-fn a_soft_reset_clears_what_runs_and_keeps_what_is_stored() {
+fn soft_reset_keeps_memory() {
     let mut rig = Rig::new();
     rig.push(
         PDMA_0_0,
@@ -402,7 +402,7 @@ fn a_soft_reset_clears_what_runs_and_keeps_what_is_stored() {
     rig.push(PDMA_1_0, 2, &[0; 8]);
     rig.chip.run(BUDGET);
     rig.chip.reset(Reset::Soft).unwrap();
-    assert_eq!(rig.events(), [], "events not taken are gone");
+    assert_eq!(rig.events(), [], "unread events are discarded");
     assert_eq!(rig.chip.sob(0, 500), Some(0));
     for queue in [PDMA_0_0, PDMA_1_0] {
         assert_eq!(
@@ -419,7 +419,7 @@ fn a_soft_reset_clears_what_runs_and_keeps_what_is_stored() {
 }
 
 #[test]
-fn discarded_memory_reads_as_zero_and_is_given_back() {
+fn discarded_memory_reads_as_zero() {
     let mut rig = Rig::new();
     rig.run_ok(PDMA_0_0, Program::new().dma(LinDma::memset(DRAM, 0x55, 8 << 20)));
     let before = rig.chip.dram().memfd().unwrap().resident().unwrap();
@@ -437,7 +437,7 @@ fn discarded_memory_reads_as_zero_and_is_given_back() {
 }
 
 #[test]
-fn a_transfer_of_many_turns_is_one_transfer() {
+fn long_transfer_runs_in_turns() {
     // Longer than three turns of 4 MiB, and of no even length.
     const LEN: usize = (13 << 20) + 5;
     let mut rig = Rig::new();
@@ -479,7 +479,7 @@ fn a_transfer_of_many_turns_is_one_transfer() {
 }
 
 #[test]
-fn bytes_count_on_the_budget_and_a_skipped_rest_leaves_nothing() {
+fn skipped_bytes_count_on_the_budget() {
     let mut rig = Rig::new();
     let fill = LinDma::memset(DRAM, 9, 64 << 20);
     let program = Program::new().dma(fill).dma(LinDma::memset(DRAM, 8, 16));
@@ -524,7 +524,7 @@ fn copies_that_overlap_keep_every_source_byte() {
 }
 
 #[test]
-fn transfers_fault_at_the_end_of_the_space() {
+fn transfers_fault_at_end_of_space() {
     let mut rig = Rig::new();
     let (first, last) = (DeviceVa(0), DeviceVa(u64::MAX - 4095));
     for (at, page) in [(first, 0), (last, 1)] {

@@ -20,10 +20,10 @@ use gaudi_sys::RawMapping;
 use card::{DOORBELL, FILL, HOST, HOST_LEN, REGISTERS, Rig, SRAM, program};
 
 #[test]
-fn firmware_loads_and_a_message_is_no_image() {
+fn firmware_loads_after_its_message() {
     let mut rig = Rig::new();
     assert_eq!(rig.read(firmware::BOOT_STATUS), boot::WAITING_FOR_BOOT_FIT);
-    assert_eq!(rig.read(firmware::HW_STATE), 0, "nobody uses it yet");
+    assert_eq!(rig.read(firmware::HW_STATE), 0, "it is not in use yet");
     let place = rig.command(command::PREP_DESC, 0x500) & 0x3ff_ffff;
     let mut magic = [0; 4];
     let at = BarOffset(SRAM + u64::from(place) * 4);
@@ -31,7 +31,7 @@ fn firmware_loads_and_a_message_is_no_image() {
     assert_eq!(
         u32::from_le_bytes(magic),
         firmware::DESC_MAGIC,
-        "the descriptor is where the answer says"
+        "the descriptor is at the answered offset"
     );
     // A message of the driver's, where an image belongs: why it resets.
     let image = BarOffset(0x80_0000);
@@ -55,7 +55,7 @@ fn firmware_loads_and_a_message_is_no_image() {
 }
 
 #[test]
-fn a_card_of_five_stacks_says_so_and_has_memory_to_their_end() {
+fn card_with_five_hbms_ends_there() {
     for (dram, binned) in [(80 << 30, 1 << 5), (96 << 30, 0)] {
         let mut rig = Rig::of(PciConfig {
             dram,
@@ -64,8 +64,8 @@ fn a_card_of_five_stacks_says_so_and_has_memory_to_their_end() {
         rig.boot();
         rig.queues();
         rig.ask(0, packet::INFO_GET, HOST + 0x6000, info::SIZE as u32);
-        let told = rig.bytes(HOST + 0x6000 + info::DRAM_SIZE as u64, 8);
-        assert_eq!(told, u64::to_le_bytes(dram));
+        let size = rig.bytes(HOST + 0x6000 + info::DRAM_SIZE as u64, 8);
+        assert_eq!(size, u64::to_le_bytes(dram));
         let mask = rig.bytes(HOST + 0x6000 + info::DRAM_BINNING_MASK as u64, 1);
         assert_eq!(mask, [binned], "the driver counts stacks by it");
         let has = rig.chip.dram().len();
@@ -117,7 +117,7 @@ fn a_ring_is_fetched_executed_and_completed() {
     rig.boot();
     rig.queues();
     rig.ask(0, packet::ENABLE_PCI_ACCESS, DOORBELL, 0);
-    // The end of sync object 5's job is told by monitor 5 with a word in a completion queue and an
+    // Monitor 5 reports the end of sync object 5's job with a word in a completion queue and an
     // interrupt.
     let objs = sync::OBJS;
     let glbl = sync::GLBL;
@@ -246,7 +246,7 @@ fn copies_across_hbm_pages_follow_page_tables() {
 }
 
 #[test]
-fn engines_reach_memory_through_the_page_tables_of_their_context() {
+fn engines_translate_by_their_context() {
     let mut rig = Rig::new();
     rig.boot();
     let hbm = DRAM_VA.start.get();
@@ -293,14 +293,14 @@ fn engines_reach_memory_through_the_page_tables_of_their_context() {
         sent,
         "it lies in a row in the memory BAR, where the page is"
     );
-    // An address without an entry: the stream halts, and the card says why.
+    // An address without an entry: the stream halts, and the card reports the cause.
     while rig.chip.next_note().is_some() {}
     rig.entry(ring, 1, host + 0x1000, 16, 7);
     rig.write(doorbell, 2);
     assert_eq!(rig.sob(7), 1, "nothing more is done");
     let faulted =
         std::iter::from_fn(|| rig.chip.next_note()).any(|note| note.to_string().contains("no mapping"));
-    assert!(faulted, "a page fault is told");
+    assert!(faulted, "a page fault is reported");
     let mmu = mmu::PMMU_STLB - mmu::MMU_BEFORE_STLB;
     assert_eq!(rig.read(mmu + mmu::SPI_SEI_CAUSE), 1, "the MMU has the cause");
     assert_eq!(
@@ -321,7 +321,7 @@ fn engines_reach_memory_through_the_page_tables_of_their_context() {
 }
 
 #[test]
-fn what_no_row_knows_is_kept_counted_and_told_once() {
+fn unknown_registers_are_stored_and_logged_once() {
     let mut rig = Rig::new();
     while rig.chip.next_note().is_some() {}
     let unknown = 0x5f0_0000;
@@ -329,7 +329,7 @@ fn what_no_row_knows_is_kept_counted_and_told_once() {
     assert_eq!(rig.read(unknown), 7, "it keeps its word");
     assert_eq!(rig.chip.unknown_registers().collect::<Vec<_>>(), [(unknown, 2)]);
     assert_eq!(rig.chip.next_note(), Some(Note::UnknownRegister(unknown, true)));
-    assert_eq!(rig.chip.next_note(), None, "told once");
+    assert_eq!(rig.chip.next_note(), None, "logged once");
     rig.chip
         .bar_read(CFG_BAR.0, BarOffset(REGISTERS + 1), &mut [0; 4]);
     rig.chip.bar_write(CFG_BAR.0, BarOffset(u64::MAX), &[0; 4]);
@@ -401,7 +401,7 @@ fn dma_mappings_touch_and_never_overlap() {
 }
 
 #[test]
-fn a_reset_leaves_nothing_of_the_last_guest() {
+fn reset_clears_the_last_guest() {
     let mut rig = Rig::new();
     let whole = usize::try_from(rig.chip.bar_size(MSIX_BAR.0)).expect("small");
     rig.chip.bar_write(MSIX_BAR.0, BarOffset(0), &vec![0x5a; whole]);
@@ -429,7 +429,7 @@ fn a_reset_leaves_nothing_of_the_last_guest() {
 }
 
 #[test]
-fn a_card_whose_firmware_hangs_hangs_after_a_reset_too() {
+fn hanging_firmware_hangs_after_reset_too() {
     let mut rig = Rig::of(PciConfig {
         hang_firmware: true,
         ..PciConfig::default()
@@ -441,7 +441,7 @@ fn a_card_whose_firmware_hangs_hangs_after_a_reset_too() {
         assert_eq!(
             rig.read(firmware::QUEUE_INIT),
             firmware::QUEUES_SET,
-            "nobody takes the queues"
+            "no engine reads the queues"
         );
         rig.chip.reset();
     }
@@ -470,7 +470,7 @@ fn with_user_page() -> (Rig, u64) {
 }
 
 #[test]
-fn monitors_of_outer_die_cores_use_the_interfaces_asid() {
+fn outer_die_monitors_use_interface_asid() {
     let (mut rig, va) = with_user_page();
     // As gaudi2.c `gaudi2_mmu_dcore_prepare` writes it: the bus interface holds the user's context.
     rig.write(sync::GLBL + sync::ASID_NONE_SEC_PRIV, 1);

@@ -33,7 +33,7 @@ fn stop_of(rig: &mut Rig, program: Program) -> StopReason {
 }
 
 #[test]
-fn predicates_are_loaded_as_bits_or_words_and_decide() {
+fn predicates_load_as_bits_or_words() {
     let mut rig = Rig::new();
     let store = |at: usize, predicate: u8| {
         let packet = MsgLong::new(va(HOST, at), 1).with_predicate(predicate);
@@ -79,7 +79,7 @@ fn predicates_are_loaded_as_bits_or_words_and_decide() {
 }
 
 #[test]
-fn a_predicate_that_does_not_hold_skips_every_packet_that_has_one() {
+fn false_predicate_skips_its_packets() {
     let mut rig = Rig::new();
     let mut room = [0; 24];
     let bulk = WregBulk::build(&mut room, 0xb8bc, &[1, 2], 9).expect("in range");
@@ -160,7 +160,7 @@ fn scalars_hold_a_packet_that_is_executed() {
 }
 
 #[test]
-fn a_list_runs_the_buffer_that_a_word_chooses() {
+fn list_runs_the_chosen_buffer() {
     // As hl-thunk's test_cs_cb_list: each buffer signals, raises the index, and starts the next.
     const LENGTH: usize = 10;
     let mut rig = Rig::new();
@@ -195,7 +195,7 @@ fn a_list_runs_the_buffer_that_a_word_chooses() {
 }
 
 #[test]
-fn registers_of_the_own_engine_are_written_by_offset() {
+fn own_registers_are_written_by_offset() {
     let mut rig = Rig::new();
     let sob = objs_address(0, SOB_OBJ, 500).unwrap();
     let mut room = [0; 16];
@@ -225,7 +225,7 @@ fn registers_of_the_own_engine_are_written_by_offset() {
 }
 
 #[test]
-fn bases_are_added_to_and_a_transfer_is_started_by_registers() {
+fn register_writes_start_a_transfer() {
     let mut rig = Rig::new();
     let data: Vec<u8> = (0..100).collect();
     rig.host.write(64, &data).unwrap();
@@ -276,7 +276,7 @@ fn bytes_are_turned_round_in_groups() {
 }
 
 #[test]
-fn a_wait_adds_to_the_fence_that_follows_it() {
+fn wait_packet_adds_to_its_fence() {
     let mut rig = Rig::new();
     let wait = Packet::Wait(Wait::new(100, 3, 2).expect("in range"));
     rig.run_ok(PDMA_0_0, Program::new().packet(wait).fence(3, 2, 2));
@@ -302,7 +302,7 @@ fn arbitrated(cfg: ArbCfg, priorities: [u32; 2]) -> u8 {
 }
 
 #[test]
-fn the_arbiter_lets_the_higher_priority_go_first() {
+fn arbiter_prefers_higher_priority() {
     let cfg = ArbCfg::new().with_enable(true).with_is_master(true);
     assert_eq!(arbitrated(cfg, [2, 1]), 2, "stream 1 is last");
     assert_eq!(arbitrated(cfg, [1, 2]), 1, "stream 0 is last");
@@ -314,7 +314,7 @@ fn the_arbiter_lets_the_higher_priority_go_first() {
 }
 
 #[test]
-fn a_grant_holds_until_it_is_given_back() {
+fn grant_lasts_until_release() {
     let mut rig = Rig::new();
     let at = register(PDMA_0_0, qman::ARB_CFG);
     let on = ArbCfg::new().with_enable(true).with_is_master(true);
@@ -333,7 +333,7 @@ fn a_grant_holds_until_it_is_given_back() {
     assert_eq!(
         rig.chip.run(BUDGET),
         RunOutcome::Idle,
-        "an arbiter that is off holds nobody"
+        "a disabled arbiter blocks no stream"
     );
     assert_eq!(rig.host_bytes(0, 1), [1]);
     assert!(

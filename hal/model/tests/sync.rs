@@ -38,7 +38,7 @@ impl Rig {
 }
 
 #[test]
-fn a_sync_object_sets_adds_and_stays_within_fifteen_bits() {
+fn sob_saturates_at_fifteen_bits() {
     let mut rig = Rig::new();
     assert_eq!(rig.sob(A, SobUpdate::set(0x7fff)), 0x7fff);
     assert_eq!(
@@ -57,7 +57,7 @@ fn a_sync_object_sets_adds_and_stays_within_fifteen_bits() {
 }
 
 #[test]
-fn a_monitor_fires_once_when_all_it_watches_came_true() {
+fn monitor_fires_once_when_all_match() {
     let mut rig = Rig::new();
     let group = A / 8;
     for (register, value) in [
@@ -97,7 +97,7 @@ fn a_monitor_fires_once_when_all_it_watches_came_true() {
 }
 
 #[test]
-fn equal_means_equal_and_arming_looks_at_once() {
+fn arming_checks_equal_at_once() {
     let mut rig = Rig::new();
     rig.sob(A, SobUpdate::set(4));
     rig.monitor_register(0, MON_PAY_ADDRL, 0, HOST.0 as u32);
@@ -133,7 +133,7 @@ fn two_queues_play_ping_pong() {
         let mut rig = Rig::with(mode);
         let (mut ping, mut pong) = (Program::new(), Program::new());
         for round in 1..=20u16 {
-            // Each side copies one byte along, tells the other, and waits for the answer.
+            // Each side copies one byte along, notifies the other, and waits for the answer.
             let at = usize::from(round) * 2;
             ping = ping
                 .copy(va(DRAM, at), va(DRAM, at - 1), 1)
@@ -167,7 +167,7 @@ fn two_queues_play_ping_pong() {
 }
 
 #[test]
-fn a_driver_s_write_releases_a_waiting_stream() {
+fn driver_write_releases_waiting_stream() {
     let mut rig = Rig::new();
     rig.push(PDMA_0_1, 1, &Program::new().wait(PDMA_0_1, 400, A, 2).bytes());
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
@@ -187,7 +187,7 @@ fn a_driver_s_write_releases_a_waiting_stream() {
 }
 
 #[test]
-fn a_fence_takes_its_share_and_leaves_the_rest() {
+fn fence_takes_only_its_share() {
     let mut rig = Rig::new();
     let counter = DevicePa(rig::fence_address(PDMA_0_0, 1).0);
     rig.chip.write32(counter, 0xff).unwrap();
@@ -212,7 +212,7 @@ fn a_fence_takes_its_share_and_leaves_the_rest() {
 }
 
 #[test]
-fn one_monitor_fires_the_payloads_of_those_after_it() {
+fn one_monitor_fires_several_payloads() {
     // As the driver sets decoders up (gaudi2.c:5666): an interrupt, the object back down, and the
     // monitor armed again.
     let mut rig = Rig::new();
@@ -249,7 +249,7 @@ fn one_monitor_fires_the_payloads_of_those_after_it() {
 }
 
 #[test]
-fn a_monitor_that_arms_itself_for_ever_costs_the_budget_and_no_more() {
+fn self_arming_monitor_is_bounded() {
     let mut rig = Rig::new();
     let arm = MonArm::for_sob(A, Compare::AtLeast, 0);
     let to = objs_address(0, MON_ARM, 300).unwrap();
@@ -263,7 +263,7 @@ fn a_monitor_that_arms_itself_for_ever_costs_the_budget_and_no_more() {
     );
     assert_eq!(rig.chip.run(1000), RunOutcome::Budget, "and it goes on");
     rig.chip.clear_user_sync();
-    assert_eq!(rig.chip.run(1000), RunOutcome::Idle, "until somebody clears it");
+    assert_eq!(rig.chip.run(1000), RunOutcome::Idle, "until it is cleared");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn a_completion_queue_stores_entries_and_rings() {
 }
 
 #[test]
-fn a_monitor_s_failed_write_is_told_and_bounded() {
+fn failed_monitor_write_is_logged() {
     let mut rig = Rig::new();
     let mut program = Program::new();
     for _ in 0..200 {
@@ -338,7 +338,7 @@ fn a_monitor_s_failed_write_is_told_and_bounded() {
 }
 
 #[test]
-fn only_what_users_may_use_is_cleared_between_contexts() {
+fn context_switch_clears_user_objects_only() {
     let mut rig = Rig::new();
     for sob in [412, 413] {
         rig.sob(sob, SobUpdate::set(1));
@@ -421,7 +421,7 @@ fn device_memory_comes_in_pages() {
 }
 
 #[test]
-fn a_long_object_counts_over_four_and_a_long_monitor_compares_with_it() {
+fn long_sob_counts_over_four_objects() {
     let mut rig = Rig::new();
     let (sob, monitor, value) = (504, 320, 0xfff_e000_3fff_8100_u64);
     // As hl-thunk's test_sm_long_mode: the first of the four clears the others.
@@ -479,7 +479,7 @@ fn a_long_object_counts_over_four_and_a_long_monitor_compares_with_it() {
 }
 
 #[test]
-fn the_upper_half_of_a_group_is_a_long_object_too() {
+fn upper_half_of_group_is_long_too() {
     let mut rig = Rig::new();
     let (sob, monitor) = (508, 324);
     rig.monitor_register(0, MON_CONFIG, monitor, MonConfig::for_long_sob(sob).into_bits());
@@ -502,7 +502,7 @@ fn the_upper_half_of_a_group_is_a_long_object_too() {
 }
 
 #[test]
-fn a_counting_queue_adds_to_one_word_of_64_bits() {
+fn counting_cq_adds_to_64_bit_word() {
     let mut rig = Rig::new();
     let (cq, monitor) = (5, 330);
     let global = |register: u32| DevicePa(CFG_BASE.0 + u64::from(GLBL + register + cq * 4));
@@ -549,7 +549,7 @@ fn a_counting_queue_adds_to_one_word_of_64_bits() {
 }
 
 #[test]
-fn monitors_of_one_object_write_in_their_order() {
+fn monitors_of_one_sob_fire_in_order() {
     let mut rig = Rig::new();
     let first = 600;
     let program = (0..3).fold(Program::new(), |program, nth| {

@@ -32,7 +32,7 @@ fn least_recently_hit_is_evicted_first() {
     drop(cache.get(span(1), [0, 0]));
     let inserted = cache.insert(span(3), [0, 0], 3, |_| true);
     let evicted: Vec<u64> = inserted.evicted.iter().map(|held| **held).collect();
-    assert_eq!(evicted, [2], "the one that nobody asked for");
+    assert_eq!(evicted, [2], "the unused one");
     assert!(!inserted.evicted[0].is_kept() && inserted.held.is_kept());
     assert!(cache.get(span(2), [0, 0]).is_none());
 }

@@ -68,7 +68,7 @@ fn concurrent_hit_keeps_its_value() {
         };
         drop(map.remove(Span::ALL, |_| true));
         reader.join().expect("no panic");
-        assert_eq!(drops.load(SeqCst), 1, "dropped, once, when the last one let go");
+        assert_eq!(drops.load(SeqCst), 1, "dropped, once, with the last pin");
     });
 }
 

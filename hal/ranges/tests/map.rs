@@ -137,7 +137,7 @@ fn the_last_pin_drops_the_value() {
     }
     assert_eq!(alive.load(Ordering::SeqCst), 1, "the clone is one more");
     drop(clone);
-    assert_eq!(alive.load(Ordering::SeqCst), 0, "the last one has gone");
+    assert_eq!(alive.load(Ordering::SeqCst), 0, "the last one is dropped");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn into_value_returns_an_unpinned_value() {
     let hit = map.get(span(0, 1), [0, 0]).expect("a hit");
     assert!(hit.into_value().is_err(), "the map has it");
     let pin = map.remove(Span::ALL, |_| true).pop().expect("removed");
-    let value = pin.into_value().expect("nobody else");
+    let value = pin.into_value().expect("the only pin");
     assert_eq!((value.0, alive.load(Ordering::SeqCst)), (7, 1));
 }
 
@@ -250,11 +250,11 @@ proptest! {
                     }
                 }
                 Step::Remove(span, tag) => {
-                    let mut gone: Vec<u64> = map.remove(span, |pin| pin.tag() == tag).iter().map(|pin| pin.0).collect();
-                    gone.sort_unstable();
+                    let mut removed: Vec<u64> = map.remove(span, |pin| pin.tag() == tag).iter().map(|pin| pin.0).collect();
+                    removed.sort_unstable();
                     let (out, stay): (Vec<_>, Vec<_>) = model.into_iter().partition(|(at, of, _)| at.overlaps(span) && *of == tag);
                     model = stay;
-                    prop_assert_eq!(gone, out.into_iter().map(|(.., n)| n).collect::<Vec<_>>());
+                    prop_assert_eq!(removed, out.into_iter().map(|(.., n)| n).collect::<Vec<_>>());
                 }
                 Step::Drop(which) if !kept.is_empty() => drop(kept.swap_remove(which % kept.len())),
                 Step::Drop(_) => {}
@@ -277,7 +277,7 @@ proptest! {
     }
 }
 
-/// A value that says whether it was dropped, to a reader that should not be able to see it.
+/// A value that records whether it was dropped, for a reader that should not be able to see it.
 struct Canary(AtomicU64);
 
 const ALIVE: u64 = 0x5afe_5afe_5afe_5afe;

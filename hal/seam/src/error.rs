@@ -270,7 +270,7 @@ mod tests {
     use crate::rules;
 
     #[test]
-    fn an_error_reads_as_a_sentence_and_keeps_its_errno() {
+    fn error_prints_a_sentence_and_errno() {
         let error = Error::from_errno("HL_MEM_OP_EXPORT_DMABUF_FD", Errno::EINVAL)
             .on(DeviceId::new(Backend::Mock, 0))
             .because("the offset is not page aligned")
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_gives_operation_errno_kind_cause_and_help() {
+    fn rule_gives_errno_kind_and_advice() {
         let error = Error::from_rule(Operation::MemFree, &rules::map::FREE_MAPPED);
         assert_eq!(
             error.to_string(),

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_operation_decides_where_the_errno_alone_would_mislead() {
+    fn operation_decides_ambiguous_errno() {
         for (operation, errno, kind) in [
             (Operation::MemFree, Errno::EBUSY, ErrorKind::DeviceLost),
             (Operation::WaitCs, Errno::EIO, ErrorKind::DeviceLost),

@@ -34,6 +34,11 @@ impl Rule {
         GROUPS.iter().copied().flatten().copied()
     }
 
+    /// The rule with this id.
+    pub fn of_id(id: &str) -> Option<&'static Self> {
+        Self::all().find(|rule| rule.id == id)
+    }
+
     /// The first rule that the arguments of a request to a chip break, and the value seen.
     pub fn broken_by(request: AnyRequest<'_>, asic: &Asic, when: When) -> Option<(&'static Self, String)> {
         let rules = OF_ARGUMENTS[request.operation() as usize].iter();
@@ -110,6 +115,7 @@ mod tests {
         let ids: BTreeSet<_> = Rule::all().map(|rule| rule.id).collect();
         assert_eq!(ids.len(), Rule::all().count(), "each id names one rule");
         for rule in Rule::all() {
+            assert_eq!(Rule::of_id(rule.id), Some(rule));
             assert!(rule.id.contains('.'), "{} has a group", rule.id);
         }
     }

@@ -13,7 +13,7 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn the_documented_specs_parse_and_print_as_written() {
+fn documented_specs_round_trip() {
     for text in [
         "kernel",
         "kernel:0",
@@ -91,14 +91,14 @@ fn the_leftmost_layer_is_the_innermost() {
 }
 
 #[test]
-fn a_size_between_two_pages_names_both_neighbours() {
+fn size_between_pages_names_both_neighbours() {
     let text = refusal("mock:gaudi2?dram=1GiB");
     assert!(text.contains("768MiB") && text.contains("1536MiB"), "{text}");
 }
 
 #[test]
 fn wrong_specs_say_what_would_be_right() {
-    for (text, says) in [
+    for (text, expected) in [
         ("", "known: kernel, map, mock, replay, vfio"),
         ("gpu:0", "unknown backend \"gpu\""),
         ("mock:gaudi9", "known to the mock: gaudi2"),
@@ -126,8 +126,8 @@ fn wrong_specs_say_what_would_be_right() {
     ] {
         let refused = refusal(text);
         assert!(
-            refused.contains(says),
-            "{text:?} must be refused with {says:?}, not {refused:?}"
+            refused.contains(expected),
+            "{text:?} must be refused with {expected:?}, not {refused:?}"
         );
     }
 }
@@ -186,7 +186,7 @@ proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn printing_and_parsing_again_gives_the_same_spec(spec in any_spec()) {
+    fn specs_round_trip(spec in any_spec()) {
         prop_assert_eq!(parse(&spec.to_string()), spec);
     }
 

@@ -177,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_walked_to_an_end_and_written_back(
+    fn any_bytes_decode_and_encode_back(
         bytes in prop_oneof![near_packets(), proptest::collection::vec(any::<u8>(), 0..400)]
     ) {
         let mut again = Vec::new();

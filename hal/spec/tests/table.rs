@@ -212,7 +212,7 @@ fn unhex(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_packet_has_the_bytes_of_the_header() {
+fn packets_match_the_header_bytes() {
     let (mut bulk, mut stream) = ([0xff; 24], [0xff; 16]);
     let packets = packets(&mut bulk, &mut stream).expect("every field is in range");
     let rows: Vec<_> = TABLE
@@ -238,7 +238,7 @@ fn every_packet_has_the_bytes_of_the_header() {
 }
 
 #[test]
-fn every_opcode_of_known_size_has_a_packet_in_the_table() {
+fn sized_opcodes_have_a_table_row() {
     let rows = TABLE
         .lines()
         .filter_map(|line| line.split_once(' '))

@@ -133,7 +133,7 @@ mod tests {
     /// Two threads signal a peer's eventfd whose counter is one below its maximum: the second write
     /// would sleep.
     #[test]
-    fn full_eventfd_of_a_peer_blocks_no_signal() {
+    fn full_eventfd_does_not_block_signal() {
         const ROUNDS: u64 = 200;
         const ROOM: u64 = 16;
         // As a semaphore, so that one read(2) makes room for one signal.

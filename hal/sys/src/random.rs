@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_numbers_are_those_of_the_published_generator() {
+    fn first_numbers_match_published_splitmix64() {
         let mut rng = SplitMix64::new(1_234_567);
         let numbers = [rng.next(), rng.next(), rng.next()];
         assert_eq!(

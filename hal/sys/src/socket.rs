@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn out_of_band_byte_is_not_waited_for() {
+    fn out_of_band_byte_does_not_block() {
         let (a, b) = UnixStream::pair().unwrap();
         nix::sys::socket::send(a.as_raw_fd(), b"x", MsgFlags::MSG_OOB).unwrap();
         assert_eq!(try_receive_with_fds(&b, &mut [0; 8]).unwrap_err(), Errno::EAGAIN);

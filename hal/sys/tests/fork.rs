@@ -89,7 +89,7 @@ fn foreign() -> Event {
 
 /// The parent signals in another thread at the time of the fork.
 #[test]
-fn signal_in_fork_child_takes_no_lock_of_parent() {
+fn signal_in_fork_child_takes_no_lock() {
     let ended = AtomicBool::new(false);
     let stuck = thread::scope(|scope| {
         scope.spawn(|| {

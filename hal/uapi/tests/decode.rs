@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn answers_survive_their_buffers_and_clear_the_request(words in any::<[u64; 7]>()) {
+    fn answers_outlive_their_buffers(words in any::<[u64; 7]>()) {
         let mut cs = HlCsArgs([u64::MAX; 6]);
         let answer = HlCsOut::read_from_prefix(words.as_bytes()).unwrap().0;
         cs.set_answer(&answer);
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn memory_constructors_decode_to_what_they_were_given(a: u64, b: u64, c: u64, flags: u32, fd: i32, block: u32) {
+    fn memory_constructors_round_trip(a: u64, b: u64, c: u64, flags: u32, fd: i32, block: u32) {
         let alloc = HlMemIn::alloc(a, b, MemFlags(flags));
         prop_assert!(matches!(alloc.request(), MemRequest::Alloc(v) if (v.mem_size, v.page_size) == (a, b)));
         prop_assert!(matches!(HlMemIn::free(a).request(), MemRequest::Free(v) if v.handle == a));

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_word_of_the_mapping_is_left_alone() {
+    fn partial_words_are_left_alone() {
         let area = Some(Area {
             at: 0x1000,
             len: 0x1000,

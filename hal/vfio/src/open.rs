@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_must_be_there_bound_and_behind_an_iommu() {
+    fn function_must_be_bound_with_iommu() {
         let machine = Machine::new();
         let error = machine.refused();
         assert_eq!(
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_of_the_kernel_has_its_errno_and_a_next_step() {
+    fn each_refusal_has_errno_and_next_step() {
         let machine = Machine::new();
         machine.function(ADDRESS, Some("vfio-pci"), true);
         machine.function("0000:65:00.1", Some("snd_hda_intel"), true);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_bare_function_of_vfio_pci_opens() {
+    fn only_bare_vfio_pci_functions_open() {
         for (text, word) in [
             ("mock:gaudi2", "mock:gaudi2"),
             ("kernel:0", "kernel:0"),

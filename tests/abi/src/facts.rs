@@ -5,7 +5,7 @@
 pub struct Fact {
     /// `size`, `field`, `value`, `request`, `absent` or `place`.
     pub kind: String,
-    /// The rest, as the table's head says.
+    /// The rest, in the columns of the table's head.
     pub words: Vec<String>,
 }
 
@@ -14,7 +14,7 @@ pub struct Fact {
 pub fn facts(table: &str) -> Vec<Fact> {
     assert!(
         table.lines().any(|line| line.starts_with("# source: ")),
-        "a table of facts says where they are from"
+        "a table of facts cites its source"
     );
     let lines = table.lines().filter(|line| !line.starts_with('#'));
     let fact = |line: &str| {

@@ -6,7 +6,7 @@
 //! - **The tables cannot forget a field.** [`layouts`] takes every struct apart without `..`: a new
 //!   field in gaudi-uapi does not compile until it has a row. Constants come from the tables inside
 //!   gaudi-uapi.
-//! - **Every row says which header knows it.** Structs that grew are checked against the older
+//! - **Every row names the headers that have it.** Structs that grew are checked against the older
 //!   header too: the fields that it has agree in place, and its size is a recorded fact.
 //! - **Nothing of a header is left out**: every name and field that a header defines has its row
 //!   ([`names`], [`structs`]), or stands in a list with the reason why not.

@@ -84,7 +84,7 @@ pub struct Operation {
     pub prototype: fn() -> String,
 }
 
-/// Returns the row of a field, whose type is the one that Rust calls it with.
+/// Returns the row of a field, with the type that Rust uses.
 const fn operation<S, F: CFunction>(
     c_type: &'static str,
     field: &'static str,

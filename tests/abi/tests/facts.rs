@@ -8,8 +8,8 @@ use gaudi_uapi::{Era, Ioctl, Node, NodeKind};
 const GAUDI3: &str = include_str!("../facts/gaudi3.tsv");
 const ACCEL_H: &str = include_str!("../facts/accel-h.tsv");
 
-/// The table as a map: what is told, and its numbers.
-fn told(table: &str) -> BTreeMap<String, Vec<u64>> {
+/// The table as a map: name to numbers.
+fn table_map(table: &str) -> BTreeMap<String, Vec<u64>> {
     let number = |word: &String| match word.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
         None => word.parse().unwrap(),
@@ -25,7 +25,7 @@ fn told(table: &str) -> BTreeMap<String, Vec<u64>> {
     all
 }
 
-/// What gaudi-uapi says, in the same form.
+/// The facts of gaudi-uapi, in the same form.
 fn ours() -> BTreeMap<String, Vec<u64>> {
     let mut all = BTreeMap::new();
     for layout in gaudi3_layouts() {
@@ -44,22 +44,26 @@ fn ours() -> BTreeMap<String, Vec<u64>> {
 }
 
 #[test]
-fn the_gaudi3_release_s_header_is_as_the_facts_say() {
-    let (told, ours) = (told(GAUDI3), ours());
-    assert!(told.len() > 500, "the table has its lines: {}", told.len());
-    for (what, numbers) in &told {
+fn gaudi3_header_matches_committed_facts() {
+    let (table_map, ours) = (table_map(GAUDI3), ours());
+    assert!(
+        table_map.len() > 500,
+        "the table has its lines: {}",
+        table_map.len()
+    );
+    for (what, numbers) in &table_map {
         assert_eq!(ours.get(what), Some(numbers), "{what}");
     }
     for what in ours.keys() {
         assert!(
-            told.contains_key(what),
+            table_map.contains_key(what),
             "{what} has no line in the table: where is it from?"
         );
     }
 }
 
 #[test]
-fn the_nodes_before_drm_are_as_the_facts_say() {
+fn nodes_before_drm_match_committed_facts() {
     let era = Era::AccelH;
     for fact in facts(ACCEL_H) {
         let words: Vec<&str> = fact.words.iter().map(String::as_str).collect();
@@ -96,7 +100,7 @@ fn the_nodes_before_drm_are_as_the_facts_say() {
 }
 
 #[test]
-#[should_panic(expected = "says where they are from")]
+#[should_panic(expected = "cites its source")]
 fn a_table_without_a_source_is_refused() {
     facts("size\tstruct hl_nic_args\t32\n");
 }

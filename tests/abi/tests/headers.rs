@@ -18,7 +18,7 @@ fn write(text: &str) -> Written {
     Written { _dir: dir, path }
 }
 
-/// Compiles the tables against a header; says so and returns when this machine lacks it.
+/// Compiles the tables against a header; prints a skip and returns if this machine lacks it.
 fn check(header: Header, at_least: usize) {
     let Some(found) = header.find() else {
         return skip(header.case(), header).unwrap();
@@ -89,7 +89,7 @@ fn refuses(
     };
     assert!(
         errors.contains(what),
-        "the compiler names the wrong {what}, it said:\n{errors}"
+        "the compiler must name the wrong {what}:\n{errors}"
     );
 }
 

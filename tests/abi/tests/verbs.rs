@@ -8,7 +8,7 @@ use std::process::Command;
 
 use gaudi_abi::verbs::{Constant, Layout, OPERATIONS, Operation, Since, constants, layouts, symbols};
 
-/// Headers of one version, and the variable that tells where its `usr/include` is.
+/// Headers of one version, and the variable with the path of its `usr/include`.
 struct Header {
     version: u32,
     variable: &'static str,
@@ -209,7 +209,7 @@ fn refuses(
     };
     assert!(
         errors.contains(what),
-        "the compiler names the wrong {what}, it said:\n{errors}"
+        "the compiler must name the wrong {what}:\n{errors}"
     );
 }
 

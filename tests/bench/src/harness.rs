@@ -50,7 +50,7 @@ pub struct Row<'a> {
     pub bytes: u64,
     /// What must hold.
     pub goal: Goal,
-    /// What else is to be said, counted after the run.
+    /// Further notes, counted after the run.
     pub note: Box<dyn Fn() -> String + 'a>,
 }
 

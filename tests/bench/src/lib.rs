@@ -3,7 +3,7 @@
 //! - *Ratios, not times*: ours and the peer's blocks alternate in random order in one process;
 //!   medians and best blocks are shown, and a goal is missed only where both miss it. No time is
 //!   remembered from another run.
-//! - *A peer that is not there is said to be absent*: `PEER_HLTHUNK=path/to/libhl-thunk.so` names
+//! - *A missing peer is reported as absent*: `PEER_HLTHUNK=path/to/libhl-thunk.so` names
 //!   one, and `PEER_UCX` the folder that holds UCX's `usr`.
 //! - *A stub kernel answers ioctls*, so that user time is seen alone: this program's own `ioctl`,
 //!   which ours and the peer's library both call ([`stub`]).

@@ -69,8 +69,8 @@ impl Regions {
         for region in 0..regions {
             let addr = MrAddr(BASE + region * STRIDE);
             cache.get_or_register(&Self::key(addr, BYTES), |pd, key| {
-                // SAFETY: the mapping goes after the cache, which deregisters; nobody makes a
-                // reference to it.
+                // SAFETY: the mapping is dropped after the cache, which deregisters; no code makes
+                // a reference to it.
                 unsafe { pd.reg_mr(address, BYTES, key.addr, key.access) }
             })?;
         }

@@ -28,7 +28,7 @@ pub type Made<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// A row by name: made when it is its turn, so that no row pays for another.
 pub struct Entry {
-    /// As `--only` says it.
+    /// The name for `--only`.
     pub name: &'static str,
     /// Makes it.
     pub make: fn() -> Made<Vec<Row<'static>>>,
@@ -279,7 +279,7 @@ pub fn plain_copy(bytes: usize) -> Made<Work<'static>> {
     Ok(Box::new(move |count| {
         for _ in 0..count {
             let (from, to) = (black_box(from.as_ptr()), black_box(to.as_ptr()));
-            // SAFETY: both mappings have so many bytes and are apart; nobody else knows them.
+            // SAFETY: both mappings have so many bytes and are apart; no other code has them.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), bytes) };
         }
     }))
@@ -296,7 +296,7 @@ fn size_name(bytes: usize) -> String {
 
 const HOST: DeviceVa = DeviceVa(0xfff0_0000_0010_0000);
 
-/// Packets of one command buffer in the rows of the engine: enough that the row tells of the
+/// Packets of one command buffer in the rows of the engine: enough that the row measures the
 /// engine. What a command buffer costs beside its packets is in the rows of `copy()`, which submits
 /// each packet alone at these sizes.
 const STREAM: usize = 8;

@@ -46,7 +46,7 @@ const fn number(era: Era, ioctl: Ioctl) -> c_ulong {
 /// requests (type 'd' or 'H') are answered here, all others by the kernel.
 ///
 /// # Safety
-/// - As ioctl(2): `argument` is what the request says that it is.
+/// - As ioctl(2): `argument` has the type of the request.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         // flags.
         let is_submission = (request32 == SUBMITS[0]) | (request32 == SUBMITS[1]);
         let front = if is_submission { SEQ } else { 0 };
-        // SAFETY: the argument of such a request has at least 16 bytes, as its number says, aligned
+        // SAFETY: the argument of such a request has at least 16 bytes, by its number, aligned
         // to 8.
         unsafe { argument.cast::<[u64; 2]>().write([front, 0]) };
     }
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 #[inline(never)]
 unsafe fn others(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if request as u32 == DRM_IOCTL_VERSION {
-        // SAFETY: the argument is what the request says.
+        // SAFETY: the argument has the type of the request.
         unsafe { name_driver(argument.cast()) };
         return 0;
     }
@@ -90,7 +90,7 @@ unsafe fn others(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     answer as c_int
 }
 
-/// Answers as DRM does: who opens a node asks whose it is.
+/// Answers as DRM does: every open of a node asks for its driver.
 ///
 /// # Safety
 /// - `version` is valid for reads and writes, and its `name` is writable for `name_len` bytes.

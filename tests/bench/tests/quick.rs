@@ -36,7 +36,7 @@ fn every_row_runs() {
     assert_eq!(
         out.contains("peer absent"),
         absent,
-        "a peer that is not there is said to be absent:\n{out}"
+        "a missing peer is reported as absent:\n{out}"
     );
 }
 

@@ -74,7 +74,7 @@ pub fn expectation(backend: &BackendSpec, case: &Case) -> Expectation {
             }
             if matches!(backend, BackendSpec::Map(_)) && case.has(Tag::Reset) {
                 return Expectation::Skip(
-                    "the device as kernel:N: the driver kills whoever opened a card that it resets (common/device.c:device_kill_open_processes), and the \
+                    "the device as kernel:N: the driver kills every process that has a card open that it resets (common/device.c:device_kill_open_processes), and the \
                      runner has others open that spec alone",
                 );
             }

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     for each in &runs {
         let mine = tests.iter().filter(|(_, (name, _))| *name == each.name);
         let cases: Vec<&'static Case> = mine.map(|(_, (_, case))| *case).collect();
-        let tell = |row: &Row| {
+        let print = |row: &Row| {
             let name = format!("{}::{}", each.name, row.id);
             match &row.outcome {
                 Outcome::Failed(failure) => {
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
             }
         };
         let opened = match each.device.parse() {
-            Ok(spec) => run(&spec, cases, tell).map(drop),
+            Ok(spec) => run(&spec, cases, print).map(drop),
             Err(error) => panic!("{}: {error}", each.device),
         };
         if let Err(error) = opened {

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn row_excuses_only_its_refusal_by_the_mock() {
+    fn row_excuses_only_its_refusal() {
         let mmap = Op::Mmap {
             offset: Ref {
                 of: Some(0 as OpNumber),

@@ -135,7 +135,7 @@ impl<'a> Side<'a> {
     }
 
     /// Whether this handle may be used as that of a timestamps buffer, or of a command buffer. The
-    /// driver does not tell them apart and would corrupt kernel memory.
+    /// driver does not distinguish them and would corrupt kernel memory.
     fn is_safe_handle(&self, at: Ref, for_stamps: bool) -> bool {
         let number = buffer_number(self.value(at));
         match for_stamps {

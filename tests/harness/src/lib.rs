@@ -1,7 +1,7 @@
 //! What the conformance suites share: cases, outcomes, reports, and libtest's command line.
 //!
 //! - A [`Case`] is data: a suite defines what its function takes and which tags it has.
-//! - An [`Outcome`] says whether a case can ever run here: `Unsupported` lasts, `Skipped` names
+//! - An [`Outcome`] states whether a case can ever run here: `Unsupported` lasts, `Skipped` names
 //!   what would let it run, and an `ExpectedFailure` that passes is a failure.
 //! - [`Session`] prints what libtest prints, so that one parser reads all tests.
 //!

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Outcome of a case. `Failure` says how it failed.
+/// Outcome of a case. `Failure` describes the difference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Outcome<Failure> {
@@ -23,7 +23,7 @@ pub enum Outcome<Failure> {
         /// The reason.
         why: Cow<'static, str>,
     },
-    /// It failed, as a table of known gaps says.
+    /// It failed, as listed in a table of known gaps.
     ExpectedFailure {
         /// The gap.
         gap: Cow<'static, str>,

@@ -168,9 +168,9 @@ fn gaudi(program: &str, op: &str, measure: &str, size: usize, turns: u64, field:
         .args(["--window", &numbers[2], "--signal", &numbers[3], "--warm-up", "0"])
         .output()
         .expect("gaudi runs");
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout)
+    let stdout: serde_json::Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("gaudi perf: {}", String::from_utf8_lossy(&output.stderr)));
-    let row = &said["rows"][0];
+    let row = &stdout["rows"][0];
     assert_ne!(row["verified"], false, "{row}");
     row[field].as_f64().expect("a number")
 }
@@ -213,12 +213,12 @@ fn perftest(program: &str, gid: u8, size: usize, turns: u64, column: usize) -> f
     });
     let row = row.unwrap_or_else(|| {
         panic!(
-            "{program} says no row:\n{text}\n{}",
+            "{program} prints no row:\n{text}\n{}",
             String::from_utf8_lossy(&client.stderr)
         )
     });
     let word = row.split_whitespace().nth(column).expect("a column");
-    word.parse().unwrap_or_else(|_| panic!("{program} says {row}"))
+    word.parse().unwrap_or_else(|_| panic!("{program} prints {row}"))
 }
 
 fn both(nic: &Nic) -> (Queue, Queue) {
@@ -231,13 +231,13 @@ fn both(nic: &Nic) -> (Queue, Queue) {
 /// MiB a second.
 fn bandwidth(case: &Case) -> f64 {
     let nic = Nic::named("rxe0");
-    let (near, far) = (nic.host(case.size), nic.host(case.size));
+    let (local, remote) = (nic.host(case.size), nic.host(case.size));
     let (here, there) = both(&nic);
-    let sges = [near.sge(0, case.size)];
+    let sges = [local.sge(0, case.size)];
     let op = if case.read {
-        SendOp::Read(far.remote(0))
+        SendOp::Read(remote.remote(0))
     } else {
-        SendOp::Write(far.remote(0))
+        SendOp::Write(remote.remote(0))
     };
     let (mut posted, mut done) = (0, 0);
     let mut some = [WorkCompletion::EMPTY; 16];
@@ -269,7 +269,7 @@ fn arrived(host: &Host, turn: u32) {
 }
 
 /// Writes the turn's number into the peer's memory, inline, and takes the completion.
-fn tell(queue: &Queue, to: &Host, turn: u32) {
+fn notify(queue: &Queue, to: &Host, turn: u32) {
     let bytes = u64::from(turn).to_le_bytes();
     queue
         .queue
@@ -289,7 +289,7 @@ fn tell(queue: &Queue, to: &Host, turn: u32) {
 /// Half of the way there and back, the median, in us.
 fn latency() -> f64 {
     let (client, server) = (Nic::named("rxe0"), Nic::named("rxe0"));
-    let (near, far) = (client.host(4096), server.host(4096));
+    let (local, remote) = (client.host(4096), server.host(4096));
     let (here, there) = (client.deep_queue(), server.deep_queue());
     here.connect(&there.address());
     there.connect(&here.address());
@@ -297,15 +297,15 @@ fn latency() -> f64 {
     let mut times = std::thread::scope(|scope| {
         scope.spawn(|| {
             for turn in 1..=turns {
-                arrived(&far, turn);
-                tell(&there, &near, turn);
+                arrived(&remote, turn);
+                notify(&there, &local, turn);
             }
         });
         (1..=turns)
             .map(|turn| {
                 let begin = Instant::now();
-                tell(&here, &far, turn);
-                arrived(&near, turn);
+                notify(&here, &remote, turn);
+                arrived(&local, turn);
                 begin.elapsed().as_secs_f64() * 1e6 / 2.0
             })
             .collect::<Vec<_>>()

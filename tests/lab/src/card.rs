@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::run;
 
 /// How long the driver may take to end what it does by itself, such as a reset.
-const PATIENCE: Duration = Duration::from_secs(240);
+const MAX_WAIT: Duration = Duration::from_secs(240);
 /// Bytes of a card's memory in one answer of the host, of the 64 KiB that there may be.
 const MOST: usize = 16 << 10;
 
@@ -20,13 +20,13 @@ const MOST: usize = 16 << 10;
 pub fn load(options: &[&str]) {
     let words: Vec<_> = ["lab-card"].iter().chain(options).copied().collect();
     let output = run(&words);
-    let (said, wrong) = (
+    let (stdout, wrong) = (
         String::from_utf8_lossy(&output.stdout).trim().to_owned(),
         String::from_utf8_lossy(&output.stderr).trim().to_owned(),
     );
     assert!(
         output.status.success(),
-        "the driver and hl_open_flag load: {said}; {wrong}"
+        "the driver and hl_open_flag load: {stdout}; {wrong}"
     );
 }
 
@@ -36,8 +36,8 @@ pub fn load(options: &[&str]) {
 /// Where it stays.
 pub fn unload() {
     let output = run(&["rmmod", "habanalabs"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "nobody holds the driver: {said}");
+    let stdout = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "the driver has no user: {stdout}");
 }
 
 /// The kernel's log.
@@ -58,7 +58,7 @@ pub fn wait_for(words: &str, from: usize) {
         }
         let end: Vec<_> = log.lines().rev().take(20).collect();
         assert!(
-            begin.elapsed() < PATIENCE,
+            begin.elapsed() < MAX_WAIT,
             "{words:?} in the kernel's log, which ends: {end:#?}"
         );
         std::thread::sleep(Duration::from_millis(200));
@@ -95,7 +95,7 @@ pub fn ask(card: u8, request: &str) -> String {
         .read(true)
         .write(true)
         .open(port)
-        .expect("nobody else has it open");
+        .expect("the card opens");
     port.write_all(format!("ask {} {request}\n", on_host(card)).as_bytes())
         .expect("the host listens");
     let mut answer = String::new();
@@ -132,7 +132,7 @@ pub fn hbm(card: u8, offset: u64, len: usize) -> Vec<u8> {
     (0..len).step_by(MOST).flat_map(part).collect()
 }
 
-/// Where in a card's HBM a buffer lies that has pages of its own. The driver tells no physical
+/// The offset in a card's HBM of a buffer with pages of its own. The driver reports no physical
 /// addresses, so bytes that are nowhere else are put to the buffer's start (`put`) and looked for
 /// at the start of each page; they stay there.
 ///
@@ -159,6 +159,6 @@ pub fn place(card: u8, put: impl FnOnce(&[u8; 32])) -> u64 {
 /// # Panics
 /// Where the kernel does not say.
 pub fn taint() -> u32 {
-    let text = fs::read_to_string("/proc/sys/kernel/tainted").expect("the kernel says what taints it");
+    let text = fs::read_to_string("/proc/sys/kernel/tainted").expect("the kernel lists its taints");
     text.trim().parse().expect("a number")
 }

@@ -43,9 +43,9 @@ pub fn machine() -> Option<String> {
 /// Which of two guests this is, where a test runs in two at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one that listens; its address on `eth1` is `10.88.0.1`.
+    /// The guest that listens; its address on `eth1` is `10.88.0.1`.
     A,
-    /// The one that connects; its address on `eth1` is `10.88.0.2`.
+    /// The guest that connects; its address on `eth1` is `10.88.0.2`.
     B,
 }
 
@@ -102,23 +102,26 @@ pub fn skips_twice(test: &str) -> bool {
     kernel() < (7, 0) && !std::env::args().any(|word| word == test) && skip(test, &need)
 }
 
-/// Says a line that the lab's log has though the test passes: a figure, not a verdict. The harness
-/// keeps what `println!` says.
+/// Prints a line to the lab's log even if the test passes: a figure, not a verdict. The harness
+/// captures the output of `println!`.
 ///
 /// # Panics
 /// Where standard error is closed.
 pub fn say(line: &str) {
-    writeln!(std::io::stderr(), "{line}").expect("somebody listens");
+    writeln!(std::io::stderr(), "{line}").expect("standard error is open");
 }
 
 /// Loads a module with all that it needs; loading it twice is no error.
 ///
 /// # Panics
-/// Where it does not load, with what modprobe said.
+/// Where it does not load, with modprobe's output.
 pub fn modprobe(name: &str) {
     let output = run(&["modprobe", name]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name} must load, modprobe said: {said}");
+    let stdout = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{name} must load, modprobe stdout: {stdout}"
+    );
     assert!(is_loaded(name), "a loaded module has a folder in sysfs: {name}");
 }
 
@@ -164,15 +167,15 @@ pub fn run(words: &[&str]) -> Output {
         .unwrap_or_else(|error| panic!("{program} must run in the guest: {error}"))
 }
 
-/// What a program of the guest says on its standard output.
+/// Runs a program of the guest and returns its standard output.
 ///
 /// # Panics
 /// Where there is no such program, or it fails.
-pub fn said(words: &[&str]) -> String {
+pub fn stdout_of(words: &[&str]) -> String {
     let output = run(words);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (said, cried) = (text(&output.stdout), text(&output.stderr));
-    println!("{said}{cried}");
-    assert!(output.status.success(), "{words:?}: {cried}");
-    said
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    println!("{stdout}{stderr}");
+    assert!(output.status.success(), "{words:?}: {stderr}");
+    stdout
 }

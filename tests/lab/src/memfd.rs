@@ -37,6 +37,6 @@ pub fn udmabuf(device: impl AsFd, memfd: impl AsFd, offset: u64, size: u64) -> S
     // SAFETY: both fds are open for the whole call and the argument is a live `struct
     // udmabuf_create`.
     let fd = unsafe { raw::udmabuf_create(device.as_fd().as_raw_fd(), &argument) }?;
-    // SAFETY: a successful UDMABUF_CREATE returns a new descriptor that nobody else owns.
+    // SAFETY: a successful UDMABUF_CREATE returns a new descriptor, owned by no other object.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

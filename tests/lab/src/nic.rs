@@ -9,7 +9,7 @@ use crate::rxe::{self, Build};
 use crate::uverbs::{Address, Completion, Context, Local, QueuePair, Region, Request, access};
 
 /// Ten times what the slowest answer takes: a refusal is retried by the requester for some seconds.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// An open rxe device of the guest.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl Nic {
 /// Where it has none.
 pub fn run(pair: &mut QueuePair<'_>, local: Local, request: Request) -> Completion {
     pair.post(7, local, request).expect("the queue has room");
-    let done = pair.wait(PATIENCE).expect("a request ends");
+    let done = pair.wait(MAX_WAIT).expect("a request ends");
     assert_eq!(done.id, 7, "it is the request's own end");
     done
 }
@@ -137,7 +137,7 @@ impl Host {
         self.memory.read(offset, &mut bytes).map(|()| bytes)
     }
 
-    /// Fills it with a pattern in which each byte tells its place and `seed`.
+    /// Fills it with a pattern in which each byte depends on its offset and `seed`.
     ///
     /// # Errors
     /// Never: the pattern is as long as the memory.

@@ -1,8 +1,8 @@
 //! Soft-RoCE in the guest: the stock module or the lab's patched build, and a device over a network
 //! interface.
 //!
-//! One at a time: both are named `rdma_rxe`. `/sys/module/rdma_rxe/version` tells them apart, since
-//! only ours has one.
+//! One at a time: both are named `rdma_rxe`. `/sys/module/rdma_rxe/version` distinguishes them,
+//! since only ours has one.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -97,7 +97,7 @@ pub fn address(interface: &str, address: &str) {
         Path::new("/sys/class/net").join(interface).exists()
     });
     if address.contains(':') {
-        // Busybox's ip knows no `nodad`; nobody else has such an address here.
+        // Busybox's ip has no `nodad`; no other interface has such an address here.
         let words = [
             "/usr/bin/ip",
             "addr",
@@ -202,10 +202,10 @@ pub fn device(build: Build, name: &str, interface: &str, at: &str) -> (u8, [u8; 
 
 fn succeed(words: &[&str]) {
     let output = run(words);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "{} must succeed, it said: {said}",
+        "{} must succeed, it stdout: {stdout}",
         words.join(" ")
     );
 }
@@ -215,7 +215,7 @@ fn wait_for(what: &str, done: impl Fn() -> bool) {
     while !done() {
         assert!(
             begin.elapsed() < Duration::from_secs(60),
-            "waited in vain for {what}"
+            "timed out waiting for {what}"
         );
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -45,16 +45,16 @@ pub mod access {
 pub mod status {
     /// It was done.
     pub const SUCCESS: u32 = 0;
-    /// A local key does not allow it, or its memory is gone.
+    /// A local key does not allow it, or its region is deregistered.
     pub const LOC_PROT_ERR: u32 = 4;
-    /// The queue pair failed before it was reached. rxe says so too where it finds the request's
-    /// own memory refused while it makes the packet: its requester notes [`LOC_PROT_ERR`] and puts
-    /// the queue pair into the error state, and its completer, which comes next, flushes what it
-    /// finds there without a look at the note (rxe_comp.c).
+    /// The queue pair failed before it was reached. rxe also reports this where it finds the
+    /// request's own memory refused while it makes the packet: its requester notes [`LOC_PROT_ERR`]
+    /// and puts the queue pair into the error state, and its completer, which comes next, flushes
+    /// what it finds there without a look at the note (rxe_comp.c).
     pub const WR_FLUSH_ERR: u32 = 5;
     /// The peer found the request wrong (a misaligned atomic).
     pub const REM_INV_REQ_ERR: u32 = 9;
-    /// The peer's key does not allow it, or its memory is gone.
+    /// The peer's key does not allow it, or its region is deregistered.
     pub const REM_ACCESS_ERR: u32 = 10;
     /// The peer could not do it.
     pub const REM_OP_ERR: u32 = 11;
@@ -165,7 +165,7 @@ impl Context {
         let mut answer = [0; 8];
         command(&device, Command::GetContext, &mut [0; 8], Some(&mut answer))?;
         let events = i32::try_from(word(&answer, 0)).map_err(|_| Errno::EBADF)?;
-        // SAFETY: a successful GET_CONTEXT returns a new descriptor that nobody else owns.
+        // SAFETY: a successful GET_CONTEXT returns a new descriptor, owned by no other object.
         let events = unsafe { OwnedFd::from_raw_fd(events) };
         let mut answer = [0; 4];
         command(&device, Command::AllocPd, &mut [0; 8], Some(&mut answer))?;
@@ -223,8 +223,8 @@ impl Context {
                 attribute(8, 4, rkey),
             ],
         );
-        // SAFETY: the call holds as many attributes as its header says, and the addresses in it are
-        // of live words that the kernel may write.
+        // SAFETY: the call holds as many attributes as its header counts, and the addresses in it
+        // are of live words that the kernel may write.
         unsafe { raw::rdma_verbs(self.device.as_raw_fd(), (&raw mut call).cast()) }?;
         let handle = u32::try_from(call.attributes[0].data & 0xffff_ffff).map_err(|_| Errno::EPROTO)?;
         let [lkey, rkey] = [&raw const keys[0], &raw const keys[1]].map(|key| {
@@ -243,7 +243,7 @@ impl Context {
             ..raw::Attribute::default()
         };
         let mut call = call(METHOD_MR_DESTROY, &[handle]);
-        // SAFETY: the call holds the one attribute that its header says, and no address.
+        // SAFETY: the call holds the one attribute that its header counts, and no address.
         unsafe { raw::rdma_verbs(self.device.as_raw_fd(), (&raw mut call).cast()) }.map(drop)
     }
 
@@ -543,7 +543,7 @@ impl QueuePair<'_> {
         })
     }
 
-    /// Posts a request and tells the kernel.
+    /// Posts a request and rings the doorbell.
     pub fn post(&mut self, id: u64, local: Local, request: Request) -> SysResult<()> {
         const SIGNALED: u32 = 1 << 1;
         let mut wqe = [0; 224];

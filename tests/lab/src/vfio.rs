@@ -73,8 +73,8 @@ pub fn bind(address: &str) -> PciAddress {
     if driver(address).as_deref() != Some("vfio-pci") {
         for command in bind_commands(parsed) {
             let output = run(&["sh", "-c", &command]);
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{command}: {said}");
+            let stdout = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{command}: {stdout}");
         }
         assert_eq!(driver(address).as_deref(), Some("vfio-pci"), "{address} is bound");
     }

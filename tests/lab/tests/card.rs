@@ -4,7 +4,7 @@
 //! One test at a time, in the order of their names.
 
 mod cases;
-mod opened;
+mod first_card;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -21,7 +21,7 @@ use gaudi_spec::gaudi2::firmware::event;
 use gaudi_uapi::info::{ClkThrottle, HlInfoClkRate, HlInfoClkThrottle, HlPowerInfo, InfoOp};
 
 use cases::conformance;
-use opened::{Break, HOLE, TIMEOUT, break_card, open, spec, wait_until_free};
+use first_card::{Break, HOLE, TIMEOUT, break_card, open, spec, wait_until_free};
 
 /// Set in a child of this program that is to break the card.
 const BREAK: &str = "GAUDI_LAB_BREAK";
@@ -75,7 +75,7 @@ fn a_stock_driver_finds_the_card() {
     assert_eq!(
         card::taint() & !(1 << 12 | 1 << 13),
         0,
-        "the driver is the one that Debian signed"
+        "Debian signed the driver"
     );
     let taint = fs::read_to_string("/sys/module/habanalabs/taint").expect("a module's taint");
     assert_eq!(taint.trim(), "", "the driver taints nothing");
@@ -93,9 +93,9 @@ fn a_stock_driver_finds_the_card() {
 fn the_first_example_copies_on_the_card() {
     drop(open());
     wait_until_free(&spec());
-    let said = gaudi_lab::said(&["first_copy", "kernel:0"]);
-    assert!(said.starts_with("accel0: "), "{said}");
-    assert!(said.contains("1048576 bytes copied and compared"), "{said}");
+    let stdout = gaudi_lab::stdout_of(&["first_copy", "kernel:0"]);
+    assert!(stdout.starts_with("accel0: "), "{stdout}");
+    assert!(stdout.contains("1048576 bytes copied and compared"), "{stdout}");
 }
 
 #[test]
@@ -160,14 +160,14 @@ fn the_heartbeat_is_answered() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_heartbeat_that_is_lost_ends_in_a_reset_and_the_card_works() {
+fn lost_heartbeat_resets_the_card() {
     drop(open());
     let from = card::log().len();
     let before = card::ask(0, "counters");
     let hung = card::ask(0, "hang");
     assert!(hung.contains("true"), "the firmware answers nothing now: {hung}");
-    // Nobody has the card open: the driver finds out by itself, at its next question or the one
-    // after.
+    // No process has the card open: the driver detects it by itself, at its next question or the
+    // one after.
     card::wait_for("Going to reset device", from);
     card::wait_for("Successfully finished resetting", from);
     let log = card::log();
@@ -185,7 +185,7 @@ fn a_heartbeat_that_is_lost_ends_in_a_reset_and_the_card_works() {
 fn the_module_goes_and_comes() {
     drop(open());
     card::unload();
-    assert!(!gaudi_lab::is_loaded("habanalabs"), "it is gone");
+    assert!(!gaudi_lab::is_loaded("habanalabs"), "it is removed");
     round_trip(&open(), 4096, 6);
 }
 
@@ -284,13 +284,13 @@ fn crossed_power_and_temperature_limits_throttle_clocks() {
 }
 
 /// Breaks the card in a child, which is this very test once more and which the driver kills;
-/// afterwards the card works. What the driver said meanwhile.
+/// afterwards the card works. Returns the driver's log of that time.
 fn broken(test: &str, how: Break) -> String {
     if std::env::var_os(BREAK).is_some() {
         let io = gaudi_hal::open(&spec()).expect("the card opens");
         break_card(&io, how);
         std::thread::sleep(Duration::from_secs(600));
-        panic!("the driver ends whoever breaks the card");
+        panic!("the driver kills the process that breaks the card");
     }
     drop(open());
     let from = card::log().len();
@@ -313,8 +313,8 @@ fn broken(test: &str, how: Break) -> String {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_hang_ends_in_a_reset_and_the_card_works() {
-    let log = broken("a_hang_ends_in_a_reset_and_the_card_works", Break::Hang);
+fn hang_resets_the_card() {
+    let log = broken("hang_resets_the_card", Break::Hang);
     assert!(
         log.contains("has not finished in"),
         "the driver found the submission stuck: {log}"
@@ -323,13 +323,10 @@ fn a_hang_ends_in_a_reset_and_the_card_works() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_page_fault_is_told_to_the_driver_and_ends_in_a_reset() {
-    let log = broken(
-        "a_page_fault_is_told_to_the_driver_and_ends_in_a_reset",
-        Break::Fault,
-    );
-    let told = format!("PMMU page fault on va {:#x}", HOLE.0);
-    assert!(log.contains(&told), "{told:?}: {log}");
+fn page_fault_resets_the_card() {
+    let log = broken("page_fault_resets_the_card", Break::Fault);
+    let expected = format!("PMMU page fault on va {:#x}", HOLE.0);
+    assert!(log.contains(&expected), "{expected:?}: {log}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod chain;
 mod common;
-mod opened;
+mod first_card;
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use gaudi_sys::Errno;
 use gaudi_sys::socket::{receive_with_fds, send_with_fds};
 
 use chain::{LEN, exported, put, register, register_bytes, reopen, seen, skips_peers, without_peers};
-use common::{Other, hear, tell};
-use opened::{open, perf, spec, wait_until_free};
+use common::{Other, await_notice, notify};
+use first_card::{open, perf, spec, wait_until_free};
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
@@ -93,8 +93,8 @@ fn rdma_reaches_the_cards_memory() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn what_a_region_holds_is_taken_back_by_its_end_alone() {
-    if skips("what_a_region_holds_is_taken_back_by_its_end_alone") {
+fn region_resources_end_with_the_region() {
+    if skips("region_resources_end_with_the_region") {
         return;
     }
     drop(open());
@@ -114,7 +114,7 @@ fn what_a_region_holds_is_taken_back_by_its_end_alone() {
     drop(fd);
     refused("unmapped while a region holds the dma-buf", io.mem_unmap(va));
     nic.context.deregister(region).expect("a region ends");
-    io.mem_unmap(va).expect("nobody holds it");
+    io.mem_unmap(va).expect("it is not in use");
     io.mem_free(handle).expect("nor this");
 
     // Left behind by a close: the region alone keeps the card from the next user.
@@ -133,8 +133,8 @@ fn what_a_region_holds_is_taken_back_by_its_end_alone() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_nic_that_is_no_pci_function_reaches_no_card() {
-    if skips_peers("a_nic_that_is_no_pci_function_reaches_no_card") {
+fn nic_without_pci_function_reaches_no_card() {
+    if skips_peers("nic_without_pci_function_reaches_no_card") {
         return;
     }
     drop(open());
@@ -172,8 +172,8 @@ fn gaudi_perf_reaches_a_cards_memory() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_quarter_of_a_gibibyte_goes_each_way() {
-    if skips_peers("a_quarter_of_a_gibibyte_goes_each_way") {
+fn quarter_gibibyte_goes_each_way() {
+    if skips_peers("quarter_gibibyte_goes_each_way") {
         return;
     }
     const TURNS: u8 = 8;
@@ -198,14 +198,14 @@ fn a_quarter_of_a_gibibyte_goes_each_way() {
             host.memory.write(0, &sent(&noise, turn)).expect("inside");
             let done = run(&mut pair, host.local(0, WINDOW), Request::Write { remote, rkey });
             assert_eq!(done.status, status::SUCCESS);
-            tell(socket);
-            assert!(hear(socket), "the card has something else there now");
+            notify(socket);
+            assert!(await_notice(socket), "the card has something else there now");
             host.memory.fill(0, WINDOW, 0).expect("inside");
             let done = run(&mut pair, host.local(0, WINDOW), Request::Read { remote, rkey });
             assert_eq!(done.status, status::SUCCESS);
             let good = host.bytes(0, WINDOW).expect("inside") == sent(&noise, turn | 0x80);
             assert!(good, "turn {turn}: RDMA reads what the DMA engine put there");
-            tell(socket);
+            notify(socket);
         }
         nic.context.deregister(region).is_ok()
     });
@@ -216,12 +216,12 @@ fn a_quarter_of_a_gibibyte_goes_each_way() {
     drop(export);
     let begin = Instant::now();
     for turn in 0..TURNS {
-        assert!(hear(&other.socket), "written");
+        assert!(await_notice(&other.socket), "written");
         let good = seen(&device, &buffer) == sent(&noise, turn);
         assert!(good, "turn {turn}: the DMA engine sees what RDMA wrote");
         put(&device, &buffer, &sent(&noise, turn | 0x80));
-        tell(&other.socket);
-        assert!(hear(&other.socket), "read");
+        notify(&other.socket);
+        assert!(await_notice(&other.socket), "read");
     }
     other.agrees();
     say(&format!(

@@ -6,8 +6,8 @@ use gaudi_lab::{card, skips_twice};
 
 /// Sequences of 200 operations each.
 const CASES: u64 = 104;
-/// What they are made from, unless the environment says: every run asks the same, so that a failure
-/// is a change's. `cargo xtask lab diff` asks by any other.
+/// The seed, unless the environment sets one: every run generates the same operations, so that a
+/// failure is a change's. `cargo xtask lab diff` asks by any other.
 const SEED: u64 = 20_261_122;
 /// How many answers that must be.
 const LEAST: u64 = 20_000;
@@ -52,7 +52,7 @@ fn the_mock_answers_as_the_driver_does() {
 /// exported.
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn the_bar_has_room_for_all_of_the_cards_memory() {
+fn bar_covers_all_card_memory() {
     card::load(&[]);
     let ranges = std::fs::read_to_string("/sys/class/accel/accel0/device/resource").expect("its BARs");
     let sizes = ranges.lines().filter_map(|line| {

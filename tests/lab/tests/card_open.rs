@@ -1,18 +1,18 @@
 //! The stock driver rejects every open of its compute node; `gaudi doctor` names the cause, and the
 //! module of `tools/hl-open-flag` removes it.
 
-mod opened;
+mod first_card;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
 
 use gaudi_lab::card;
-use gaudi_lab::{is_loaded, run, said, say, skips_twice};
+use gaudi_lab::{is_loaded, run, say, skips_twice, stdout_of};
 use gaudi_sys::Errno;
 use serde_json::Value;
 
-use opened::{TIMEOUT, spec, wait_until_free};
+use first_card::{TIMEOUT, spec, wait_until_free};
 
 const NODE: &str = "/dev/accel/accel0";
 const MODULE: &str = "/lab/modules/hl_open_flag.ko";
@@ -62,7 +62,7 @@ fn doctor() -> Value {
 
 fn copies() {
     wait_until_free(&spec());
-    said(&["gaudi", "copy", "-d", "kernel:0", "--size", "1MiB"]);
+    stdout_of(&["gaudi", "copy", "-d", "kernel:0", "--size", "1MiB"]);
     wait_until_free(&spec());
 }
 
@@ -78,10 +78,10 @@ fn doctor_names_the_rejected_open() {
         assert!(text.contains(word), "{word}: {row}");
     }
     assert!(
-        said(&["gaudi", "list"]).contains("kernel:0"),
+        stdout_of(&["gaudi", "list"]).contains("kernel:0"),
         "the control node opens"
     );
-    said(&["gaudi", "info", "-d", "kernel:0"]);
+    stdout_of(&["gaudi", "info", "-d", "kernel:0"]);
     let copy = run(&["gaudi", "copy", "-d", "kernel:0"]);
     let error = String::from_utf8_lossy(&copy.stderr).into_owned();
     assert!(
@@ -96,8 +96,8 @@ fn module_sets_and_clears_the_flag() {
     loaded(true, true);
     let row = doctor();
     assert_eq!(row["verdict"], "ok", "{row}");
-    assert!(said(&["gaudi", "list"]).contains("kernel:0"), "listed");
-    said(&["gaudi", "info", "-d", "kernel:0"]);
+    assert!(stdout_of(&["gaudi", "list"]).contains("kernel:0"), "listed");
+    stdout_of(&["gaudi", "info", "-d", "kernel:0"]);
     copies();
     let file = open().expect("it opens");
     succeed(&["rmmod", "hl_open_flag"]);

@@ -2,11 +2,11 @@
 //! looked at by the card's own engine, and on the host, past the driver.
 //!
 //! Both guests run this program; each test has two halves that meet. Where the kernel has no
-//! peer-to-peer DMA the bytes are staged, and the report says why.
+//! peer-to-peer DMA the bytes are staged, and the report gives the reason.
 
+mod first_card;
+mod guests;
 mod ibv;
-mod meeting;
-mod opened;
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -21,12 +21,12 @@ use gaudi_remote::{Done, Endpoint, EndpointOptions, Local, MemoryPath, Nic, Poli
 use gaudi_seam::Errno;
 use gaudi_verbs::{Context, RegPath};
 
+use first_card::open;
+use guests::{LATER, meet, work};
 use ibv::{ALL, skips};
-use meeting::{LATER, meet, work};
-use opened::open;
 
 /// Longer than any transfer takes on a slow machine; waits end by events.
-const PATIENCE: Duration = Duration::from_secs(240);
+const MAX_WAIT: Duration = Duration::from_secs(240);
 /// Bytes of a small buffer: what the host can look at whole.
 const LEN: usize = 1 << 20;
 /// Device memory goes from dma-buf to dma-buf: librxe has no operation for it, the kernel of the
@@ -151,15 +151,15 @@ impl Node {
 
     fn put(&mut self, from: impl Into<Local>, to: &Remote) -> Done {
         let put = self.endpoint.put(from, to).expect("begun");
-        let done = self.endpoint.wait(put, PATIENCE).expect("put");
+        let done = self.endpoint.wait(put, MAX_WAIT).expect("put");
         // The peer's engine is to see it next.
-        self.endpoint.flush_remote(to, PATIENCE).expect("flushed");
+        self.endpoint.flush_remote(to, MAX_WAIT).expect("flushed");
         done
     }
 
     fn get(&mut self, into: impl Into<Local>, from: &Remote) -> Done {
         let get = self.endpoint.get(into, from).expect("begun");
-        self.endpoint.wait(get, PATIENCE).expect("got")
+        self.endpoint.wait(get, MAX_WAIT).expect("got")
     }
 
     fn offer(&mut self, memory: impl Into<Local>) {
@@ -171,10 +171,10 @@ impl Node {
     }
 
     fn heard(&mut self) -> Remote {
-        self.endpoint.receive_offer(PATIENCE).expect("heard")
+        self.endpoint.receive_offer(MAX_WAIT).expect("received")
     }
 
-    /// Both guests are here: each tells the other by an offer of a byte.
+    /// Waits for the other guest: each sends an offer of one byte.
     fn rendezvous(&mut self) {
         let byte = Arc::new(HostBuffer::new(1).expect("host memory"));
         self.offer(&byte);
@@ -192,10 +192,10 @@ impl Node {
         } = self;
         endpoint.close().expect("closed");
         for buffer in buffers {
-            buffer.buffer.close().expect("nobody holds the buffer");
+            buffer.buffer.close().expect("the buffer is not in use");
         }
         drop(nic);
-        device.close().expect("nobody holds the device");
+        device.close().expect("the device is not in use");
     }
 }
 
@@ -273,25 +273,25 @@ fn there_and_back(port: u16, address: fn(Side) -> &'static str) {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_card_with_a_stack_off_has_80_gib_in_smaller_pages() {
-    card::load(&[opened::TIMEOUT]);
+fn card_with_five_hbms_has_80_gib() {
+    card::load(&[first_card::TIMEOUT]);
     let log = card::log();
     assert!(log.contains("Found GAUDI2 device with 80GB DRAM"), "{log}");
     let device = open();
-    let info = device.info().expect("it tells");
+    let info = device.info().expect("info");
     let page = 640 << 20;
     assert_eq!(
         (info.dram_page_bytes, info.dram_bytes),
         (page, 127 * page),
         "{info:?}: all but the driver's page"
     );
-    device.close().expect("nobody holds it");
+    device.close().expect("it is not in use");
 }
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn cards_of_two_guests_reach_one_another_over_ipv4() {
-    if skips("cards_of_two_guests_reach_one_another_over_ipv4") {
+fn cards_of_two_guests_connect_over_ipv4() {
+    if skips("cards_of_two_guests_connect_over_ipv4") {
         return;
     }
     there_and_back(7201, Side::address);
@@ -299,8 +299,8 @@ fn cards_of_two_guests_reach_one_another_over_ipv4() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn cards_of_two_guests_reach_one_another_over_ipv6() {
-    if skips("cards_of_two_guests_reach_one_another_over_ipv6") {
+fn cards_of_two_guests_connect_over_ipv6() {
+    if skips("cards_of_two_guests_connect_over_ipv6") {
         return;
     }
     there_and_back(7202, Side::address6);
@@ -308,14 +308,14 @@ fn cards_of_two_guests_reach_one_another_over_ipv6() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn one_guest_writes_reads_and_adds_in_the_others_card() {
-    if skips("one_guest_writes_reads_and_adds_in_the_others_card") {
+fn one_guest_operates_on_the_others_card() {
+    if skips("one_guest_operates_on_the_others_card") {
         return;
     }
     let device = open();
     let mut stream = meet(7203);
     let nic = ibv::Nic::over(Build::Patched, "rxe1", "eth1", side().address());
-    let len = meeting::LEN as u64;
+    let len = guests::LEN as u64;
     let buffer = device.alloc_exclusive(len).expect("device memory");
     let place = card::place(0, |mark| device.write(&buffer, 0, mark).expect("marked"));
     device
@@ -344,14 +344,14 @@ fn one_guest_writes_reads_and_adds_in_the_others_card() {
     work(&mut stream, &nic, &[&engine, &host], iova, mr.rkey);
     gaudi_verbs::provider::Device::dereg_mr(&*nic.device, mr.handle).expect("the region ends");
     drop(window);
-    buffer.close().expect("nobody holds the buffer");
-    device.close().expect("nobody holds the device");
+    buffer.close().expect("the buffer is not in use");
+    device.close().expect("the device is not in use");
 }
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_quarter_of_a_gibibyte_goes_from_each_card_to_the_other() {
-    if skips("a_quarter_of_a_gibibyte_goes_from_each_card_to_the_other") {
+fn quarter_gibibyte_crosses_between_both_cards() {
+    if skips("quarter_gibibyte_crosses_between_both_cards") {
         return;
     }
     let (part, rounds) = (64 << 20, 4);

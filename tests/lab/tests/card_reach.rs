@@ -1,15 +1,14 @@
-//! Which NIC reaches a card's memory: what the real driver answers and what `gaudi topo` says, on
-//! machines (`machine` in kernels.toml) whose processor Linux trusts with peer-to-peer DMA, and
+//! Which NIC reaches a card's memory: what the real driver answers and what `gaudi topo` reports,
+//! on machines (`machine` in kernels.toml) whose processor Linux trusts with peer-to-peer DMA, and
 //! does not, and with a switch above both.
 
-mod answers;
 mod chain;
 mod common;
-mod opened;
+mod first_card;
+mod topo_json;
 
 use std::os::fd::AsRawFd as _;
 
-use answers::topo;
 use gaudi_lab::nic::Nic;
 use gaudi_lab::rxe::{Build, skips};
 use gaudi_lab::uverbs::{Request, status};
@@ -18,14 +17,15 @@ use gaudi_lab::{card, kernel, machine};
 use gaudi_spec::gaudi2::{DEVICE, VENDOR};
 use gaudi_sys::Errno;
 use serde_json::Value;
+use topo_json::topo;
 
 use chain::{LEN, exported, register, reopen};
-use opened::open;
+use first_card::open;
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_nic_reaches_the_card_where_the_machine_lets_it() {
-    if skips("a_nic_reaches_the_card_where_the_machine_lets_it") {
+fn nic_reaches_card_where_machine_allows() {
+    if skips("nic_reaches_card_where_machine_allows") {
         return;
     }
     let (answer, via) = match machine().as_deref() {
@@ -39,18 +39,14 @@ fn a_nic_reaches_the_card_where_the_machine_lets_it() {
     drop(open());
     let nic = Nic::open(Build::Patched);
     let address = functions(VENDOR, DEVICE).pop().expect("a card on the bus");
-    let said = topo(&address, "rxe0");
-    assert_eq!(
-        (&said["answer"], &said["via"]),
-        (&answer.into(), &via),
-        "saw {said}"
-    );
+    let row = topo(&address, "rxe0");
+    assert_eq!((&row["answer"], &row["via"]), (&answer.into(), &via), "saw {row}");
 
     let io = reopen();
     let (fd, va, handle) = exported(&io);
     match register(&nic, fd.as_raw_fd()) {
         Ok(region) => {
-            assert_eq!(answer, "reachable", "saw {said}");
+            assert_eq!(answer, "reachable", "saw {row}");
             let host = nic.host(LEN);
             let (remote, rkey) = (0, region.rkey);
             assert_eq!(
@@ -68,12 +64,12 @@ fn a_nic_reaches_the_card_where_the_machine_lets_it() {
                     "do not share an upstream bridge or whitelisted host bridge",
                 ),
             };
-            assert_eq!((errno, &said["refusal"]), (Errno::EPERM, &refusal.into()));
+            assert_eq!((errno, &row["refusal"]), (Errno::EPERM, &refusal.into()));
             let log = card::log();
             assert!(log.contains(words), "the kernel's reason is ours: {log}");
         }
     }
     drop(fd);
-    io.mem_unmap(va).expect("nobody holds it");
+    io.mem_unmap(va).expect("it is not in use");
     io.mem_free(handle).expect("nor this");
 }

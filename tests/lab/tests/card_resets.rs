@@ -4,7 +4,7 @@
 //! their own.
 
 mod cases;
-mod opened;
+mod first_card;
 
 use gaudi_conformance::Tag;
 use gaudi_lab::skips_twice;

@@ -1,12 +1,12 @@
 //! What keeps a card's memory, and the effect on the card: by the real driver, memory of a modelled
 //! card, and a region of the lab's NIC in a process that is not the card's user.
 //!
-//! habanalabs takes no export back: it waits until the last holder has gone, with the next open,
+//! habanalabs does not revoke exports: it waits for their last user, with the next open,
 //! with a reset, and with its own removal.
 
 mod chain;
 mod common;
-mod opened;
+mod first_card;
 
 use std::fs;
 use std::os::fd::AsRawFd as _;
@@ -24,8 +24,8 @@ use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus};
 use chain::{
     Holder, Owner, exported, exported_bytes, register_bytes, reopen, reopened, skips_peers, whole_chain_works,
 };
-use common::{Other, hear, tell};
-use opened::{open, spec};
+use common::{Other, await_notice, notify};
+use first_card::{open, spec};
 
 /// The device's status, as anybody may ask.
 fn status() -> DeviceStatus {
@@ -40,24 +40,20 @@ fn refusal() -> ErrorKind {
     error.kind()
 }
 
-/// For some time the card has no next user, and whoever has the region writes there all the same.
+/// For some time the card cannot be opened, while the process with the region still writes to it.
 fn is_held_by(holder: &Holder) {
     for _ in 0..5 {
         assert_eq!(refusal(), ErrorKind::Busy, "common/habanalabs_drv.c:231");
-        assert_eq!(
-            status(),
-            DeviceStatus::OPERATIONAL,
-            "a user that has gone is no error"
-        );
-        assert!(holder.writes(), "nobody takes the region back");
+        assert_eq!(status(), DeviceStatus::OPERATIONAL, "an exited user is no error");
+        assert!(holder.writes(), "the region is not revoked");
         std::thread::sleep(Duration::from_millis(200));
     }
 }
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_region_of_another_process_keeps_a_closed_card_and_its_module() {
-    if skips_peers("a_region_of_another_process_keeps_a_closed_card_and_its_module") {
+fn foreign_region_keeps_closed_card_and_module() {
+    if skips_peers("foreign_region_keeps_closed_card_and_module") {
         return;
     }
     let holder = Holder::new();
@@ -68,10 +64,10 @@ fn a_region_of_another_process_keeps_a_closed_card_and_its_module() {
     let closed = begin.elapsed();
     is_held_by(&holder);
     let unload = run(&["rmmod", "habanalabs"]);
-    let said = String::from_utf8_lossy(&unload.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&unload.stderr).into_owned();
     assert!(
-        !unload.status.success() && said.contains("Resource temporarily unavailable"),
-        "the module stays: {said}"
+        !unload.status.success() && stderr.contains("Resource temporarily unavailable"),
+        "the module stays: {stderr}"
     );
     // The last reference's holder runs the reset that the close did not.
     let ended = holder.ends();
@@ -85,8 +81,8 @@ fn a_region_of_another_process_keeps_a_closed_card_and_its_module() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn an_owner_that_is_killed_leaves_the_card_to_the_regions_holder_first() {
-    if skips_peers("an_owner_that_is_killed_leaves_the_card_to_the_regions_holder_first") {
+fn killed_owner_leaves_card_to_region() {
+    if skips_peers("killed_owner_leaves_card_to_region") {
         return;
     }
     let holder = Holder::new();
@@ -100,8 +96,8 @@ fn an_owner_that_is_killed_leaves_the_card_to_the_regions_holder_first() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_process_that_is_killed_with_writes_under_way_leaves_nothing() {
-    if skips_peers("a_process_that_is_killed_with_writes_under_way_leaves_nothing") {
+fn killed_process_with_writes_leaves_nothing() {
+    if skips_peers("killed_process_with_writes_leaves_nothing") {
         return;
     }
     const EACH: usize = 4 << 20;
@@ -116,18 +112,18 @@ fn a_process_that_is_killed_with_writes_under_way_leaves_nothing() {
             pair.post(nth as u64, host.local(0, EACH), Request::Write { remote, rkey })
                 .expect("the queue has room");
         }
-        tell(socket);
+        notify(socket);
         std::thread::sleep(Duration::from_secs(600));
         false
     });
-    assert!(hear(&other.socket), "all are posted");
+    assert!(await_notice(&other.socket), "all are posted");
     let begin = Instant::now();
     drop(other); // which kills it
     let reaped = begin.elapsed();
     let (io, opened) = reopened();
     drop(io);
     say(&format!(
-        "the process is gone after {reaped:?}, the card opens {opened:?} later"
+        "the process is reaped after {reaped:?}, the card opens {opened:?} later"
     ));
     whole_chain_works();
 }
@@ -163,19 +159,19 @@ fn killed_process_with_registered_timestamp_frees_card() {
             index: 0,
         };
         io.register_timestamp(&registration).expect("registered");
-        tell(socket);
+        notify(socket);
         std::thread::sleep(Duration::from_secs(600));
         false
     });
-    assert!(hear(&other.socket), "it is registered");
+    assert!(await_notice(&other.socket), "it is registered");
     drop(other); // which kills it
     drop(reopen());
 }
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn a_reset_waits_for_a_region_of_another_process() {
-    if skips_peers("a_reset_waits_for_a_region_of_another_process") {
+fn reset_waits_for_foreign_region() {
+    if skips_peers("reset_waits_for_foreign_region") {
         return;
     }
     let holder = Holder::new();
@@ -188,7 +184,7 @@ fn a_reset_waits_for_a_region_of_another_process() {
     card::wait_for("Could not reset device", from);
     assert_eq!(status(), DeviceStatus::IN_RESET);
     assert_eq!(refusal(), ErrorKind::InReset, "common/habanalabs_drv.c:203");
-    assert!(holder.writes(), "nobody takes the region back");
+    assert!(holder.writes(), "the region is not revoked");
     let log = card::log();
     let new = log.get(from..).unwrap_or_default();
     assert!(
@@ -209,8 +205,8 @@ fn address() -> String {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn the_driver_leaves_a_card_when_the_last_region_has_gone() {
-    if skips_peers("the_driver_leaves_a_card_when_the_last_region_has_gone") {
+fn last_region_releases_card_to_driver() {
+    if skips_peers("last_region_releases_card_to_driver") {
         return;
     }
     let holder = Holder::new();
@@ -226,7 +222,7 @@ fn the_driver_leaves_a_card_when_the_last_region_has_gone() {
     card::wait_for("Waiting for all processes to exit", from);
     std::thread::sleep(Duration::from_secs(3));
     assert!(!unbind.is_finished(), "it waits for the region");
-    assert!(holder.writes(), "nobody takes the region back");
+    assert!(holder.writes(), "the region is not revoked");
     holder.ends();
     unbind
         .join()

@@ -68,14 +68,14 @@ fn page() -> Arc<RawMapping> {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_spec_opens_it_and_a_second_user_is_told() {
+fn vfio_spec_opens_for_one_user() {
     let _alone = alone();
     let address = address();
     vfio::bind(&address);
     let spec: DeviceSpec = format!("vfio:{address}").parse().expect("a spec");
     let device = gaudi_vfio::open(&spec).expect("it opens");
     assert_eq!(device.name(), format!("{address} (vfio-pci)"));
-    let second = gaudi_vfio::open(&spec).expect_err("somebody has it");
+    let second = gaudi_vfio::open(&spec).expect_err("it is open");
     assert_eq!(
         (second.kind(), second.errno()),
         (ErrorKind::Busy, Some(Errno::EBUSY))
@@ -94,12 +94,13 @@ fn a_spec_opens_it_and_a_second_user_is_told() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_vfio_pci_does_not_have_is_refused_with_a_next_step() {
+fn missing_vfio_feature_has_a_next_step() {
     let refused = |address: &str| {
         let spec: DeviceSpec = format!("vfio:{address}").parse().expect("a spec");
         gaudi_vfio::open(&spec).expect_err("it does not open")
     };
-    // QEMU's NIC, which the kernel drives; its host bridge, which nobody does; nothing.
+    // QEMU's NIC, which the kernel drives; its host bridge, which has no driver; a missing
+    // function.
     let nic = vfio::functions(0x1af4, 0x1041)
         .pop()
         .expect("every guest has a NIC");
@@ -130,7 +131,7 @@ fn what_vfio_pci_does_not_have_is_refused_with_a_next_step() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn closing_it_resets_it_and_takes_everything_back() {
+fn close_resets_and_releases_the_function() {
     let _alone = alone();
     let device = open();
     set_scratch(&device, 7).expect("in the BAR");
@@ -140,7 +141,7 @@ fn closing_it_resets_it_and_takes_everything_back() {
         .set_interrupt(3, Some(Event::new().expect("an event")))
         .expect("a vector");
     drop(device);
-    assert!(Arc::try_unwrap(memory).is_ok(), "nobody keeps the memory");
+    assert!(Arc::try_unwrap(memory).is_ok(), "the memory has no other owner");
     let device = open();
     assert_eq!(scratch(&device).expect("in the BAR"), 0, "as after power-on");
     device.dma_map(Iova(HOST), page()).expect("free again");
@@ -163,7 +164,7 @@ fn capability(device: &VfioDevice, wanted: u8) -> u64 {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn bars_that_do_not_answer_are_an_error_and_no_signal() {
+fn dead_bars_return_an_error() {
     const ON: u16 = 0b110;
     const OFF: u16 = 0b100;
     let _alone = alone();
@@ -194,7 +195,7 @@ fn bars_that_do_not_answer_are_an_error_and_no_signal() {
     is_off("asleep");
     state(0);
     assert_eq!(scratch(&device).expect("awake"), 7);
-    // Whoever reads while another switches gets a word or that error; a signal would end this
+    // A read during the switch returns a word or that error; a signal would end this
     // program.
     let over = AtomicBool::new(false);
     let (words, errors) = thread::scope(|scope| {
@@ -300,12 +301,12 @@ fn many_mappings_come_and_go() {
     );
     assert_eq!(taken, PIECES * LEN as u64);
     card.start_copy(SRAM_BASE.get(), HOST + 51 * STEP, 64);
-    assert!(card.is_refused(), "they are gone");
+    assert!(card.is_refused(), "they are removed");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_fork_child_does_nothing_and_takes_nothing_away() {
+fn fork_child_changes_nothing() {
     let _alone = alone();
     let device = open();
     let memory = page();

@@ -14,7 +14,7 @@ use gaudi_vfio::VfioDevice;
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_function_that_is_taken_out_while_it_is_open_is_let_go() {
+fn removed_function_is_released_while_open() {
     let mut cards = vfio::functions(VENDOR, DEVICE);
     let name = cards.pop().expect("the lab plugs a card into this machine");
     let address = vfio::bind(&name);
@@ -27,11 +27,11 @@ fn a_function_that_is_taken_out_while_it_is_open_is_let_go() {
     let mut identity = [0; 2];
     device.config_read(0, &mut identity).expect("it still answers");
     assert_eq!(identity, VENDOR.to_le_bytes());
-    // It is gone as soon as its last file is closed: one that was left open would keep the other
+    // It disappears when its last file is closed: a file left open would keep the other
     // thread for ever.
     drop(device);
     taker.join().expect("a thread").expect("taken out");
-    assert!(!folder.exists(), "it is gone");
+    assert!(!folder.exists(), "it is removed");
     let error = VfioDevice::open(address).expect_err("there is none");
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }

@@ -69,7 +69,7 @@ fn two_cards_hold_bytes_of_their_own() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn bytes_go_from_card_to_card_through_host_memory_that_both_reach() {
+fn bytes_cross_cards_through_host_memory() {
     const MANY: usize = 8 << 20;
     let devices = both();
     let host = HostBuffer::new(MANY).expect("host memory");
@@ -102,8 +102,8 @@ fn bytes_go_from_card_to_card_through_host_memory_that_both_reach() {
 /// Probe, export, region, RDMA write, read and atomic on each card, between the two, by one NIC.
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn bytes_go_from_card_to_card_by_rdma() {
-    if skips("bytes_go_from_card_to_card_by_rdma") {
+fn bytes_cross_cards_by_rdma() {
+    if skips("bytes_cross_cards_by_rdma") {
         return;
     }
     let (devices, nic) = (both(), Nic::open(Build::Patched));

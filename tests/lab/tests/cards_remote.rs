@@ -1,20 +1,20 @@
 //! The programs and the endpoints of this project between two modelled Gaudi2, on the real driver
 //! and on libibverbs.
 
-mod far;
-mod opened;
+mod first_card;
+mod nodes;
 
 use std::fs;
 
 use gaudi_lab::rxe::{Build, skips, skips_verbs};
-use gaudi_lab::{card, kernel, said, skip};
+use gaudi_lab::{card, kernel, skip, stdout_of};
 use gaudi_remote::Policy;
 
-use opened::{perf, wait_until_free};
+use first_card::{perf, wait_until_free};
 
 const CARDS: [&str; 2] = ["kernel:0", "kernel:1"];
 
-/// Waits until nobody has a card.
+/// Waits until no process has a card open.
 fn both_are_free() {
     for text in CARDS {
         wait_until_free(&text.parse().expect("a spec"));
@@ -28,7 +28,7 @@ fn skips_chain(test: &str) -> bool {
         return true;
     }
     card::load(&[]);
-    far::rxe0(Build::Patched);
+    nodes::rxe0(Build::Patched);
     both_are_free();
     false
 }
@@ -46,12 +46,12 @@ fn gaudi_perf_measures_from_card_to_card() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn endpoints_put_and_get_from_card_to_card() {
-    if skips_chain("endpoints_put_and_get_from_card_to_card") {
+fn endpoints_transfer_between_cards() {
+    if skips_chain("endpoints_transfer_between_cards") {
         return;
     }
-    let (mut a, mut b) = far::pair_on(CARDS, [Policy::Require; 2]);
-    let (ours, theirs) = far::there_and_back(&mut a, &mut b);
+    let (mut a, mut b) = nodes::pair_on(CARDS, [Policy::Require; 2]);
+    let (ours, theirs) = nodes::there_and_back(&mut a, &mut b);
     a.end(vec![ours]);
     b.end(vec![theirs]);
 }
@@ -59,8 +59,8 @@ fn endpoints_put_and_get_from_card_to_card() {
 /// As its user runs it: two processes, a card each, and a NIC between them.
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn the_demo_carries_a_file_from_card_to_card() {
-    const NAME: &str = "the_demo_carries_a_file_from_card_to_card";
+fn demo_moves_a_file_between_cards() {
+    const NAME: &str = "demo_moves_a_file_between_cards";
     if skips_chain(NAME) {
         return;
     }
@@ -70,7 +70,7 @@ fn the_demo_carries_a_file_from_card_to_card() {
         .map(|at| (at >> 3) as u8 ^ at as u8)
         .collect();
     fs::write(sent, &bytes).expect("a file");
-    let said = said(&[
+    let stdout = stdout_of(&[
         "gaudi", "demo", "-d", "kernel:0", "-d", "kernel:1", "--nic", "rxe0", "--file", sent, "--save", got,
     ]);
     for words in [
@@ -81,7 +81,7 @@ fn the_demo_carries_a_file_from_card_to_card() {
         "9 437 261 bytes went from device A to device B and are the same",
         "software: the NIC is this processor's work",
     ] {
-        assert!(said.contains(words), "it must say {words:?}");
+        assert!(stdout.contains(words), "it must say {words:?}");
     }
     assert!(fs::read(got).expect("what B saved") == bytes, "byte for byte");
 }
@@ -93,6 +93,6 @@ fn the_example_goes_from_card_to_card() {
     if skips_chain("the_example_goes_from_card_to_card") {
         return;
     }
-    let said = said(&["device_to_device", "kernel:0", "kernel:1", "rxe0"]);
-    assert!(said.contains("1048576 bytes by dma-buf"), "{said}");
+    let stdout = stdout_of(&["device_to_device", "kernel:0", "kernel:1", "rxe0"]);
+    assert!(stdout.contains("1048576 bytes by dma-buf"), "{stdout}");
 }

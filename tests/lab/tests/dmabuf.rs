@@ -56,7 +56,7 @@ fn word(buffer: &DmaBuf, offset: usize) -> u32 {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_udmabuf_is_a_dma_buf_of_its_window() {
+fn udmabuf_has_the_size_of_its_window() {
     let buffer =
         DmaBuf::from_fd(udmabuf(&memory(), 2 * PAGE, 4 * PAGE).expect("a udmabuf")).expect("a dma-buf");
     assert_eq!(buffer.exporter(), &Exporter::Udmabuf, "fdinfo names its exporter");
@@ -74,7 +74,7 @@ fn a_udmabuf_is_a_dma_buf_of_its_window() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_udmabuf_shows_the_files_own_pages_both_ways() {
+fn udmabuf_shares_pages_with_its_file() {
     let memory = memory();
     let buffer =
         DmaBuf::from_fd(udmabuf(&memory, 2 * PAGE, 4 * PAGE).expect("a udmabuf")).expect("a dma-buf");
@@ -103,7 +103,7 @@ fn a_udmabuf_shows_the_files_own_pages_both_ways() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_udmabuf_outlives_its_file_and_its_device_node() {
+fn udmabuf_outlives_file_and_device_node() {
     let fd = {
         let memory = memory();
         udmabuf(&memory, 0, 8 * PAGE).expect("a udmabuf")
@@ -118,7 +118,7 @@ fn a_udmabuf_outlives_its_file_and_its_device_node() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn udmabuf_refuses_windows_that_are_odd_empty_or_outside() {
+fn udmabuf_rejects_odd_and_empty_windows() {
     let memory = memory();
     for (offset, size, why) in [
         (0, 0, "no bytes"),
@@ -140,7 +140,7 @@ fn udmabuf_refuses_windows_that_are_odd_empty_or_outside() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn udmabuf_refuses_more_than_its_limit_which_7_x_has_no_more() {
+fn udmabuf_limit_is_absent_on_7_x() {
     const LIMIT: &str = "/sys/module/udmabuf/parameters/size_limit_mb";
     let read = || std::fs::read_to_string(LIMIT).expect("the limit can be read");
     let default = if kernel() < (7, 0) { "64" } else { "2147483647" };
@@ -160,7 +160,7 @@ fn udmabuf_refuses_more_than_its_limit_which_7_x_has_no_more() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn udmabuf_takes_only_files_that_cannot_shrink_and_can_be_written() {
+fn udmabuf_needs_sealed_writable_files() {
     let device = udmabuf_open().expect("udmabuf is built in");
     let shrink = SealFlag::F_SEAL_SHRINK;
     let ask = |seals| {
@@ -188,7 +188,7 @@ fn udmabuf_takes_only_files_that_cannot_shrink_and_can_be_written() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn each_export_is_its_own_and_a_duplicate_is_the_same() {
+fn exports_differ_and_duplicates_are_equal() {
     let memory = memory();
     let fd = udmabuf(&memory, 0, PAGE).expect("a udmabuf");
     let duplicate = gaudi_sys::fd::duplicate(&fd).expect("a duplicate");
@@ -201,7 +201,7 @@ fn each_export_is_its_own_and_a_duplicate_is_the_same() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn access_begins_and_ends_in_each_direction_and_nests() {
+fn cpu_access_nests_in_each_direction() {
     let buffer = DmaBuf::from_fd(udmabuf(&memory(), 0, PAGE).expect("a udmabuf")).expect("a dma-buf");
     let cpu = buffer
         .whole()
@@ -238,7 +238,7 @@ fn sync_refuses_no_direction_and_other_descriptors() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_kernel_refuses_a_mapping_past_the_end() {
+fn mapping_past_the_end_is_refused() {
     let fd = udmabuf(&memory(), 0, 2 * PAGE).expect("a udmabuf");
     let past = RawMapping::of_fd(&fd, PAGE, 2 * PAGE as usize).map(drop);
     assert_eq!(
@@ -259,7 +259,7 @@ fn the_kernel_refuses_a_mapping_past_the_end() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_memory_file_is_not_taken_for_a_dma_buf() {
+fn memfd_is_not_a_dma_buf() {
     let file = memfd::sealed(PAGE, SealFlag::F_SEAL_SHRINK).expect("a memory file");
     let error = DmaBuf::from_fd(file).expect_err("udmabuf was never asked");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "saw {error}");
@@ -267,7 +267,7 @@ fn a_memory_file_is_not_taken_for_a_dma_buf() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_window_passed_over_a_socket_is_the_same_buffer() {
+fn window_passed_by_socket_keeps_identity() {
     let buffer = DmaBuf::from_fd(udmabuf(&memory(), 0, 4 * PAGE).expect("a udmabuf")).expect("a dma-buf");
     let (near, far) = UnixStream::pair().expect("a pair of sockets");
     send(
@@ -302,7 +302,7 @@ fn a_window_passed_over_a_socket_is_the_same_buffer() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_kernel_lists_a_buffer_with_its_exporter_while_it_lives() {
+fn kernel_lists_live_buffer_with_exporter() {
     let list = || std::fs::read_to_string("/sys/kernel/debug/dma_buf/bufinfo").expect("debugfs is mounted");
     let buffer = from_heap(3 * PAGE);
     let inode = buffer.identity().file.inode;
@@ -314,7 +314,7 @@ fn the_kernel_lists_a_buffer_with_its_exporter_while_it_lives() {
     let seen = row(&list()).unwrap_or_else(|| panic!("inode {inode} is in bufinfo"));
     assert!(seen.contains("system"), "its exporter is shown: {seen}");
     drop(buffer);
-    assert_eq!(row(&list()), None, "a closed buffer is gone from the list");
+    assert_eq!(row(&list()), None, "a closed buffer is not listed");
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn the_system_heap_gives_zeroed_whole_pages() {
     assert_eq!(
         buffer.size(),
         2 * PAGE,
-        "a size is rounded up to pages, and the dma-buf says so"
+        "a size is rounded up to pages, and the dma-buf reports that size"
     );
     assert_eq!(
         buffer.exporter(),
@@ -342,7 +342,7 @@ fn the_system_heap_gives_zeroed_whole_pages() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_heap_buffer_keeps_what_the_cpu_wrote() {
+fn heap_buffer_keeps_cpu_writes() {
     let buffer = from_heap(MIB);
     let cpu = buffer
         .whole()
@@ -362,7 +362,7 @@ fn a_heap_buffer_keeps_what_the_cpu_wrote() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_heap_refuses_no_bytes_unknown_flags_and_a_length_that_wraps() {
+fn heap_rejects_bad_length_and_flags() {
     let heap = heap::open("system").expect("the system heap is built in");
     let good = (O_RDWR | O_CLOEXEC) as u32;
     let ask = |len, fd_flags, heap_flags| heap::allocate(&heap, len, fd_flags, heap_flags).map(drop);
@@ -389,7 +389,7 @@ fn the_heap_refuses_no_bytes_unknown_flags_and_a_length_that_wraps() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_heap_buffer_opened_for_reading_cannot_be_mapped_for_writing() {
+fn read_only_heap_buffer_maps_read_only() {
     let heap = heap::open("system").expect("the system heap is built in");
     let fd = heap::allocate(&heap, PAGE, (O_RDONLY | O_CLOEXEC) as u32, 0).expect("a heap buffer");
     let mapped = RawMapping::of_fd(fd.as_fd(), 0, PAGE as usize).map(drop);

@@ -34,14 +34,14 @@ fn heaps_are_found_by_name() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_heap_that_is_not_there_is_told_with_those_that_are() {
+fn missing_heap_error_lists_present_heaps() {
     let error = refused(Heap::open("nowhere"), ErrorKind::NotFound, "nowhere");
     assert!(error.to_string().contains("system"), "saw {error}");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn heap_memory_is_zeroed_rounded_up_and_writable() {
+fn heap_memory_is_zeroed_and_rounded() {
     let buffer = heap().allocate(3 * PAGE + 1).expect("a heap buffer");
     assert_eq!(
         (buffer.size(), buffer.exporter()),
@@ -67,7 +67,7 @@ fn two_heap_buffers_share_nothing() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_heap_gives_no_empty_and_no_wrapping_buffer() {
+fn heap_rejects_empty_and_wrapping_size() {
     for wrong in [0, u64::MAX, u64::MAX - PAGE + 2, 1 << 63] {
         refused(
             heap().allocate(wrong),
@@ -79,7 +79,7 @@ fn a_heap_gives_no_empty_and_no_wrapping_buffer() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_heap_is_not_asked_for_more_than_is_free() {
+fn heap_rejects_more_than_free_memory() {
     // The kernel has no such check: it would kill this process and others.
     for much in [16 * GIB, 1 << 50] {
         let error = refused(heap().allocate(much), ErrorKind::OutOfMemory, "MemAvailable");
@@ -89,7 +89,7 @@ fn a_heap_is_not_asked_for_more_than_is_free() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_limits_of_udmabuf_are_the_modules_own() {
+fn udmabuf_limits_match_module_parameters() {
     let _alone = alone();
     let limits = udmabuf().limits();
     let wanted = if kernel() < (7, 0) {
@@ -103,7 +103,7 @@ fn the_limits_of_udmabuf_are_the_modules_own() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_window_of_a_file_shows_that_part_and_no_other() {
+fn window_maps_only_its_part() {
     let memory = counted(8);
     let buffer = udmabuf().export(&memory, 3 * PAGE, 2 * PAGE).expect("a udmabuf");
     assert_eq!((buffer.size(), buffer.exporter()), (2 * PAGE, &Exporter::Udmabuf));
@@ -131,37 +131,37 @@ fn both_refuse(offset: u64, size: u64, reason: &str) {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_empty_window_is_refused_with_the_kernel() {
+fn empty_window_is_rejected_as_by_kernel() {
     both_refuse(0, 0, "nothing to export");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_odd_offset_is_refused_with_the_kernel() {
+fn odd_offset_is_rejected_as_by_kernel() {
     both_refuse(512, PAGE, "offset is not page aligned");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_odd_size_is_refused_with_the_kernel() {
+fn odd_size_is_rejected_as_by_kernel() {
     both_refuse(0, PAGE + 1, "size is not a multiple");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_window_past_the_file_is_refused_with_the_kernel() {
+fn window_past_eof_is_rejected_like_kernel() {
     both_refuse(3 * PAGE, 2 * PAGE, "leaves the memory");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_window_that_wraps_is_refused_with_the_kernel() {
+fn wrapping_window_is_rejected_as_by_kernel() {
     both_refuse(u64::MAX - PAGE + 1, PAGE, "leaves the memory");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn more_than_the_limit_is_refused_by_its_parameter() {
+fn size_limit_error_names_its_parameter() {
     const LIMIT: &str = "/sys/module/udmabuf/parameters/size_limit_mb";
     let _alone = alone();
     let before = std::fs::read_to_string(LIMIT).expect("the limit can be read");
@@ -178,7 +178,7 @@ fn more_than_the_limit_is_refused_by_its_parameter() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_huge_file_is_refused_before_the_kernel_warns() {
+fn huge_file_is_rejected_without_kernel_warning() {
     let _alone = alone();
     // 7.3 has no limit and answers such a request with a WARNING, which fails the whole run; 6.12
     // with its limit.
@@ -208,7 +208,7 @@ fn part(memory: &Memfd, page: u64, pages: u64) -> UdmabufPart<'_> {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_list_puts_parts_together_in_its_order() {
+fn list_joins_parts_in_order() {
     let memory = counted(8);
     let parts = [part(&memory, 6, 1), part(&memory, 0, 2), part(&memory, 3, 1)];
     let buffer = udmabuf().export_list(&parts).expect("a udmabuf");
@@ -238,7 +238,7 @@ fn a_list_takes_parts_of_several_files() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_page_that_stands_twice_in_a_list_is_one_page() {
+fn repeated_page_in_list_is_shared() {
     let memory = counted(2);
     let buffer = udmabuf()
         .export_list(&[part(&memory, 1, 1), part(&memory, 1, 1)])
@@ -250,7 +250,7 @@ fn a_page_that_stands_twice_in_a_list_is_one_page() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_empty_list_is_refused_with_the_kernel() {
+fn empty_list_is_rejected_as_by_kernel() {
     refused(
         udmabuf().export_list(&[]),
         ErrorKind::InvalidInput,
@@ -262,7 +262,7 @@ fn an_empty_list_is_refused_with_the_kernel() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_list_with_one_wrong_part_gives_nothing() {
+fn list_with_one_bad_part_fails() {
     let memory = counted(2);
     let parts = [part(&memory, 0, 1), part(&memory, 2, 1)];
     refused(
@@ -276,7 +276,7 @@ fn a_list_with_one_wrong_part_gives_nothing() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_list_has_as_many_parts_as_its_parameter_says() {
+fn list_limit_matches_module_parameter() {
     let memory = counted(1);
     let most = udmabuf().limits().parts.expect("list_limit") as usize;
     let parts = vec![part(&memory, 0, 1); most + 1];
@@ -293,7 +293,7 @@ fn a_list_has_as_many_parts_as_its_parameter_says() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_udmabuf_keeps_the_pages_that_its_file_gave_away() {
+fn udmabuf_keeps_pages_after_hole_punch() {
     let memory = counted(2);
     let buffer = udmabuf().export(&memory, 0, 2 * PAGE).expect("a udmabuf");
     memory.punch_hole(0, 2 * PAGE).expect("the seals allow it");
@@ -318,7 +318,7 @@ fn adopt(seals: SealFlag, len: u64) -> gaudi_dmabuf::Result<Memfd> {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_foreign_file_is_taken_where_udmabuf_takes_it() {
+fn foreign_file_is_accepted_where_udmabuf_accepts() {
     let memory = adopt(SealFlag::F_SEAL_SHRINK, 2 * PAGE).expect("sealed as it must be");
     assert_eq!(memory.len(), 2 * PAGE);
     udmabuf().export(&memory, PAGE, PAGE).expect("a udmabuf");
@@ -326,7 +326,7 @@ fn a_foreign_file_is_taken_where_udmabuf_takes_it() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_foreign_file_that_could_shrink_is_refused_by_its_seal() {
+fn shrinkable_foreign_file_is_rejected_by_seal() {
     refused(
         adopt(SealFlag::F_SEAL_GROW, PAGE),
         ErrorKind::InvalidInput,
@@ -336,14 +336,14 @@ fn a_foreign_file_that_could_shrink_is_refused_by_its_seal() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_foreign_file_that_cannot_be_written_is_refused_by_its_seal() {
+fn unwritable_foreign_file_is_rejected_by_seal() {
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_WRITE;
     refused(adopt(seals, PAGE), ErrorKind::InvalidInput, "F_SEAL_WRITE");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_file_that_is_no_memory_file_is_refused() {
+fn regular_file_is_rejected() {
     let open = |path: &str| OwnedFd::from(std::fs::File::open(path).expect("it is there"));
     refused(
         sealed::adopt(open("/proc/version")),
@@ -361,7 +361,7 @@ fn a_file_that_is_no_memory_file_is_refused() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_stand_in_says_that_it_is_none_even_where_real_ones_are() {
+fn stand_in_reports_itself_beside_real_ones() {
     let memory = stand_in::memory(4 * PAGE).expect("memory");
     let buffer = stand_in::export(&memory, PAGE, 2 * PAGE).expect("a stand-in");
     assert!(!buffer.exporter().is_dmabuf());
@@ -376,7 +376,7 @@ fn a_stand_in_says_that_it_is_none_even_where_real_ones_are() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_stand_ins_memory_can_become_a_real_dma_buf() {
+fn stand_in_memory_exports_as_dma_buf() {
     let memory = stand_in::memory(4 * PAGE).expect("memory");
     let stand_in = stand_in::export(&memory, PAGE, PAGE).expect("a stand-in");
     let real = udmabuf()
@@ -389,7 +389,7 @@ fn a_stand_ins_memory_can_become_a_real_dma_buf() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_name_is_shown_by_the_kernel_and_has_a_limit() {
+fn name_appears_in_kernel_and_is_limited() {
     let buffer = buffer(1);
     buffer.set_name("weights of layer 7").expect("it fits");
     let notes = gaudi_sys::fd::fdinfo(&buffer).expect("proc is mounted");
@@ -409,7 +409,7 @@ fn a_name_is_shown_by_the_kernel_and_has_a_limit() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_is_no_vfio_device_exports_no_bar() {
+fn only_vfio_devices_export_bars() {
     let range = VfioRegionDmaRange {
         offset: 0,
         length: PAGE,
@@ -425,7 +425,7 @@ fn what_is_no_vfio_device_exports_no_bar() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_bar_leaves_as_a_dma_buf_that_only_a_device_reaches() {
+fn bar_exports_for_devices_only() {
     let _alone = alone();
     let function = Exclusive::open();
     let ranges = [3, 1].map(|page| VfioRegionDmaRange {
@@ -446,7 +446,7 @@ fn a_bar_leaves_as_a_dma_buf_that_only_a_device_reaches() {
         ErrorKind::Unsupported,
         "map the BAR through the device",
     );
-    if skips("a_bar_leaves_as_a_dma_buf_that_only_a_device_reaches") {
+    if skips("bar_exports_for_devices_only") {
         return;
     }
     let view = function
@@ -480,7 +480,7 @@ fn a_bar_leaves_as_a_dma_buf_that_only_a_device_reaches() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_is_no_bar_is_refused_with_its_reason() {
+fn invalid_bar_is_rejected_with_reason() {
     let _alone = alone();
     let function = Exclusive::open();
     let range = VfioRegionDmaRange {

@@ -1,4 +1,4 @@
-//! Fences and CPU access: who waits for whom, seen with work that a test begins and ends.
+//! Fences and CPU access: what waits for what, with work that a test begins and ends.
 
 mod common;
 mod vgem;
@@ -37,7 +37,7 @@ fn waits(buffer: &DmaBuf, directions: Directions, release: impl FnOnce()) {
         std::thread::sleep(WATCHED);
         let early = began.load(Ordering::SeqCst);
         release();
-        waiter.join().expect("it was let go");
+        waiter.join().expect("the fence signals");
         assert!(!early, "{directions:?} must wait for the work");
     });
 }
@@ -59,7 +59,7 @@ fn status(buffer: &DmaBuf, directions: Directions) -> FenceStatus {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_buffer_of_another_driver_is_a_dma_buf_by_the_name_it_has() {
+fn foreign_dma_buf_reports_its_exporter() {
     let vgem = Vgem::new();
     assert!(matches!(vgem.buffer.exporter(), Exporter::Unknown(name) if !name.is_empty()));
     assert!(vgem.buffer.exporter().is_dmabuf() && vgem.buffer.size() >= PAGE);
@@ -68,7 +68,7 @@ fn a_buffer_of_another_driver_is_a_dma_buf_by_the_name_it_has() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_buffer_without_work_gives_a_signalled_fence() {
+fn idle_buffer_gives_signalled_fence() {
     for buffer in [
         buffer(1),
         heap().allocate(PAGE).expect("a heap buffer"),
@@ -82,7 +82,7 @@ fn a_buffer_without_work_gives_a_signalled_fence() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_fence_of_running_work_times_out_and_then_is_done() {
+fn fence_times_out_then_signals() {
     let vgem = Vgem::new();
     let work = vgem.fence(true).expect("work begins");
     let fence = vgem.buffer.export_fence(Directions::Read).expect("a sync_file");
@@ -118,7 +118,7 @@ fn a_writer_waits_for_work_that_writes() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_reader_does_not_wait_for_work_that_reads() {
+fn reader_does_not_wait_for_readers() {
     let vgem = Vgem::new();
     let work = vgem.fence(false).expect("work begins");
     passes(&vgem.buffer, Directions::Read);
@@ -137,7 +137,7 @@ fn a_writer_waits_for_work_that_reads() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_a_fence_waits_for_depends_on_the_direction() {
+fn fence_depends_on_direction() {
     let vgem = Vgem::new();
     let work = vgem.fence(false).expect("work that reads begins");
     assert_eq!(status(&vgem.buffer, Directions::Read), FenceStatus::Signalled);
@@ -149,7 +149,7 @@ fn what_a_fence_waits_for_depends_on_the_direction() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn work_goes_on_in_another_buffer_that_took_its_fence() {
+fn imported_fence_orders_another_buffer() {
     for target in [buffer(1), heap().allocate(PAGE).expect("a heap buffer")] {
         let vgem = Vgem::new();
         let work = vgem.fence(true).expect("work begins");
@@ -166,7 +166,7 @@ fn work_goes_on_in_another_buffer_that_took_its_fence() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_fence_taken_as_reading_holds_up_writers_alone() {
+fn read_fence_blocks_writers_only() {
     let (vgem, target) = (Vgem::new(), buffer(1));
     let work = vgem.fence(true).expect("work begins");
     let fence = vgem.buffer.export_fence(Directions::Read).expect("a sync_file");
@@ -181,7 +181,7 @@ fn a_fence_taken_as_reading_holds_up_writers_alone() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn two_fences_merged_are_done_when_both_are() {
+fn merged_fence_needs_both() {
     let (one, two) = (Vgem::new(), Vgem::new());
     let (first, second) = (one.fence(true).expect("work"), two.fence(true).expect("work"));
     let fence = |vgem: &Vgem| vgem.buffer.export_fence(Directions::Read).expect("a sync_file");
@@ -216,9 +216,9 @@ fn a_fence_outlives_its_buffer() {
     let twin =
         DmaBuf::from_fd(gaudi_sys::fd::duplicate(&vgem.buffer).expect("a duplicate")).expect("a dma-buf");
     let fence = twin.export_fence(Directions::Read).expect("a sync_file");
-    twin.close().expect("nobody else holds this handle");
+    twin.close().expect("the handle is not in use");
     vgem.signal(work).expect("work ends");
-    fence.wait(LONG).expect("it is told all the same");
+    fence.wait(LONG).expect("it completes all the same");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn conflicting_work_is_refused_while_work_runs() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn fences_have_a_direction_and_are_sync_files() {
+fn fences_are_directional_sync_files() {
     let buffer = buffer(1);
     let none = DmaBufSyncFlags::START;
     assert_eq!(
@@ -265,7 +265,7 @@ fn fences_have_a_direction_and_are_sync_files() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_is_no_sync_file_is_not_taken_for_one() {
+fn other_files_are_not_sync_files() {
     let null: OwnedFd = File::open("/dev/null").expect("/dev/null").into();
     refused(SyncFile::from_fd(null), ErrorKind::InvalidInput, "no sync_file");
     let dmabuf = gaudi_sys::fd::duplicate(buffer(1)).expect("a duplicate");
@@ -280,7 +280,7 @@ fn what_is_no_sync_file_is_not_taken_for_one() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn guards_read_and_write_what_they_have_begun() {
+fn guards_cover_the_access_they_began() {
     let buffer = buffer(2);
     let cpu = cpu(&buffer);
     let writing = cpu.writing().expect("writing begins");
@@ -304,7 +304,7 @@ fn guards_read_and_write_what_they_have_begun() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_window_at_any_byte_is_mapped_at_that_byte() {
+fn unaligned_window_maps_at_its_byte() {
     let buffer = buffer(4);
     for (offset, len) in [(1, 1), (4095, 2), (4097, 8190), (12287, 4097), (0, 16384)] {
         let window = buffer.window(offset, len).expect("inside");
@@ -318,7 +318,7 @@ fn a_window_at_any_byte_is_mapped_at_that_byte() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_mapping_keeps_its_buffer_when_every_descriptor_is_closed() {
+fn mapping_outlives_every_descriptor() {
     let cpu = cpu(&heap().allocate(PAGE).expect("a heap buffer"));
     let inode = cpu.window().dmabuf().identity().file.inode;
     cpu.writing()
@@ -338,7 +338,7 @@ fn a_mapping_keeps_its_buffer_when_every_descriptor_is_closed() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_buffer_opened_for_reading_gives_no_cpu_view() {
+fn read_only_buffer_gives_no_cpu_view() {
     let node = gaudi_sys::heap::open("system").expect("the system heap");
     let flags = (nix::libc::O_RDONLY | nix::libc::O_CLOEXEC) as u32;
     let fd = gaudi_sys::heap::allocate(&node, PAGE, flags, 0).expect("a heap buffer");
@@ -349,5 +349,8 @@ fn a_buffer_opened_for_reading_gives_no_cpu_view() {
         (error.kind(), error.errno()),
         (ErrorKind::PermissionDenied, Some(Errno::EACCES))
     );
-    assert!(buffer.attachments().is_empty(), "who was refused is not attached");
+    assert!(
+        buffer.attachments().is_empty(),
+        "a refused device is not attached"
+    );
 }

@@ -5,7 +5,7 @@ mod common;
 #[path = "../../../dmabuf/tests/device_memory/mod.rs"]
 mod device_memory;
 
-use common::{LONG, Other, alone, counted, hear, read, refused, tell, udmabuf, word, write};
+use common::{LONG, Other, alone, await_notice, counted, notify, read, refused, udmabuf, word, write};
 use device_memory::DeviceMemory;
 use gaudi_device::{Deadline, Device};
 use gaudi_dmabuf::{ErrorKind, Exporter, receive, send};
@@ -30,7 +30,7 @@ fn memory(name: &str, pages: u64) -> DeviceMemory {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_export_of_the_mock_is_a_real_dma_buf() {
+fn mock_export_is_a_real_dma_buf() {
     let _alone = alone();
     let memory = memory("real", 1);
     let window = memory.window(5 * PAGE, 2 * PAGE).expect("an export");
@@ -43,7 +43,7 @@ fn an_export_of_the_mock_is_a_real_dma_buf() {
         "the kernel knows it"
     );
     drop(window);
-    memory.close().expect("nobody holds on");
+    memory.close().expect("nothing refers to it");
 }
 
 #[test]
@@ -53,11 +53,11 @@ fn another_process_sees_what_the_engine_wrote() {
     let other = Other::new(|socket| {
         let window = receive(socket, LONG).expect("it comes");
         let real = window.dmabuf().exporter() == &Exporter::Udmabuf;
-        tell(socket);
+        notify(socket);
         // The engine writes when the mapping is there already.
         let cpu = window.attach_cpu("reader").expect("a CPU view");
         let mut seen = [0; 20];
-        let heard = hear(socket);
+        let heard = await_notice(socket);
         cpu.reading()
             .expect("access begins")
             .read(3000, &mut seen)
@@ -68,7 +68,7 @@ fn another_process_sees_what_the_engine_wrote() {
     let buffer = device.alloc_exclusive(MIB).expect("memory");
     let dmabuf = buffer.export(..).expect("an export");
     send(&other.socket, &dmabuf.window(4096, 8192).expect("inside"), LONG).expect("it goes");
-    assert!(hear(&other.socket), "the other has it");
+    assert!(await_notice(&other.socket), "the other has it");
     let host = device.alloc_host(4096).expect("host memory");
     host.write(0, b"written by an engine").expect("inside");
     let done = device.copy(
@@ -77,7 +77,7 @@ fn another_process_sees_what_the_engine_wrote() {
     );
     done.and_then(|done| done.wait(Deadline::NEVER))
         .expect("the copy is done");
-    tell(&other.socket);
+    notify(&other.socket);
     other.agrees();
 }
 
@@ -109,17 +109,17 @@ fn an_engine_reads_what_another_process_wrote() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn memory_that_another_process_holds_is_not_given_back_and_says_who() {
+fn memory_held_by_process_stays_allocated() {
     let _alone = alone();
     let other = Other::new(|socket| {
         let _window = receive(socket, LONG).expect("it comes");
-        tell(socket);
-        hear(socket)
+        notify(socket);
+        await_notice(socket)
     });
     let memory = memory("held-elsewhere", 1);
     let window = memory.window(0, PAGE).expect("an export");
     send(&other.socket, &window, LONG).expect("it goes");
-    assert!(hear(&other.socket), "the other has it");
+    assert!(await_notice(&other.socket), "the other has it");
     drop(window);
     let (memory, error) = memory.close().expect_err("the other process holds on");
     assert_eq!(
@@ -131,14 +131,14 @@ fn memory_that_another_process_holds_is_not_given_back_and_says_who() {
         error.to_string().contains(&format!("process {}", other.pid)),
         "{error}"
     );
-    tell(&other.socket);
+    notify(&other.socket);
     other.agrees();
-    memory.close().expect("nobody holds on");
+    memory.close().expect("nothing refers to it");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn memory_that_a_region_stands_on_is_not_given_back_and_says_which() {
+fn memory_under_region_stays_allocated() {
     let _alone = alone();
     let memory = memory("held-here", 1);
     let window = memory.window(0, PAGE).expect("an export");
@@ -167,12 +167,12 @@ fn a_mapping_alone_holds_the_memory() {
     let (memory, error) = memory.close().expect_err("a view is open");
     assert!(error.to_string().contains("view"), "{error}");
     drop(cpu);
-    memory.close().expect("nobody holds on");
+    memory.close().expect("nothing refers to it");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn windows_of_covered_ranges_are_of_one_export() {
+fn covered_windows_share_one_export() {
     let _alone = alone();
     let memory = memory("cached", 1);
     let large = memory.window(PAGE, 8 * PAGE).expect("an export");
@@ -186,13 +186,13 @@ fn windows_of_covered_ranges_are_of_one_export() {
     assert_eq!(
         again.dmabuf().identity(),
         outer.dmabuf().identity(),
-        "what has gone is not used again"
+        "a closed export is not reused"
     );
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_window_over_pages_apart_is_one_buffer() {
+fn window_over_scattered_pages_is_one_buffer() {
     let _alone = alone();
     let io = gaudi_hal::open(&spec("apart")).expect("a mock");
     let take = |pages: u64| DeviceMemory::new(io.clone(), pages * DEVICE_PAGE, MemFlags::NONE);
@@ -218,7 +218,7 @@ fn a_window_over_pages_apart_is_one_buffer() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_is_larger_than_the_limit_leaves_as_a_stand_in_and_says_so() {
+fn export_above_limit_is_a_stand_in() {
     let _alone = alone();
     let memory = memory("large", 1);
     let window = memory.window(0, 64 * MIB + PAGE).expect("an export");
@@ -226,12 +226,12 @@ fn what_is_larger_than_the_limit_leaves_as_a_stand_in_and_says_so() {
     let small = memory.window(700 * MIB, MIB).expect("an export");
     assert_eq!(small.dmabuf().exporter(), &Exporter::Udmabuf);
     drop((window, small));
-    memory.close().expect("nobody holds on");
+    memory.close().expect("nothing refers to it");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_device_stays_busy_while_an_export_lives() {
+fn export_keeps_device_busy() {
     let _alone = alone();
     let memory = memory("busy", 1);
     let window = memory.window(0, PAGE).expect("an export");
@@ -257,13 +257,13 @@ fn a_device_that_imports_nothing_says_so() {
     refused(window.import(io), ErrorKind::Unsupported, "not in mainline");
     assert!(
         window.dmabuf().attachments().is_empty(),
-        "who was refused is not attached"
+        "a refused device is not attached"
     );
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_import_is_attached_by_the_devices_name_until_it_is_closed() {
+fn import_is_attached_until_closed() {
     let _alone = alone();
     let io = gaudi_hal::open(&"mock:gaudi2?name=imports&import=1".parse().expect("a spec")).expect("a mock");
     let buffer = udmabuf().export(&counted(4), 0, 4 * PAGE).expect("a udmabuf");
@@ -278,5 +278,5 @@ fn an_import_is_attached_by_the_devices_name_until_it_is_closed() {
     import.close().expect("unmapped");
     assert!(buffer.attachments().is_empty());
     assert_eq!(word(&buffer.whole().expect("a window"), 8), 8);
-    buffer.close().expect("nobody holds on");
+    buffer.close().expect("nothing refers to it");
 }

@@ -1,11 +1,11 @@
-//! Buffers in several processes: passing, fetching, forking, and who holds on.
+//! Buffers in several processes: passing, fetching, forking, and their lifetime.
 
 mod common;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 
-use common::{LONG, Other, alone, buffer, heap, hear, listed, read, refused, tell, word, write};
+use common::{LONG, Other, alone, await_notice, buffer, heap, listed, notify, read, refused, word, write};
 use gaudi_dmabuf::{DmaBuf, ErrorKind, Exporter, MESSAGE_BYTES, OFFER_BYTES, Offer, Window, receive, send};
 use gaudi_sys::socket::{receive_with_fds, send_with_fds};
 use gaudi_sys::{PAGE, standin};
@@ -46,15 +46,15 @@ fn what_another_process_writes_is_read_here() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_exporter_and_identity_are_the_same_on_both_sides() {
+fn identity_is_equal_in_both_processes() {
     let _alone = alone();
     let buffers = [buffer(1), heap().allocate(PAGE).expect("a heap buffer")];
-    let told: Vec<_> = buffers
+    let sent: Vec<_> = buffers
         .iter()
         .map(|b| (b.identity(), b.exporter().clone()))
         .collect();
     let other = Other::new(|socket| {
-        told.iter().all(|(identity, exporter)| {
+        sent.iter().all(|(identity, exporter)| {
             let window = receive(socket, LONG).expect("it comes");
             (window.dmabuf().identity(), window.dmabuf().exporter()) == (*identity, exporter)
         })
@@ -67,34 +67,34 @@ fn the_exporter_and_identity_are_the_same_on_both_sides() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_buffer_lives_as_long_as_the_last_process_holds_it() {
+fn buffer_lives_until_the_last_process_closes() {
     let _alone = alone();
     let other = Other::new(|socket| {
         let window = receive(socket, LONG).expect("it comes");
-        tell(socket);
-        hear(socket) && word(&window, 4096) == 4096
+        notify(socket);
+        await_notice(socket) && word(&window, 4096) == 4096
     });
     let buffer = buffer(2);
     let inode = buffer.identity().file.inode;
     send(&other.socket, &whole(&buffer), LONG).expect("it goes");
-    assert!(hear(&other.socket), "the other has it");
-    buffer.close().expect("nobody here holds on");
+    assert!(await_notice(&other.socket), "the other has it");
+    buffer.close().expect("nothing here refers to it");
     assert!(listed(inode).is_some(), "the other process does");
-    tell(&other.socket);
+    notify(&other.socket);
     other.agrees();
     assert_eq!(listed(inode), None, "it went with the other process");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_buffer_in_flight_lives_in_the_socket() {
+fn socket_keeps_buffer_in_flight() {
     let _alone = alone();
     let (near, far) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
     let buffer = heap().allocate(PAGE).expect("a heap buffer");
     let inode = buffer.identity().file.inode;
     write(&whole(&buffer), 0, b"in flight");
     send(&near, &whole(&buffer), LONG).expect("it goes");
-    buffer.close().expect("nobody here holds on");
+    buffer.close().expect("nothing here refers to it");
     assert!(listed(inode).is_some(), "the message does");
     let window = receive(&far, LONG).expect("it comes");
     assert_eq!(read(&window, 0, 9), b"in flight");
@@ -112,13 +112,13 @@ fn a_killed_process_lets_go() {
         let window = receive(socket, LONG).expect("it comes");
         let cpu = window.attach_cpu("held").expect("a CPU view");
         let _access = cpu.writing().expect("access begins");
-        tell(socket);
-        hear(socket)
+        notify(socket);
+        await_notice(socket)
     });
     let buffer = buffer(1);
     let inode = buffer.identity().file.inode;
     send(&other.socket, &whole(&buffer), LONG).expect("it goes");
-    assert!(hear(&other.socket), "the other has it");
+    assert!(await_notice(&other.socket), "the other has it");
     drop(buffer);
     assert!(listed(inode).is_some());
     drop(other);
@@ -152,31 +152,31 @@ fn lie(at: usize, flip: u8) {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_message_that_lies_about_its_exporter_is_refused() {
+fn false_exporter_in_message_is_rejected() {
     lie(12, 1);
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_message_that_lies_about_its_inode_is_refused() {
+fn false_inode_in_message_is_rejected() {
     lie(16, 1);
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_message_that_lies_about_its_size_is_refused() {
+fn false_size_in_message_is_rejected() {
     lie(34, 1);
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_message_with_a_window_outside_is_refused() {
+fn window_outside_the_buffer_is_rejected() {
     lie(41, 0x10);
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_file_in_place_of_a_buffer_is_refused() {
+fn file_instead_of_buffer_is_rejected() {
     let (near, far) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
     send_with_fds(&near, &message(&whole(&buffer(1))), &[null.as_fd()]).expect("it goes");
@@ -206,7 +206,7 @@ fn a_window_is_fetched_from_its_process() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_fetched_window_is_independent_of_its_process() {
+fn fetched_window_outlives_its_process() {
     let _alone = alone();
     let buffer = buffer(1);
     let fetched = whole(&buffer)
@@ -221,7 +221,7 @@ fn a_fetched_window_is_independent_of_its_process() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_offer_whose_window_was_closed_is_not_found() {
+fn offer_of_closed_window_is_not_found() {
     let _alone = alone();
     let buffer = buffer(1);
     let offer = whole(&buffer).offer().expect("an offer");
@@ -231,7 +231,7 @@ fn an_offer_whose_window_was_closed_is_not_found() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_offer_of_a_process_that_is_gone_says_so() {
+fn offer_of_dead_process_is_reported() {
     let _alone = alone();
     let buffer = buffer(1);
     let mut bytes = whole(&buffer).offer().expect("an offer").to_bytes();
@@ -248,7 +248,7 @@ fn an_offer_of_a_process_that_is_gone_says_so() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_offer_whose_number_is_another_file_now_is_refused() {
+fn offer_of_reused_descriptor_is_rejected() {
     let _alone = alone();
     let buffer = buffer(1);
     let offer = whole(&buffer).offer().expect("an offer");
@@ -275,7 +275,7 @@ fn a_malformed_offer_asks_no_process() {
     // A process that is not there: were it asked, the answer would be another.
     bytes[MESSAGE_BYTES..MESSAGE_BYTES + 4].copy_from_slice(&4_000_000_u32.to_le_bytes());
     assert_eq!(
-        Offer::from_bytes(&bytes).fetch().expect_err("gone").kind(),
+        Offer::from_bytes(&bytes).fetch().expect_err("removed").kind(),
         ErrorKind::Disconnected
     );
     bytes[0] ^= 1;
@@ -288,7 +288,7 @@ fn a_malformed_offer_asks_no_process() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_fork_child_can_use_nothing_and_takes_nothing_away() {
+fn fork_child_cannot_use_buffers() {
     let _alone = alone();
     let buffer = buffer(1);
     let window = whole(&buffer);
@@ -321,7 +321,7 @@ fn a_fork_child_can_use_nothing_and_takes_nothing_away() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_program_that_is_started_inherits_no_buffer() {
+fn exec_inherits_no_buffer() {
     let _alone = alone();
     let (buffer, real) = (buffer(1), heap().allocate(PAGE).expect("a heap buffer"));
     let _received = whole(&real).offer().expect("an offer").fetch().expect("fetched");
@@ -329,10 +329,13 @@ fn a_program_that_is_started_inherits_no_buffer() {
         .args(["-l", "/proc/self/fd"])
         .output()
         .expect("busybox has ls");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && !said.is_empty());
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && !stdout.is_empty());
     let marker = standin::MEMFD_NAME.to_string_lossy().into_owned();
-    assert!(!said.contains("dmabuf") && !said.contains(&marker), "saw {said}");
+    assert!(
+        !stdout.contains("dmabuf") && !stdout.contains(&marker),
+        "saw {stdout}"
+    );
     drop(buffer);
 }
 
@@ -356,7 +359,7 @@ fn row(listing: &serde_json::Value, inode: u64) -> Option<serde_json::Value> {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_list_shows_a_buffer_with_its_holder() {
+fn list_shows_buffer_with_its_process() {
     let _alone = alone();
     let buffer = heap().allocate(3 * PAGE).expect("a heap buffer");
     buffer.set_name("for the list").expect("a name");
@@ -368,7 +371,11 @@ fn the_list_shows_a_buffer_with_its_holder() {
     assert_eq!(row["holders"][0]["pid"], std::process::id());
     assert_eq!(row["holders"][0]["descriptors"], 1);
     drop(buffer);
-    assert_eq!(self::row(&listing(), inode), None, "closed is gone");
+    assert_eq!(
+        self::row(&listing(), inode),
+        None,
+        "a closed buffer is not listed"
+    );
 }
 
 #[test]
@@ -378,12 +385,12 @@ fn the_list_counts_mappings_and_processes() {
     let other = Other::new(|socket| {
         let window = receive(socket, LONG).expect("it comes");
         let _cpu = window.attach_cpu("held").expect("a CPU view");
-        tell(socket);
-        hear(socket)
+        notify(socket);
+        await_notice(socket)
     });
     let buffer = buffer(1);
     send(&other.socket, &whole(&buffer), LONG).expect("it goes");
-    assert!(hear(&other.socket), "the other has it");
+    assert!(await_notice(&other.socket), "the other has it");
     let row = row(&listing(), buffer.identity().file.inode).expect("it is there");
     let holders = row["holders"].as_array().expect("a list");
     let of = |pid: i64| {
@@ -400,13 +407,13 @@ fn the_list_counts_mappings_and_processes() {
         Some((Some(1), Some(1))),
         "{row}"
     );
-    tell(&other.socket);
+    notify(&other.socket);
     other.agrees();
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_list_names_what_this_kernel_has_not() {
+fn list_names_what_the_kernel_lacks() {
     let listing = listing();
     let unread = listing["unread"].as_array().expect("a list");
     let whats: Vec<_> = unread.iter().filter_map(|one| one["what"].as_str()).collect();
@@ -426,7 +433,7 @@ fn the_list_names_what_this_kernel_has_not() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_list_shows_stand_ins_as_what_they_are() {
+fn list_marks_stand_ins() {
     let _alone = alone();
     let memory = gaudi_dmabuf::export::stand_in::memory(8 * PAGE).expect("memory");
     let buffer = gaudi_dmabuf::export::stand_in::export(&memory, PAGE, 2 * PAGE).expect("a stand-in");

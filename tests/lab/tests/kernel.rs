@@ -9,19 +9,19 @@ use nix::sys::utsname::uname;
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn this_is_the_kernel_that_the_lab_booted() {
+fn running_kernel_is_the_labs() {
     let name = uname().expect("uname");
     let release = name.release().to_string_lossy().into_owned();
     let (major, minor) = kernel();
     assert!(
         release.starts_with(&format!("{major}.{minor}.")),
-        "the lab says {major}.{minor}, the kernel {release}"
+        "the lab expects {major}.{minor}, the kernel is {release}"
     );
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn peer_to_peer_dma_is_where_the_table_of_kernels_says() {
+fn peer_to_peer_dma_matches_kernel_table() {
     let symbols = std::fs::read_to_string("/proc/kallsyms").expect("root reads the symbols");
     let there = symbols
         .lines()
@@ -36,7 +36,7 @@ fn peer_to_peer_dma_is_where_the_table_of_kernels_says() {
 /// One test, since the module stays loaded: first without the driver, then with it.
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_driver_that_is_not_loaded_and_one_without_a_card_are_told_apart() {
+fn unloaded_driver_differs_from_missing_card() {
     let driver = Driver::new();
     let open = || {
         driver
@@ -45,7 +45,7 @@ fn a_driver_that_is_not_loaded_and_one_without_a_card_are_told_apart() {
     };
     let info = || {
         let output = run(&["gaudi", "info", "-d", "kernel:0"]);
-        assert!(!output.status.success(), "there is no device to tell of");
+        assert!(!output.status.success(), "there is no device to list");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
 
@@ -56,10 +56,10 @@ fn a_driver_that_is_not_loaded_and_one_without_a_card_are_told_apart() {
     let error = open();
     assert_eq!(error.kind(), ErrorKind::NotFound, "saw {error}");
     assert!(error.to_string().contains("not loaded"), "saw {error}");
-    let said = info();
+    let stdout = info();
     assert!(
-        said.contains("modprobe habanalabs"),
-        "the next step is named: {said}"
+        stdout.contains("modprobe habanalabs"),
+        "the next step is named: {stdout}"
     );
 
     modprobe("habanalabs");
@@ -71,19 +71,19 @@ fn a_driver_that_is_not_loaded_and_one_without_a_card_are_told_apart() {
         error.to_string().contains("loaded and has no device"),
         "saw {error}"
     );
-    let said = info();
-    assert!(said.contains("loaded and has no device"), "saw {said}");
+    let stdout = info();
+    assert!(stdout.contains("loaded and has no device"), "saw {stdout}");
     let list = run(&["gaudi", "list"]);
-    let said = String::from_utf8_lossy(&list.stderr).into_owned();
+    let stdout = String::from_utf8_lossy(&list.stderr).into_owned();
     assert!(
-        list.status.success() && said.contains("no device found"),
-        "an empty list is no error: {said}"
+        list.status.success() && stdout.contains("no device found"),
+        "an empty list is no error: {stdout}"
     );
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_driver_takes_cards_of_our_vendor_id_only() {
+fn driver_takes_cards_of_our_vendor() {
     let release = uname().expect("uname").release().to_string_lossy().into_owned();
     let aliases = std::fs::read_to_string(format!("/lib/modules/{release}/modules.alias"))
         .expect("the lab writes the aliases");

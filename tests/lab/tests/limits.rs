@@ -34,7 +34,7 @@ fn list() -> String {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn without_a_free_descriptor_an_export_is_emfile_and_leaks_nothing() {
+fn export_without_free_descriptor_is_emfile() {
     let _alone = alone();
     let device = udmabuf_open().expect("udmabuf is built in");
     let heap = gaudi_sys::heap::open("system").expect("the system heap is built in");
@@ -81,7 +81,7 @@ fn a_fence_needs_a_descriptor() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_receiver_without_a_free_descriptor_is_told_and_keeps_nothing() {
+fn receive_without_free_descriptor_leaks_nothing() {
     let _alone = alone();
     let (near, far) = UnixStream::pair().expect("a pair of sockets");
     let buffer = buffer(1);
@@ -90,16 +90,12 @@ fn a_receiver_without_a_free_descriptor_is_told_and_keeps_nothing() {
     let answer = exhausted(0, || receive(&far, LONG));
     refused(answer, ErrorKind::TooManyFiles, "EMFILE");
     drop(buffer);
-    assert_eq!(
-        common::listed(inode),
-        None,
-        "the descriptor that did not fit is gone"
-    );
+    assert_eq!(common::listed(inode), None, "the excess descriptor is closed");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_fetch_needs_two_descriptors_and_keeps_one() {
+fn fetch_needs_two_descriptors_keeps_one() {
     let _alone = alone();
     let buffer = buffer(1);
     let offer = buffer
@@ -123,7 +119,7 @@ fn a_fetch_needs_two_descriptors_and_keeps_one() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_descriptor_that_cannot_be_looked_at_is_closed() {
+fn unreadable_descriptor_is_closed() {
     let _alone = alone();
     let buffer = heap().allocate(PAGE).expect("a heap buffer");
     let twin = gaudi_sys::fd::duplicate(&buffer).expect("a duplicate");
@@ -135,7 +131,7 @@ fn a_descriptor_that_cannot_be_looked_at_is_closed() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_mapping_without_addresses_is_out_of_memory() {
+fn mapping_without_address_space_is_enomem() {
     let _alone = alone();
     let buffer = heap().allocate(64 << 20).expect("a heap buffer");
     let window = buffer.whole().expect("a window");
@@ -150,13 +146,16 @@ fn a_mapping_without_addresses_is_out_of_memory() {
     let answer = window.attach_cpu("too large");
     setrlimit(Resource::RLIMIT_AS, soft, hard).expect("the old limit");
     refused(answer, ErrorKind::OutOfMemory, "ENOMEM");
-    assert!(buffer.attachments().is_empty(), "who was refused is not attached");
+    assert!(
+        buffer.attachments().is_empty(),
+        "a refused device is not attached"
+    );
     window.attach_cpu("fits").expect("with addresses it works again");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn many_buffers_come_and_go_without_a_trace() {
+fn many_buffers_leave_no_trace() {
     let _alone = alone();
     let (before, memory, udmabuf) = (gaudi_dmabuf::stats(), counted(1), udmabuf());
     let start = list();
@@ -177,7 +176,7 @@ fn many_buffers_come_and_go_without_a_trace() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_buffer_that_lives_is_known_by_its_line() {
+fn live_buffer_is_found_by_its_line() {
     let _alone = alone();
     let buffer = heap().allocate(PAGE).expect("a heap buffer");
     let line = line!() - 1;

@@ -68,8 +68,8 @@ fn two_guests_talk_over_tcp() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn one_guest_writes_into_a_dmabuf_of_the_other() {
-    if rxe::skips("one_guest_writes_into_a_dmabuf_of_the_other") {
+fn guest_writes_into_the_others_dmabuf() {
+    if rxe::skips("guest_writes_into_the_others_dmabuf") {
         return;
     }
     const LEN: usize = 16 * PAGE as usize;

@@ -1,14 +1,13 @@
-//! What `gaudi topo` says of a BAR and a NIC, against what the kernel does when the one is
+//! What `gaudi topo` reports for a BAR and a NIC, against what the kernel does when the one is
 //! registered with the other.
 //!
 //! It runs on several machines (`machine` in kernels.toml): the kernel's answer is another one on
 //! each.
 
-mod answers;
+mod topo_json;
 
 use std::os::fd::AsRawFd;
 
-use answers::topo;
 use gaudi_lab::nic::Nic;
 use gaudi_lab::rxe::{Build, skips};
 use gaudi_lab::uverbs::{DmaBufRegion, Request, access, status};
@@ -16,6 +15,7 @@ use gaudi_lab::vfio::{BAR, Exclusive, ivshmem};
 use gaudi_lab::{kernel, machine, modprobe, run};
 use gaudi_sys::{Errno, PAGE};
 use serde_json::Value;
+use topo_json::topo;
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]

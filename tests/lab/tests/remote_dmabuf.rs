@@ -2,13 +2,13 @@
 //! lives says so.
 
 mod common;
-mod far;
+mod nodes;
 
 use common::{Other, alone};
-use far::{LEN, Node, PATIENCE, nic, node, noise, pair, pair_on, rxe0, there_and_back, with};
 use gaudi_lab::rxe::{Build, skips, skips_verbs};
 use gaudi_remote::{Endpoint, ErrorKind, Local, MemoryPath, Policy, Rights};
 use gaudi_verbs::RegPath;
+use nodes::{LEN, MAX_WAIT, Node, nic, node, noise, pair, pair_on, rxe0, there_and_back, with};
 
 const REQUIRE: [Policy; 2] = [Policy::Require; 2];
 
@@ -37,8 +37,8 @@ fn untouched_by_processors(node: &Node) {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn bytes_of_odd_ranges_go_there_and_back_and_nothing_beside_them() {
-    let _alone = patched!("bytes_of_odd_ranges_go_there_and_back_and_nothing_beside_them");
+fn odd_ranges_round_trip_exactly() {
+    let _alone = patched!("odd_ranges_round_trip_exactly");
     let (mut a, mut b) = pair("odd", REQUIRE);
     let (ours, theirs) = there_and_back(&mut a, &mut b);
     a.end(vec![ours]);
@@ -47,8 +47,8 @@ fn bytes_of_odd_ranges_go_there_and_back_and_nothing_beside_them() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_put_and_a_get_are_copied_by_the_nic_alone() {
-    let _alone = patched!("a_put_and_a_get_are_copied_by_the_nic_alone");
+fn put_and_get_are_copied_by_nic() {
+    let _alone = patched!("put_and_get_are_copied_by_nic");
     let (mut a, mut b) = pair("alone", REQUIRE);
     let (from, back, to) = (a.buffer(3), a.buffer(4), b.buffer(5));
     let remote = b.offer_to(&mut a, &to);
@@ -72,14 +72,14 @@ fn a_put_and_a_get_are_copied_by_the_nic_alone() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_report_names_the_kernels_ioctl_at_both_ends() {
-    let _alone = patched!("the_report_names_the_kernels_ioctl_at_both_ends");
+fn report_names_the_ioctl_at_both_ends() {
+    let _alone = patched!("report_names_the_ioctl_at_both_ends");
     let (mut a, mut b) = pair("report", [Policy::Try; 2]);
     let (ours, theirs) = (a.buffer(1), b.buffer(2));
-    let told = b.endpoint.offer(&theirs, Rights::PUT).expect("offered");
-    let heard = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let offered = b.endpoint.offer(&theirs, Rights::PUT).expect("offered");
+    let received = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     let own = a.endpoint.report(&ours).expect("registered");
-    for report in [&told, heard.report(), &own] {
+    for report in [&offered, received.report(), &own] {
         assert_eq!((report.path, report.failed.len()), (DIRECT, 0), "{report}");
         assert_eq!(report.nic, "rxe0");
         assert!(
@@ -91,28 +91,28 @@ fn the_report_names_the_kernels_ioctl_at_both_ends() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_flush_reads_after_the_writes_and_needs_the_right_to() {
-    let _alone = patched!("a_flush_reads_after_the_writes_and_needs_the_right_to");
+fn flush_reads_after_writes_if_permitted() {
+    let _alone = patched!("flush_reads_after_writes_if_permitted");
     let (mut a, mut b) = pair("flush", REQUIRE);
     let (from, to) = (a.buffer(1), b.buffer(2));
     let remote = b.offer_to(&mut a, &to);
     a.put(&from, &remote);
-    a.endpoint.flush_remote(&remote, PATIENCE).expect("flushed");
+    a.endpoint.flush_remote(&remote, MAX_WAIT).expect("flushed");
     assert_eq!(a.nic.stats().flushes, 1);
     assert!(b.bytes(&to) == noise(1, LEN));
     b.endpoint.offer(&to, Rights::PUT).expect("offered");
-    let blind = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let blind = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     let error = a
         .endpoint
-        .flush_remote(&blind, PATIENCE)
+        .flush_remote(&blind, MAX_WAIT)
         .expect_err("a flush reads");
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn many_puts_under_way_at_once_all_arrive() {
-    let _alone = patched!("many_puts_under_way_at_once_all_arrive");
+fn many_concurrent_puts_arrive() {
+    let _alone = patched!("many_concurrent_puts_arrive");
     let (mut a, mut b) = pair("many", REQUIRE);
     let (from, to) = (a.buffer(1), b.buffer(2));
     let remote = b.offer_to(&mut a, &to);
@@ -128,7 +128,7 @@ fn many_puts_under_way_at_once_all_arrive() {
         })
         .collect();
     for put in puts.into_iter().rev() {
-        a.endpoint.wait(put, PATIENCE).expect("put");
+        a.endpoint.wait(put, MAX_WAIT).expect("put");
     }
     let parts = noise(1, LEN);
     let mirrored: Vec<u8> = parts.chunks(PART as usize).rev().flatten().copied().collect();
@@ -145,7 +145,7 @@ fn two_processes_put_and_get() {
         let mut b = node("mock:gaudi2?name=two-b", stream, Policy::Require);
         let to = b.buffer(2);
         b.endpoint.offer(&to, Rights::BOTH).expect("offered");
-        let word = b.endpoint.receive_offer(PATIENCE).expect("heard");
+        let word = b.endpoint.receive_offer(MAX_WAIT).expect("received");
         // Whole when A has got it back: A's offer comes after that.
         let arrived = b.bytes(&to) == noise(1, LEN);
         b.put(to.at(0..4).expect("inside"), word.at(0..4).expect("inside"));
@@ -156,9 +156,9 @@ fn two_processes_put_and_get() {
     let stream = other.socket.try_clone().expect("a clone");
     let mut a = node("mock:gaudi2?name=two-a", stream, Policy::Require);
     let (from, back) = (a.buffer(1), a.buffer(9));
-    let remote = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let remote = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     a.put(&from, &remote);
-    a.endpoint.flush_remote(&remote, PATIENCE).expect("flushed");
+    a.endpoint.flush_remote(&remote, MAX_WAIT).expect("flushed");
     a.get(&back, &remote);
     assert!(a.bytes(&back) == noise(1, LEN), "what was put is what is got");
     a.endpoint.offer(&back, Rights::BOTH).expect("offered");
@@ -169,26 +169,26 @@ fn two_processes_put_and_get() {
 }
 
 fn hear_offer(node: &mut Node) {
-    node.endpoint.receive_offer(PATIENCE).expect("the last word");
+    node.endpoint.receive_offer(MAX_WAIT).expect("the last word");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_peer_that_is_killed_under_puts_ends_them_and_nothing_is_left() {
-    let _alone = patched!("a_peer_that_is_killed_under_puts_ends_them_and_nothing_is_left");
+fn killed_peer_ends_puts_without_leaks() {
+    let _alone = patched!("killed_peer_ends_puts_without_leaks");
     let other = Other::new(|socket| {
         let stream = socket.try_clone().expect("a clone");
         let mut b = node("mock:gaudi2?name=killed-b", stream, Policy::Require);
         let to = b.buffer(2);
         b.endpoint.offer(&to, Rights::BOTH).expect("offered");
         // Deadline the end of the process.
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(MAX_WAIT);
         false
     });
     let stream = other.socket.try_clone().expect("a clone");
     let mut a = node("mock:gaudi2?name=killed-a", stream, Policy::Require);
     let from = a.buffer(1);
-    let remote = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let remote = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     a.put(&from, &remote);
     let puts: Vec<_> = (0..8)
         .map(|_| a.endpoint.put(&from, &remote).expect("begun"))
@@ -196,7 +196,7 @@ fn a_peer_that_is_killed_under_puts_ends_them_and_nothing_is_left() {
     drop(other);
     let mut failed = 0;
     for put in puts {
-        if let Err(error) = a.endpoint.wait(put, PATIENCE) {
+        if let Err(error) = a.endpoint.wait(put, MAX_WAIT) {
             assert!(
                 matches!(error.kind(), ErrorKind::Disconnected | ErrorKind::AccessDenied),
                 "{error}"
@@ -212,8 +212,8 @@ fn a_peer_that_is_killed_under_puts_ends_them_and_nothing_is_left() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn one_end_by_its_dmabuf_and_the_other_staged_give_the_same_bytes() {
-    let _alone = patched!("one_end_by_its_dmabuf_and_the_other_staged_give_the_same_bytes");
+fn dmabuf_and_staged_ends_agree() {
+    let _alone = patched!("dmabuf_and_staged_ends_agree");
     for (name, policies) in [
         ("direct-staged", [Policy::Require, Policy::Never]),
         ("staged-direct", [Policy::Never, Policy::Require]),
@@ -253,8 +253,8 @@ fn never_stages_although_the_nic_could() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn memory_that_shares_its_pages_is_staged_and_its_neighbour_is_not() {
-    let _alone = patched!("memory_that_shares_its_pages_is_staged_and_its_neighbour_is_not");
+fn shared_pages_are_staged_alone() {
+    let _alone = patched!("shared_pages_are_staged_alone");
     let (mut a, mut b) = pair("shares", [Policy::Try; 2]);
     let (from, own) = (a.buffer(1), b.buffer(2));
     let piece = b.device.alloc(LEN).expect("a piece");
@@ -272,16 +272,16 @@ fn memory_that_shares_its_pages_is_staged_and_its_neighbour_is_not() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn bytes_of_the_program_are_copied_once_and_counted() {
-    let _alone = patched!("bytes_of_the_program_are_copied_once_and_counted");
+fn program_bytes_are_copied_once() {
+    let _alone = patched!("program_bytes_are_copied_once");
     let (mut a, mut b) = pair("program", REQUIRE);
     let to = b.buffer(2);
     let remote = b.offer_to(&mut a, &to);
     let bytes = noise(7, 300_001);
     let range = || remote.at(11..300_012).expect("inside");
-    a.endpoint.put_bytes(&bytes, range(), PATIENCE).expect("put");
+    a.endpoint.put_bytes(&bytes, range(), MAX_WAIT).expect("put");
     let mut back = vec![0; bytes.len()];
-    a.endpoint.get_bytes(&mut back, range(), PATIENCE).expect("got");
+    a.endpoint.get_bytes(&mut back, range(), MAX_WAIT).expect("got");
     assert!(back == bytes);
     assert_eq!(a.nic.stats().cpu_copied_bytes, 2 * 300_001);
     assert_eq!(
@@ -312,8 +312,8 @@ fn host_memory_goes_into_device_memory() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_buffer_with_a_region_is_not_given_back_and_says_which() {
-    let _alone = patched!("a_buffer_with_a_region_is_not_given_back_and_says_which");
+fn buffer_with_region_is_not_released() {
+    let _alone = patched!("buffer_with_region_is_not_released");
     let (mut a, mut b) = pair("held", REQUIRE);
     let (from, to) = (a.buffer(1), b.buffer(2));
     let remote = b.offer_to(&mut a, &to);
@@ -323,9 +323,9 @@ fn a_buffer_with_a_region_is_not_given_back_and_says_which() {
     assert!(error.to_string().contains("rxe0"), "it names the region: {error}");
     b.endpoint.forget(&to).expect("deregistered");
     to.close().expect("free");
-    // The kernel refuses what comes for a region that is gone, which ends the connection.
+    // The kernel refuses requests to a deregistered region, which ends the connection.
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("refused");
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     a.end(vec![from]);
     b.end(vec![]);
@@ -333,8 +333,8 @@ fn a_buffer_with_a_region_is_not_given_back_and_says_which() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_closed_device_stays_busy_until_its_last_region_goes() {
-    let _alone = patched!("a_closed_device_stays_busy_until_its_last_region_goes");
+fn closed_device_is_busy_until_last_region() {
+    let _alone = patched!("closed_device_is_busy_until_last_region");
     let (mut a, mut b) = pair("busy", REQUIRE);
     let (from, to) = (a.buffer(1), b.buffer(2));
     let remote = b.offer_to(&mut a, &to);
@@ -359,20 +359,20 @@ fn a_closed_device_stays_busy_until_its_last_region_goes() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_device_that_is_given_up_for_a_reset_has_no_regions_left() {
-    let _alone = patched!("a_device_that_is_given_up_for_a_reset_has_no_regions_left");
+fn prepare_for_reset_leaves_no_regions() {
+    let _alone = patched!("prepare_for_reset_leaves_no_regions");
     let (mut a, mut b) = pair("given-up", REQUIRE);
     let (from, to) = (a.buffer(1), b.buffer(2));
     let remote = b.offer_to(&mut a, &to);
     let put = a.endpoint.put(&from, &remote).expect("begun");
     b.endpoint.device_lost().expect("deregistered");
-    to.close().expect("nobody holds the buffer");
-    let ended = a.endpoint.wait(put, PATIENCE);
+    to.close().expect("the buffer is not in use");
+    let ended = a.endpoint.wait(put, MAX_WAIT);
     let next = a.endpoint.put(&from, &remote);
     let error = ended
         .map(drop)
-        .and_then(|()| next.and_then(|put| a.endpoint.wait(put, PATIENCE)).map(drop))
-        .expect_err("nobody serves");
+        .and_then(|()| next.and_then(|put| a.endpoint.wait(put, MAX_WAIT)).map(drop))
+        .expect_err("the service has ended");
     assert!(
         matches!(error.kind(), ErrorKind::Disconnected | ErrorKind::AccessDenied),
         "{error}"
@@ -383,8 +383,8 @@ fn a_device_that_is_given_up_for_a_reset_has_no_regions_left() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_reset_that_an_engine_meets_deregisters_without_a_call_of_the_program() {
-    let _alone = patched!("a_reset_that_an_engine_meets_deregisters_without_a_call_of_the_program");
+fn engine_reset_deregisters_without_a_call() {
+    let _alone = patched!("engine_reset_deregisters_without_a_call");
     // The first submission fills the buffer, the second is the first chunk that is stored for A.
     let specs = [
         "mock:gaudi2?name=reset-a",
@@ -397,16 +397,16 @@ fn a_reset_that_an_engine_meets_deregisters_without_a_call_of_the_program() {
     let remote = b.offer_to(&mut a, &piece);
     let before = b.nic.stats().deregistrations;
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("it is gone");
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("it is removed");
     assert_eq!(error.kind(), ErrorKind::Disconnected, "it is the peer's: {error}");
     let begin = std::time::Instant::now();
-    while b.nic.stats().deregistrations == before && begin.elapsed() < PATIENCE {
+    while b.nic.stats().deregistrations == before && begin.elapsed() < MAX_WAIT {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     assert!(b.nic.stats().deregistrations > before, "its region went");
-    // The connection is over before its regions are gone; the reason is known when they are.
+    // The connection ends before its regions are deregistered; the reason is known after that.
     let mut later = b.endpoint.offer(&own, Rights::PUT).expect_err("the end is over");
-    while later.kind() == ErrorKind::Disconnected && begin.elapsed() < PATIENCE {
+    while later.kind() == ErrorKind::Disconnected && begin.elapsed() < MAX_WAIT {
         std::thread::sleep(std::time::Duration::from_millis(5));
         later = b.endpoint.offer(&own, Rights::PUT).expect_err("the end is over");
     }
@@ -415,12 +415,12 @@ fn a_reset_that_an_engine_meets_deregisters_without_a_call_of_the_program() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn rights_that_were_not_given_are_refused_before_anything_is_sent() {
-    let _alone = patched!("rights_that_were_not_given_are_refused_before_anything_is_sent");
+fn missing_rights_are_rejected_before_sending() {
+    let _alone = patched!("missing_rights_are_rejected_before_sending");
     let (mut a, mut b) = pair("rights", REQUIRE);
     let (ours, theirs) = (a.buffer(1), b.buffer(2));
     b.endpoint.offer(&theirs, Rights::GET).expect("offered");
-    let remote = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let remote = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     let error = a.endpoint.put(&ours, &remote).expect_err("not to put");
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     a.get(&ours, &remote);
@@ -435,7 +435,7 @@ fn nodes_meet_over_tcp() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
     let address = listener.local_addr().expect("an address");
     let other = std::thread::spawn(move || {
-        let (nic, device) = (nic(), far::device("mock:gaudi2?name=tcp-b"));
+        let (nic, device) = (nic(), nodes::device("mock:gaudi2?name=tcp-b"));
         let endpoint =
             Endpoint::accept(&listener, &nic, Some(&device), with(Policy::Require)).expect("accepted");
         Node {
@@ -444,7 +444,7 @@ fn nodes_meet_over_tcp() {
             device,
         }
     });
-    let (nic, device) = (nic(), far::device("mock:gaudi2?name=tcp-a"));
+    let (nic, device) = (nic(), nodes::device("mock:gaudi2?name=tcp-a"));
     let endpoint = Endpoint::connect(address, &nic, Some(&device), with(Policy::Require)).expect("connected");
     let mut a = Node {
         endpoint,

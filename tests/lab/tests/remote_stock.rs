@@ -2,14 +2,14 @@
 //! said and remembered.
 
 mod common;
-mod far;
+mod nodes;
 
 use common::{Other, alone};
-use far::{LEN, Node, PATIENCE, device, nic, node, noise, pair, rxe0, there_and_back, with};
 use gaudi_lab::rxe::{Build, skips_verbs};
 use gaudi_remote::{Endpoint, Error, ErrorKind, Policy, Rights};
 use gaudi_seam::Errno;
 use gaudi_verbs::DmaBufSupport;
+use nodes::{LEN, MAX_WAIT, Node, device, nic, node, noise, pair, rxe0, there_and_back, with};
 
 macro_rules! stock {
     ($test:literal) => {{
@@ -36,8 +36,8 @@ fn tells_why(error: &Error) {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_probe_says_no_to_an_endpoints_nic() {
-    let _alone = stock!("the_probe_says_no_to_an_endpoints_nic");
+fn probe_rejects_the_endpoints_nic() {
+    let _alone = stock!("probe_rejects_the_endpoints_nic");
     let nic = nic();
     let DmaBufSupport::No(why) = &nic.context().attr().dmabuf else {
         panic!("stock rxe has no dma-buf regions");
@@ -47,8 +47,8 @@ fn the_probe_says_no_to_an_endpoints_nic() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn require_fails_with_the_reason_and_stages_nothing() {
-    let _alone = stock!("require_fails_with_the_reason_and_stages_nothing");
+fn require_fails_and_stages_nothing() {
+    let _alone = stock!("require_fails_and_stages_nothing");
     let (mut a, mut b) = pair("require", [Policy::Require; 2]);
     let (ours, theirs) = (a.buffer(1), b.buffer(2));
     let offer = b.endpoint.offer(&theirs, Rights::BOTH).expect_err("no detour");
@@ -56,7 +56,7 @@ fn require_fails_with_the_reason_and_stages_nothing() {
     for error in [&offer, &report] {
         tells_why(error);
         assert!(error.to_string().contains("dma-buf region required"), "{error}");
-        assert!(error.help().is_some(), "it says what to do: {error:?}");
+        assert!(error.help().is_some(), "it has a next step: {error:?}");
     }
     for node in [&a, &b] {
         assert_eq!(node.nic.stats().engine_bytes, 0);
@@ -82,14 +82,14 @@ fn try_stages_and_each_byte_is_right() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_report_says_why_the_dmabuf_failed_at_both_ends() {
-    let _alone = stock!("the_report_says_why_the_dmabuf_failed_at_both_ends");
+fn report_gives_the_reason_at_both_ends() {
+    let _alone = stock!("report_gives_the_reason_at_both_ends");
     let (mut a, mut b) = pair("why", [Policy::Try; 2]);
     let (ours, theirs) = (a.buffer(1), b.buffer(2));
-    let told = b.endpoint.offer(&theirs, Rights::PUT).expect("staged");
-    let heard = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let offered = b.endpoint.offer(&theirs, Rights::PUT).expect("staged");
+    let received = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     let own = a.endpoint.report(&ours).expect("staged");
-    for report in [&told, heard.report(), &own] {
+    for report in [&offered, received.report(), &own] {
         assert!(report.path.is_staged(), "{report}");
         tells_why(&report.failed[0].error);
         assert!(!report.failed[0].remembered, "{report}");
@@ -106,7 +106,7 @@ fn never_stages_without_asking() {
     assert!(report.to_string().contains("the policy is `never`"), "{report}");
     assert!(
         !report.to_string().contains("EOPNOTSUPP"),
-        "nobody was asked: {report}"
+        "no registration was tried: {report}"
     );
     assert!(a.nic.remembered(ours.device()).is_none());
     a.end(vec![ours]);
@@ -115,8 +115,8 @@ fn never_stages_without_asking() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_failed_is_remembered_for_this_nic_and_this_accelerator_until_it_is_forgotten() {
-    let _alone = stock!("what_failed_is_remembered_for_this_nic_and_this_accelerator_until_it_is_forgotten");
+fn failure_is_cached_for_nic_and_accelerator() {
+    let _alone = stock!("failure_is_cached_for_nic_and_accelerator");
     let (_a, mut b) = pair("once", [Policy::Try; 2]);
     let buffers = [b.buffer(1), b.buffer(2), b.buffer(3)];
     let id = buffers[0].device();
@@ -139,8 +139,8 @@ fn what_failed_is_remembered_for_this_nic_and_this_accelerator_until_it_is_forgo
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn without_engines_there_is_no_way_and_the_error_says_both_reasons() {
-    let _alone = stock!("without_engines_there_is_no_way_and_the_error_says_both_reasons");
+fn without_engines_both_reasons_are_reported() {
+    let _alone = stock!("without_engines_both_reasons_are_reported");
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("two sockets");
     let other = std::thread::spawn(move || node("mock:gaudi2?name=bare-b", theirs, Policy::Try));
     let device = device("mock:gaudi2?name=bare-a");
@@ -164,7 +164,7 @@ fn two_processes_stage_for_one_another() {
         let to = b.buffer(2);
         b.endpoint.offer(&to, Rights::BOTH).expect("offered");
         // A offers when it has put and got: what B serves meanwhile needs no call.
-        b.endpoint.receive_offer(PATIENCE).expect("heard");
+        b.endpoint.receive_offer(MAX_WAIT).expect("received");
         let arrived = b.bytes(&to) == noise(1, LEN);
         b.endpoint.close().expect("closed");
         arrived
@@ -172,7 +172,7 @@ fn two_processes_stage_for_one_another() {
     let stream = other.socket.try_clone().expect("a clone");
     let mut a = node("mock:gaudi2?name=two-a", stream, Policy::Try);
     let (from, back) = (a.buffer(1), a.buffer(9));
-    let remote = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let remote = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     let done = a.put(&from, &remote);
     assert!(done.local.is_staged() && done.remote.is_staged(), "{done:?}");
     assert_eq!(done.bytes, LEN);
@@ -185,17 +185,17 @@ fn two_processes_stage_for_one_another() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_staged_buffer_is_free_once_it_is_forgotten() {
-    let _alone = stock!("a_staged_buffer_is_free_once_it_is_forgotten");
+fn forget_releases_staged_buffer() {
+    let _alone = stock!("forget_releases_staged_buffer");
     let (mut a, mut b) = pair("withdrawn", [Policy::Try; 2]);
-    let (from, gone, stays) = (a.buffer(1), b.buffer(2), b.buffer(3));
-    let remotes = [b.offer_to(&mut a, &gone), b.offer_to(&mut a, &stays)];
-    let (gone, error) = gone.close().expect_err("it is offered");
+    let (from, withdrawn, stays) = (a.buffer(1), b.buffer(2), b.buffer(3));
+    let remotes = [b.offer_to(&mut a, &withdrawn), b.offer_to(&mut a, &stays)];
+    let (withdrawn, error) = withdrawn.close().expect_err("it is offered");
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
-    b.endpoint.forget(&gone).expect("withdrawn");
-    gone.close().expect("free");
+    b.endpoint.forget(&withdrawn).expect("forgotten");
+    withdrawn.close().expect("free");
     let put = a.endpoint.put(&from, &remotes[0]).expect("begun");
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("refused");
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     a.put(&from, &remotes[1]);
     assert!(b.bytes(&stays) == noise(1, LEN), "the connection lives");
@@ -205,14 +205,14 @@ fn a_staged_buffer_is_free_once_it_is_forgotten() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_staged_put_is_visible_when_it_is_done_and_needs_no_flush() {
-    let _alone = stock!("a_staged_put_is_visible_when_it_is_done_and_needs_no_flush");
+fn staged_put_is_visible_without_flush() {
+    let _alone = stock!("staged_put_is_visible_without_flush");
     let (mut a, mut b): (Node, Node) = pair("visible", [Policy::Try; 2]);
     let (from, to) = (a.buffer(1), b.buffer(2));
     let remote = b.offer_to(&mut a, &to);
     a.put(&from, &remote);
     a.endpoint
-        .flush_remote(&remote, PATIENCE)
+        .flush_remote(&remote, MAX_WAIT)
         .expect("nothing to flush");
     assert_eq!(a.nic.stats().flushes, 0);
     assert!(b.bytes(&to) == noise(1, LEN));
@@ -220,8 +220,8 @@ fn a_staged_put_is_visible_when_it_is_done_and_needs_no_flush() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_refusal_of_the_kernel_keeps_its_errno() {
-    let _alone = stock!("a_refusal_of_the_kernel_keeps_its_errno");
+fn kernel_refusal_keeps_its_errno() {
+    let _alone = stock!("kernel_refusal_keeps_its_errno");
     let (_a, mut b) = pair("errno", [Policy::Try; 2]);
     let buffer = b.buffer(1);
     let report = b.endpoint.offer(&buffer, Rights::PUT).expect("staged");

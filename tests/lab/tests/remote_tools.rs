@@ -29,24 +29,24 @@ macro_rules! rxe0 {
     }};
 }
 
-/// What a command says on both streams, and its exit code.
+/// Runs `gaudi`; returns its exit code and both streams.
 fn gaudi(words: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new("gaudi").args(words).output().expect("gaudi runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-    let (said, cried) = (text(output.stdout), text(output.stderr));
-    println!("$ gaudi {}\n{said}{cried}", words.join(" "));
-    (output.status.code(), said, cried)
+    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+    println!("$ gaudi {}\n{stdout}{stderr}", words.join(" "));
+    (output.status.code(), stdout, stderr)
 }
 
 #[track_caller]
 fn json(words: &[&str]) -> Value {
-    let (code, said, cried) = gaudi(&[words, &["--json"]].concat());
-    assert_eq!(code, Some(0), "{cried}");
-    serde_json::from_str(&said).expect("one document")
+    let (code, stdout, stderr) = gaudi(&[words, &["--json"]].concat());
+    assert_eq!(code, Some(0), "{stderr}");
+    serde_json::from_str(&stdout).expect("one document")
 }
 
 #[track_caller]
-fn says(text: &str, words: &[&str]) {
+fn assert_has(text: &str, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "it must say {word:?}:\n{text}");
     }
@@ -84,16 +84,16 @@ fn nics() -> Value {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn nics_says_no_of_stock_rxe_and_why() {
-    let _alone = rxe0!(Stock, "nics_says_no_of_stock_rxe_and_why");
+fn nics_explains_stock_rxe() {
+    let _alone = rxe0!(Stock, "nics_explains_stock_rxe");
     let dmabuf = nics();
     assert_eq!(dmabuf["answer"], "no", "{dmabuf}");
-    says(
+    assert_has(
         dmabuf["why"].as_str().expect("a reason"),
         &["ioctl answers EOPNOTSUPP"],
     );
     let (_, table, _) = gaudi(&["nics"]);
-    says(
+    assert_has(
         &table,
         &["rxe0", "ACTIVE", "::ffff:10.77.0.1", "rxe0: dma-buf no"],
     );
@@ -106,17 +106,17 @@ fn nics_says_yes_of_the_patched_build() {
     let dmabuf = nics();
     assert_eq!(dmabuf["answer"], "yes", "{dmabuf}");
     let (_, table, _) = gaudi(&["nics"]);
-    says(&table, &["rxe0", "yes"]);
+    assert_has(&table, &["rxe0", "yes"]);
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn doctor_explains_the_eopnotsupp_of_stock_rxe() {
     let _alone = rxe0!(Stock, "doctor_explains_the_eopnotsupp_of_stock_rxe");
-    let (code, said, _) = gaudi(&["doctor", "--nic", "rxe0", "--device", "mock:gaudi2"]);
+    let (code, stdout, _) = gaudi(&["doctor", "--nic", "rxe0", "--device", "mock:gaudi2"]);
     assert_ne!(code, Some(0), "something fails");
-    says(
-        &said,
+    assert_has(
+        &stdout,
         &["rxe0 (libibverbs) opens", "EOPNOTSUPP", "udmabuf", "staged"],
     );
 }
@@ -125,9 +125,9 @@ fn doctor_explains_the_eopnotsupp_of_stock_rxe() {
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn doctor_registers_on_the_patched_build() {
     let _alone = rxe0!(Patched, "doctor_registers_on_the_patched_build");
-    let (code, said, cried) = gaudi(&["doctor", "--nic", "rxe0", "--device", "mock:gaudi2"]);
-    assert_eq!(code, Some(0), "{said}{cried}");
-    says(&said, &["uverbs ioctl REG_DMABUF_MR"]);
+    let (code, stdout, stderr) = gaudi(&["doctor", "--nic", "rxe0", "--device", "mock:gaudi2"]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert_has(&stdout, &["uverbs ioctl REG_DMABUF_MR"]);
 }
 
 /// Few and small: what is wanted are rows, not speeds.
@@ -225,13 +225,13 @@ fn perf_reaches_device_memory_by_its_dmabuf() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn perf_stages_on_stock_rxe_and_says_why() {
-    let _alone = rxe0!(Stock, "perf_stages_on_stock_rxe_and_says_why");
+fn perf_stages_on_stock_rxe() {
+    let _alone = rxe0!(Stock, "perf_stages_on_stock_rxe");
     for op in ["write", "read"] {
         let answer = perf(op, &["--memory", "device"]);
         for side in ["local", "remote"] {
             assert_eq!(answer[side]["path"], "staged", "{answer}");
-            says(answer[side]["why"].as_str().expect("a reason"), &["EOPNOTSUPP"]);
+            assert_has(answer[side]["why"].as_str().expect("a reason"), &["EOPNOTSUPP"]);
         }
         assert!(verified(&answer) > 0, "{answer}");
     }
@@ -239,16 +239,13 @@ fn perf_stages_on_stock_rxe_and_says_why() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn perf_that_requires_a_dmabuf_fails_on_stock_rxe_with_the_reason() {
-    let _alone = rxe0!(
-        Stock,
-        "perf_that_requires_a_dmabuf_fails_on_stock_rxe_with_the_reason"
-    );
-    let (code, said, cried) = gaudi(&[
+fn perf_requiring_dmabuf_fails_on_stock_rxe() {
+    let _alone = rxe0!(Stock, "perf_requiring_dmabuf_fails_on_stock_rxe");
+    let (code, stdout, stderr) = gaudi(&[
         "perf", "write", "--nic", "rxe0", "--memory", "device", "--dmabuf", "require",
     ]);
-    assert!(code != Some(0) && said.is_empty(), "{said}");
-    says(&cried, &["EOPNOTSUPP"]);
+    assert!(code != Some(0) && stdout.is_empty(), "{stdout}");
+    assert_has(&stderr, &["EOPNOTSUPP"]);
 }
 
 /// A process that is ended with its handle.
@@ -287,28 +284,25 @@ fn perf_serves_one_who_connects_over_tcp() {
     let answer = perf("write", &["--connect", "127.0.0.1:18515"]);
     assert_eq!(verified(&answer), 2, "{answer}");
     let status = server.0.wait().expect("it ends");
-    let mut cried = String::new();
-    let stderr = server.0.stderr.as_mut().expect("a pipe");
-    stderr.read_to_string(&mut cried).expect("text");
-    assert!(status.success(), "{cried}");
+    let mut stderr = String::new();
+    let mut pipe = server.0.stderr.take().expect("a pipe");
+    pipe.read_to_string(&mut stderr).expect("text");
+    assert!(status.success(), "{stderr}");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_nic_that_is_not_there_is_an_error_that_names_those_that_are() {
-    let _alone = rxe0!(
-        Stock,
-        "a_nic_that_is_not_there_is_an_error_that_names_those_that_are"
-    );
-    let (code, _, cried) = gaudi(&["perf", "write", "--nic", "rxe7"]);
+fn missing_nic_error_lists_present_ones() {
+    let _alone = rxe0!(Stock, "missing_nic_error_lists_present_ones");
+    let (code, _, stderr) = gaudi(&["perf", "write", "--nic", "rxe7"]);
     assert_ne!(code, Some(0));
-    says(&cried, &["rxe7", "rxe0"]);
+    assert_has(&stderr, &["rxe7", "rxe0"]);
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_demo_runs_on_mocks_whose_memory_the_nic_reaches() {
-    let _alone = rxe0!(Patched, "the_demo_runs_on_mocks_whose_memory_the_nic_reaches");
+fn demo_runs_on_mocks_by_dmabuf() {
+    let _alone = rxe0!(Patched, "demo_runs_on_mocks_by_dmabuf");
     let answer = json(&["demo", "--nic", "rxe0"]);
     assert_eq!(answer["verified"], true, "{answer}");
     for (node, way) in [("node_a", "nic_sent_bytes"), ("node_b", "nic_received_bytes")] {
@@ -319,15 +313,15 @@ fn the_demo_runs_on_mocks_whose_memory_the_nic_reaches() {
         );
         assert_eq!(node[way], 32 << 20, "{node}");
         assert_eq!(node["cpu_copied_bytes"], 32 << 20, "at the ends alone: {node}");
-        says(node["nic"].as_str().expect("a name"), &["software on eth0"]);
+        assert_has(node["nic"].as_str().expect("a name"), &["software on eth0"]);
     }
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_demo_fails_on_stock_rxe_with_the_reason() {
-    let _alone = rxe0!(Stock, "the_demo_fails_on_stock_rxe_with_the_reason");
-    let (code, said, cried) = gaudi(&["demo", "--nic", "rxe0"]);
-    assert!(code != Some(0) && said.is_empty(), "{said}");
-    says(&cried, &["EOPNOTSUPP"]);
+fn demo_fails_on_stock_rxe_with_reason() {
+    let _alone = rxe0!(Stock, "demo_fails_on_stock_rxe_with_reason");
+    let (code, stdout, stderr) = gaudi(&["demo", "--nic", "rxe0"]);
+    assert!(code != Some(0) && stdout.is_empty(), "{stdout}");
+    assert_has(&stderr, &["EOPNOTSUPP"]);
 }

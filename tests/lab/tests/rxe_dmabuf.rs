@@ -155,10 +155,10 @@ fn sends(nic: &Nic, buffer: &Buffer, region: Region, host: &Host) {
         pair.receive(1, into).expect("room");
         pair.post(2, from, Request::Send).expect("room");
         for _ in 0..2 {
-            let done = pair.wait(gaudi_lab::nic::PATIENCE).expect("both ends");
+            let done = pair.wait(gaudi_lab::nic::MAX_WAIT).expect("both ends");
             assert_eq!(done.status, status::SUCCESS, "request {} ends well", done.id);
             if done.id == 1 {
-                assert_eq!(done.length, from.length, "the receive tells its length");
+                assert_eq!(done.length, from.length, "the receive reports its length");
             }
         }
     };
@@ -237,14 +237,14 @@ fn the_patched_build_says_what_it_is() {
     assert_eq!(
         version.trim(),
         "gaudi-hal-lab-dmabuf",
-        "nobody takes it for Linux's own"
+        "it differs from Linux's own"
     );
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn every_byte_of_a_udmabuf_is_reached_by_rdma() {
-    if skips("every_byte_of_a_udmabuf_is_reached_by_rdma") {
+fn rdma_reaches_every_byte_of_udmabuf() {
+    if skips("rdma_reaches_every_byte_of_udmabuf") {
         return;
     }
     every_byte(&Nic::open(Build::Patched), &udmabuf());
@@ -252,8 +252,8 @@ fn every_byte_of_a_udmabuf_is_reached_by_rdma() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn every_byte_of_a_heaps_buffer_is_reached_by_rdma() {
-    if skips("every_byte_of_a_heaps_buffer_is_reached_by_rdma") {
+fn rdma_reaches_every_byte_of_heap_buffer() {
+    if skips("rdma_reaches_every_byte_of_heap_buffer") {
         return;
     }
     every_byte(&Nic::open(Build::Patched), &from_heap());
@@ -261,8 +261,8 @@ fn every_byte_of_a_heaps_buffer_is_reached_by_rdma() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn every_byte_of_a_pci_bar_is_reached_by_rdma() {
-    if skips("every_byte_of_a_pci_bar_is_reached_by_rdma") {
+fn rdma_reaches_every_byte_of_bar() {
+    if skips("rdma_reaches_every_byte_of_bar") {
         return;
     }
     if !bar_leaves() {
@@ -274,8 +274,8 @@ fn every_byte_of_a_pci_bar_is_reached_by_rdma() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn over_an_interface_that_is_no_pci_function_pages_are_registered_and_a_bar_is_not() {
-    if skips("over_an_interface_that_is_no_pci_function_pages_are_registered_and_a_bar_is_not") {
+fn virtual_interface_registers_pages_not_bars() {
+    if skips("virtual_interface_registers_pages_not_bars") {
         return;
     }
     let _pci = Nic::open(Build::Patched);
@@ -298,8 +298,8 @@ fn over_an_interface_that_is_no_pci_function_pages_are_registered_and_a_bar_is_n
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_a_region_cannot_be_is_refused_with_its_errno() {
-    if skips("what_a_region_cannot_be_is_refused_with_its_errno") {
+fn invalid_region_is_refused_with_errno() {
+    if skips("invalid_region_is_refused_with_errno") {
         return;
     }
     let nic = Nic::open(Build::Patched);
@@ -426,8 +426,8 @@ fn what_a_region_cannot_be_is_refused_with_its_errno() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_window_of_a_dmabuf_lands_where_it_says_and_ends_where_it_ends() {
-    if skips("a_window_of_a_dmabuf_lands_where_it_says_and_ends_where_it_ends") {
+fn window_region_covers_exactly_its_bytes() {
+    if skips("window_region_covers_exactly_its_bytes") {
         return;
     }
     let nic = Nic::open(Build::Patched);
@@ -516,8 +516,8 @@ fn listed(inode: &str) -> usize {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_region_outlives_its_descriptor_and_gives_the_memory_back_at_its_end() {
-    if skips("a_region_outlives_its_descriptor_and_gives_the_memory_back_at_its_end") {
+fn region_outlives_descriptor_and_frees_memory() {
+    if skips("region_outlives_descriptor_and_frees_memory") {
         return;
     }
     let nic = Nic::open(Build::Patched);
@@ -550,8 +550,8 @@ fn a_region_outlives_its_descriptor_and_gives_the_memory_back_at_its_end() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_bar_that_is_taken_back_is_never_touched_again() {
-    if skips("a_bar_that_is_taken_back_is_never_touched_again") || !bar_leaves() {
+fn revoked_bar_is_never_accessed() {
+    if skips("revoked_bar_is_never_accessed") || !bar_leaves() {
         return;
     }
     let nic = Nic::open(Build::Patched);
@@ -569,7 +569,7 @@ fn a_bar_that_is_taken_back_is_never_touched_again() {
     };
     assert_eq!(write(region), status::SUCCESS, "as long as the memory is there");
     function(&buffer, false);
-    assert_eq!(write(region), status::REM_ACCESS_ERR, "then it is gone");
+    assert_eq!(write(region), status::REM_ACCESS_ERR, "then it is invalid");
     assert_eq!(
         nic.context.register_dmabuf(&asked(&buffer.fd)),
         Err(Errno::ENODEV),
@@ -598,7 +598,7 @@ fn a_bar_that_is_taken_back_is_never_touched_again() {
     assert_eq!(
         nic.run(local, Request::Write { remote, rkey }),
         status::WR_FLUSH_ERR,
-        "as a source it is gone too, and rxe says it as of every source that is refused"
+        "as a source it is invalid too; rxe reports every refused source so"
     );
     assert_eq!(
         nic.run(local, Request::Read { remote, rkey }),
@@ -645,8 +645,8 @@ fn a_reset_takes_the_bar_back() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_bar_is_taken_back_under_writes_in_flight() {
-    if kernel() < (7, 0) || skips("a_bar_is_taken_back_under_writes_in_flight") {
+fn bar_is_revoked_under_writes() {
+    if kernel() < (7, 0) || skips("bar_is_revoked_under_writes") {
         return;
     }
     let nic = Nic::open(Build::Patched);
@@ -667,7 +667,7 @@ fn a_bar_is_taken_back_under_writes_in_flight() {
         function.memory(false).expect("off");
         let mut refused = 0;
         for _ in 0..8 {
-            let done = pair.wait(gaudi_lab::nic::PATIENCE).expect("each request ends");
+            let done = pair.wait(gaudi_lab::nic::MAX_WAIT).expect("each request ends");
             match done.status {
                 status::SUCCESS => assert_eq!(refused, 0, "after a refusal nothing is written"),
                 status::REM_ACCESS_ERR | status::WR_FLUSH_ERR => refused += 1,

@@ -30,7 +30,7 @@ fn stock_soft_roce_has_no_dmabuf_regions() {
     assert_eq!(
         nic.context.register_dmabuf(&asked),
         Err(Errno::EOPNOTSUPP),
-        "the probe with a bad descriptor tells it from a device that supports them (EBADF)"
+        "a device that supports them answers the bad descriptor with EBADF"
     );
 }
 

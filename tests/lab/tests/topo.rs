@@ -1,4 +1,4 @@
-//! `gaudi topo` in a guest, against what QEMU was told to build and what the kernel lists.
+//! `gaudi topo` in a guest, against the machine that QEMU builds and what the kernel lists.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 fn document(arguments: &[&str]) -> Value {
     let output = run(&[&["gaudi", "topo", "--json"], arguments].concat());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.success(),
-        "gaudi topo must work in a guest, it said: {said}"
+        "gaudi topo must work in a guest, it stderr: {stderr}"
     );
     serde_json::from_slice(&output.stdout).expect("one JSON document")
 }
@@ -27,7 +27,7 @@ fn function<'a>(document: &'a Value, address: &str) -> &'a Value {
 /// `-M q35 -cpu EPYC -device virtio-serial-pci`.
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_tree_is_the_one_that_qemu_built() {
+fn tree_matches_qemus() {
     let document = document(&[]);
     let release = uname().expect("uname").release().to_string_lossy().into_owned();
     assert_eq!(document["kernel_release"], release.as_str());
@@ -76,7 +76,7 @@ fn the_tree_is_the_one_that_qemu_built() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn every_function_that_the_kernel_lists_is_read_as_it_is() {
+fn every_listed_function_is_read() {
     let topology = Topology::read(&Folder::new("/"));
     let names = std::fs::read_dir("/sys/bus/pci/devices").expect("sysfs is mounted");
     let listed: BTreeSet<String> = names
@@ -114,7 +114,7 @@ fn every_function_that_the_kernel_lists_is_read_as_it_is() {
 /// allows nothing.
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn functions_of_the_root_bus_reach_one_another_by_the_processor_alone() {
+fn root_bus_functions_connect_through_the_cpu() {
     let mut topology = Topology::read(&Folder::new("/"));
     let root: Vec<PciAddress> = topology.below_host(0).map(|function| function.address).collect();
     assert!(root.len() >= 4, "q35 has that many: {root:?}");

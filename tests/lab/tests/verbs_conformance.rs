@@ -28,7 +28,7 @@ fn fixture() -> Fixture {
     let open = || Context::open(gaudi_ibverbs::open("rxe0").expect("the NIC opens")).expect("a context");
     let fixture = Fixture::new("rxe0", open(), open(), Dialect::Rxe).lacking(
         Feature::ReceiveStates,
-        "librxe puts a receive into shared memory in any state and asks nobody",
+        "librxe puts a receive into shared memory in any state without a check",
     );
     let fixture = if kernel() < (7, 0) {
         fixture.lacking(

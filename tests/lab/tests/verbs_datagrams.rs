@@ -30,8 +30,8 @@ fn datagrams(nic: &Nic) -> Queue {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_datagram_arrives_behind_its_header_and_names_its_sender() {
-    let nic = nic!("a_datagram_arrives_behind_its_header_and_names_its_sender");
+fn datagram_follows_its_header_with_sender() {
+    let nic = nic!("datagram_follows_its_header_with_sender");
     let (from, to) = (nic.host(4096), nic.host(4096));
     from.pattern(1);
     let (here, there) = (datagrams(&nic), datagrams(&nic));
@@ -73,8 +73,8 @@ fn a_datagram_arrives_behind_its_header_and_names_its_sender() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_datagram_with_another_key_is_dropped_in_silence() {
-    let nic = nic!("a_datagram_with_another_key_is_dropped_in_silence");
+fn datagram_with_wrong_qkey_is_dropped() {
+    let nic = nic!("datagram_with_wrong_qkey_is_dropped");
     let (from, to) = (nic.host(4096), nic.host(4096));
     from.pattern(2);
     let (here, there) = (datagrams(&nic), datagrams(&nic));
@@ -115,8 +115,8 @@ fn a_way_keeps_its_domain() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn two_queue_pairs_take_from_one_shared_receive_queue() {
-    let nic = nic!("two_queue_pairs_take_from_one_shared_receive_queue");
+fn two_qps_share_one_srq() {
+    let nic = nic!("two_qps_share_one_srq");
     let (from, to) = (nic.host(4096), nic.host(4096));
     from.pattern(3);
     let request = SrqRequest {
@@ -140,7 +140,7 @@ fn two_queue_pairs_take_from_one_shared_receive_queue() {
         assert_eq!(
             (got.wr_id, got.byte_len, got.opcode),
             (turn as u64, 50 + turn as u32, WcOpcode::RECV),
-            "the oldest receive, whoever takes it"
+            "the oldest receive, for either queue pair"
         );
         ends.push((here, there));
     }
@@ -149,7 +149,7 @@ fn two_queue_pairs_take_from_one_shared_receive_queue() {
         there.close();
         here.close();
     }
-    nic.device.destroy_srq(srq).expect("nobody takes from it");
+    nic.device.destroy_srq(srq).expect("it is not in use");
     let sges = [to.sge(0, 8)];
     refused(
         shared.post_recv(&RecvWr {
@@ -163,8 +163,8 @@ fn two_queue_pairs_take_from_one_shared_receive_queue() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_shared_receive_queue_that_runs_low_says_so_once() {
-    let nic = nic!("a_shared_receive_queue_that_runs_low_says_so_once");
+fn low_srq_raises_one_event() {
+    let nic = nic!("low_srq_raises_one_event");
     let host = nic.host(4096);
     let asked = SrqRequest {
         pd: nic.pd,
@@ -205,8 +205,8 @@ fn bindable() -> Access {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_window_lets_a_peer_at_a_part_of_a_region_until_it_is_invalid() {
-    let nic = nic!("a_window_lets_a_peer_at_a_part_of_a_region_until_it_is_invalid");
+fn window_grants_part_of_region_until_invalidated() {
+    let nic = nic!("window_grants_part_of_region_until_invalidated");
     let from = nic.host(4096);
     from.pattern(4);
     let memory = gaudi_sys::RawMapping::anonymous(8192, true).expect("memory");
@@ -255,8 +255,8 @@ fn a_window_lets_a_peer_at_a_part_of_a_region_until_it_is_invalid() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_window_allows_what_it_allows_and_nothing_outside_of_its_region() {
-    let nic = nic!("a_window_allows_what_it_allows_and_nothing_outside_of_its_region");
+fn window_grants_stay_inside_its_region() {
+    let nic = nic!("window_grants_stay_inside_its_region");
     let from = nic.host(4096);
     for (what, offset, len, op) in [
         // rxe checks a window's range by that of its region (`check_rkey`, rxe_resp.c): bytes
@@ -303,8 +303,8 @@ fn a_window_allows_what_it_allows_and_nothing_outside_of_its_region() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_send_can_make_a_window_of_the_peer_invalid() {
-    let nic = nic!("a_send_can_make_a_window_of_the_peer_invalid");
+fn send_can_invalidate_a_peers_window() {
+    let nic = nic!("send_can_invalidate_a_peers_window");
     let from = nic.host(4096);
     let memory = gaudi_sys::RawMapping::anonymous(8192, true).expect("memory");
     let to = nic.register(memory, bindable());
@@ -328,7 +328,7 @@ fn a_send_can_make_a_window_of_the_peer_invalid() {
     assert_eq!(
         (got.wr_id, got.invalidated_rkey, got.imm_data),
         (5, Some(rkey), None),
-        "the receive says which key"
+        "the receive reports the key"
     );
     let to = RemoteAddr { addr: to.iova, rkey };
     let done = here.run(&[from.sge(0, 8)], SendOp::Write(to));
@@ -340,8 +340,8 @@ fn a_send_can_make_a_window_of_the_peer_invalid() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_region_that_no_window_may_stand_on_is_not_bound() {
-    let nic = nic!("a_region_that_no_window_may_stand_on_is_not_bound");
+fn region_without_bind_right_rejects_windows() {
+    let nic = nic!("region_without_bind_right_rejects_windows");
     let to = nic.host(4096);
     let mw = nic.device.alloc_mw(nic.pd, MwType::Type2).expect("a window");
     let (_here, there) = nic.pair();
@@ -365,7 +365,7 @@ fn a_region_that_no_window_may_stand_on_is_not_bound() {
             );
         }
     }
-    let gone = SendOp::BindMw {
+    let rebind = SendOp::BindMw {
         mw: gaudi_verbs::MwHandle(u32::MAX),
         old: mw.rkey,
         rkey: Rkey(mw.rkey.0 ^ 1),
@@ -375,6 +375,6 @@ fn a_region_that_no_window_may_stand_on_is_not_bound() {
         length: 4096,
         access: Access::REMOTE_WRITE,
     };
-    refused(there.post(2, &[], gone), ErrorKind::InvalidInput, Errno::EINVAL);
+    refused(there.post(2, &[], rebind), ErrorKind::InvalidInput, Errno::EINVAL);
     nic.device.dealloc_mw(mw.handle).expect("it ends");
 }

@@ -213,8 +213,8 @@ every_memory! {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_nic_whose_kernel_registers_dmabufs_says_yes() {
-    let nic = nic!("a_nic_whose_kernel_registers_dmabufs_says_yes");
+fn probe_accepts_nic_of_capable_kernel() {
+    let nic = nic!("probe_accepts_nic_of_capable_kernel");
     let attr = nic.device.query_device().expect("it answers");
     assert_eq!(
         attr.dmabuf,
@@ -231,7 +231,7 @@ fn the_probe_leaves_nothing_behind() {
     for _ in 0..3 {
         let other = Nic::named("rxe0");
         other.device.query_device().expect("it probes");
-        // Its domain is the only one: the probe's own has gone.
+        // Its domain is the only one: the probe's own is deallocated.
         other.device.dealloc_pd(other.pd).expect("it is empty");
     }
     drop(nic);
@@ -263,8 +263,8 @@ fn bytes_go_from_one_dmabuf_to_another() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_window_at_an_odd_byte_lands_where_it_says_and_ends_where_it_ends() {
-    let nic = nic!("a_window_at_an_odd_byte_lands_where_it_says_and_ends_where_it_ends");
+fn unaligned_window_covers_exactly_its_bytes() {
+    let nic = nic!("unaligned_window_covers_exactly_its_bytes");
     let memory = of_udmabuf();
     let host = nic.host(LEN);
     host.pattern(9);
@@ -290,8 +290,8 @@ fn a_window_at_an_odd_byte_lands_where_it_says_and_ends_where_it_ends() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_address_elsewhere_in_the_page_is_refused_and_explained() {
-    let nic = nic!("an_address_elsewhere_in_the_page_is_refused_and_explained");
+fn other_address_in_page_is_explained() {
+    let nic = nic!("other_address_in_page_is_explained");
     let memory = of_udmabuf();
     for (offset, iova) in [(0, 1), (1, 0), (0x123, 0x1124)] {
         let window = memory.window.dmabuf().window(offset, PAGE).expect("inside");
@@ -300,9 +300,15 @@ fn an_address_elsewhere_in_the_page_is_refused_and_explained() {
             ErrorKind::InvalidInput,
             Errno::EINVAL,
         );
-        let said = error.to_string();
-        assert!(said.contains("page offsets"), "the reason is among those: {said}");
-        assert!(said.contains("uverbs ioctl"), "and which way it went: {said}");
+        let message = error.to_string();
+        assert!(
+            message.contains("page offsets"),
+            "the reason is among those: {message}"
+        );
+        assert!(
+            message.contains("uverbs ioctl"),
+            "and which way it went: {message}"
+        );
     }
 }
 
@@ -322,7 +328,7 @@ fn rights_that_the_kernel_refuses_are_refused() {
         ("windows on it", bits(IBV_ACCESS_MW_BIND)),
         ("addresses from zero", bits(IBV_ACCESS_ZERO_BASED)),
         ("huge pages", bits(IBV_ACCESS_HUGETLB)),
-        ("what nobody knows", bits(1 << 31)),
+        ("an unknown flag", bits(1 << 31)),
     ] {
         let error = nic.window(&memory.window, 0, access).expect_err(what);
         assert_eq!(
@@ -339,8 +345,8 @@ fn rights_that_the_kernel_refuses_are_refused() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_region_of_a_dmabuf_allows_what_it_was_registered_with() {
-    let nic = nic!("a_region_of_a_dmabuf_allows_what_it_was_registered_with");
+fn dmabuf_region_enforces_its_access() {
+    let nic = nic!("dmabuf_region_enforces_its_access");
     let memory = of_udmabuf();
     let host = nic.host(4096);
     let status = |mr: &NewMr, op: fn(gaudi_verbs::RemoteAddr) -> SendOp| {
@@ -379,8 +385,8 @@ fn a_region_of_a_dmabuf_allows_what_it_was_registered_with() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_buffer_closed_right_after_registration_stays_with_its_region() {
-    let nic = nic!("a_buffer_closed_right_after_registration_stays_with_its_region");
+fn region_keeps_closed_buffer() {
+    let nic = nic!("region_keeps_closed_buffer");
     let Memory { window, view, .. } = of_udmabuf();
     let host = nic.host(4096);
     host.pattern(3);
@@ -400,8 +406,8 @@ fn a_buffer_closed_right_after_registration_stays_with_its_region() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_buffer_names_the_nics_that_stand_on_it() {
-    let nic = nic!("a_buffer_names_the_nics_that_stand_on_it");
+fn buffer_lists_registered_nics() {
+    let nic = nic!("buffer_lists_registered_nics");
     let memory = of_udmabuf();
     let buffer = memory.window.dmabuf();
     let mr = nic.window(&memory.window, 0x1000, ALL).expect("a region");
@@ -413,7 +419,7 @@ fn a_buffer_names_the_nics_that_stand_on_it() {
         "which NIC, and where: {held:?}"
     );
     nic.device.dereg_mr(mr.handle).expect("it ends");
-    assert!(buffer.attached().is_empty(), "nobody any more");
+    assert!(buffer.attached().is_empty(), "no NIC is attached");
     nic.window(&memory.window, 1, ALL)
         .expect_err("refused by the kernel");
     assert!(
@@ -424,8 +430,8 @@ fn a_buffer_names_the_nics_that_stand_on_it() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_context_that_ends_gives_back_what_it_held() {
-    let nic = nic!("a_context_that_ends_gives_back_what_it_held");
+fn closed_context_releases_everything() {
+    let nic = nic!("closed_context_releases_everything");
     let Memory { window, .. } = of_udmabuf();
     let inode = window.dmabuf().identity().file.inode;
     let _mr = nic.window(&window, 0, ALL).expect("a region");
@@ -438,8 +444,8 @@ fn a_context_that_ends_gives_back_what_it_held() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_process_that_dies_gives_back_what_it_held() {
-    let _nic = nic!("a_process_that_dies_gives_back_what_it_held");
+fn dead_process_releases_everything() {
+    let _nic = nic!("dead_process_releases_everything");
     let Memory { window, .. } = of_udmabuf();
     let inode = window.dmabuf().identity().file.inode;
     ibv::in_child(|| {
@@ -463,8 +469,8 @@ fn a_process_that_dies_gives_back_what_it_held() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_stand_in_is_no_dmabuf_and_the_error_says_so() {
-    let nic = nic!("a_stand_in_is_no_dmabuf_and_the_error_says_so");
+fn stand_in_is_rejected_as_dmabuf() {
+    let nic = nic!("stand_in_is_rejected_as_dmabuf");
     let memory = Memfd::sparse(gaudi_sys::standin::MEMFD_NAME, LEN as u64).expect("a memory file");
     let whole = gaudi_sys::standin::Window {
         offset: 0,
@@ -485,8 +491,8 @@ fn a_stand_in_is_no_dmabuf_and_the_error_says_so() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_closed_device_memory_waits_for_its_region() {
-    let nic = nic!("a_closed_device_memory_waits_for_its_region");
+fn closed_device_memory_waits_for_region() {
+    let nic = nic!("closed_device_memory_waits_for_region");
     let spec = "mock:gaudi2?name=verbs-close&dram=3GiB".parse().expect("a spec");
     let io = gaudi_hal::open(&spec).expect("a mock");
     let memory = DeviceMemory::new(io, 768 << 20, MemFlags::NONE).expect("device memory");
@@ -522,8 +528,8 @@ fn a_thousand_registrations_leave_nothing_behind() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn over_an_interface_that_is_no_pci_function_pages_are_registered_and_a_bar_is_not() {
-    let _pci = nic!("over_an_interface_that_is_no_pci_function_pages_are_registered_and_a_bar_is_not");
+fn virtual_interface_registers_pages_not_bars() {
+    let _pci = nic!("virtual_interface_registers_pages_not_bars");
     gaudi_lab::modprobe("dummy");
     let _ = gaudi_lab::run(&["ip", "link", "add", "dummy6", "type", "dummy"]);
     let nic = Nic::over(Build::Patched, "rxe6", "dummy6", "10.77.6.1");
@@ -548,11 +554,11 @@ fn over_an_interface_that_is_no_pci_function_pages_are_registered_and_a_bar_is_n
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_bar_that_is_taken_back_is_never_touched_again() {
+fn revoked_bar_is_never_accessed() {
     if kernel() < (7, 0) {
         return;
     }
-    let nic = nic!("a_bar_that_is_taken_back_is_never_touched_again");
+    let nic = nic!("revoked_bar_is_never_accessed");
     let function = Exclusive::open();
     let (window, view) = bar(&function);
     let host = nic.host(LEN);
@@ -560,7 +566,7 @@ fn a_bar_that_is_taken_back_is_never_touched_again() {
     let mr = nic.window(&window, 0, ALL).expect("a region");
     assert_eq!(write(&mr), WcStatus::SUCCESS, "as long as the memory is there");
     function.memory(false).expect("off");
-    assert_eq!(write(&mr), WcStatus::REM_ACCESS_ERR, "then it is gone");
+    assert_eq!(write(&mr), WcStatus::REM_ACCESS_ERR, "then it is invalid");
     let error = refused(nic.window(&window, 0, ALL), ErrorKind::DeviceLost, Errno::ENODEV);
     assert!(error.to_string().contains("revoked the memory"), "{error}");
     function.memory(true).expect("on");
@@ -568,7 +574,7 @@ fn a_bar_that_is_taken_back_is_never_touched_again() {
     assert_eq!(
         nic.device.mr_state(mr.handle).expect("it answers"),
         None,
-        "nothing tells user space"
+        "user space gets no event"
     );
     let again = nic.window(&window, 0, ALL).expect("a new region");
     assert_eq!(write(&again), WcStatus::SUCCESS, "it works");
@@ -583,11 +589,11 @@ fn a_bar_that_is_taken_back_is_never_touched_again() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_revoked_region_is_told_to_the_queue_pair_that_it_was_wanted_through() {
+fn revoked_region_fails_its_queue_pair() {
     if kernel() < (7, 0) {
         return;
     }
-    let nic = nic!("a_revoked_region_is_told_to_the_queue_pair_that_it_was_wanted_through");
+    let nic = nic!("revoked_region_fails_its_queue_pair");
     let function = Exclusive::open();
     let (window, _view) = bar(&function);
     let host = nic.host(4096);
@@ -599,7 +605,7 @@ fn a_revoked_region_is_told_to_the_queue_pair_that_it_was_wanted_through() {
     assert_eq!(done.status, WcStatus::REM_ACCESS_ERR, "the requester: {done:?}");
     let fd = nic.device.async_fd().expect("events");
     loop {
-        let ready = gaudi_sys::poll::readable([fd], ibv::PATIENCE).expect("a descriptor");
+        let ready = gaudi_sys::poll::readable([fd], ibv::MAX_WAIT).expect("a descriptor");
         assert!(ready[0], "an event comes");
         let event = nic.device.get_async_event().expect("it is read").expect("one");
         if event.event_type == AsyncEventType::QP_ACCESS_ERR {
@@ -613,11 +619,11 @@ fn a_revoked_region_is_told_to_the_queue_pair_that_it_was_wanted_through() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_bar_is_taken_back_under_writes_in_flight() {
+fn bar_is_revoked_under_writes() {
     if kernel() < (7, 0) {
         return;
     }
-    let nic = nic!("a_bar_is_taken_back_under_writes_in_flight");
+    let nic = nic!("bar_is_revoked_under_writes");
     let function = Exclusive::open();
     let (window, _view) = bar(&function);
     let host = nic.host(LEN);
@@ -648,11 +654,11 @@ fn a_bar_is_taken_back_under_writes_in_flight() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn closing_the_function_takes_its_memory_back_from_a_region() {
+fn closed_function_revokes_region_memory() {
     if kernel() < (7, 0) {
         return;
     }
-    let nic = nic!("closing_the_function_takes_its_memory_back_from_a_region");
+    let nic = nic!("closed_function_revokes_region_memory");
     let function = Exclusive::open();
     let (window, view) = bar(&function);
     let host = nic.host(4096);

@@ -12,13 +12,13 @@ use ibv::{ALL, Host, LEN, Nic, memories, request, succeeded, word};
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_write_puts_each_byte_in_its_place_and_no_other() {
-    let nic = nic!("a_write_puts_each_byte_in_its_place_and_no_other");
+fn write_changes_exactly_its_bytes() {
+    let nic = nic!("write_changes_exactly_its_bytes");
     let (from, to) = memories(&nic, 1);
     let (here, _there) = nic.pair();
     let done = here.run(&[from.sge(5, 30_001)], SendOp::Write(to.remote(11)));
     succeeded(&done, "a write");
-    assert_eq!(done.opcode, WcOpcode::RDMA_WRITE, "it says what it was");
+    assert_eq!(done.opcode, WcOpcode::RDMA_WRITE, "the completion has its opcode");
     assert_eq!(done.qp_num, here.queue.qpn(), "and of which queue pair");
     let mut wanted = vec![0; LEN];
     wanted[11..11 + 30_001].copy_from_slice(&pattern(1, LEN)[5..5 + 30_001]);
@@ -53,7 +53,7 @@ fn a_read_brings_the_peers_bytes() {
     let (here, _there) = nic.pair();
     let done = here.run(&[to.sge(1, 50_000)], SendOp::Read(from.remote(4099)));
     succeeded(&done, "a read");
-    assert_eq!(done.opcode, WcOpcode::RDMA_READ, "it says what it was");
+    assert_eq!(done.opcode, WcOpcode::RDMA_READ, "the completion has its opcode");
     assert!(
         to.bytes(1, 50_000) == pattern(3, LEN)[4099..4099 + 50_000],
         "each byte"
@@ -99,8 +99,8 @@ fn a_message_of_four_mebibytes_arrives_whole() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_write_of_no_bytes_ends_well_and_writes_nothing() {
-    let nic = nic!("a_write_of_no_bytes_ends_well_and_writes_nothing");
+fn zero_length_write_completes() {
+    let nic = nic!("zero_length_write_completes");
     let (from, to) = memories(&nic, 6);
     let (here, _there) = nic.pair();
     succeeded(&here.run(&[], SendOp::Write(to.remote(0))), "no element");
@@ -116,8 +116,8 @@ fn a_write_of_no_bytes_ends_well_and_writes_nothing() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_write_with_a_number_takes_a_receive_and_tells_both() {
-    let nic = nic!("a_write_with_a_number_takes_a_receive_and_tells_both");
+fn write_with_imm_consumes_receive() {
+    let nic = nic!("write_with_imm_consumes_receive");
     let (from, to) = memories(&nic, 7);
     let (here, there) = nic.pair();
     there.receive(70, &[]);
@@ -126,10 +126,15 @@ fn a_write_with_a_number_takes_a_receive_and_tells_both() {
         &here.run(&[from.sge(0, 3000)], SendOp::WriteImm(to.remote(9), number)),
         "a write with a number",
     );
-    let told = there.wait();
-    succeeded(&told, "the peer is told");
+    let notified = there.wait();
+    succeeded(&notified, "the peer completes");
     assert_eq!(
-        (told.wr_id, told.opcode, told.imm_data, told.byte_len),
+        (
+            notified.wr_id,
+            notified.opcode,
+            notified.imm_data,
+            notified.byte_len
+        ),
         (70, WcOpcode::RECV_RDMA_WITH_IMM, Some(number), 3000),
         "receive, kind, number in the order of the sender, and length"
     );
@@ -165,8 +170,8 @@ fn a_send_fills_the_oldest_receive() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_send_scatters_over_the_elements_of_a_receive() {
-    let nic = nic!("a_send_scatters_over_the_elements_of_a_receive");
+fn send_scatters_over_receive_sges() {
+    let nic = nic!("send_scatters_over_receive_sges");
     let (from, to) = memories(&nic, 9);
     let (here, there) = nic.pair();
     there.receive(1, &[to.sge(5, 10), to.sge(3000, 2000), to.sge(9000, 4000)]);
@@ -200,8 +205,8 @@ fn a_send_with_a_number_tells_it() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_send_of_no_bytes_takes_a_receive() {
-    let nic = nic!("a_send_of_no_bytes_takes_a_receive");
+fn zero_length_send_consumes_receive() {
+    let nic = nic!("zero_length_send_consumes_receive");
     let (here, there) = nic.pair();
     there.receive(4, &[]);
     succeeded(&here.run(&[], SendOp::Send), "a send");
@@ -211,8 +216,8 @@ fn a_send_of_no_bytes_takes_a_receive() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_send_waits_for_a_receive_when_it_may() {
-    let nic = nic!("a_send_waits_for_a_receive_when_it_may");
+fn send_waits_for_receive_with_rnr_retry() {
+    let nic = nic!("send_waits_for_receive_with_rnr_retry");
     let (from, to) = memories(&nic, 13);
     let (here, there) = nic.pair();
     here.post(1, &[from.sge(0, 64)], SendOp::Send).expect("room");
@@ -224,8 +229,8 @@ fn a_send_waits_for_a_receive_when_it_may() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_fetch_and_add_adds_and_brings_the_old_value() {
-    let nic = nic!("a_fetch_and_add_adds_and_brings_the_old_value");
+fn fetch_and_add_returns_old_value() {
+    let nic = nic!("fetch_and_add_returns_old_value");
     let (old, counter) = (nic.host(4096), nic.host(4096));
     counter.memory.write(64, &41_u64.to_ne_bytes()).expect("inside");
     let (here, _there) = nic.pair();
@@ -243,8 +248,8 @@ fn a_fetch_and_add_adds_and_brings_the_old_value() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_compare_and_swap_swaps_only_what_is_equal() {
-    let nic = nic!("a_compare_and_swap_swaps_only_what_is_equal");
+fn compare_and_swap_needs_equal_value() {
+    let nic = nic!("compare_and_swap_needs_equal_value");
     let (old, cell) = (nic.host(4096), nic.host(4096));
     cell.memory.write(8, &7_u64.to_ne_bytes()).expect("inside");
     let (here, _there) = nic.pair();
@@ -258,13 +263,17 @@ fn a_compare_and_swap_swaps_only_what_is_equal() {
     assert_eq!(done.opcode, WcOpcode::COMP_SWAP);
     assert_eq!((word(&old, 0), word(&cell, 8)), (7, 9), "it is swapped");
     succeeded(&here.run(&[old.sge(0, 8)], swap(7, 11)), "one that differs");
-    assert_eq!((word(&old, 0), word(&cell, 8)), (9, 9), "it stays, and is told");
+    assert_eq!(
+        (word(&old, 0), word(&cell, 8)),
+        (9, 9),
+        "it is unchanged and returned"
+    );
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn inline_bytes_are_the_callers_again_when_the_post_returns() {
-    let nic = nic!("inline_bytes_are_the_callers_again_when_the_post_returns");
+fn inline_data_is_free_after_post() {
+    let nic = nic!("inline_data_is_free_after_post");
     let to = nic.host(4096);
     let (here, _there) = nic.pair();
     let mut bytes = *b"these bytes have no region";
@@ -291,8 +300,8 @@ fn inline_bytes_are_the_callers_again_when_the_post_returns() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_inline_send_of_no_bytes_is_fine() {
-    let nic = nic!("an_inline_send_of_no_bytes_is_fine");
+fn zero_length_inline_send_completes() {
+    let nic = nic!("zero_length_inline_send_completes");
     let (here, there) = nic.pair();
     there.receive(1, &[]);
     here.queue
@@ -321,8 +330,8 @@ fn only_what_asks_for_it_completes_visibly() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn addresses_of_a_region_count_from_where_it_was_told() {
-    let nic = nic!("addresses_of_a_region_count_from_where_it_was_told");
+fn region_addresses_start_at_given_iova() {
+    let nic = nic!("region_addresses_start_at_given_iova");
     let from = nic.host(LEN);
     from.pattern(23);
     for iova in [0x1001_0000_0000_0000_u64, 0x123] {
@@ -350,8 +359,8 @@ fn addresses_of_a_region_count_from_where_it_was_told() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_fenced_write_waits_for_the_reads_before_it() {
-    let nic = nic!("a_fenced_write_waits_for_the_reads_before_it");
+fn fenced_write_waits_for_earlier_reads() {
+    let nic = nic!("fenced_write_waits_for_earlier_reads");
     let (peer, here_memory) = (nic.host(LEN), nic.host(LEN));
     let (here, _there) = nic.pair();
     for turn in 1..6 {
@@ -375,8 +384,8 @@ fn a_fenced_write_waits_for_the_reads_before_it() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_send_is_seen_after_the_writes_before_it() {
-    let nic = nic!("a_send_is_seen_after_the_writes_before_it");
+fn send_follows_earlier_writes() {
+    let nic = nic!("send_follows_earlier_writes");
     let (from, to) = memories(&nic, 24);
     let (here, there) = nic.pair();
     there.receive(1, &[]);
@@ -401,8 +410,8 @@ fn a_send_is_seen_after_the_writes_before_it() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn two_threads_send_on_one_queue_pair_each_way_and_nothing_is_lost() {
-    let nic = nic!("two_threads_send_on_one_queue_pair_each_way_and_nothing_is_lost");
+fn two_threads_share_one_queue_pair() {
+    let nic = nic!("two_threads_share_one_queue_pair");
     const EACH: u64 = 50;
     let (from, to) = memories(&nic, 26);
     let (a, b) = nic.pair();

@@ -17,12 +17,12 @@ use gaudi_verbs::{
     Rkey, SendOp, WcStatus, WorkCompletion,
 };
 
-use ibv::{ALL, Nic, PATIENCE, Queue, any, event_of, is_readable, refused, request, succeeded};
+use ibv::{ALL, MAX_WAIT, Nic, Queue, any, event_of, is_readable, refused, request, succeeded};
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_list_names_a_software_nic_with_its_interface_and_function() {
-    let _nic = nic!("the_list_names_a_software_nic_with_its_interface_and_function");
+fn list_names_nic_interface_and_function() {
+    let _nic = nic!("list_names_nic_interface_and_function");
     let nics = list().expect("libibverbs lists");
     let nic = nics.iter().find(|nic| nic.name == "rxe0").expect("it is there");
     assert_eq!(nic.netdev.as_deref(), Some("eth0"), "the interface below");
@@ -38,8 +38,8 @@ fn the_list_names_a_software_nic_with_its_interface_and_function() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_name_that_is_no_nics_is_not_found_and_the_others_are_named() {
-    let _nic = nic!("a_name_that_is_no_nics_is_not_found_and_the_others_are_named");
+fn unknown_nic_error_lists_others() {
+    let _nic = nic!("unknown_nic_error_lists_others");
     let error = OpenOptions::default().open("mlx5_77").expect_err("there is none");
     assert_eq!(
         (error.kind(), error.errno()),
@@ -51,8 +51,8 @@ fn a_name_that_is_no_nics_is_not_found_and_the_others_are_named() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_port_that_the_nic_has_not_is_refused() {
-    let _nic = nic!("a_port_that_the_nic_has_not_is_refused");
+fn missing_port_is_rejected() {
+    let _nic = nic!("missing_port_is_rejected");
     for port in [0, 2] {
         refused(
             OpenOptions::default().port(port).open("rxe0"),
@@ -65,8 +65,8 @@ fn a_port_that_the_nic_has_not_is_refused() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn connections_use_the_ipv4_address_of_roce_v2_unless_told_otherwise() {
-    let nic = nic!("connections_use_the_ipv4_address_of_roce_v2_unless_told_otherwise");
+fn connections_default_to_rocev2_ipv4() {
+    let nic = nic!("connections_default_to_rocev2_ipv4");
     let (index, gid) = rxe::gid("rxe0", "10.77.0.1");
     let port = nic.device.query_port().expect("a port");
     assert_eq!((port.gid_index, port.gid.0), (u32::from(index), gid));
@@ -89,8 +89,8 @@ fn connections_use_the_ipv4_address_of_roce_v2_unless_told_otherwise() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_table_of_addresses_is_that_of_sysfs() {
-    let nic = nic!("the_table_of_addresses_is_that_of_sysfs");
+fn gid_table_matches_sysfs() {
+    let nic = nic!("gid_table_matches_sysfs");
     let rows = nic.device.query_gids().expect("a table");
     assert!(rows.len() >= 2, "link-local and IPv4: {rows:?}");
     for row in rows {
@@ -112,8 +112,8 @@ fn the_table_of_addresses_is_that_of_sysfs() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_nic_and_its_port_say_what_they_are() {
-    let nic = nic!("the_nic_and_its_port_say_what_they_are");
+fn nic_and_port_attributes_are_plausible() {
+    let nic = nic!("nic_and_port_attributes_are_plausible");
     let attr = nic.device.query_device().expect("it answers");
     assert_eq!(
         (attr.name.as_str(), attr.provider.as_str()),
@@ -140,8 +140,8 @@ fn the_nic_and_its_port_say_what_they_are() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_domain_with_something_in_it_is_not_freed() {
-    let nic = nic!("a_domain_with_something_in_it_is_not_freed");
+fn pd_in_use_is_not_deallocated() {
+    let nic = nic!("pd_in_use_is_not_deallocated");
     let host = nic.host(4096);
     refused(nic.device.dealloc_pd(nic.pd), ErrorKind::InUse, Errno::EBUSY);
     nic.device.dereg_mr(host.mr.handle).expect("the region ends");
@@ -153,12 +153,12 @@ fn a_domain_with_something_in_it_is_not_freed() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_is_gone_is_an_error_wherever_it_is_named() {
-    let nic = nic!("what_is_gone_is_an_error_wherever_it_is_named");
-    let gone = nic.device.alloc_pd().expect("a domain");
-    nic.device.dealloc_pd(gone).expect("it ends");
+fn destroyed_objects_are_rejected_everywhere() {
+    let nic = nic!("destroyed_objects_are_rejected_everywhere");
+    let freed = nic.device.alloc_pd().expect("a domain");
+    nic.device.dealloc_pd(freed).expect("it ends");
     refused(
-        nic.device.dealloc_pd(gone),
+        nic.device.dealloc_pd(freed),
         ErrorKind::InvalidInput,
         Errno::EINVAL,
     );
@@ -168,7 +168,7 @@ fn what_is_gone_is_an_error_wherever_it_is_named() {
         Errno::EINVAL,
     );
     refused(
-        nic.device.alloc_mw(gone, MwType::Type2),
+        nic.device.alloc_mw(freed, MwType::Type2),
         ErrorKind::InvalidInput,
         Errno::EINVAL,
     );
@@ -202,8 +202,8 @@ fn what_is_gone_is_an_error_wherever_it_is_named() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_completion_queue_with_a_queue_pair_is_not_destroyed() {
-    let nic = nic!("a_completion_queue_with_a_queue_pair_is_not_destroyed");
+fn cq_in_use_is_not_destroyed() {
+    let nic = nic!("cq_in_use_is_not_destroyed");
     let queue = nic.queue();
     refused(
         nic.device.destroy_cq(queue.cq_handle),
@@ -222,8 +222,8 @@ fn a_completion_queue_with_a_queue_pair_is_not_destroyed() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_queue_pair_goes_from_state_to_state_and_no_other_way() {
-    let nic = nic!("a_queue_pair_goes_from_state_to_state_and_no_other_way");
+fn queue_pair_follows_its_state_machine() {
+    let nic = nic!("queue_pair_follows_its_state_machine");
     let queue = nic.queue();
     let state = || nic.device.query_qp(queue.handle).expect("it answers");
     let to_rts = QpTransition::ReadyToSend {
@@ -256,8 +256,8 @@ fn a_queue_pair_goes_from_state_to_state_and_no_other_way() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn more_than_the_nic_has_is_refused_with_an_errno() {
-    let nic = nic!("more_than_the_nic_has_is_refused_with_an_errno");
+fn exceeded_limits_return_errno() {
+    let nic = nic!("exceeded_limits_return_errno");
     let attr = nic.device.query_device().expect("it answers");
     let error = nic.device.create_cq(attr.max_cqe + 1).expect_err("too deep");
     assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}");
@@ -296,8 +296,8 @@ fn more_than_the_nic_has_is_refused_with_an_errno() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn contexts_come_and_go_without_a_descriptor_left() {
-    let _nic = nic!("contexts_come_and_go_without_a_descriptor_left");
+fn closed_contexts_leave_no_descriptor() {
+    let _nic = nic!("closed_contexts_leave_no_descriptor");
     // In a process of its own: other tests open and close at the same time.
     let test = std::env::args().next().expect("a program");
     let child = std::process::Command::new(test)
@@ -348,8 +348,8 @@ fn child_opens_and_closes() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_event_comes_once_when_asked_for_and_not_before() {
-    let nic = nic!("an_event_comes_once_when_asked_for_and_not_before");
+fn cq_event_comes_once_per_request() {
+    let nic = nic!("cq_event_comes_once_per_request");
     let host = nic.host(4096);
     let (here, _there) = nic.pair();
     let poll_one = || {
@@ -362,14 +362,14 @@ fn an_event_comes_once_when_asked_for_and_not_before() {
     here.post(1, &[host.sge(0, 8)], SendOp::Write(host.remote(64)))
         .expect("room");
     poll_one();
-    assert!(!is_readable(here.cq.event_fd()), "nobody asked");
+    assert!(!is_readable(here.cq.event_fd()), "no event was requested");
     here.cq.req_notify(false).expect("it can be asked");
     assert!(!is_readable(here.cq.event_fd()), "nothing happened since");
     for wr_id in 2..4 {
         here.post(wr_id, &[host.sge(0, 8)], SendOp::Write(host.remote(64)))
             .expect("room");
     }
-    let ready = poll::readable([here.cq.event_fd()], PATIENCE).expect("a descriptor");
+    let ready = poll::readable([here.cq.event_fd()], MAX_WAIT).expect("a descriptor");
     assert!(ready[0], "now there is one");
     poll_one();
     poll_one();
@@ -379,8 +379,8 @@ fn an_event_comes_once_when_asked_for_and_not_before() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn who_waits_for_solicited_completions_sleeps_through_the_others() {
-    let nic = nic!("who_waits_for_solicited_completions_sleeps_through_the_others");
+fn solicited_wait_ignores_other_completions() {
+    let nic = nic!("solicited_wait_ignores_other_completions");
     let host = nic.host(4096);
     let (here, there) = nic.pair();
     there.receive(1, &[host.sge(0, 8)]);
@@ -391,20 +391,23 @@ fn who_waits_for_solicited_completions_sleeps_through_the_others() {
     while there.cq.poll(&mut one).expect("whole") == 0 {
         std::thread::yield_now();
     }
-    assert!(!is_readable(there.cq.event_fd()), "a plain one wakes nobody");
+    assert!(
+        !is_readable(there.cq.event_fd()),
+        "an unsolicited completion raises no event"
+    );
     let sges = [host.sge(8, 8)];
     let mut send = request(3, Payload::Sges(&sges), SendOp::Send);
     send.solicited = true;
     here.queue.post_send(&send).expect("room");
-    let ready = poll::readable([there.cq.event_fd()], PATIENCE).expect("a descriptor");
+    let ready = poll::readable([there.cq.event_fd()], MAX_WAIT).expect("a descriptor");
     assert!(ready[0], "a solicited one does");
     there.cq.ack_event().expect("it is taken");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn many_threads_poll_one_completion_queue_and_each_completion_comes_once() {
-    let nic = nic!("many_threads_poll_one_completion_queue_and_each_completion_comes_once");
+fn threads_polling_one_cq_share_completions() {
+    let nic = nic!("threads_polling_one_cq_share_completions");
     let host = nic.host(4096);
     let (here, _there) = nic.pair();
     for wr_id in 0..30 {
@@ -433,8 +436,8 @@ fn many_threads_poll_one_completion_queue_and_each_completion_comes_once() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn no_event_is_no_error_and_no_wait() {
-    let nic = nic!("no_event_is_no_error_and_no_wait");
+fn absent_event_does_not_block() {
+    let nic = nic!("absent_event_does_not_block");
     let fd = nic.device.async_fd().expect("libibverbs has events");
     while is_readable(fd) {
         nic.device.get_async_event().expect("it is read");
@@ -444,8 +447,8 @@ fn no_event_is_no_error_and_no_wait() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_peer_with_a_wrong_key_is_told_to_the_queue_pair_that_it_wanted() {
-    let nic = nic!("a_peer_with_a_wrong_key_is_told_to_the_queue_pair_that_it_wanted");
+fn wrong_peer_key_fails_its_queue_pair() {
+    let nic = nic!("wrong_peer_key_fails_its_queue_pair");
     let host = nic.host(4096);
     let (here, there) = nic.pair();
     let wrong = RemoteAddr {
@@ -460,7 +463,7 @@ fn a_peer_with_a_wrong_key_is_told_to_the_queue_pair_that_it_wanted() {
             assert_ne!(
                 event.event_type,
                 AsyncEventType::QP_ACCESS_ERR,
-                "6.12 tells nobody"
+                "6.12 raises no event"
             );
         }
     } else {
@@ -468,7 +471,7 @@ fn a_peer_with_a_wrong_key_is_told_to_the_queue_pair_that_it_wanted() {
         assert_eq!(
             event.element,
             AsyncElement::Qp(there.handle),
-            "the one that was asked"
+            "the queue pair that was accessed"
         );
     }
     assert_eq!(
@@ -483,8 +486,8 @@ fn a_peer_with_a_wrong_key_is_told_to_the_queue_pair_that_it_wanted() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_completion_queue_that_overflows_says_so_for_good() {
-    let nic = nic!("a_completion_queue_that_overflows_says_so_for_good");
+fn cq_overflow_is_permanent() {
+    let nic = nic!("cq_overflow_is_permanent");
     let host = nic.host(4096);
     let (cq, shallow) = nic.device.create_cq(1).expect("a queue");
     let new = nic
@@ -513,8 +516,8 @@ fn a_completion_queue_that_overflows_says_so_for_good() {
         here.post(wr_id, &[host.sge(0, 8)], SendOp::Write(host.remote(64)))
             .expect("room");
     }
-    let told = event_of(&nic, AsyncEventType::CQ_ERR);
-    assert_eq!(told.element, AsyncElement::Cq(cq), "which one");
+    let event = event_of(&nic, AsyncEventType::CQ_ERR);
+    assert_eq!(event.element, AsyncElement::Cq(cq), "which one");
     let mut some = [WorkCompletion::EMPTY; 64];
     let mut polled = 0;
     let error = loop {
@@ -535,8 +538,8 @@ fn a_completion_queue_that_overflows_says_so_for_good() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_port_that_goes_down_and_up_is_told() {
-    let _nic = nic!("a_port_that_goes_down_and_up_is_told");
+fn port_down_and_up_raise_events() {
+    let _nic = nic!("port_down_and_up_raise_events");
     gaudi_lab::modprobe("dummy");
     let _ = gaudi_lab::run(&["ip", "link", "add", "dummy8", "type", "dummy"]);
     let nic = Nic::over(any(), "rxe8", "dummy8", "10.77.8.1");
@@ -558,13 +561,13 @@ fn a_port_that_goes_down_and_up_is_told() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_fork_child_leaves_its_parents_nic_alone() {
-    let nic = nic!("a_fork_child_leaves_its_parents_nic_alone");
+fn fork_child_leaves_the_nic_alone() {
+    let nic = nic!("fork_child_leaves_the_nic_alone");
     let host = nic.host(4096);
     let (here, _there) = nic.pair();
     ibv::in_child(|| drop(nic.device.clone()));
     succeeded(
         &here.run(&[host.sge(0, 8)], SendOp::Write(host.remote(64))),
-        "after a child has come and gone",
+        "after the child exited",
     );
 }

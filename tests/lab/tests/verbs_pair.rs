@@ -1,8 +1,8 @@
 //! libibverbs between two guests. Both run this program; each test has two halves that meet over
 //! TCP.
 
+mod guests;
 mod ibv;
-mod meeting;
 
 use gaudi_dmabuf::Udmabuf;
 use gaudi_lab::rxe::{self, Build};
@@ -10,13 +10,13 @@ use gaudi_lab::side;
 use gaudi_sys::{Memfd, RawMapping};
 use gaudi_verbs::provider::Device;
 
+use guests::{LEN, meet, work};
 use ibv::{ALL, Nic, any, bytes, skips};
-use meeting::{LEN, meet, work};
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn two_guests_work_on_host_memory_through_libibverbs() {
-    if rxe::skips_verbs("two_guests_work_on_host_memory_through_libibverbs") {
+fn two_guests_share_host_memory() {
+    if rxe::skips_verbs("two_guests_share_host_memory") {
         return;
     }
     let mut stream = meet(7101);
@@ -28,8 +28,8 @@ fn two_guests_work_on_host_memory_through_libibverbs() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn two_guests_work_on_a_dmabuf_through_libibverbs() {
-    if skips("two_guests_work_on_a_dmabuf_through_libibverbs") {
+fn two_guests_share_a_dmabuf() {
+    if skips("two_guests_share_a_dmabuf") {
         return;
     }
     let mut stream = meet(7102);

@@ -86,7 +86,7 @@ fn asks(nic: &Nic, socket: &UnixStream) -> bool {
     same
 }
 
-/// The end whose memory is used: says what the peer must have done to it.
+/// The end whose memory is used: checks what the peer must have done to it.
 fn answers(nic: &Nic, socket: &UnixStream, view: &RawMapping, addr: u64, rkey: Rkey) {
     let inbox = nic.host(4096);
     let queue = nic.queue();
@@ -142,9 +142,9 @@ fn two_processes_work_on_a_dmabuf() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_peer_that_dies_is_noticed_by_the_next_write() {
+fn next_write_detects_dead_peer() {
     let _alone = alone();
-    if rxe::skips_verbs("a_peer_that_dies_is_noticed_by_the_next_write") {
+    if rxe::skips_verbs("next_write_detects_dead_peer") {
         return;
     }
     rxe::device(any(), "rxe0", "eth0", "10.77.0.1");
@@ -168,15 +168,15 @@ fn a_peer_that_dies_is_noticed_by_the_next_write() {
     meet(&other.socket);
     other.agrees();
     let done = queue.run(&[host.sge(0, 8)], SendOp::Write(to));
-    // rxe by itself would ask for ever where it is told to ask seven times.
-    assert_eq!(done.status, WcStatus::RETRY_EXC_ERR, "nobody answers: {done:?}");
+    // rxe retries for ever if the count is seven.
+    assert_eq!(done.status, WcStatus::RETRY_EXC_ERR, "no answer comes: {done:?}");
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_a_dead_process_had_registered_is_out_of_reach() {
+fn regions_of_dead_process_are_unreachable() {
     let _alone = alone();
-    if rxe::skips_verbs("what_a_dead_process_had_registered_is_out_of_reach") {
+    if rxe::skips_verbs("regions_of_dead_process_are_unreachable") {
         return;
     }
     rxe::device(any(), "rxe0", "eth0", "10.77.0.1");
@@ -196,7 +196,7 @@ fn what_a_dead_process_had_registered_is_out_of_reach() {
     assert_eq!(
         done.status,
         WcStatus::REM_ACCESS_ERR,
-        "its key is nobody's: {done:?}"
+        "its key is unknown: {done:?}"
     );
 }
 
@@ -211,8 +211,8 @@ fn leave_for_another_network() {
 fn ip(words: &[&str]) {
     let all: Vec<_> = ["/usr/bin/ip"].iter().chain(words).copied().collect();
     let output = gaudi_lab::run(&all);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {said}", all.join(" "));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", all.join(" "));
 }
 
 /// An rxe over one end of the cable, in the network of the caller. /sys shows the first network
@@ -252,16 +252,16 @@ fn two_networks(work: impl FnOnce(&Nic, &UnixStream)) {
         .iter()
         .any(|name| std::path::Path::new("/sys/class").join(name).exists())
     {
-        assert!(begin.elapsed() < ibv::PATIENCE, "the cable goes");
+        assert!(begin.elapsed() < ibv::MAX_WAIT, "the cable goes");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn hosts_of_two_network_namespaces_work_on_host_memory() {
+fn two_network_namespaces_share_host_memory() {
     let _alone = alone();
-    let name = "hosts_of_two_network_namespaces_work_on_host_memory";
+    let name = "two_network_namespaces_share_host_memory";
     if skips(name) || rxe::skips_networks(name) {
         return;
     }
@@ -273,9 +273,9 @@ fn hosts_of_two_network_namespaces_work_on_host_memory() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_dmabuf_of_one_network_namespace_is_written_from_another() {
+fn dmabuf_is_written_across_network_namespaces() {
     let _alone = alone();
-    let name = "a_dmabuf_of_one_network_namespace_is_written_from_another";
+    let name = "dmabuf_is_written_across_network_namespaces";
     if skips(name) || rxe::skips_networks(name) {
         return;
     }

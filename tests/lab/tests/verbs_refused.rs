@@ -21,8 +21,8 @@ fn write_to(nic: &Nic, from: &Host, addr: u64, rkey: Rkey, len: usize) -> WcStat
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_send_longer_than_its_receive_fails_at_both_ends() {
-    let nic = nic!("a_send_longer_than_its_receive_fails_at_both_ends");
+fn send_beyond_receive_fails_both_ends() {
+    let nic = nic!("send_beyond_receive_fails_both_ends");
     let (from, to) = memories(&nic, 11);
     let (here, there) = nic.pair();
     there.receive(1, &[to.sge(0, 99)]);
@@ -38,8 +38,8 @@ fn a_send_longer_than_its_receive_fails_at_both_ends() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_send_that_finds_no_receive_gives_up_when_it_was_told_to() {
-    let nic = nic!("a_send_that_finds_no_receive_gives_up_when_it_was_told_to");
+fn send_without_receive_exhausts_rnr_retries() {
+    let nic = nic!("send_without_receive_exhausts_rnr_retries");
     let (from, _) = memories(&nic, 12);
     let (here, there) = (nic.queue(), nic.queue());
     here.connect_with(&there.address(), ALL, 1);
@@ -50,8 +50,8 @@ fn a_send_that_finds_no_receive_gives_up_when_it_was_told_to() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn an_atomic_that_is_not_aligned_is_refused() {
-    let nic = nic!("an_atomic_that_is_not_aligned_is_refused");
+fn unaligned_atomic_is_rejected() {
+    let nic = nic!("unaligned_atomic_is_rejected");
     let (old, cell) = (nic.host(4096), nic.host(4096));
     let to = cell.remote(4);
     let (here, _there) = nic.pair();
@@ -65,8 +65,8 @@ fn an_atomic_that_is_not_aligned_is_refused() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn more_inline_bytes_than_the_queue_pair_has_are_refused_by_the_post() {
-    let nic = nic!("more_inline_bytes_than_the_queue_pair_has_are_refused_by_the_post");
+fn excess_inline_data_fails_the_post() {
+    let nic = nic!("excess_inline_data_fails_the_post");
     let to = nic.host(4096);
     let (here, _there) = nic.pair();
     let bytes = vec![1; here.cap.max_inline_data as usize + 1];
@@ -78,8 +78,8 @@ fn more_inline_bytes_than_the_queue_pair_has_are_refused_by_the_post() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_full_send_queue_would_block_until_something_of_it_was_polled() {
-    let nic = nic!("a_full_send_queue_would_block_until_something_of_it_was_polled");
+fn full_send_queue_would_block_until_polled() {
+    let nic = nic!("full_send_queue_would_block_until_polled");
     let (from, _) = memories(&nic, 15);
     let (here, there) = nic.pair();
     // No receive is there, so nothing leaves the queue.
@@ -121,8 +121,8 @@ fn a_full_receive_queue_would_block() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn more_elements_than_a_request_may_have_are_refused_by_the_post() {
-    let nic = nic!("more_elements_than_a_request_may_have_are_refused_by_the_post");
+fn excess_sges_fail_the_post() {
+    let nic = nic!("excess_sges_fail_the_post");
     let (from, to) = memories(&nic, 16);
     let (here, _there) = nic.pair();
     let of_queue = vec![from.sge(0, 1); here.cap.max_send_sge as usize + 1];
@@ -191,8 +191,8 @@ fn bytes_outside_of_a_region_are_refused() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_region_allows_what_it_was_registered_with_and_no_more() {
-    let nic = nic!("a_region_allows_what_it_was_registered_with_and_no_more");
+fn region_enforces_its_access() {
+    let nic = nic!("region_enforces_its_access");
     let from = nic.host(4096);
     type Right = (&'static str, Access, fn(RemoteAddr) -> SendOp);
     let ops: [Right; 3] = [
@@ -221,8 +221,8 @@ fn a_region_allows_what_it_was_registered_with_and_no_more() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_queue_pair_allows_what_it_was_set_to_and_no_more() {
-    let nic = nic!("a_queue_pair_allows_what_it_was_set_to_and_no_more");
+fn queue_pair_enforces_its_access() {
+    let nic = nic!("queue_pair_enforces_its_access");
     let (from, to) = memories(&nic, 19);
     let (here, there) = (nic.queue(), nic.queue());
     here.connect(&there.address());
@@ -238,8 +238,8 @@ fn a_queue_pair_allows_what_it_was_set_to_and_no_more() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_local_key_that_is_nobodys_ends_the_request_here() {
-    let nic = nic!("a_local_key_that_is_nobodys_ends_the_request_here");
+fn unknown_lkey_fails_locally() {
+    let nic = nic!("unknown_lkey_fails_locally");
     let (from, to) = memories(&nic, 20);
     let (here, _there) = nic.pair();
     let wrong = Sge {
@@ -263,8 +263,8 @@ fn a_local_key_that_is_nobodys_ends_the_request_here() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_region_that_may_not_be_written_here_takes_no_answer() {
-    let nic = nic!("a_region_that_may_not_be_written_here_takes_no_answer");
+fn read_into_read_only_region_fails() {
+    let nic = nic!("read_into_read_only_region_fails");
     let from = nic.host(4096);
     let memory = RawMapping::anonymous(4096, true).expect("memory");
     let narrow = nic.register(memory, Access::empty());
@@ -276,8 +276,8 @@ fn a_region_that_may_not_be_written_here_takes_no_answer() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn keys_are_dead_when_the_region_has_ended() {
-    let nic = nic!("keys_are_dead_when_the_region_has_ended");
+fn keys_die_with_their_region() {
+    let nic = nic!("keys_die_with_their_region");
     let (from, to) = memories(&nic, 21);
     nic.device.dereg_mr(to.mr.handle).expect("it ends");
     assert_eq!(
@@ -314,8 +314,8 @@ fn a_key_of_another_domain_is_refused() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn memory_that_is_not_mapped_is_not_registered() {
-    let nic = nic!("memory_that_is_not_mapped_is_not_registered");
+fn unmapped_memory_is_not_registered() {
+    let nic = nic!("unmapped_memory_is_not_registered");
     // Below what the kernel lets anybody map (vm.mmap_min_addr); whatever else is free another
     // test's thread may map.
     let free = HostVa(0x1000);
@@ -331,8 +331,8 @@ fn memory_that_is_not_mapped_is_not_registered() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_queue_pair_in_error_flushes_what_it_has_and_what_comes() {
-    let nic = nic!("a_queue_pair_in_error_flushes_what_it_has_and_what_comes");
+fn queue_pair_in_error_flushes_everything() {
+    let nic = nic!("queue_pair_in_error_flushes_everything");
     let (from, to) = memories(&nic, 25);
     let (here, _there) = nic.pair();
     here.receive(1, &[to.sge(0, 8)]);

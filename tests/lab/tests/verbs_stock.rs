@@ -1,4 +1,4 @@
-//! libibverbs on the kernel's own soft-RoCE, which registers no dma-bufs: the probe says no and
+//! libibverbs on the kernel's own soft-RoCE, which registers no dma-bufs: the probe reports no and
 //! why, bytes are staged.
 
 mod common;
@@ -27,8 +27,8 @@ macro_rules! nic {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_probe_of_stock_rxe_says_no_and_why() {
-    let nic = nic!("the_probe_of_stock_rxe_says_no_and_why");
+fn probe_of_stock_rxe_gives_the_reason() {
+    let nic = nic!("probe_of_stock_rxe_gives_the_reason");
     let DmaBufSupport::No(why) = nic.device.query_device().expect("it answers").dmabuf else {
         panic!("stock rxe has no dma-buf regions");
     };
@@ -44,8 +44,8 @@ fn the_probe_of_stock_rxe_says_no_and_why() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_dmabuf_region_of_stock_rxe_is_unsupported() {
-    let nic = nic!("a_dmabuf_region_of_stock_rxe_is_unsupported");
+fn dmabuf_region_of_stock_rxe_is_unsupported() {
+    let nic = nic!("dmabuf_region_of_stock_rxe_is_unsupported");
     let buffer = heap().allocate(LEN as u64).expect("a buffer");
     let window = buffer.whole().expect("a window");
     let error = refused(
@@ -59,8 +59,8 @@ fn a_dmabuf_region_of_stock_rxe_is_unsupported() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_safe_layer_refuses_before_it_asks_with_the_probes_reason() {
-    let nic = nic!("the_safe_layer_refuses_before_it_asks_with_the_probes_reason");
+fn registration_fails_early_with_probes_reason() {
+    let nic = nic!("registration_fails_early_with_probes_reason");
     let context = Context::open(nic.device.clone()).expect("a context");
     let pd = context.alloc_pd().expect("a domain");
     let buffer = heap().allocate(LEN as u64).expect("a buffer");
@@ -75,8 +75,8 @@ fn the_safe_layer_refuses_before_it_asks_with_the_probes_reason() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn bytes_of_a_dmabuf_arrive_when_they_are_staged_through_host_memory() {
-    let nic = nic!("bytes_of_a_dmabuf_arrive_when_they_are_staged_through_host_memory");
+fn staged_dmabuf_bytes_arrive() {
+    let nic = nic!("staged_dmabuf_bytes_arrive");
     let (from, to) = (
         heap()
             .allocate(LEN as u64)
@@ -103,8 +103,8 @@ fn bytes_of_a_dmabuf_arrive_when_they_are_staged_through_host_memory() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn host_memory_of_stock_rxe_is_written_and_read() {
-    let nic = nic!("host_memory_of_stock_rxe_is_written_and_read");
+fn stock_rxe_reaches_host_memory() {
+    let nic = nic!("stock_rxe_reaches_host_memory");
     let (from, to) = (nic.host(LEN), nic.host(LEN));
     from.pattern(7);
     let (here, _there) = nic.pair();

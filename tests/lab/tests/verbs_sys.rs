@@ -107,8 +107,8 @@ impl Drop for Opened {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_newest_library_has_every_function_that_is_looked_for() {
-    if rxe::skips_verbs("the_newest_library_has_every_function_that_is_looked_for") {
+fn newest_library_has_every_function() {
+    if rxe::skips_verbs("newest_library_has_every_function") {
         return;
     }
     let symbols = Library::open().expect("the guest has libibverbs").symbols();
@@ -127,8 +127,8 @@ fn the_newest_library_has_every_function_that_is_looked_for() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn librxe_has_no_operation_for_dmabufs_whatever_the_kernel_has() {
-    if rxe::skips_verbs("librxe_has_no_operation_for_dmabufs_whatever_the_kernel_has") {
+fn librxe_never_has_dmabuf_registration() {
+    if rxe::skips_verbs("librxe_never_has_dmabuf_registration") {
         return;
     }
     let opened = Opened::new();
@@ -218,8 +218,8 @@ fn a_region_of_the_kernel_ends_once() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_kernel_wants_the_number_of_its_own_driver() {
-    if rxe::skips_verbs("the_kernel_wants_the_number_of_its_own_driver") {
+fn kernel_expects_its_own_driver_id() {
+    if rxe::skips_verbs("kernel_expects_its_own_driver_id") {
         return;
     }
     let opened = Opened::new();

@@ -21,7 +21,7 @@ pub(crate) const DEVICE: u64 = 256 << 10;
 /// Where regions of dma-bufs start, as keys see it: what a device address looks like.
 pub(crate) const DEVICE_VA: u64 = 0x1001_0018_0000_0000;
 /// Far more than anything here takes; a wait that long is a hang.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
 /// How long to see that nothing happens.
 pub(crate) const QUIET: Duration = Duration::from_millis(60);
 
@@ -148,7 +148,7 @@ impl Parts for Mr {
 
 pub(crate) fn next_completion(cq: &Cq) -> WorkCompletion {
     let mut wc = [WorkCompletion::EMPTY];
-    let count = cq.wait(&mut wc, PATIENCE).expect("work completes, well or badly");
+    let count = cq.wait(&mut wc, MAX_WAIT).expect("work completes, well or badly");
     assert_eq!(count, 1);
     wc[0]
 }
@@ -244,7 +244,7 @@ pub(crate) fn refused<T>(answer: Result<T>, errno: Errno) -> Error {
     }
 }
 
-/// The same bytes; says where they differ.
+/// Compares bytes; panics with the first difference.
 pub(crate) fn same(what: &str, seen: &[u8], expected: &[u8]) {
     assert_eq!(seen.len(), expected.len(), "{what}: lengths");
     if let Some(at) = seen.iter().zip(expected).position(|(a, b)| a != b) {
@@ -265,7 +265,7 @@ pub(crate) fn drain_events(fixture: &Fixture) {
 
 /// Waits for one event of a kind; others are passed over.
 pub(crate) fn event(context: &Context, wanted: AsyncEventType) -> AsyncEvent {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     loop {
         match context.get_async_event().unwrap() {
             Some(event) if event.event_type == wanted => return event,

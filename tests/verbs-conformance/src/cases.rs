@@ -59,7 +59,7 @@ mod tests {
     use super::all;
 
     #[test]
-    fn every_case_has_a_sentence_of_its_own() {
+    fn every_case_has_its_own_sentence() {
         let mut seen = BTreeSet::new();
         for case in all() {
             assert!(seen.insert(case.id), "two cases are named {}", case.id);

@@ -86,7 +86,7 @@ pub const DIFFERENCES: &[Difference] = &[
         answer: Answer::SendLength,
         iba: WcStatus::REM_INV_REQ_ERR,
         rxe: WcStatus::REM_OP_ERR,
-        reason: "a malformed work request of the receiver's is told as its failure (rxe_resp.c, RESPST_ERR_MALFORMED_WQE)",
+        reason: "a malformed receive is reported as its failure (rxe_resp.c, RESPST_ERR_MALFORMED_WQE)",
     },
     Difference {
         answer: Answer::WindowBounds,
@@ -98,7 +98,7 @@ pub const DIFFERENCES: &[Difference] = &[
 
 impl Dialect {
     /// The status that answers a question.
-    pub fn says(self, answer: Answer) -> WcStatus {
+    pub fn status(self, answer: Answer) -> WcStatus {
         let row = DIFFERENCES.iter().find(|row| row.answer == answer);
         match (row, self) {
             (Some(row), Self::Iba) => row.iba,

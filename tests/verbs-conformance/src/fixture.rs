@@ -36,7 +36,7 @@ pub enum Feature {
     /// Receives are refused in the state RESET and flushed in the state ERR. (librxe does not ask
     /// the kernel, and takes them.)
     ReceiveStates,
-    /// An overflow of a completion queue is told by an event, and the queue keeps what it has.
+    /// An overflow of a completion queue raises an event, and the queue keeps its entries.
     Overflow,
 }
 
@@ -78,14 +78,14 @@ impl Fixture {
         }
     }
 
-    /// Says how memory behind a dma-buf is made, of so many bytes, a multiple of 4096.
+    /// Sets how a dma-buf of a size (a multiple of 4096) is allocated.
     pub fn with_dmabuf(mut self, maker: impl Fn(u64) -> Result<DmaBufMemory> + 'static) -> Self {
         self.dmabuf = Some(Box::new(maker));
         self
     }
 
-    /// Says that the provider lacks something, and why. Cases that need it are counted as
-    /// unsupported.
+    /// Marks a feature as missing in the provider, with the reason. Cases that need it are counted
+    /// as unsupported.
     pub fn lacking(mut self, feature: Feature, why: impl Into<String>) -> Self {
         self.lacks.push((feature, why.into()));
         self

@@ -447,11 +447,12 @@ mod tests {
         let mut left: Vec<(String, &clap::Command)> = vec![(String::new(), &command)];
         let mut seen = 0;
         while let Some((path, command)) = left.pop() {
-            let rows: String = page
-                .lines()
-                .filter(|line| {
-                    // `perf write\|read` is a row of both.
-                    let Some(head) = line.strip_prefix("| `").and_then(|row| row.split('`').next()) else {
+            let text: String = page
+                .split("\n\n")
+                .filter(|paragraph| {
+                    // `perf write|read` is a paragraph of both.
+                    let head = paragraph.strip_prefix("**`");
+                    let Some(head) = head.and_then(|rest| rest.split('`').next()) else {
                         return false;
                     };
                     let mut words = head.split(' ');
@@ -459,17 +460,20 @@ mod tests {
                     path.all(|name| {
                         words
                             .next()
-                            .is_some_and(|word| word.split("\\|").any(|one| one == name))
+                            .is_some_and(|word| word.split('|').any(|one| one == name))
                     })
                 })
                 .collect();
             if !path.is_empty() {
-                assert!(!rows.is_empty(), "gaudi {path} has no row in the reference page");
+                assert!(
+                    !text.is_empty(),
+                    "gaudi {path} has no paragraph in the reference page"
+                );
             }
             for option in options(command, false) {
                 assert!(
-                    has(&rows, &option),
-                    "gaudi {path}: --{option} is not in its row of the reference page"
+                    has(&text, &option),
+                    "gaudi {path}: --{option} is not in its paragraph of the reference page"
                 );
                 seen += 1;
             }

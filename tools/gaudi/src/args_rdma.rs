@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peer_addresses_have_a_host_and_a_port() {
+    fn peer_addresses_need_host_and_port() {
         for right in ["node-b:18515", "127.0.0.1:1", "[::1]:65535"] {
             assert_eq!(host_and_port(right).as_deref(), Ok(right));
         }

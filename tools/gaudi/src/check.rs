@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn serial_number_is_found_in_the_capability_list() {
+    fn serial_number_is_read_from_capabilities() {
         let mut config = vec![0; 4096];
         config[0x100..0x104].copy_from_slice(&(0x1402_0001u32).to_le_bytes());
         config[0x140..0x144].copy_from_slice(&(0x0001_0003u32).to_le_bytes());

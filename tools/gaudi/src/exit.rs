@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_has_its_parts_on_lines_of_their_own() {
+    fn error_parts_have_lines_of_their_own() {
         let error = Error::new(ErrorKind::InvalidInput, "open")
             .because("no such thing")
             .saw(3, "at most 2")
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn no_device_and_no_right_are_no_dead_ends() {
+    fn device_and_permission_errors_have_next_steps() {
         for kind in [ErrorKind::NotFound, ErrorKind::PermissionDenied] {
             let ours = Error::new(kind, "open");
             let code = code(&ours);

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_have_one_heading_and_keep_their_commands() {
+    fn notes_keep_their_commands() {
         let page = ".SH OPTIONS\n.SH EXTRA\nOne.\n\nTwo:\n  gaudi a\n  gaudi b\nThree.\n\nExamples:\n  gaudi c\n  gaudi d\n.SH VERSION\n";
         assert_eq!(
             with_sections(page),

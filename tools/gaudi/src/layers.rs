@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_goes_to_the_rules_that_have_a_chance_and_none() {
+    fn seed_goes_to_rules_with_chance() {
         assert_eq!(
             seeded(
                 "submit:p=5:error=EIO; wait:when=2:reset\n*:p=1:seed=3:delay=1ms",
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_reaches_a_plan_in_a_file() {
+    fn seed_reaches_plan_in_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "# half of them\nsubmit:p=50:lose\n").unwrap();
         assert_eq!(

@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_above_one_is_faster_than_memcpy() {
+    fn ratio_above_one_beats_memcpy() {
         let times = Times {
             taken: vec![500],
             packets: 3,

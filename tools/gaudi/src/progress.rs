@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_comes_after_a_second_and_on_a_terminal_only() {
+    fn bar_appears_late_and_on_terminals_only() {
         let mut progress = Progress::new("test", 10, false);
         for (allowed, elapsed, due) in [(true, 999, false), (true, 1001, true), (false, 5000, false)] {
             progress.allowed = allowed;

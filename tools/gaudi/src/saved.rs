@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_its_name_when_it_is_whole_and_else_leaves_nothing() {
+    fn file_is_named_only_when_complete() {
         let folder = tempfile::tempdir().unwrap();
         let name = folder.path().join("kept");
         fs::write(&name, "before").unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_takes_bytes_as_they_come_and_stays_a_device() {
+    fn character_device_is_written_in_place() {
         let mut saved = Saved::create(Path::new("/dev/null")).unwrap();
         saved.write_all(b"bytes").unwrap();
         saved.keep().unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_and_a_mode_stay_as_they_are() {
+    fn symlink_and_mode_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let (name, link) = (folder.path().join("kept"), folder.path().join("link"));
         fs::write(&name, "before").unwrap();

@@ -150,7 +150,7 @@ fn names_are_bare_lines() {
 #[test]
 fn help_names_every_variable() {
     let help = text(&run(&["--help"]).stdout);
-    for variable in program::HEEDED {
+    for variable in program::VARIABLES {
         assert!(help.contains(variable), "{variable} is not in the help: {help}");
     }
     let version = text(&run(&["--version"]).stdout);
@@ -244,7 +244,7 @@ fn unknown_csv_format_is_usage() {
 }
 
 #[test]
-fn errors_of_a_nic_name_the_software_one() {
+fn nic_errors_suggest_softnic() {
     for command in [&["demo"][..], &["perf", "write"]] {
         let (code, error) = fails(&[command, &["--nic", "absent0"]].concat());
         assert_eq!(code, Some(3), "{error}");

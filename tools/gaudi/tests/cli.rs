@@ -10,13 +10,13 @@ use std::process::{Command as Process, Stdio};
 use snapbox::cmd::Command;
 use snapbox::{Assert, file};
 
-use program::{HEEDED, settled};
+use program::{VARIABLES, settled};
 
 /// The program, with nothing of the caller's environment that it heeds.
 fn gaudi(arguments: &[&str]) -> Command {
     let assert = Assert::new().action_env(snapbox::assert::DEFAULT_ACTION_ENV);
     let mut command = Command::new(snapbox::cmd::cargo_bin!("gaudi")).with_assert(assert);
-    for name in HEEDED {
+    for name in VARIABLES {
         command = command.env_remove(name);
     }
     command.args(arguments)
@@ -58,7 +58,7 @@ fn help_shows_commands_exit_codes_and_examples() {
 }
 
 #[test]
-fn a_bare_call_is_the_table_of_devices() {
+fn bare_call_lists_devices() {
     gaudi(&[])
         .env("GAUDI_DEVICE", "mock:gaudi2")
         .assert()
@@ -71,7 +71,7 @@ fn a_bare_call_is_the_table_of_devices() {
 }
 
 #[test]
-fn a_machine_without_devices_is_told_of_the_mock() {
+fn machine_without_devices_suggests_the_mock() {
     // On a machine with a device there is a table instead; either way nothing fails.
     let output = gaudi(&["list"]).assert().success();
     let output = output.get_output();
@@ -83,7 +83,7 @@ fn a_machine_without_devices_is_told_of_the_mock() {
 }
 
 #[test]
-fn several_devices_are_listed_with_a_fault_in_its_place() {
+fn failed_device_keeps_its_row() {
     gaudi(&[
         "list",
         "-d",
@@ -107,7 +107,7 @@ fn info_tells_what_a_device_is() {
 }
 
 #[test]
-fn documents_have_a_schema_and_units_in_their_keys() {
+fn json_has_schema_and_units() {
     let list = json(&["list", "-d", "mock:gaudi2", "--json"]);
     assert_eq!(
         (&list["schema"], &list["version"]),
@@ -162,7 +162,7 @@ fn copy_moves_and_checks_in_all_directions() {
 }
 
 #[test]
-fn host_to_host_is_no_job_for_an_engine() {
+fn host_to_host_copy_is_usage_error() {
     gaudi(&["copy", "-d", "mock:gaudi2", "host", "host"])
         .assert()
         .code(1)
@@ -170,7 +170,7 @@ fn host_to_host_is_no_job_for_an_engine() {
 }
 
 #[test]
-fn errors_name_cause_and_next_step_and_have_their_code() {
+fn errors_have_cause_next_step_and_code() {
     gaudi(&["info", "-d", "mock:gaudi9"])
         .assert()
         .code(2)
@@ -236,7 +236,7 @@ fn files_of_every_size_arrive_whole() {
 }
 
 #[test]
-fn a_flipped_bit_is_caught_at_its_stage() {
+fn corrupted_stage_is_named() {
     for stage in ["host-a", "dma-a", "nic", "dma-b", "host-b"] {
         for file in [write_file(b"x"), write_file(&vec![7; 9 << 20])] {
             let path = file.path().to_str().unwrap();
@@ -279,7 +279,7 @@ fn the_doctor_looks_and_changes_nothing() {
 }
 
 #[test]
-fn completions_and_man_pages_are_made_for_every_command() {
+fn every_command_has_completions_and_man_page() {
     for shell in ["bash", "zsh", "fish", "elvish"] {
         let script = gaudi(&["completions", shell])
             .assert()
@@ -357,7 +357,7 @@ fn a_failed_check_fails_whoever_reads() {
 }
 
 #[test]
-fn a_saved_file_is_whole_or_not_there() {
+fn output_file_is_complete_or_absent() {
     let folder = tempfile::tempdir().unwrap();
     let name = folder.path().join("file");
     std::fs::write(&name, vec![7; 9 << 20]).unwrap();
@@ -390,11 +390,14 @@ fn a_saved_file_is_whole_or_not_there() {
         .assert()
         .code(1);
     let text = String::from_utf8_lossy(&full.get_output().stderr).into_owned();
-    assert!(text.contains("No space left"), "node B's reason is told: {text}");
+    assert!(
+        text.contains("No space left"),
+        "node B's reason is reported: {text}"
+    );
 }
 
 #[test]
-fn a_file_that_says_less_than_it_has_is_not_sent_as_the_whole() {
+fn truncated_source_file_fails() {
     gaudi(&["demo", "--file", "/proc/self/status"]).assert().code(1);
 }
 
@@ -445,7 +448,7 @@ fn a_mocks_figure_says_mock() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn closed_reader_is_no_error() {
     let program = snapbox::cmd::cargo_bin!("gaudi");
     let mut child = Process::new(program)
         .args(["info", "-d", "mock:gaudi2", "--loop=0.001"])

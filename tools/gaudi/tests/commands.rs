@@ -111,7 +111,7 @@ fn perf_copy_tells_how_it_was_measured() {
 }
 
 #[test]
-fn pages_that_are_not_there_are_not_claimed() {
+fn missing_huge_pages_are_not_claimed() {
     let arguments = [
         "perf",
         "copy",
@@ -126,7 +126,7 @@ fn pages_that_are_not_there_are_not_claimed() {
     ];
     let output = run(&[&arguments[..], &["--json"]].concat());
     let report: Value = serde_json::from_slice(&output.stdout).expect("a document");
-    let got = report["host_pages"].as_str().expect("told");
+    let got = report["host_pages"].as_str().expect("reported");
     let noted = text(&output.stderr).contains("smaller ones");
     assert_eq!(
         noted,
@@ -137,7 +137,7 @@ fn pages_that_are_not_there_are_not_claimed() {
 }
 
 #[test]
-fn every_command_that_opens_a_device_can_be_traced() {
+fn every_command_can_be_traced() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("trace.jsonl");
     let path = file.to_str().expect("UTF-8");
@@ -177,7 +177,7 @@ fn every_command_that_opens_a_device_can_be_traced() {
 }
 
 #[test]
-fn a_fault_plan_fails_a_copy_and_a_seed_brings_it_back() {
+fn seeded_fault_plan_repeats_its_failure() {
     let copy = ["copy", "-d", "mock", "--size", "4KiB"];
     let output = run(&[&copy[..], &["--fault", "submit:when=1:error=EIO"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
@@ -207,7 +207,7 @@ fn a_fault_plan_fails_a_copy_and_a_seed_brings_it_back() {
 }
 
 #[test]
-fn a_plan_that_says_nothing_is_a_wrong_command_line() {
+fn empty_plan_is_usage_error() {
     for (arguments, whose) in [
         (
             &["info", "-d", "mock", "--fault", "submit:when=x"][..],
@@ -228,18 +228,18 @@ fn a_plan_that_says_nothing_is_a_wrong_command_line() {
         ),
     ] {
         let output = run(arguments);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
         assert!(
-            said.starts_with(&format!("error: {whose}")),
-            "{arguments:?}: {said}"
+            stderr.starts_with(&format!("error: {whose}")),
+            "{arguments:?}: {stderr}"
         );
-        assert!(said.contains("  help: "), "what a plan looks like: {said}");
+        assert!(stderr.contains("  help: "), "what a plan looks like: {stderr}");
     }
 }
 
 #[test]
-fn faults_on_a_real_device_are_asked_for_twice() {
+fn faults_on_hardware_need_confirmation() {
     let plan = ["--fault", "submit:when=1:error=EIO"];
     for command in ["info", "copy"] {
         let output = run(&[&[command, "-d", "kernel:250"], &plan[..]].concat());
@@ -258,7 +258,7 @@ fn faults_on_a_real_device_are_asked_for_twice() {
 }
 
 #[test]
-fn the_mapping_table_in_force_is_printed_as_it_can_be_set() {
+fn active_mapping_table_can_be_reused() {
     let table =
         r#"[{"index":1,"module_id":2,"bus_id":"0000:1a:00.0"},{"index":0,"module_id":7,"bus_id":"19:00.0"}]"#;
     let wanted = r#"[{"index":0,"module_id":7,"bus_id":"0000:19:00.0"},{"index":1,"module_id":2,"bus_id":"0000:1a:00.0"}]"#;
@@ -296,7 +296,7 @@ fn the_mapping_table_in_force_is_printed_as_it_can_be_set() {
 }
 
 #[test]
-fn the_list_can_be_printed_again_and_again() {
+fn list_can_be_watched() {
     let mut child = gaudi(&["list", "-d", "mock", "--json", "--loop=0.001"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -318,7 +318,7 @@ fn the_list_can_be_printed_again_and_again() {
 }
 
 #[test]
-fn help_that_cannot_be_written_is_a_failure() {
+fn unwritable_help_is_a_failure() {
     for arguments in [
         &["--help"][..],
         &["-h"],
@@ -341,7 +341,7 @@ fn help_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
-fn colour_is_for_terminals_and_for_who_asks() {
+fn colour_needs_terminal_or_option() {
     let coloured = |arguments: &[&str], variable: Option<&str>| {
         let mut command = gaudi(arguments);
         if let Some(name) = variable {
@@ -361,16 +361,16 @@ fn colour_is_for_terminals_and_for_who_asks() {
         !coloured(&[&list[..], &["--json", "--color", "always"]].concat(), None),
         "a document never"
     );
-    for said in [&["--help"][..], &["copy", "--help"]] {
-        assert!(!coloured(said, None), "help into a pipe gets none");
+    for help in [&["--help"][..], &["copy", "--help"]] {
+        assert!(!coloured(help, None), "help into a pipe gets none");
         assert!(
-            coloured(&[&["--color", "always"], said].concat(), None),
-            "{said:?}"
+            coloured(&[&["--color", "always"], help].concat(), None),
+            "{help:?}"
         );
-        assert!(coloured(&[said, &["--color=always"]].concat(), None), "{said:?}");
+        assert!(coloured(&[help, &["--color=always"]].concat(), None), "{help:?}");
         assert!(
-            !coloured(&[said, &["--color", "never"]].concat(), Some("CLICOLOR_FORCE")),
-            "{said:?}"
+            !coloured(&[help, &["--color", "never"]].concat(), Some("CLICOLOR_FORCE")),
+            "{help:?}"
         );
     }
     let wrong = run(&["--no-such-thing", "--color", "always"]);
@@ -454,7 +454,7 @@ fn examples(arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn every_help_ends_with_two_examples_that_work() {
+fn every_help_has_two_working_examples() {
     let commands: [&[&str]; 11] = [
         &[],
         &["list"],
@@ -504,7 +504,7 @@ fn every_help_ends_with_two_examples_that_work() {
 }
 
 #[test]
-fn the_demo_refuses_to_write_to_what_it_reads() {
+fn demo_rejects_output_equal_to_input() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine");
     std::fs::write(&file, "precious").unwrap();
@@ -524,7 +524,7 @@ fn the_demo_refuses_to_write_to_what_it_reads() {
 }
 
 #[test]
-fn a_result_replaces_what_was_there_only_when_there_is_one() {
+fn failed_run_keeps_the_old_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("before.json");
     std::fs::write(&file, "before").unwrap();
@@ -550,7 +550,7 @@ fn a_result_replaces_what_was_there_only_when_there_is_one() {
 }
 
 #[test]
-fn a_plan_from_a_pipe_is_a_plan() {
+fn plan_is_read_from_pipe() {
     let script = format!(
         "{} copy -d mock --fault <(echo submit:reset)",
         env!("CARGO_BIN_EXE_gaudi")
@@ -567,7 +567,7 @@ fn a_plan_from_a_pipe_is_a_plan() {
 }
 
 #[test]
-fn a_log_that_nobody_can_read_is_no_reason_to_stop() {
+fn unwritable_log_does_not_stop_the_command() {
     let script = format!(
         "{} copy -d mock --fault submit:reset 2>/dev/full",
         env!("CARGO_BIN_EXE_gaudi")
@@ -577,7 +577,7 @@ fn a_log_that_nobody_can_read_is_no_reason_to_stop() {
 }
 
 #[test]
-fn layers_stand_around_every_device_that_is_measured() {
+fn layers_wrap_every_measured_device() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
     let trace = trace.to_str().unwrap();

@@ -35,7 +35,7 @@ fn the_readme_shows_what_the_demo_prints() {
 }
 
 #[test]
-fn the_documents_show_the_example_as_it_is() {
+fn documents_show_the_example_verbatim() {
     let example = read("drivers/gaudi/examples/first_copy.rs");
     let (_, body) = example.split_once('\n').expect("more than its first line");
     for document in ["README.md", "docs/src/tutorial/first-copy.md"] {
@@ -58,7 +58,7 @@ fn markdown_below(folder: &Path, pages: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn every_page_is_in_the_summary_and_every_link_leads_somewhere() {
+fn pages_are_listed_and_links_resolve() {
     let link = regex::Regex::new(r"\]\(([^)#:]+)(#[^):]*)?\)").unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = vec![root.join("README.md")];
@@ -95,6 +95,21 @@ fn every_page_is_in_the_summary_and_every_link_leads_somewhere() {
     }
 }
 
+/// Every test that the page on teardown names as `file::test` exists.
+#[test]
+fn lab_tests_named_by_pages_exist() {
+    let named = regex::Regex::new(r"`(card[a-z_]*)::([a-z_]+)`").unwrap();
+    let page = read("docs/src/explanation/teardown.md");
+    let mut count = 0;
+    for found in named.captures_iter(&page) {
+        let file = read(&format!("tests/lab/tests/{}.rs", &found[1]));
+        let is_test = file.contains(&format!("fn {}(", &found[2]));
+        assert!(is_test, "tests/lab/tests/{}.rs has no {}", &found[1], &found[2]);
+        count += 1;
+    }
+    assert!(count >= 9, "{count} names were looked for");
+}
+
 /// The options of a text: `--name`, wherever it stands.
 fn options(text: &str) -> BTreeSet<String> {
     let option = regex::Regex::new(r"--[a-z][a-z0-9-]*[a-z0-9]").unwrap();
@@ -106,7 +121,7 @@ fn options(text: &str) -> BTreeSet<String> {
 
 /// The man pages are made from the parser's own definitions.
 #[test]
-fn the_reference_has_the_options_of_the_parser() {
+fn reference_matches_parser_options() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_gaudi"))
         .arg("man")
@@ -151,7 +166,7 @@ fn the_reference_has_the_options_of_the_parser() {
 
 /// The table of `perf`'s options has each of them, with its letter and its default.
 #[test]
-fn the_table_of_perf_has_every_letter_and_default() {
+fn perf_table_has_every_letter_and_default() {
     let output = Command::new(env!("CARGO_BIN_EXE_gaudi"))
         .args(["perf", "write", "--help"])
         .output()

@@ -14,7 +14,7 @@ use snapbox::file;
 const FEW: [&str; 6] = ["--iterations", "40", "--warm-up", "5", "--sizes", "8,5000"];
 /// Longer than any test takes, so that the other end's death ends it and not the work.
 const LONG: [&str; 4] = ["--duration", "600", "--sizes", "8"];
-/// A wait that must end by itself is given up after this.
+/// A wait that must end by itself fails after this.
 const GENEROUS: Duration = Duration::from_secs(100);
 
 /// A listening end and its address.
@@ -325,7 +325,7 @@ fn ends_that_disagree_name_both_values() {
 }
 
 #[test]
-fn listener_follows_the_options_it_was_not_given() {
+fn unset_listener_options_follow_the_client() {
     let server = Server::start(&["read", "--sizes", "8,5000", "--json"]);
     let device = ["--memory", "device", "--qps", "2", "--json"];
     let output = client(&server.address, &[&["read"][..], &FEW, &device].concat());
@@ -400,7 +400,7 @@ fn rows_last_as_long_as_the_duration() {
 }
 
 #[test]
-fn staged_rows_reject_options_they_do_not_have() {
+fn staged_rows_reject_foreign_options() {
     let staged = ["perf", "write", "--memory", "device", "--dmabuf", "never"];
     for option in [&["-b"][..], &["--qps", "2"], &["-l", "2"], &["-m", "1024"]] {
         let output = run(&[&staged[..], option].concat());
@@ -413,7 +413,7 @@ fn staged_rows_reject_options_they_do_not_have() {
 }
 
 #[test]
-fn mtu_above_the_port_is_rejected_by_both_parsers() {
+fn mtu_above_port_is_rejected_twice() {
     let output = run(&["perf", "write", "-m", "9000"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
@@ -482,7 +482,7 @@ fn output_fits_the_terminal() {
 }
 
 #[test]
-fn perf_write_prints_a_table_of_bandwidth_and_one_of_latency() {
+fn perf_write_prints_bandwidth_and_latency() {
     let output = run(&[&["perf", "write"][..], &FEW].concat());
     let figures = regex::Regex::new(r"(\d+ )?\d+ +\d+ +\d+ +yes").expect("a pattern");
     let table = settled(&text(&output.stdout));

@@ -42,7 +42,7 @@ fn devices_ports_addresses_and_cards_are_listed() {
 }
 
 #[test]
-fn a_machine_without_rdma_devices_is_shown_an_example() {
+fn machine_without_rdma_shows_an_example() {
     let trees = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../dmabuf/tests/reach/fixtures/nothing.tree"
@@ -60,7 +60,7 @@ fn a_machine_without_rdma_devices_is_shown_an_example() {
 }
 
 #[test]
-fn soft_roce_in_a_guest_is_told_to_be_software_that_has_no_dma_bufs() {
+fn soft_roce_in_guest_is_named_software() {
     let trees = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../dmabuf/tests/reach/fixtures/q35-max.tree"
@@ -77,7 +77,7 @@ fn soft_roce_in_a_guest_is_told_to_be_software_that_has_no_dma_bufs() {
 
 /// Every operation, on every memory and way that it has, in one machine.
 #[test]
-fn every_operation_is_measured_and_says_that_it_is_software() {
+fn every_operation_is_measured_as_software() {
     for arguments in [
         &["perf", "write"][..],
         &["perf", "read"],
@@ -135,7 +135,7 @@ fn every_operation_is_measured_and_says_that_it_is_software() {
 }
 
 #[test]
-fn a_table_says_what_every_figure_is_of() {
+fn table_says_what_figures_measure() {
     let output = run(&[&["perf", "write", "--memory", "device"][..], &FEW].concat());
     let table = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -154,11 +154,11 @@ fn two_machines_listen_and_connect() {
             .stdout(Stdio::null())
             .spawn()
             .expect("the program starts");
-        let mut said = String::new();
+        let mut line = String::new();
         BufReader::new(server.stderr.as_mut().expect("standard error"))
-            .read_line(&mut said)
+            .read_line(&mut line)
             .expect("a line");
-        let address = said
+        let address = line
             .trim()
             .strip_prefix("waiting at ")
             .expect("its address")
@@ -190,14 +190,14 @@ fn what_cannot_be_measured_is_told() {
             .stdin(Stdio::null())
             .output()
             .expect("the program starts");
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(said.contains(word), "{arguments:?}: {said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(word), "{arguments:?}: {stderr}");
     }
 }
 
 #[test]
-fn a_nic_and_a_card_are_tried_together() {
+fn nic_and_card_are_checked_together() {
     is(
         settled(&printed(&[
             "doctor",
@@ -227,7 +227,7 @@ fn a_nic_and_a_card_are_tried_together() {
 }
 
 #[test]
-fn a_number_is_explained_and_one_that_is_none_is_usage() {
+fn unknown_errno_is_usage_error() {
     is(
         printed(&["doctor", "--explain", "524"]),
         file!["golden/doctor-explain.txt"],

@@ -120,7 +120,7 @@ fn all_misfits(value: &Value, schema: &Value) -> Vec<String> {
     found
 }
 
-/// A schema says of each place what may stand there, of each object every field, and nothing that
+/// A schema gives the type of each value, every field of each object, and nothing that
 /// the check does not look at.
 fn strict(schema: &Value, at: &str) {
     let keywords = object(schema);
@@ -152,7 +152,11 @@ fn strict(schema: &Value, at: &str) {
                 .all(|name| required.iter().any(|own| own == name)),
             "{at}: every field is there always"
         );
-        assert_eq!(required.len(), properties.len(), "{at}: what is required is told");
+        assert_eq!(
+            required.len(),
+            properties.len(),
+            "{at}: every property is required"
+        );
         for (name, field) in properties {
             strict(field, &format!("{at}.{name}"));
         }
@@ -245,8 +249,8 @@ fn every_document_fits_its_schema() {
             .output()
             .expect("it starts");
         let document: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
-            let said = String::from_utf8_lossy(&output.stderr);
-            panic!("{arguments:?} is no document: {error}: {said}")
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            panic!("{arguments:?} is no document: {error}: {stderr}")
         });
         let name = document["schema"].as_str().expect("a name").to_owned();
         let schema = schemas

@@ -304,7 +304,7 @@ fn perf_tables_fit_the_terminal() {
 }
 
 #[test]
-fn perf_tables_of_both_ends_fit_the_terminal() {
+fn perf_tables_of_both_ends_fit() {
     let both = |columns: Option<&str>| {
         let columns = columns.map(|columns| ("COLUMNS", columns));
         let mut server = gaudi(&["perf", "write", "--listen", "127.0.0.1:0"]);

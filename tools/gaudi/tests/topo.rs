@@ -64,29 +64,29 @@ fn trees_and_matrices_are_drawn() {
 }
 
 #[test]
-fn a_machine_without_a_card_is_shown_an_example() {
+fn machine_without_card_shows_an_example() {
     let output = topo(&["--sysfs", "nothing.tree"]).assert().success();
-    let said = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
     assert!(
-        said.contains("no Habana accelerator in nothing.tree") && said.contains("gaudi topo --example"),
-        "{said}"
+        stderr.contains("no Habana accelerator in nothing.tree") && stderr.contains("gaudi topo --example"),
+        "{stderr}"
     );
     // This machine, whatever it has.
     topo(&[]).assert().success();
 }
 
 #[test]
-fn a_mock_has_no_place_on_the_bus() {
+fn mock_has_no_bus_address() {
     let output = topo(&["-d", "mock:gaudi2"]).assert().code(1);
-    let said = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
     assert!(
-        said.contains("a mock has no PCI topology") && said.contains("gaudi topo --example"),
-        "{said}"
+        stderr.contains("a mock has no PCI topology") && stderr.contains("gaudi topo --example"),
+        "{stderr}"
     );
 }
 
 #[test]
-fn what_is_not_there_is_told_by_its_code() {
+fn missing_device_has_its_code() {
     for (arguments, code, word) in [
         (
             &["--sysfs", "epyc.tree", "-d", "kernel:7"][..],
@@ -114,8 +114,8 @@ fn what_is_not_there_is_told_by_its_code() {
         (&["--sysfs", "../main.rs"], 1, "line 1:"),
     ] {
         let output = topo(arguments).assert().code(code);
-        let said = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
-        assert!(said.contains(word), "{arguments:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+        assert!(stderr.contains(word), "{arguments:?}: {stderr}");
     }
 }
 

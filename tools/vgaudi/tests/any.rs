@@ -21,7 +21,7 @@ use vgaudi::wire::{HEADER, Header, MAX_MESSAGE, command};
 /// Longer than any case takes on a machine that does other things too.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One card for all cases: each ends with the peer gone, after which a card is as new.
+/// One card for all cases: each ends with a disconnected peer, after which a card is as new.
 fn card() -> &'static ModelDevice {
     static CARD: OnceLock<ModelDevice> = OnceLock::new();
     CARD.get_or_init(|| ModelDevice::new(PciConfig::default()).expect("a card"))
@@ -41,7 +41,7 @@ struct Message {
     command: u16,
     flags: u32,
     body: Vec<u8>,
-    /// What the header says that the message is longer than it is.
+    /// How many bytes the header adds to the length of the message.
     lie: i32,
     with: With,
 }
@@ -236,7 +236,7 @@ proptest! {
                 }
             }
             let _ = here.shutdown(Shutdown::Write);
-            // It goes on with what it was asked before it sees that the peer is gone; not for ever.
+            // It finishes earlier requests before it sees the disconnect, in bounded time.
             let begin = Instant::now();
             while !server.is_finished() {
                 if begin.elapsed() > PATIENCE {
@@ -245,8 +245,8 @@ proptest! {
                 }
                 thread::sleep(Duration::from_millis(1));
             }
-            let gone = server.join().expect("no message panics the server");
-            prop_assert!(!matches!(gone, Disconnect::Socket(_)), "the socket is whole: {gone:?}");
+            let disconnect = server.join().expect("no message panics the server");
+            prop_assert!(!matches!(disconnect, Disconnect::Socket(_)), "the socket is whole: {disconnect:?}");
             let answers = drain.join().expect("no panic");
             // What came back are whole messages, none longer than may be.
             let mut rest = &answers[..];
@@ -263,7 +263,7 @@ proptest! {
 }
 
 #[test]
-fn a_peer_sees_a_card_and_its_memory() {
+fn peer_sees_card_and_memory() {
     let (here, there) = UnixStream::pair().expect("sockets");
     let card = ModelDevice::new(PciConfig::default()).expect("a card");
     thread::scope(|scope| {
@@ -287,7 +287,7 @@ fn a_peer_sees_a_card_and_its_memory() {
         let version = ask(command::VERSION, &[0, 0, 0, 0, b'{', b'}', 0]);
         assert!(
             String::from_utf8_lossy(&version).contains("max_msg_fds"),
-            "it says what it can do"
+            "it lists its capabilities"
         );
         let info = ask(command::DEVICE_GET_INFO, &[0; 16]);
         assert_eq!(

@@ -67,8 +67,11 @@ fn errors_have_a_next_step() {
         &["ask", "--control", "card", "counters\nhang"],
     ] {
         let refused = vgaudi(wrong).current_dir(folder.path()).assert().code(2);
-        let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
-        assert!(said.contains("\n  help: "), "{wrong:?} has a next step: {said}");
+        let stderr = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+        assert!(
+            stderr.contains("\n  help: "),
+            "{wrong:?} has a next step: {stderr}"
+        );
     }
     let trace = ["serve", "--socket", "card", "--trace", "/nonexistent/trace"];
     vgaudi(&trace).current_dir(folder.path()).assert().code(2);
@@ -86,13 +89,13 @@ fn closed_pipe_differs_from_full_disk() {
         let refused = run(full.into());
         assert_eq!(refused.status.code(), Some(1), "{asked:?}");
         assert!(!refused.stderr.is_empty());
-        let gone = run(nobody());
-        assert_eq!((gone.status.code(), &gone.stderr[..]), (Some(0), &b""[..]));
+        let output = run(closed_pipe());
+        assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]));
     }
 }
 
-/// A pipe whose reader has gone.
-fn nobody() -> Stdio {
+/// A pipe whose reader is closed.
+fn closed_pipe() -> Stdio {
     let (ours, theirs) = UnixStream::pair().unwrap();
     drop(ours);
     Stdio::from(OwnedFd::from(theirs))
@@ -109,11 +112,11 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut said = String::new();
+        let mut stderr = String::new();
         BufReader::new(server.stderr.take().unwrap())
-            .read_line(&mut said)
+            .read_line(&mut stderr)
             .unwrap();
-        assert!(said.contains("listens"), "it says where: {said}");
+        assert!(stderr.contains("listens"), "it prints the address: {stderr}");
         Self(server)
     }
 
@@ -161,7 +164,7 @@ fn only_stale_sockets_are_replaced() {
     asked(&server);
     let out = Process::new(snapbox::cmd::cargo_bin!("vgaudi"))
         .args(["ask", "--control", control.to_str().unwrap(), "counters"])
-        .stdout(nobody())
+        .stdout(closed_pipe())
         .output()
         .unwrap();
     assert_eq!((out.status.code(), &out.stderr[..]), (Some(0), &b""[..]));
@@ -191,7 +194,7 @@ fn interrupted_server_flushes_trace_and_removes_sockets() {
         guest.read_exact(&mut [0; 36]).unwrap();
         assert_eq!(server.end(signal), Some(0), "it was to be interrupted");
         let lines = std::fs::read_to_string(&trace).unwrap();
-        assert!(lines.ends_with(" 00000000\n"), "the access is told: {lines:?}");
+        assert!(lines.ends_with(" 00000000\n"), "the access is logged: {lines:?}");
         assert!(!socket.exists() && !control.exists(), "nothing is left behind");
     }
 }
@@ -230,7 +233,7 @@ fn a_card_answers_on_its_control_socket() {
     assert_eq!(
         ask(&["event", "1255"]).1,
         serde_json::json!({ "sent": false }),
-        "nobody listens"
+        "there is no listener"
     );
     for wrong in [
         &["read", "0x30000000", "0x20000"][..],

@@ -90,10 +90,10 @@ fn idle_clients_do_not_block_others() {
     let connect = || UnixStream::connect(&path).expect("it listens");
     let mut idle: Vec<_> = (0..15).map(|_| connect()).collect();
     assert!(ask(&connect()).contains("register_reads"), "the 16th is answered");
-    // Its place is given back once its thread has seen that it is gone.
+    // Its place is freed once its thread has seen the disconnect.
     thread::sleep(Duration::from_millis(200));
     idle.push(connect());
-    assert!(ask(&connect()).contains("16 clients"), "the 17th is told why not");
+    assert!(ask(&connect()).contains("16 clients"), "the 17th gets the reason");
     for client in &idle {
         assert!(ask(client).contains("register_reads"), "all have their place");
     }

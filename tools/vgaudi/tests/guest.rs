@@ -110,7 +110,7 @@ fn all_is_taken_away_by_its_flag() {
         }
         assert_eq!(guest.unmap(ALL, 0, 0), Ok(()));
         assert_eq!(in_reach(card), 0, "the card reaches nothing");
-        assert_eq!(guest.unmap(0, PAGE, PAGE), Err(Errno::EINVAL), "it is gone");
+        assert_eq!(guest.unmap(0, PAGE, PAGE), Err(Errno::EINVAL), "it is unmapped");
     });
 }
 

@@ -103,9 +103,6 @@ const TOOLS: [Tool; 3] = [
     },
 ];
 
-/// Files and folders outside of the crates whose prose is still too wide.
-const WIDE: &[&str] = &["README.md", "docs/src/", "Cargo.toml", "tools/hl-open-flag/"];
-
 /// Runs every check; the cheap ones first, and without `tools` only these.
 pub(crate) fn run(workspace: &Workspace, tools: bool) -> anyhow::Result<Vec<Row>> {
     let texts = texts(workspace)?;
@@ -168,7 +165,7 @@ fn by_crate(name: &str, crates: &[Crate], check: impl Fn(&Crate) -> Vec<Finding>
     findings.flatten().collect()
 }
 
-/// [`prose::columns`] by crate; a file outside of the crates has no exemption but [`WIDE`].
+/// [`prose::columns`] by crate; a file outside of the crates has no exemption.
 fn columns(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
     let is_of = |text: &Text, member: &Crate| text.path.starts_with(&format!("{}/", member.folder));
     let mut findings = by_crate("columns", crates, |member| {
@@ -178,19 +175,7 @@ fn columns(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
     let others = texts
         .iter()
         .filter(|text| !crates.iter().any(|member| is_of(text, member)));
-    let mut wide: Vec<_> = others.flat_map(prose::columns).collect();
-    for exempt in WIDE {
-        let before = wide.len();
-        wide.retain(|finding| !finding.file.starts_with(exempt));
-        if wide.len() == before {
-            findings.push(Finding::new(
-                exempt,
-                1,
-                "passes columns: remove it from `WIDE` in tools/xtask/src/lint.rs",
-            ));
-        }
-    }
-    findings.extend(wide);
+    findings.extend(others.flat_map(prose::columns));
     findings
 }
 

@@ -138,7 +138,7 @@ mod tests {
     use gaudi_verbs::{Mtu, Psn, QpAddress, Qpn};
 
     #[test]
-    fn a_way_has_the_peers_address_and_its_local_identifier() {
+    fn path_has_peer_gid_and_lid() {
         for lid in [0, 0x1234] {
             let remote = QpAddress {
                 qpn: Qpn(0x77),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_are_the_shortest_that_are_no_shorter() {
+    fn timers_round_up_to_the_next_step() {
         let micros = Duration::from_micros;
         assert_eq!(ack_timeout(Duration::ZERO), 1, "0 would be for ever");
         assert_eq!(ack_timeout(micros(67_108)), 14, "67.108 ms is just below code 14");

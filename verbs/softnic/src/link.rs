@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn strays_are_bounded_and_one_per_queue_pair() {
+    fn stray_frames_are_bounded_per_qp() {
         let cable = Arc::new(Cable::looped(Duration::ZERO).expect("a socket pair"));
         let hello = Header::new(Kind::Hello, 0, 0, 0);
         let mut link = Link::new(&cable, None, hello, 0);

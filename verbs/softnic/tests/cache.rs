@@ -1,5 +1,5 @@
-//! The cache of memory regions over the software NIC: who hits what, who goes when, and that
-//! nothing stays registered.
+//! The cache of memory regions over the software NIC: which lookups hit, which regions are evicted,
+//! and that nothing stays registered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,7 +83,7 @@ fn key(generation: u64, piece: u64, offset: u64, len: u64) -> MrKey {
 }
 
 #[test]
-fn any_range_inside_a_region_is_a_hit() {
+fn range_inside_region_hits() {
     let rig = Rig::new();
     let cache = rig.cache(NO_LIMIT);
     assert!(cache.get(&key(1, 3, 0, 8)).is_none(), "nothing is kept yet");
@@ -124,7 +124,7 @@ fn any_range_inside_a_region_is_a_hit() {
 }
 
 #[test]
-fn the_same_range_with_other_rights_or_of_another_generation_is_another_region() {
+fn other_rights_or_generation_miss() {
     let rig = Rig::new();
     let cache = rig.cache(NO_LIMIT);
     let narrow = rig.get(&cache, &key(1, 0, 0, 8));
@@ -155,7 +155,7 @@ fn the_same_range_with_other_rights_or_of_another_generation_is_another_region()
 }
 
 #[test]
-fn an_invalidated_region_in_use_stays_good_and_goes_with_its_last_user() {
+fn invalidated_region_lives_until_last_user() {
     let rig = Rig::new();
     let cache = rig.cache(NO_LIMIT);
     let mr = rig.get(&cache, &key(1, 0, 0, 8));
@@ -166,17 +166,17 @@ fn an_invalidated_region_in_use_stays_good_and_goes_with_its_last_user() {
     assert_eq!(
         (done.closed, done.in_use, done.refused.len()),
         (1, 1, 0),
-        "the idle one is gone"
+        "the idle region is evicted"
     );
     assert!(!mr.is_current(), "the user can know");
-    assert!(cache.get(&key(1, 0, 0, 8)).is_none(), "nobody finds it any more");
+    assert!(cache.get(&key(1, 0, 0, 8)).is_none(), "it is no longer found");
     assert_eq!(
         (rig.registered(), mr.state().is_ok()),
         (1, true),
         "its keys stay good"
     );
     let new = rig.get(&cache, &key(1, 0, 0, 8));
-    assert!(new.rkey() != mr.rkey(), "who asks now gets another");
+    assert!(new.rkey() != mr.rkey(), "a new request gets another region");
     drop(mr);
     assert_eq!(rig.registered(), 2, "a clone is a user");
     // In whatever thread it ends.
@@ -187,7 +187,7 @@ fn an_invalidated_region_in_use_stays_good_and_goes_with_its_last_user() {
 }
 
 #[test]
-fn the_longest_unused_make_room_and_those_in_use_stay() {
+fn least_recently_used_regions_are_evicted() {
     let limits = [
         CacheLimits {
             entries: 3,
@@ -224,7 +224,7 @@ fn the_longest_unused_make_room_and_those_in_use_stay() {
 }
 
 #[test]
-fn a_region_that_does_not_fit_the_request_is_refused_and_goes() {
+fn unusable_region_is_removed() {
     let rig = Rig::new();
     let cache = rig.cache(NO_LIMIT);
     let other = rig.pd.context().alloc_pd().expect("a domain");
@@ -272,7 +272,7 @@ fn a_region_that_does_not_fit_the_request_is_refused_and_goes() {
 }
 
 #[test]
-fn host_memory_is_cached_by_its_own_address() {
+fn host_memory_is_cached_by_address() {
     let rig = Rig::new();
     let cache = rig.cache(NO_LIMIT);
     let memory = Arc::new(RawMapping::anonymous(1 << 20, false).expect("memory"));
@@ -299,7 +299,7 @@ fn host_memory_is_cached_by_its_own_address() {
 }
 
 #[test]
-fn closing_names_what_is_in_use_and_deregisters_the_rest() {
+fn close_names_regions_in_use() {
     let rig = Rig::new();
     let cache = rig.cache(NO_LIMIT);
     let held = rig.get(&cache, &key(1, 0, 0, 8));
@@ -391,11 +391,11 @@ proptest! {
             for (mr, _) in &held {
                 prop_assert!(mr.state().is_ok(), "what is held is registered");
             }
-            let mut gone: Vec<u32> = held.iter().filter(|(mr, _)| !mr.is_current()).map(|(mr, _)| mr.rkey().0).collect();
-            gone.sort_unstable();
-            gone.dedup();
-            prop_assert_eq!(rig.registered(), cache.stats().entries + gone.len(), "kept, or held by somebody");
-            // The limits are kept by a miss; what is let go stays until the next.
+            let mut stale: Vec<u32> = held.iter().filter(|(mr, _)| !mr.is_current()).map(|(mr, _)| mr.rkey().0).collect();
+            stale.sort_unstable();
+            stale.dedup();
+            prop_assert_eq!(rig.registered(), cache.stats().entries + stale.len(), "cached, or in use");
+            // A miss enforces the limits; released regions stay cached until the next miss.
             prop_assert!(cache.stats().misses == misses || cache.stats().entries <= entries + held.len() + 1);
         }
         held.clear();
@@ -405,9 +405,9 @@ proptest! {
 }
 
 /// An allocation is freed by one thread while another's miss throws its region out: when the
-/// invalidation returns, the region is gone.
+/// invalidation returns, the region is deregistered.
 #[test]
-fn an_invalidation_waits_for_what_another_thread_evicts() {
+fn invalidation_waits_for_eviction() {
     let rig = Rig::new();
     let cache = rig.cache(CacheLimits {
         entries: 1,
@@ -437,7 +437,7 @@ fn an_invalidation_waits_for_what_another_thread_evicts() {
 }
 
 #[test]
-fn hits_go_on_while_regions_come_and_go() {
+fn hits_continue_while_regions_change() {
     let rig = Arc::new(Rig::new());
     let cache = Arc::new(rig.cache(CacheLimits {
         entries: 6,
@@ -478,7 +478,7 @@ fn hits_go_on_while_regions_come_and_go() {
     }
     let stats = cache.stats();
     println!("{rounds} invalidations beside {stats:?}");
-    let cache = Arc::into_inner(cache).expect("nobody else");
-    cache.close().expect("nobody holds any");
+    let cache = Arc::into_inner(cache).expect("the only owner");
+    cache.close().expect("no region is in use");
     assert_eq!(rig.registered(), 0, "nothing stays registered");
 }

@@ -13,7 +13,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
 #[test]
-fn in_a_fork_child_every_call_is_forked_and_drop_leaves_the_parent_alone() {
+fn fork_child_calls_fail_with_forked() {
     let (a, b) = SoftNic::pair(Default::default()).unwrap();
     let make = |nic: Arc<SoftNic>| {
         let context = Context::open(nic).unwrap();

@@ -88,7 +88,7 @@ mod tests {
     use nix::unistd::{ForkResult, fork};
 
     #[test]
-    fn fork_child_drops_hold_while_list_is_locked() {
+    fn fork_child_drops_guard_of_locked_list() {
         let holders = Arc::new(Holders::default());
         let hold = holders.hold("a child".to_owned());
         let list = holders.list();

@@ -29,7 +29,7 @@ fn the_layout_on_the_wire_is_fixed() {
 }
 
 #[test]
-fn zero_fields_are_kept_and_other_versions_rejected() {
+fn zero_fields_pass_and_versions_fail() {
     let mut bytes = Vec::new();
     send(
         &mut bytes,
@@ -71,7 +71,7 @@ fn both_ends_exchange_at_once() {
 }
 
 #[test]
-fn a_closed_peer_a_silent_one_and_a_wrong_message_are_three_errors() {
+fn closed_silent_and_wrong_peers_differ() {
     let (mut a, b) = UnixStream::pair().unwrap();
     a.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let error = receive::<QpAddress>(&mut a).unwrap_err();
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_an_error_or_a_valid_message(
+    fn arbitrary_bytes_parse_or_fail(
         start in 0usize..13, noise in prop::collection::vec(any::<u8>(), 0..64),
     ) {
         let mut bytes = Vec::new();

@@ -1,8 +1,8 @@
 //! Rules of the API that the compiler keeps: each file's name is the rule.
 //!
-//! What the compiler says is compared word for word, so that a case cannot fail for another reason
-//! than its rule; the words are one release's. Another release skips, counted: `TRYBUILD=overwrite
-//! cargo test -p gaudi-verbs --test rules` writes its own down.
+//! The output of the compiler is compared word for word, so that a case cannot fail for another
+//! reason than its rule; the words are one release's. Another release skips, counted:
+//! `TRYBUILD=overwrite cargo test -p gaudi-verbs --test rules` writes its own down.
 
 use std::io::Write;
 use std::process::Command;

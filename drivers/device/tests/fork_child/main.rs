@@ -82,7 +82,7 @@ fn commands_in_open_slot_are_forked() {
 }
 
 #[test]
-fn clear_and_refill_of_open_slot_is_forked() {
+fn fork_child_clears_and_refills_open_slot() {
     Parent::new("clear").withstands(|checks, loot, _| {
         let loot = held(loot);
         loot.open.clear();
@@ -345,10 +345,10 @@ fn stuck_in_driver(parent: &mut Parent) -> (thread::JoinHandle<()>, Sender<()>) 
 fn lock_held_at_fork_blocks_no_call() {
     let mut parent = Parent::new("lock");
     let (thread, go_on) = stuck_in_driver(&mut parent);
-    let keeper: Arc<dyn ExportUser> = Arc::new(Nothing);
+    let user: Arc<dyn ExportUser> = Arc::new(Nothing);
     parent.endures(|checks, loot, _| {
         checks.everything(held(loot));
-        held(loot).pages.add_export_user(&keeper);
+        held(loot).pages.add_export_user(&user);
         drop(take(loot));
     });
     go_on.send(()).expect("the thread waits");

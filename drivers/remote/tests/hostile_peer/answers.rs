@@ -8,7 +8,7 @@ use gaudi_remote::{Error, ErrorKind, Remote, Transfer};
 use gaudi_verbs::{Message as _, MrAddr, RemoteRegion, Rkey};
 
 use crate::attacker::{DONE, LEN, MESSAGE, OFFER, Scene, frame, message};
-use crate::nodes::{PATIENCE, Setup, noise};
+use crate::nodes::{MAX_WAIT, Setup, noise};
 
 /// An offer in its wire format.
 #[derive(Clone, Copy)]
@@ -77,7 +77,7 @@ fn offered(scene: &mut Scene, body: &[u8]) -> Result<Remote, Error> {
         .stream
         .write_all(&frame(OFFER, body))
         .expect("sent");
-    scene.victim.endpoint.receive_offer(PATIENCE)
+    scene.victim.endpoint.receive_offer(MAX_WAIT)
 }
 
 /// The victim's transfer of 4096 bytes with the attacker's slots, as far as its first request.
@@ -92,7 +92,7 @@ fn requested(name: &str, put: bool) -> (Scene, Buffer, Transfer) {
     } else {
         end.get(&memory, &remote)
     };
-    let request = scene.attacker.message(PATIENCE).expect("a request");
+    let request = scene.attacker.message(MAX_WAIT).expect("a request");
     assert_eq!(request[0], if put { 1 } else { 2 });
     (scene, memory, transfer.expect("begun"))
 }
@@ -103,7 +103,7 @@ fn answered(name: &str, bytes: &[u8], kind: ErrorKind) {
     for put in [true, false] {
         let (mut scene, memory, transfer) = requested(&format!("{name}-{put}"), put);
         scene.attacker.answer(bytes);
-        let error = scene.victim.endpoint.wait(transfer, PATIENCE).expect_err("a lie");
+        let error = scene.victim.endpoint.wait(transfer, MAX_WAIT).expect_err("a lie");
         assert_eq!(error.kind(), kind, "{name}: {error}");
         assert!(scene.victim.bytes(&memory) == noise(5, 4096), "{name}");
         drop(memory);
@@ -118,7 +118,7 @@ fn failure(name: &str) -> [u8; MESSAGE] {
 }
 
 #[test]
-fn answer_for_an_idle_slot_ends_the_connection() {
+fn answer_for_idle_slot_ends_connection() {
     answered("idle-slot", &message(DONE, 3, 0, 0, 0), ErrorKind::Protocol);
     answered("no-slot", &message(DONE, 255, 0, 0, 0), ErrorKind::Protocol);
 }
@@ -143,13 +143,13 @@ fn oversized_answer_ends_the_connection() {
 fn repeated_answer_ends_the_connection() {
     let (mut scene, memory, transfer) = requested("repeated", true);
     scene.attacker.answer(&message(DONE, 0, 0, 0, 0));
-    scene.victim.endpoint.wait(transfer, PATIENCE).expect("answered");
+    scene.victim.endpoint.wait(transfer, MAX_WAIT).expect("answered");
     scene.attacker.answer(&message(DONE, 0, 0, 0, 0));
     let body = Forged::slots(&scene).body(b"nic");
     let remote = offered(&mut scene, &body).expect("a good offer");
     let put = scene.victim.endpoint.put(&memory, &remote);
     let error = put
-        .and_then(|put| scene.victim.endpoint.wait(put, PATIENCE))
+        .and_then(|put| scene.victim.endpoint.wait(put, MAX_WAIT))
         .expect_err("an answer that no request has");
     assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
     drop(memory);
@@ -157,7 +157,7 @@ fn repeated_answer_ends_the_connection() {
 }
 
 #[test]
-fn failure_of_the_peer_is_not_the_victims() {
+fn peer_failure_fails_only_the_peer() {
     for name in [
         "device_lost",
         "in_reset",
@@ -171,7 +171,7 @@ fn failure_of_the_peer_is_not_the_victims() {
         let error = scene
             .victim
             .endpoint
-            .wait(transfer, PATIENCE)
+            .wait(transfer, MAX_WAIT)
             .expect_err("it failed");
         assert!(
             matches!(error.kind(), ErrorKind::Disconnected | ErrorKind::Io),
@@ -181,7 +181,7 @@ fn failure_of_the_peer_is_not_the_victims() {
             .victim
             .device
             .fill(&memory, 1)
-            .and_then(|done| done.wait(PATIENCE));
+            .and_then(|done| done.wait(MAX_WAIT));
         done.expect("the victim's device works");
         drop(memory);
         scene.end();
@@ -205,7 +205,7 @@ fn silent_peer_costs_the_callers_timeout_only() {
     let error = scene
         .victim
         .endpoint
-        .wait(transfer, PATIENCE)
+        .wait(transfer, MAX_WAIT)
         .expect_err("no answer");
     assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
     assert!(scene.victim.bytes(&memory) == noise(5, 4096));
@@ -231,7 +231,7 @@ fn forged_region_fails_the_transfer() {
         let error = scene
             .victim
             .endpoint
-            .wait(get, PATIENCE)
+            .wait(get, MAX_WAIT)
             .expect_err("refused by the NIC");
         assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
         drop(memory);
@@ -264,7 +264,7 @@ fn impossible_offers_end_the_connection() {
 }
 
 #[test]
-fn offer_longer_than_its_region_ends_the_connection() {
+fn offer_beyond_its_region_ends_connection() {
     let mut scene = Scene::new("offer-longer", &Setup::direct());
     let forged = Forged {
         len: 0x10001,
@@ -276,7 +276,7 @@ fn offer_longer_than_its_region_ends_the_connection() {
 }
 
 #[test]
-fn offer_of_the_whole_address_space_overflows_nothing() {
+fn offer_of_whole_address_space_cannot_overflow() {
     let mut scene = Scene::new("offer-huge", &Setup::direct());
     let forged = Forged {
         len: u64::MAX,

@@ -16,7 +16,7 @@ use gaudi_verbs::{
     WcOpcode, WcStatus, WorkCompletion,
 };
 
-use crate::nodes::{Node, PATIENCE, Setup, node, noise};
+use crate::nodes::{MAX_WAIT, Node, Setup, node, noise};
 
 /// Bytes of the attacker's own memory.
 const ROOM: usize = 1 << 20;
@@ -163,7 +163,7 @@ impl Attacker {
     /// Waits for the completion of a work request.
     fn completed(&mut self, wr_id: u64) -> WcStatus {
         loop {
-            let done = self.completion(PATIENCE).expect("a completion in time");
+            let done = self.completion(MAX_WAIT).expect("a completion in time");
             if done.wr_id == wr_id {
                 return done.status;
             }
@@ -271,7 +271,7 @@ impl Attacker {
     /// Sends a request and returns the kind of error that the victim answers; empty for success.
     pub(crate) fn request(&mut self, bytes: &[u8]) -> String {
         self.send(bytes);
-        let answer = self.message(PATIENCE).expect("an answer");
+        let answer = self.message(MAX_WAIT).expect("an answer");
         let name = answer[32..].split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(name).into_owned()
     }
@@ -383,7 +383,7 @@ impl Scene {
             match self.victim.endpoint.receive_offer(Duration::from_millis(20)) {
                 Err(error) if error.kind() != ErrorKind::TimedOut => return error,
                 answer => assert!(
-                    started.elapsed() < PATIENCE,
+                    started.elapsed() < MAX_WAIT,
                     "the victim sees no error: {answer:?}"
                 ),
             }
@@ -442,7 +442,7 @@ impl Scene {
         assert_eq!(stats.registrations, stats.deregistrations, "{stats:?}");
         drop((nic, device, nics));
         assert!(
-            started.elapsed() < PATIENCE,
+            started.elapsed() < MAX_WAIT,
             "the attack took {:?}",
             started.elapsed()
         );

@@ -10,7 +10,7 @@ use gaudi_remote::{ErrorKind, Rights};
 use gaudi_softnic::{FaultRule, SoftNic, SoftNicConfig};
 
 use crate::attacker::nic_config;
-use crate::nodes::{Node, PATIENCE, Setup, node, noise};
+use crate::nodes::{MAX_WAIT, Node, Setup, node, noise};
 use crate::relay::Relay;
 
 const LEN: u64 = 4 << 20;
@@ -37,7 +37,7 @@ fn scene(name: &str, options: &str, setup: &Setup) -> (Node, Node, Relay) {
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
+        assert!(started.elapsed() < MAX_WAIT, "{what}");
         std::thread::yield_now();
     }
 }
@@ -59,7 +59,7 @@ fn end(victim: Node, buffer: Buffer, started: Instant) {
     );
     let stats = nic.stats();
     assert_eq!(stats.registrations, stats.deregistrations, "{stats:?}");
-    assert!(started.elapsed() < PATIENCE, "it took {:?}", started.elapsed());
+    assert!(started.elapsed() < MAX_WAIT, "it took {:?}", started.elapsed());
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn no_byte_arrives_after_get_failed() {
     let get = victim.endpoint.get(&into, &remote).expect("begun");
     until("the answer stalls", || relay.to_victim.is_stalled());
     peer.stream.shutdown(Shutdown::Both).expect("closed");
-    let error = victim.endpoint.wait(get, PATIENCE).expect_err("no answer");
+    let error = victim.endpoint.wait(get, MAX_WAIT).expect_err("no answer");
     assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
     let seen = victim.bytes(&into);
     relay.to_victim.release();
@@ -99,7 +99,7 @@ fn failed_put_reads_no_more_bytes() {
     peer.stream.shutdown(Shutdown::Both).expect("closed");
     let error = victim
         .endpoint
-        .wait(put, PATIENCE)
+        .wait(put, MAX_WAIT)
         .expect_err("no acknowledgement");
     assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
     // The memory is the caller's again: what it writes now is not for the peer.
@@ -144,9 +144,9 @@ fn failed_get_waits_for_engine_copies() {
     assert_eq!(forgotten.kind(), ErrorKind::InUse, "{forgotten}");
     // The reset ends the copy.
     let other = victim.device.alloc_exclusive(4096).expect("device memory");
-    let lost = victim.device.fill(&other, 5).and_then(|done| done.wait(PATIENCE));
+    let lost = victim.device.fill(&other, 5).and_then(|done| done.wait(MAX_WAIT));
     assert_eq!(lost.expect_err("a reset").kind(), ErrorKind::DeviceLost);
-    let error = victim.endpoint.wait(get, PATIENCE).expect_err("no answer");
+    let error = victim.endpoint.wait(get, MAX_WAIT).expect_err("no answer");
     assert!(
         matches!(error.kind(), ErrorKind::Disconnected | ErrorKind::DeviceLost),
         "{error}"
@@ -165,7 +165,7 @@ fn disturbed(name: &str, stall: usize, disturb: impl FnOnce(&mut Relay)) {
     let get = victim.endpoint.get(&into, &remote).expect("begun");
     until("the answer stalls", || relay.to_victim.is_stalled());
     disturb(&mut relay);
-    let error = victim.endpoint.wait(get, PATIENCE).expect_err("disturbed");
+    let error = victim.endpoint.wait(get, MAX_WAIT).expect_err("disturbed");
     assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
     end(victim, into, started);
 }
@@ -188,14 +188,14 @@ fn garbage_on_the_cable_ends_the_transfer() {
 }
 
 #[test]
-fn wrong_version_on_the_cable_ends_the_transfer() {
+fn wrong_cable_version_ends_transfer() {
     let mut header = [0; 56];
     header[..6].copy_from_slice(b"gsn\0\x01\x06");
     disturbed("version", 0, |relay| relay.inject(&header));
 }
 
 #[test]
-fn oversized_frame_on_the_cable_ends_the_transfer() {
+fn oversized_frame_ends_transfer() {
     let mut header = [0; 56];
     header[..6].copy_from_slice(b"gsn\0\x02\x01");
     header[40..44].copy_from_slice(&u32::MAX.to_le_bytes());
@@ -246,7 +246,7 @@ fn damaged_frames_change_no_byte() {
     let (into, from) = (victim.buffer(LEN, 1), peer.buffer(LEN, 2));
     let remote = peer.offer_to(&mut victim, &from, Rights::BOTH);
     let get = victim.endpoint.get(&into, &remote).expect("begun");
-    if victim.endpoint.wait(get, PATIENCE).is_ok() {
+    if victim.endpoint.wait(get, MAX_WAIT).is_ok() {
         assert!(victim.bytes(&into) == noise(2, LEN as usize));
     }
     drop(peer);

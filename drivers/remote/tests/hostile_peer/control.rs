@@ -10,7 +10,7 @@ use gaudi_softnic::SoftNic;
 use gaudi_verbs::{Context, Message as _, QpInit};
 
 use crate::attacker::{HELLO, OFFER, READY, Scene, frame, hear, nic_config};
-use crate::nodes::{PATIENCE, Setup};
+use crate::nodes::{MAX_WAIT, Setup};
 
 /// How long the victim waits for a handshake.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ fn meet(script: impl FnOnce(UnixStream, Vec<u8>) + Send) -> Error {
     let stats = nic.stats();
     assert_eq!(stats.registrations, stats.deregistrations, "{stats:?}");
     assert!(nic.context().regions().is_empty(), "regions that live");
-    assert!(started.elapsed() < PATIENCE, "it took {:?}", started.elapsed());
+    assert!(started.elapsed() < MAX_WAIT, "it took {:?}", started.elapsed());
     error
 }
 
@@ -209,7 +209,7 @@ fn trickled_handshake_times_out() {
 }
 
 #[test]
-fn trickled_offer_times_out_and_ends_the_connection() {
+fn trickled_offer_times_out() {
     let mut scene = Scene::new("trickled-offer", &Setup::direct());
     let mut stream = scene.attacker.stream.try_clone().expect("a clone");
     let started = Instant::now();
@@ -247,7 +247,7 @@ fn replayed_frames_end_the_connection() {
         let error = scene
             .victim
             .endpoint
-            .receive_offer(PATIENCE)
+            .receive_offer(MAX_WAIT)
             .expect_err("not an offer");
         assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
         scene.end();
@@ -255,7 +255,7 @@ fn replayed_frames_end_the_connection() {
 }
 
 #[test]
-fn control_bytes_of_a_name_reach_no_terminal() {
+fn control_characters_of_names_are_escaped() {
     let (nic, peer) = SoftNic::pair(nic_config()).expect("two NICs");
     let (stream, mut theirs) = UnixStream::pair().expect("two sockets");
     let mut hello = hello(&peer);

@@ -176,7 +176,7 @@ fn read_write_offer_takes_no_atomics() {
 
 /// An offer must not be answered with the region of an earlier one that allows more.
 #[test]
-fn second_offer_gains_no_rights_of_the_first() {
+fn second_offer_has_its_own_rights() {
     let setup = Setup::direct();
     for (first, second, writes) in [
         (Rights::BOTH, Rights::GET, true),
@@ -205,7 +205,7 @@ fn second_offer_gains_no_rights_of_the_first() {
 }
 
 #[test]
-fn second_offer_gains_no_bytes_of_the_first() {
+fn second_offer_has_its_own_bytes() {
     let mut scene = Scene::new("range", &Setup::direct());
     let memory = scene.victim.buffer(2 * LEN, 4);
     scene.offer(&memory, Rights::BOTH).expect("offered");

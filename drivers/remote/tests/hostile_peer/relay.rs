@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use crate::nodes::PATIENCE;
+use crate::nodes::MAX_WAIT;
 
 nix::ioctl_read_bad!(unread, nix::libc::TIOCOUTQ, nix::libc::c_int);
 
@@ -114,7 +114,7 @@ impl Direction {
                 return;
             }
             drop(state);
-            assert!(started.elapsed() < PATIENCE, "bytes are still in flight");
+            assert!(started.elapsed() < MAX_WAIT, "bytes are still in flight");
             std::thread::yield_now();
         }
     }

@@ -7,7 +7,7 @@ use gaudi_remote::{ErrorKind, Rights};
 use gaudi_verbs::WcStatus;
 
 use crate::attacker::{FETCH, LEN, MESSAGE, STORE, Scene, Seen, message};
-use crate::nodes::{PATIENCE, Setup, noise};
+use crate::nodes::{MAX_WAIT, Setup, noise};
 
 /// A stage of four slots of 64 KiB.
 fn setup() -> Setup {
@@ -202,7 +202,7 @@ fn flood_of_requests_costs_bounded_memory() {
         matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Disconnected),
         "{error}"
     );
-    assert!(started.elapsed() < PATIENCE);
+    assert!(started.elapsed() < MAX_WAIT);
     assert!(
         scene.nic().stats().staged_chunks <= sent,
         "no copy without a request"
@@ -226,7 +226,7 @@ fn slots_end_where_the_stage_does() {
 /// The attacker overwrites a slot while it is stored: only its own bytes arrive, in the range that
 /// it was offered.
 #[test]
-fn slot_changed_during_a_store_reaches_the_offer_only() {
+fn slot_changed_during_store_stays_inside_offer() {
     let mut scene = Scene::new("race", &setup());
     let memory = scene.victim.buffer(2 * LEN, 4);
     let part = memory.at(..LEN).expect("in it");
@@ -237,7 +237,7 @@ fn slot_changed_during_a_store_reaches_the_offer_only() {
         scene.attacker.send(&message(STORE, 0, seen.id, 0, LEN));
         let status = scene.attacker.write(&vec![round; LEN as usize], slot);
         assert_eq!(status, WcStatus::SUCCESS);
-        assert!(scene.attacker.message(PATIENCE).is_some(), "stored");
+        assert!(scene.attacker.message(MAX_WAIT).is_some(), "stored");
     }
     assert!(
         scene.victim.bytes(&memory)[LEN as usize..] == noise(4, 2 * LEN as usize)[LEN as usize..],

@@ -1,4 +1,4 @@
-//! Bytes of the program, and transfers that the program lets go of.
+//! Bytes of the program, and transfers that the program abandons.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use gaudi_device::HostBuffer;
 use gaudi_remote::{Endpoint, ErrorKind, Local, Rights};
 
-use crate::nodes::{PATIENCE, Setup, noise, pair};
+use crate::nodes::{MAX_WAIT, Setup, noise, pair};
 
 /// A call that timed out has left its transfer under way: the next must not write into what the NIC
 /// still reads.
 #[test]
-fn bytes_after_a_timeout_are_the_ones_that_were_put() {
+fn put_after_timeout_arrives_unchanged() {
     const LEN: usize = 256 << 10;
     let (mut a, mut b) = pair("after-timeout", &Setup::direct(), &Setup::direct());
     let memory = [1, 2].map(|_| Arc::new(HostBuffer::new(LEN).expect("host memory")));
     memory[0].write(0, &noise(1, LEN)).expect("filled");
     let [first, second] = memory.each_ref().map(|memory| {
         b.endpoint.offer(memory, Rights::BOTH).expect("offered");
-        a.endpoint.receive_offer(PATIENCE).expect("heard")
+        a.endpoint.receive_offer(MAX_WAIT).expect("received")
     });
     let (mut got, mut back) = (vec![0; LEN], vec![0; LEN]);
     let mut timeouts = 0;
@@ -28,7 +28,7 @@ fn bytes_after_a_timeout_are_the_ones_that_were_put() {
             timeouts += 1;
         }
         let bytes = noise(round + 2, LEN);
-        a.endpoint.put_bytes(&bytes, &second, PATIENCE).expect("put");
+        a.endpoint.put_bytes(&bytes, &second, MAX_WAIT).expect("put");
         memory[1].read(0, &mut back).expect("read");
         assert!(back == bytes, "round {round}: the peer has what was put");
     }
@@ -36,7 +36,7 @@ fn bytes_after_a_timeout_are_the_ones_that_were_put() {
     // Whatever was left to itself has come back by now, and is registered no more.
     for _ in 0..2 {
         a.endpoint
-            .put_bytes(&[1], second.at(0..1).expect("in it"), PATIENCE)
+            .put_bytes(&[1], second.at(0..1).expect("in it"), MAX_WAIT)
             .expect("put");
     }
     assert!(
@@ -46,11 +46,11 @@ fn bytes_after_a_timeout_are_the_ones_that_were_put() {
 }
 
 #[test]
-fn every_result_is_kept_until_it_is_taken_and_too_many_are_refused() {
+fn unclaimed_results_are_kept_and_bounded() {
     let (mut a, mut b) = pair("kept", &Setup::direct(), &Setup::direct());
     let memory = [(); 2].map(|()| Arc::new(HostBuffer::new(4096).expect("host memory")));
     b.endpoint.offer(&memory[0], Rights::BOTH).expect("offered");
-    let remote = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let remote = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     let one = Local::host(&memory[1], 0..1).expect("in it");
     let range = remote.at(0..1).expect("in it");
     let puts: Vec<_> = (0..Endpoint::MOST_TRANSFERS)
@@ -65,39 +65,39 @@ fn every_result_is_kept_until_it_is_taken_and_too_many_are_refused() {
     // The newest first: the others are over then, and stay.
     for put in puts.into_iter().rev() {
         assert_eq!(
-            a.endpoint.wait(put, PATIENCE).expect("its result is there").bytes,
+            a.endpoint.wait(put, MAX_WAIT).expect("its result is there").bytes,
             1
         );
     }
     let put = a.endpoint.put(&one, range).expect("there is room again");
-    a.endpoint.wait(put, PATIENCE).expect("put");
+    a.endpoint.wait(put, MAX_WAIT).expect("put");
 }
 
 /// A program that moves ever new host memory would pin all of it.
 #[test]
-fn host_memory_is_let_go_when_it_is_forgotten() {
+fn forgotten_host_memory_is_released() {
     let (mut a, mut b) = pair("host-forget", &Setup::direct(), &Setup::direct());
     let theirs = Arc::new(HostBuffer::new(4096).expect("host memory"));
     b.endpoint.offer(&theirs, Rights::BOTH).expect("offered");
-    let remote = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let remote = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     for round in 0..3 {
         let ours = Arc::new(HostBuffer::new(4096).expect("host memory"));
         ours.write(0, &noise(round, 4096)).expect("filled");
         let put = a.endpoint.put(&ours, &remote).expect("begun");
-        a.endpoint.wait(put, PATIENCE).expect("put");
+        a.endpoint.wait(put, MAX_WAIT).expect("put");
         assert_eq!(a.live(), 2, "the messages and the memory");
         // A part stands for the whole of it.
         a.endpoint
             .forget(Local::host(&ours, 5..6).expect("in it"))
             .expect("forgotten");
         assert_eq!(a.live(), 1, "the messages");
-        assert_eq!(Arc::strong_count(&ours), 1, "and nobody holds it");
+        assert_eq!(Arc::strong_count(&ours), 1, "and it has one owner");
     }
     let mapping = a.device.alloc_host(4096).expect("host memory");
     a.endpoint.report(&mapping).expect("registered");
     a.endpoint.forget(&mapping).expect("forgotten");
     assert_eq!(a.live(), 1, "the messages");
-    // What a call that timed out left behind is waited for, since nobody else can.
+    // This call also waits for the transfer of the call that timed out.
     let _ = a.endpoint.put_bytes(&[1; 4096], &remote, Duration::ZERO);
     a.endpoint
         .forget(&mapping)
@@ -105,6 +105,6 @@ fn host_memory_is_let_go_when_it_is_forgotten() {
     b.endpoint.forget(&theirs).expect("no more offered");
     let error = a
         .endpoint
-        .put_bytes(&[1], remote.at(0..1).expect("in it"), PATIENCE);
+        .put_bytes(&[1], remote.at(0..1).expect("in it"), MAX_WAIT);
     assert_eq!(error.expect_err("refused").kind(), ErrorKind::AccessDenied);
 }

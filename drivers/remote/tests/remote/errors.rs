@@ -10,7 +10,7 @@ use gaudi_remote::{Endpoint, EndpointOptions, ErrorKind, Rights};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_verbs::Context;
 
-use crate::nodes::{Node, PATIENCE, Setup, noise, pair, pair_on};
+use crate::nodes::{MAX_WAIT, Node, Setup, noise, pair, pair_on};
 
 const LEN: u64 = 1 << 20;
 
@@ -35,17 +35,17 @@ fn end(node: Node, buffers: Vec<gaudi_device::Buffer>) {
         "every region but what the NIC keeps for live buffers was deregistered"
     );
     for buffer in buffers {
-        buffer.close().expect("nobody holds the buffer");
+        buffer.close().expect("the buffer is not in use");
     }
     assert_eq!(live(), 0, "every region was deregistered");
     let stats = nic.stats();
     assert_eq!(stats.registrations, stats.deregistrations);
     assert_eq!(stats.cached_regions, 0);
-    device.close().expect("nobody holds the device");
+    device.close().expect("the device is not in use");
 }
 
 #[test]
-fn nothing_is_left_after_a_close_by_any_way() {
+fn every_close_releases_everything() {
     for (name, a, b) in [
         ("direct", Setup::direct(), Setup::direct()),
         ("staged", staged(), staged()),
@@ -54,14 +54,14 @@ fn nothing_is_left_after_a_close_by_any_way() {
         let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
         let remote = b.offer_to(&mut a, &to, Rights::BOTH);
         let put = a.endpoint.put(&from, &remote).expect("begun");
-        a.endpoint.wait(put, PATIENCE).expect("put");
+        a.endpoint.wait(put, MAX_WAIT).expect("put");
         end(a, vec![from]);
         end(b, vec![to]);
     }
 }
 
 #[test]
-fn a_buffer_is_free_once_it_is_forgotten_and_not_before() {
+fn forget_releases_the_buffer() {
     let (mut a, mut b) = pair("forget", &Setup::direct(), &Setup::direct());
     let to = b.buffer(LEN, 2);
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
@@ -72,7 +72,7 @@ fn a_buffer_is_free_once_it_is_forgotten_and_not_before() {
     // The peer's next access is refused by the NIC, which ends the connection.
     let from = a.buffer(LEN, 1);
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("refused");
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     let again = a.endpoint.put(&from, &remote).expect_err("it is over");
     assert_eq!(
@@ -83,24 +83,24 @@ fn a_buffer_is_free_once_it_is_forgotten_and_not_before() {
 }
 
 #[test]
-fn a_staged_buffer_that_is_forgotten_is_refused_and_the_connection_lives() {
+fn forgotten_staged_buffer_is_rejected() {
     let (mut a, mut b) = pair("withdrawn", &Setup::direct(), &staged());
-    let (gone, stays) = (b.buffer(LEN, 2), b.buffer(LEN, 3));
+    let (withdrawn, stays) = (b.buffer(LEN, 2), b.buffer(LEN, 3));
     let from = a.buffer(LEN, 1);
-    let remote_gone = b.offer_to(&mut a, &gone, Rights::BOTH);
+    let remote_withdrawn = b.offer_to(&mut a, &withdrawn, Rights::BOTH);
     let remote_stays = b.offer_to(&mut a, &stays, Rights::BOTH);
-    b.endpoint.forget(&gone).expect("withdrawn");
-    gone.close().expect("free");
-    let put = a.endpoint.put(&from, &remote_gone).expect("begun");
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("refused");
+    b.endpoint.forget(&withdrawn).expect("forgotten");
+    withdrawn.close().expect("free");
+    let put = a.endpoint.put(&from, &remote_withdrawn).expect("begun");
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     let put = a.endpoint.put(&from, &remote_stays).expect("begun");
-    a.endpoint.wait(put, PATIENCE).expect("the other is still there");
+    a.endpoint.wait(put, MAX_WAIT).expect("the other is still there");
     assert_eq!(b.bytes(&stays), noise(1, LEN as usize));
 }
 
 #[test]
-fn rights_that_were_not_given_are_refused_before_anything_is_sent() {
+fn missing_rights_are_rejected_before_sending() {
     let (mut a, mut b) = pair("rights", &Setup::direct(), &Setup::direct());
     let (ours, theirs) = (a.buffer(4096, 1), b.buffer(4096, 2));
     let put_only = b.offer_to(&mut a, &theirs, Rights::PUT);
@@ -109,17 +109,17 @@ fn rights_that_were_not_given_are_refused_before_anything_is_sent() {
         a.endpoint.get(&ours, &put_only).expect_err("not to get"),
         a.endpoint.put(&ours, &get_only).expect_err("not to put"),
         a.endpoint
-            .flush_remote(&put_only, PATIENCE)
+            .flush_remote(&put_only, MAX_WAIT)
             .expect_err("not to read"),
     ] {
         assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
     }
     let get = a.endpoint.get(&ours, &get_only).expect("begun");
-    a.endpoint.wait(get, PATIENCE).expect("the connection is whole");
+    a.endpoint.wait(get, MAX_WAIT).expect("the connection is whole");
 }
 
 #[test]
-fn ranges_and_lengths_that_do_not_fit_are_refused() {
+fn ranges_outside_the_buffer_are_rejected() {
     let (mut a, mut b) = pair("ranges", &Setup::direct(), &Setup::direct());
     let (ours, theirs) = (a.buffer(4096, 1), b.buffer(4096, 2));
     let remote = b.offer_to(&mut a, &theirs, Rights::BOTH);
@@ -143,16 +143,16 @@ fn ranges_and_lengths_that_do_not_fit_are_refused() {
     let own = a.endpoint.put(&ours, &remote).expect("begun");
     let error = a
         .endpoint
-        .wait(other, PATIENCE)
+        .wait(other, MAX_WAIT)
         .expect_err("another connection's");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    a.endpoint.wait(own, PATIENCE).expect("its own is still there");
-    c.endpoint.wait(other, PATIENCE).expect("and so is the other");
+    a.endpoint.wait(own, MAX_WAIT).expect("its own is still there");
+    c.endpoint.wait(other, MAX_WAIT).expect("and so is the other");
 }
 
 /// Whatever dies, the transfer ends soon, as `Disconnected`, and this end lets everything go.
 #[test]
-fn a_peer_that_dies_in_the_middle_is_disconnected_and_nothing_is_left() {
+fn peer_death_disconnects_and_releases_everything() {
     for (name, setup_a, setup_b) in [
         ("direct", Setup::direct(), Setup::direct()),
         ("staged", staged(), staged()),
@@ -166,17 +166,17 @@ fn a_peer_that_dies_in_the_middle_is_disconnected_and_nothing_is_left() {
         // All of it at once: endpoint, NIC, socket.
         std::thread::scope(|scope| {
             scope.spawn(move || drop((b, to)));
-            let answer = a.endpoint.wait(put, PATIENCE);
+            let answer = a.endpoint.wait(put, MAX_WAIT);
             // It may have been through before.
             if let Err(error) = answer {
                 assert_eq!(error.kind(), ErrorKind::Disconnected, "{name}: {error}");
             }
         });
-        assert!(started.elapsed() < PATIENCE, "{name}: nobody waits for the dead");
+        assert!(started.elapsed() < MAX_WAIT, "{name}: no wait for a dead peer");
         let error = a
             .endpoint
             .put(&from, &remote)
-            .and_then(|put| a.endpoint.wait(put, PATIENCE))
+            .and_then(|put| a.endpoint.wait(put, MAX_WAIT))
             .expect_err("there is no peer");
         assert_eq!(error.kind(), ErrorKind::Disconnected, "{name}: {error}");
         end(a, vec![from]);
@@ -186,7 +186,7 @@ fn a_peer_that_dies_in_the_middle_is_disconnected_and_nothing_is_left() {
 /// The peer's NIC answers and its program hangs up while its engine is at work: only the socket
 /// tells.
 #[test]
-fn a_peer_that_owes_an_answer_and_hangs_up_is_disconnected() {
+fn peer_that_hangs_up_before_answering_disconnects() {
     let b = "mock:gaudi2?name=owes-b+fault=submit:when=2:delay=3s";
     let (mut a, mut b) = pair_on("mock:gaudi2?name=owes-a", b, &Setup::direct(), &staged());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
@@ -196,7 +196,7 @@ fn a_peer_that_owes_an_answer_and_hangs_up_is_disconnected() {
     let started = Instant::now();
     let error = a
         .endpoint
-        .wait(put, PATIENCE)
+        .wait(put, MAX_WAIT)
         .expect_err("no answer comes in time");
     assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
     assert!(
@@ -210,7 +210,7 @@ fn a_peer_that_owes_an_answer_and_hangs_up_is_disconnected() {
 }
 
 #[test]
-fn a_device_that_is_lost_at_the_peer_is_told_and_its_regions_go() {
+fn lost_peer_device_deregisters_its_regions() {
     // The first submission fills the buffer, the second is the first chunk that is stored for A.
     let b = "mock:gaudi2?name=lost-b+fault=submit:when=2:reset";
     let (mut a, mut b) = pair_on("mock:gaudi2?name=lost-a", b, &Setup::direct(), &Setup::direct());
@@ -220,7 +220,7 @@ fn a_device_that_is_lost_at_the_peer_is_told_and_its_regions_go() {
     b.offer_to(&mut a, &own, Rights::BOTH);
     let remote = b.offer_to(&mut a, &piece, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("it is gone");
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("it is lost");
     assert_eq!(error.kind(), ErrorKind::Disconnected, "it is the peer's: {error}");
     assert!(error.to_string().contains("device lost there"), "{error}");
     // Ours is whole, and so is what is registered of it.
@@ -232,7 +232,7 @@ fn a_device_that_is_lost_at_the_peer_is_told_and_its_regions_go() {
     assert_eq!(a.live(), 2, "the messages and the buffer");
     // Without a call of B's program: the reset must not wait for it.
     let started = Instant::now();
-    while b.live() > 1 && started.elapsed() < PATIENCE {
+    while b.live() > 1 && started.elapsed() < MAX_WAIT {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(b.live(), 1, "only the asking end's messages are still registered");
@@ -241,14 +241,14 @@ fn a_device_that_is_lost_at_the_peer_is_told_and_its_regions_go() {
 }
 
 #[test]
-fn a_device_that_is_lost_here_in_the_middle_fails_the_transfer_and_its_regions_go() {
+fn lost_local_device_fails_transfer_and_deregisters() {
     let a = "mock:gaudi2?name=lost-here+fault=submit:when=7:reset";
     let (mut a, mut b) = pair_on(a, "mock:gaudi2?name=lost-there", &staged(), &Setup::direct());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote);
     let error = put
-        .and_then(|put| a.endpoint.wait(put, PATIENCE))
+        .and_then(|put| a.endpoint.wait(put, MAX_WAIT))
         .expect_err("lost at the sixth chunk");
     assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
     let again = a.endpoint.put(&from, &remote).expect_err("it is over");
@@ -258,26 +258,26 @@ fn a_device_that_is_lost_here_in_the_middle_fails_the_transfer_and_its_regions_g
 }
 
 #[test]
-fn a_copy_that_the_driver_refuses_fails_its_transfer_and_no_other() {
+fn refused_copy_fails_only_its_transfer() {
     let b = "mock:gaudi2?name=refused-b+fault=submit:when=2:error=ENOMEM";
     let (mut a, mut b) = pair_on("mock:gaudi2?name=refused-a", b, &Setup::direct(), &staged());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("refused once");
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("refused once");
     assert_eq!(
         (error.kind(), error.errno()),
         (ErrorKind::OutOfMemory, Some(gaudi_seam::Errno::ENOMEM)),
         "{error}"
     );
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    a.endpoint.wait(put, PATIENCE).expect("the next is whole");
+    a.endpoint.wait(put, MAX_WAIT).expect("the next is whole");
     assert_eq!(b.bytes(&to), noise(1, LEN as usize));
 }
 
 /// The fault hits the third submission: a chunk between this node's memory and its stage.
 #[test]
-fn failed_copy_to_the_own_stage_fails_the_transfer() {
+fn failed_copy_to_local_stage_fails_transfer() {
     for put in [true, false] {
         let a = format!("mock:gaudi2?name=own-stage-{put}-a+fault=submit:when=3:error=ENOMEM");
         let b = format!("mock:gaudi2?name=own-stage-{put}-b");
@@ -291,18 +291,18 @@ fn failed_copy_to_the_own_stage_fails_the_transfer() {
             end.get(&ours, &remote)
         };
         let error = begun
-            .and_then(|transfer| end.wait(transfer, PATIENCE))
+            .and_then(|transfer| end.wait(transfer, MAX_WAIT))
             .expect_err("a chunk was not copied");
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
         let put = end.put(&ours, &remote).expect("begun");
-        end.wait(put, PATIENCE).expect("the connection is whole");
+        end.wait(put, MAX_WAIT).expect("the connection is whole");
     }
 }
 
 /// A peer that closes the connection may have sent its answer before. Late answers are lost, so at
 /// least one of several must be received.
 #[test]
-fn answer_sent_around_a_hang_up_is_taken() {
+fn answer_sent_before_hang_up_is_received() {
     let taken = (0..10).any(|round| {
         let b = format!("mock:gaudi2?name=grace-{round}-b+fault=submit:when=2:delay=30ms");
         let a = format!("mock:gaudi2?name=grace-{round}-a");
@@ -311,40 +311,40 @@ fn answer_sent_around_a_hang_up_is_taken() {
         let remote = b.offer_to(&mut a, &to, Rights::BOTH);
         let put = a.endpoint.put(&from, &remote).expect("begun");
         b.stream.shutdown(std::net::Shutdown::Both).expect("hung up");
-        a.endpoint.wait(put, PATIENCE).is_ok()
+        a.endpoint.wait(put, MAX_WAIT).is_ok()
     });
     assert!(taken, "every answer was lost");
 }
 
 #[test]
-fn giving_a_device_up_for_a_reset_deregisters_at_once() {
+fn prepare_for_reset_deregisters_at_once() {
     let (mut a, mut b) = pair("given-up", &Setup::direct(), &Setup::direct());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     b.endpoint.device_lost().expect("deregistered");
     assert_eq!(b.live(), 1, "only the asking end's messages are still registered");
-    to.close().expect("nobody holds the buffer");
+    to.close().expect("the buffer is not in use");
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("nobody serves");
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("the service has ended");
     assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
 }
 
-/// Chunks that were asked for are answered by nobody then: the hang-up tells.
+/// Requested chunks are never answered then: the hang-up ends the wait.
 #[test]
-fn giving_a_device_up_in_the_middle_of_staged_transfers_ends_them() {
+fn prepare_for_reset_ends_staged_transfers() {
     let b = "mock:gaudi2?name=given-up-staged+fault=submit:when=3:delay=300ms";
     let (mut a, mut b) = pair_on("mock:gaudi2?name=asks", b, &Setup::direct(), &staged());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    b.endpoint.device_lost().expect("given up");
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("nobody answers");
+    b.endpoint.device_lost().expect("abandoned");
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("no answer");
     assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
     assert_eq!(b.live(), 1, "only the asking end's messages are still registered");
 }
 
 #[test]
-fn a_peer_that_says_something_else_is_refused() {
+fn unexpected_message_is_rejected() {
     let (nic, _other) = SoftNic::pair(SoftNicConfig::default()).expect("two NICs");
     let nic = gaudi_remote::Nic::new(&Context::open(nic).expect("open")).expect("a NIC");
     let meet = |bytes: &[u8], hang_up: bool| {
@@ -386,7 +386,7 @@ fn a_peer_that_says_something_else_is_refused() {
 
 /// Half a message is no step that could be taken again: the next would read its rest as a head.
 #[test]
-fn a_message_that_stops_in_its_middle_ends_the_connection() {
+fn truncated_message_ends_connection() {
     let (mut a, mut b) = pair("middle", &Setup::direct(), &Setup::direct());
     let to = b.buffer(4096, 2);
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
@@ -396,7 +396,11 @@ fn a_message_that_stops_in_its_middle_ends_the_connection() {
         .expect_err("none");
     assert_eq!(nothing.kind(), ErrorKind::TimedOut, "{nothing}");
     let second = b.offer_to(&mut a, &to, Rights::PUT);
-    assert_eq!(second.len(), 4096, "nothing was lost by waiting in vain");
+    assert_eq!(
+        second.len(),
+        4096,
+        "no message was lost by the wait that timed out"
+    );
     b.stream.write_all(b"gvr\0\x01").expect("sent");
     let error = a
         .endpoint
@@ -407,7 +411,7 @@ fn a_message_that_stops_in_its_middle_ends_the_connection() {
     b.endpoint.offer(&to, Rights::GET).expect("sent");
     let from = a.buffer(4096, 1);
     for error in [
-        a.endpoint.receive_offer(PATIENCE).expect_err("out of step"),
+        a.endpoint.receive_offer(MAX_WAIT).expect_err("out of step"),
         a.endpoint.put(&from, &remote).expect_err("and over"),
     ] {
         assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
@@ -416,21 +420,21 @@ fn a_message_that_stops_in_its_middle_ends_the_connection() {
 }
 
 #[test]
-fn a_wait_has_an_end_and_the_transfer_goes_on() {
+fn wait_times_out_while_transfer_continues() {
     let (mut a, mut b) = pair("slow", &staged(), &staged());
     let (from, to) = (a.buffer(16 * LEN, 1), b.buffer(16 * LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
     let error = a.endpoint.wait(put, Duration::ZERO).expect_err("not yet");
     assert_eq!(error.kind(), ErrorKind::TimedOut);
-    a.endpoint.wait(put, PATIENCE).expect("it goes on");
+    a.endpoint.wait(put, MAX_WAIT).expect("it goes on");
     assert_eq!(b.bytes(&to), noise(1, 16 * LEN as usize));
-    let twice = a.endpoint.wait(put, PATIENCE).expect_err("taken before");
+    let twice = a.endpoint.wait(put, MAX_WAIT).expect_err("taken before");
     assert_eq!(twice.kind(), ErrorKind::NotFound);
 }
 
 #[test]
-fn the_memory_of_both_mocks_is_empty_again() {
+fn both_mocks_end_without_allocations() {
     let specs =
         ["mock:gaudi2?name=ledger-a", "mock:gaudi2?name=ledger-b"].map(|text| text.parse().expect("a spec"));
     let _control = specs
@@ -441,7 +445,7 @@ fn the_memory_of_both_mocks_is_empty_again() {
         let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
         let remote = b.offer_to(&mut a, &to, Rights::BOTH);
         let put = a.endpoint.put(&from, &remote).expect("begun");
-        a.endpoint.wait(put, PATIENCE).expect("put");
+        a.endpoint.wait(put, MAX_WAIT).expect("put");
         // Dropped, in the order of the fields, with everything still registered.
     }
     for spec in &specs {
@@ -452,7 +456,7 @@ fn the_memory_of_both_mocks_is_empty_again() {
 
 /// RoCE v2 goes over one family of IP.
 #[test]
-fn addresses_of_two_families_are_told_before_anything_is_sent() {
+fn address_family_mismatch_fails_before_sending() {
     let meet = |a: &str, b: &str| {
         let setup = |address: &str| Setup {
             address: Some(address.parse().expect("an address")),
@@ -473,12 +477,12 @@ fn addresses_of_two_families_are_told_before_anything_is_sent() {
         assert!(a.is_ok() && b.is_ok(), "{address}: {a:?} {b:?}");
     }
     let (a, b) = meet("::ffff:10.0.0.1", "fe80::1");
-    let told = [a, b].into_iter().filter_map(Result::err);
-    let told: Vec<_> = told
+    let errors = [a, b].into_iter().filter_map(Result::err);
+    let errors: Vec<_> = errors
         .filter(|error| error.kind() == ErrorKind::Unsupported)
         .collect();
-    assert!(!told.is_empty());
-    for error in told {
+    assert!(!errors.is_empty());
+    for error in errors {
         assert!(
             error.help().is_some_and(|help| help.contains("GID index")),
             "{error:?}"

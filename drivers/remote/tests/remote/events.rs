@@ -1,4 +1,4 @@
-//! What a NIC tells by itself is taken, and heeded.
+//! Asynchronous events of a NIC are read and acted upon.
 
 use std::time::{Duration, Instant};
 
@@ -6,25 +6,25 @@ use gaudi_remote::{ErrorKind, Rights};
 use gaudi_verbs::provider::CqHandle;
 use gaudi_verbs::{AsyncElement, AsyncEvent, AsyncEventType, MrState};
 
-use crate::nodes::{Node, PATIENCE, Setup, pair, pair_on};
+use crate::nodes::{MAX_WAIT, Node, Setup, pair, pair_on};
 
 const LEN: u64 = 64 << 10;
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
+        assert!(started.elapsed() < MAX_WAIT, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-fn tell(node: &Node, event_type: AsyncEventType, element: AsyncElement) {
+fn raise(node: &Node, event_type: AsyncEventType, element: AsyncElement) {
     node.provider.events.make(AsyncEvent { event_type, element });
 }
 
-/// Completions that are lost never come: only the event tells.
+/// Lost completions never come: only the event reports them.
 #[test]
-fn a_completion_queue_that_overflowed_ends_its_endpoint_and_no_other() {
+fn cq_overflow_ends_only_its_endpoint() {
     let b = "mock:gaudi2?name=overflow-b+fault=submit:when=2:delay=2s";
     let serving = Setup::staged().chunks(64 << 10, 4);
     let (mut a, mut b) = pair_on("mock:gaudi2?name=overflow-a", b, &Setup::direct(), &serving);
@@ -32,11 +32,9 @@ fn a_completion_queue_that_overflowed_ends_its_endpoint_and_no_other() {
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
     let foreign = AsyncElement::Cq(CqHandle(u32::MAX));
-    tell(&a, AsyncEventType::CQ_ERR, foreign);
-    tell(&a, AsyncEventType::PORT_ERR, AsyncElement::Port(1));
-    until("events are taken while nobody calls", || {
-        !a.provider.events.wait()
-    });
+    raise(&a, AsyncEventType::CQ_ERR, foreign);
+    raise(&a, AsyncEventType::PORT_ERR, AsyncElement::Port(1));
+    until("events are read without a call", || !a.provider.events.wait());
     let early = a
         .endpoint
         .wait(put, Duration::from_millis(10))
@@ -47,8 +45,8 @@ fn a_completion_queue_that_overflowed_ends_its_endpoint_and_no_other() {
         "none of these is its own: {early}"
     );
     let own = a.provider.cqs.lock().expect("no panic")[0];
-    tell(&a, AsyncEventType::CQ_ERR, AsyncElement::Cq(own));
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("over");
+    raise(&a, AsyncEventType::CQ_ERR, AsyncElement::Cq(own));
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("over");
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     assert!(error.to_string().contains("CQ_ERR"), "{error}");
     let next = a.endpoint.put(&from, &remote).expect_err("it is over");
@@ -56,11 +54,11 @@ fn a_completion_queue_that_overflowed_ends_its_endpoint_and_no_other() {
 }
 
 #[test]
-fn a_nic_that_fails_ends_its_endpoints_and_its_regions_are_suspect() {
+fn failed_nic_ends_endpoints_and_taints_regions() {
     let (mut a, mut b) = pair("nic-fatal", &Setup::direct(), &Setup::direct());
     let to = b.buffer(LEN, 2);
     b.offer_to(&mut a, &to, Rights::BOTH);
-    tell(&b, AsyncEventType::DEVICE_FATAL, AsyncElement::Device);
+    raise(&b, AsyncEventType::DEVICE_FATAL, AsyncElement::Device);
     until("it is taken", || !b.provider.events.wait());
     until("the end hears of it", || {
         b.endpoint.offer(&to, Rights::GET).is_err()
@@ -74,17 +72,17 @@ fn a_nic_that_fails_ends_its_endpoints_and_its_regions_are_suspect() {
     );
 }
 
-/// The software NIC tells of a key that does not allow what a peer does, as others do.
+/// The software NIC reports a key that does not allow an access, as other NICs do.
 #[test]
-fn an_access_error_makes_what_the_peer_may_use_suspect() {
+fn access_error_taints_offered_regions() {
     let (mut a, mut b) = pair("suspect", &Setup::direct(), &Setup::direct());
-    let (gone, stays) = (b.buffer(LEN, 2), b.buffer(LEN, 3));
-    let remote = b.offer_to(&mut a, &gone, Rights::BOTH);
+    let (withdrawn, stays) = (b.buffer(LEN, 2), b.buffer(LEN, 3));
+    let remote = b.offer_to(&mut a, &withdrawn, Rights::BOTH);
     b.offer_to(&mut a, &stays, Rights::BOTH);
-    b.endpoint.forget(&gone).expect("forgotten");
+    b.endpoint.forget(&withdrawn).expect("forgotten");
     let from = a.buffer(LEN, 1);
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    a.endpoint.wait(put, PATIENCE).expect_err("refused");
+    a.endpoint.wait(put, MAX_WAIT).expect_err("refused");
     until("the event was taken", || {
         let regions = b.nic.context().regions();
         regions.iter().any(|region| region.state == MrState::Suspect)

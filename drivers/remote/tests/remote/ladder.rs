@@ -1,4 +1,4 @@
-//! The ladder: which step is taken, what is said of the others, what is remembered.
+//! The choice of path: which is used, what is reported of the others, what is cached.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use gaudi_remote::{ErrorKind, MemoryPath, Policy, Rights};
 use gaudi_seam::Errno;
 use gaudi_verbs::RegPath;
 
-use crate::nodes::{PATIENCE, Setup, pair};
+use crate::nodes::{MAX_WAIT, Setup, pair};
 
 fn refusing(errno: Errno) -> Setup {
     Setup {
@@ -16,14 +16,14 @@ fn refusing(errno: Errno) -> Setup {
 }
 
 #[test]
-fn the_best_step_is_taken_and_nothing_failed() {
+fn best_path_is_used_without_failures() {
     let (mut a, mut b) = pair("best", &Setup::direct(), &Setup::direct());
     let (ours, theirs) = (a.buffer(4096, 1), b.buffer(4096, 1));
-    let told = b.endpoint.offer(&theirs, Rights::PUT).expect("offered");
-    let heard = a.endpoint.receive_offer(PATIENCE).expect("heard");
+    let offered = b.endpoint.offer(&theirs, Rights::PUT).expect("offered");
+    let received = a.endpoint.receive_offer(MAX_WAIT).expect("received");
     for report in [
-        &told,
-        heard.report(),
+        &offered,
+        received.report(),
         &a.endpoint.report(&ours).expect("registered"),
     ] {
         assert_eq!(report.path, MemoryPath::DmaBuf(RegPath::Software), "{report}");
@@ -32,7 +32,7 @@ fn the_best_step_is_taken_and_nothing_failed() {
 }
 
 #[test]
-fn a_refusal_is_told_on_both_sides_with_its_errno() {
+fn refusal_reaches_both_ends_with_errno() {
     for errno in [
         Errno::EOPNOTSUPP,
         Errno::EPERM,
@@ -42,9 +42,9 @@ fn a_refusal_is_told_on_both_sides_with_its_errno() {
     ] {
         let (mut a, mut b) = pair("told", &Setup::direct(), &refusing(errno));
         let theirs = b.buffer(4096, 1);
-        let told = b.endpoint.offer(&theirs, Rights::PUT).expect("staged instead");
-        let heard = a.endpoint.receive_offer(PATIENCE).expect("heard");
-        for report in [&told, heard.report()] {
+        let offered = b.endpoint.offer(&theirs, Rights::PUT).expect("staged instead");
+        let received = a.endpoint.receive_offer(MAX_WAIT).expect("received");
+        for report in [&offered, received.report()] {
             assert!(report.path.is_staged(), "{report}");
             let error = &report.failed[0].error;
             assert_eq!(error.errno(), Some(errno), "{report}");
@@ -54,7 +54,7 @@ fn a_refusal_is_told_on_both_sides_with_its_errno() {
 }
 
 #[test]
-fn required_and_refused_is_an_error_with_the_reason() {
+fn required_dmabuf_fails_with_the_reason() {
     let mut setup = refusing(Errno::EPERM);
     setup.options.policy = Policy::Require;
     let (mut a, mut b) = pair("require", &setup, &setup);
@@ -70,7 +70,7 @@ fn required_and_refused_is_an_error_with_the_reason() {
 }
 
 #[test]
-fn never_means_that_it_is_not_even_tried() {
+fn never_policy_skips_registration() {
     let mut setup = Setup::direct();
     setup.options.policy = Policy::Never;
     let (_a, mut b) = pair("never", &Setup::direct(), &setup);
@@ -82,7 +82,7 @@ fn never_means_that_it_is_not_even_tried() {
 }
 
 #[test]
-fn what_fails_for_good_is_tried_once_until_it_is_forgotten() {
+fn permanent_failure_is_cached_until_forgotten() {
     let (_a, mut b) = pair("once", &Setup::direct(), &refusing(Errno::EPERM));
     let tried = |b: &crate::nodes::Node| b.provider.tried.load(Ordering::Relaxed);
     let buffers = [b.buffer(4096, 1), b.buffer(4096, 2), b.buffer(4096, 3)];
@@ -117,7 +117,7 @@ fn what_may_pass_is_tried_again() {
 }
 
 #[test]
-fn a_buffer_that_shares_its_pages_is_staged_and_no_other_suffers() {
+fn buffer_with_shared_pages_is_staged() {
     let (_a, mut b) = pair("piece", &Setup::direct(), &Setup::direct());
     let piece = b.device.alloc(4096).expect("a piece");
     let report = b.endpoint.offer(&piece, Rights::BOTH).expect("staged");

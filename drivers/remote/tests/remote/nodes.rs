@@ -22,7 +22,7 @@ use gaudi_verbs::{
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Events that a test makes, beside the NIC's own.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Events {
         let both = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("an epoll");
         let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         both.add(bell.as_fd(), readable).expect("added");
-        let own = provider::Device::async_fd(nic).expect("a software NIC tells");
+        let own = provider::Device::async_fd(nic).expect("a software NIC has events");
         both.add(own, readable).expect("added");
         Self {
             made: Mutex::default(),
@@ -54,7 +54,7 @@ impl Events {
         self.bell.write(1).expect("room");
     }
 
-    /// Whether nobody has taken one that was made.
+    /// Whether an injected event is still unread.
     pub(crate) fn wait(&self) -> bool {
         !self.made.lock().expect("no panic").is_empty()
     }
@@ -288,7 +288,7 @@ impl Node {
     /// B offers, A hears of it.
     pub(crate) fn offer_to(&mut self, other: &mut Self, buffer: &Buffer, rights: Rights) -> Remote {
         self.endpoint.offer(buffer, rights).expect("offered");
-        other.endpoint.receive_offer(PATIENCE).expect("heard")
+        other.endpoint.receive_offer(MAX_WAIT).expect("received")
     }
 
     /// Regions of this NIC that live.

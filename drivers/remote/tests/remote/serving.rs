@@ -12,7 +12,7 @@ use gaudi_remote::{Endpoint, EndpointOptions, ErrorKind, Nic, Policy, Rights, St
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_verbs::Context;
 
-use crate::nodes::{PATIENCE, Setup, noise, pair_on};
+use crate::nodes::{MAX_WAIT, Setup, noise, pair_on};
 
 const LEN: u64 = 64 << 10;
 
@@ -24,7 +24,7 @@ fn staged() -> Setup {
 /// then.
 fn begun(node: &crate::nodes::Node) {
     let started = Instant::now();
-    while node.nic.stats().nic_put_bytes < LEN && started.elapsed() < PATIENCE {
+    while node.nic.stats().nic_put_bytes < LEN && started.elapsed() < MAX_WAIT {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(300));
@@ -33,7 +33,7 @@ fn begun(node: &crate::nodes::Node) {
 /// The next submission resets the device: else its close would wait for the lost one until the
 /// driver gives it up.
 fn end_the_hang(device: &Device, buffer: &gaudi_device::Buffer) {
-    let done = device.fill(buffer, 1).and_then(|done| done.wait(PATIENCE));
+    let done = device.fill(buffer, 1).and_then(|done| done.wait(MAX_WAIT));
     assert_eq!(done.expect_err("it resets").kind(), ErrorKind::DeviceLost);
 }
 
@@ -53,7 +53,7 @@ fn nothing_lands_in_memory_that_was_forgotten() {
         .write(&to, 0, &noise(9, LEN as usize))
         .expect("its own bytes");
     // The store was on its way and is over, or it is refused.
-    if a.endpoint.wait(put, PATIENCE).is_ok() {
+    if a.endpoint.wait(put, MAX_WAIT).is_ok() {
         assert_eq!(
             stored, LEN,
             "the engine was through before the memory was forgotten"
@@ -66,7 +66,7 @@ fn nothing_lands_in_memory_that_was_forgotten() {
 }
 
 #[test]
-fn memory_that_a_hung_engine_works_on_is_not_forgotten_and_the_error_says_why() {
+fn memory_of_hung_engine_cannot_be_forgotten() {
     let b = "mock:gaudi2?name=hung-b+fault=submit:when=2:lose;submit:when=3:reset";
     let mut serving = staged();
     serving.options.copy_timeout = Duration::from_secs(1);
@@ -81,13 +81,13 @@ fn memory_that_a_hung_engine_works_on_is_not_forgotten_and_the_error_says_why() 
         assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
         assert!(error.to_string().contains("engine"), "{error}");
     }
-    a.endpoint.wait(put, PATIENCE).expect_err("nobody copied");
+    a.endpoint.wait(put, MAX_WAIT).expect_err("not copied");
     end_the_hang(&b.device, &to);
 }
 
 /// A hung engine is when a reset is wanted: nothing that stands in its way may wait for the engine.
 #[test]
-fn a_device_whose_engine_hangs_is_given_up_at_once() {
+fn device_with_hung_engine_is_abandoned() {
     for (name, given_up) in [("lost", true), ("dropped", false)] {
         let b = format!("mock:gaudi2?name=hangs-{name}-b+fault=submit:when=2:lose;submit:when=3:reset");
         let a = format!("mock:gaudi2?name=hangs-{name}-a");
@@ -98,7 +98,7 @@ fn a_device_whose_engine_hangs_is_given_up_at_once() {
         begun(&a);
         let started = Instant::now();
         if given_up {
-            b.endpoint.device_lost().expect("given up");
+            b.endpoint.device_lost().expect("abandoned");
             assert_eq!(b.live(), 1, "only the asking end's messages are still registered");
         }
         let crate::nodes::Node {
@@ -115,7 +115,7 @@ fn a_device_whose_engine_hangs_is_given_up_at_once() {
             started.elapsed() < Duration::from_secs(15),
             "{name}: it waited for the engine"
         );
-        let error = a.endpoint.wait(put, PATIENCE).expect_err("nobody answers");
+        let error = a.endpoint.wait(put, MAX_WAIT).expect_err("no answer");
         assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
         end_the_hang(&device, &to);
     }
@@ -131,7 +131,8 @@ impl AsFd for Moody {
     #[expect(unsafe_code, reason = "a descriptor that is none")]
     fn as_fd(&self) -> BorrowedFd<'_> {
         if self.refuses.load(Ordering::Relaxed) {
-            // SAFETY: no process has so many descriptors: this is nobody's, and only fails.
+            // SAFETY: no process has so many descriptors: this one is closed, and the call only
+            // fails.
             unsafe { BorrowedFd::borrow_raw(i32::MAX - 1) }
         } else {
             self.stream.as_fd()
@@ -161,7 +162,7 @@ impl Stream for Moody {
 }
 
 #[test]
-fn an_offer_whose_service_does_not_start_can_be_made_again() {
+fn failed_service_start_allows_another_offer() {
     let (nic_a, nic_b) = SoftNic::pair(SoftNicConfig::default()).expect("two NICs");
     let [nic_a, nic_b] =
         [nic_a, nic_b].map(|nic| Nic::new(&Context::open(nic).expect("open")).expect("a NIC"));
@@ -185,8 +186,8 @@ fn an_offer_whose_service_does_not_start_can_be_made_again() {
     assert!(error.errno().is_some(), "{error}");
     refuses.store(false, Ordering::Relaxed);
     b.offer(&buffer, Rights::BOTH).expect("offered");
-    let remote = a.receive_offer(PATIENCE).expect("heard");
-    a.put_bytes(&[7; 4096], &remote, PATIENCE).expect("served");
+    let remote = a.receive_offer(MAX_WAIT).expect("received");
+    a.put_bytes(&[7; 4096], &remote, MAX_WAIT).expect("served");
     let mut got = [0; 4096];
     device.read(&buffer, 0, &mut got).expect("read back");
     assert_eq!(got, [7; 4096]);

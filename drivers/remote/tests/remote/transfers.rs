@@ -6,7 +6,7 @@ use gaudi_device::HostBuffer;
 use gaudi_remote::{Local, MemoryPath, Rights};
 use proptest::prelude::*;
 
-use crate::nodes::{PATIENCE, Setup, noise, pair};
+use crate::nodes::{MAX_WAIT, Setup, noise, pair};
 
 const LEN: u64 = 1 << 20;
 
@@ -21,27 +21,27 @@ fn ways() -> [(&'static str, Setup, Setup); 4] {
 }
 
 #[test]
-fn a_put_and_a_get_arrive_by_every_pair_of_ways() {
+fn put_and_get_use_every_path_pair() {
     for (name, a, b) in ways() {
         let (mut a, mut b) = pair(&format!("every-{name}"), &a, &b);
         let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
         let remote = b.offer_to(&mut a, &to, Rights::BOTH);
         let put = a.endpoint.put(&from, &remote).expect("begun");
-        let done = a.endpoint.wait(put, PATIENCE).expect("put");
+        let done = a.endpoint.wait(put, MAX_WAIT).expect("put");
         assert_eq!(done.bytes, LEN);
         assert_eq!(
             (done.local.is_staged(), done.remote.is_staged()),
             (name.starts_with('s'), name.ends_with('s')),
             "{name}: the way that was meant"
         );
-        a.endpoint.flush_remote(&remote, PATIENCE).expect("flushed");
+        a.endpoint.flush_remote(&remote, MAX_WAIT).expect("flushed");
         assert_eq!(b.bytes(&to), noise(1, LEN as usize), "{name}: put");
 
         b.device
             .write(&to, 0, &noise(3, LEN as usize))
             .expect("new bytes");
         let get = a.endpoint.get(&from, &remote).expect("begun");
-        a.endpoint.wait(get, PATIENCE).expect("got");
+        a.endpoint.wait(get, MAX_WAIT).expect("got");
         assert_eq!(a.bytes(&from), noise(3, LEN as usize), "{name}: get");
     }
 }
@@ -73,7 +73,7 @@ fn last_chunk_of_one_byte_is_copied() {
                 } else {
                     end.get(&here, there.clone())
                 };
-                let done = end.wait(begun.expect("begun"), PATIENCE).expect("copied");
+                let done = end.wait(begun.expect("begun"), MAX_WAIT).expect("copied");
                 assert_eq!(done.bytes, len, "{name}");
                 let target = if put { &b } else { &a };
                 assert!(
@@ -86,7 +86,7 @@ fn last_chunk_of_one_byte_is_copied() {
 }
 
 #[test]
-fn chunks_fit_the_longest_message_of_the_port() {
+fn chunks_fit_max_msg_sz() {
     let small = Setup {
         max_msg_sz: Some(64 << 10),
         ..Setup::direct()
@@ -95,20 +95,20 @@ fn chunks_fit_the_longest_message_of_the_port() {
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    let done = a.endpoint.wait(put, PATIENCE).expect("put");
+    let done = a.endpoint.wait(put, MAX_WAIT).expect("put");
     assert_eq!(done.chunks, LEN >> 16);
     assert!(b.bytes(&to) == noise(1, LEN as usize));
 }
 
 #[test]
-fn the_processor_copies_nothing_by_dma_buf_and_nothing_by_stage() {
+fn processor_copies_no_bytes() {
     for (name, a, b) in ways() {
         let (mut a, mut b) = pair(&format!("cpu-{name}"), &a, &b);
         let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
         let before = (a.device.stats(), b.device.stats());
         let remote = b.offer_to(&mut a, &to, Rights::BOTH);
         let put = a.endpoint.put(&from, &remote).expect("begun");
-        a.endpoint.wait(put, PATIENCE).expect("put");
+        a.endpoint.wait(put, MAX_WAIT).expect("put");
         let after = (a.device.stats(), b.device.stats());
         let (nic_a, nic_b) = (a.nic.stats(), b.nic.stats());
         assert_eq!((nic_a.cpu_copied_bytes, nic_b.cpu_copied_bytes), (0, 0), "{name}");
@@ -134,19 +134,19 @@ fn the_processor_copies_nothing_by_dma_buf_and_nothing_by_stage() {
         );
         // What the processor does copy is counted.
         a.endpoint
-            .put_bytes(&[7; 1000], remote.at(0..1000).expect("in it"), PATIENCE)
+            .put_bytes(&[7; 1000], remote.at(0..1000).expect("in it"), MAX_WAIT)
             .expect("put");
         assert_eq!(a.nic.stats().cpu_copied_bytes, 1000, "{name}");
     }
 }
 
 #[test]
-fn a_buffer_is_registered_once_and_found_again() {
+fn buffer_is_registered_once() {
     let (mut a, mut b) = pair("again", &Setup::direct(), &Setup::direct());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    a.endpoint.wait(put, PATIENCE).expect("put");
+    a.endpoint.wait(put, MAX_WAIT).expect("put");
     let before = a.nic.stats().registrations;
     let asked = || a.provider.port_queries.load(std::sync::atomic::Ordering::Relaxed);
     let asked_before = asked();
@@ -159,7 +159,7 @@ fn a_buffer_is_registered_once_and_found_again() {
                 remote.at(range).expect("in it"),
             )
             .expect("begun");
-        a.endpoint.wait(put, PATIENCE).expect("put");
+        a.endpoint.wait(put, MAX_WAIT).expect("put");
     }
     assert_eq!(
         a.nic.stats().registrations,
@@ -188,7 +188,7 @@ fn several_transfers_are_under_way_at_once() {
             })
             .collect();
         for put in puts.into_iter().rev() {
-            a.endpoint.wait(put, PATIENCE).expect("put");
+            a.endpoint.wait(put, MAX_WAIT).expect("put");
         }
         assert_eq!(b.bytes(&to), noise(1, LEN as usize), "{name}");
     }
@@ -208,12 +208,12 @@ fn both_ends_ask_at_the_same_time() {
             let one = scope.spawn(move || {
                 for _ in 0..4 {
                     let put = end_a.put(from_a, &at_b).expect("begun");
-                    end_a.wait(put, PATIENCE).expect("put");
+                    end_a.wait(put, MAX_WAIT).expect("put");
                 }
             });
             for _ in 0..4 {
                 let put = end_b.put(from_b, &at_a).expect("begun");
-                end_b.wait(put, PATIENCE).expect("put");
+                end_b.wait(put, MAX_WAIT).expect("put");
             }
             one.join().expect("no panic");
         });
@@ -223,14 +223,14 @@ fn both_ends_ask_at_the_same_time() {
 }
 
 #[test]
-fn host_memory_is_put_and_got_as_it_is() {
+fn host_memory_is_put_and_got() {
     let (mut a, mut b) = pair("host", &Setup::direct(), &Setup::staged());
     let to = b.buffer(100_000, 2);
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let host = Arc::new(HostBuffer::new(100_000).expect("host memory"));
     host.write(0, &noise(5, 100_000)).expect("filled");
     let put = a.endpoint.put(&host, &remote).expect("begun");
-    let done = a.endpoint.wait(put, PATIENCE).expect("put");
+    let done = a.endpoint.wait(put, MAX_WAIT).expect("put");
     assert_eq!(done.local, MemoryPath::Host);
     assert_eq!(b.bytes(&to), noise(5, 100_000));
     let part = Local::host(&host, 1..70_001).expect("in it");
@@ -238,13 +238,13 @@ fn host_memory_is_put_and_got_as_it_is() {
         .endpoint
         .get(part, remote.at(30_000..100_000).expect("in it"))
         .expect("begun");
-    a.endpoint.wait(get, PATIENCE).expect("got");
+    a.endpoint.wait(get, MAX_WAIT).expect("got");
     let mut got = vec![0; 70_000];
     host.read(1, &mut got).expect("read");
     assert_eq!(got, noise(5, 100_000)[30_000..]);
     let mut small = [0; 3];
     a.endpoint
-        .get_bytes(&mut small, remote.at(11..14).expect("in it"), PATIENCE)
+        .get_bytes(&mut small, remote.at(11..14).expect("in it"), MAX_WAIT)
         .expect("got");
     assert_eq!(small[..], noise(5, 14)[11..]);
 }
@@ -258,7 +258,7 @@ fn a_transfer_of_no_bytes_is_done() {
         .endpoint
         .put(from.at(5..5).expect("empty"), remote.at(9..9).expect("empty"))
         .expect("begun");
-    assert_eq!(a.endpoint.wait(put, PATIENCE).expect("done").chunks, 0);
+    assert_eq!(a.endpoint.wait(put, MAX_WAIT).expect("done").chunks, 0);
     assert_eq!(b.bytes(&to), noise(2, 4096));
 }
 
@@ -284,7 +284,7 @@ proptest! {
         let local = ours.at(from_at..from_at + len).unwrap();
         let range = remote.at(to_at..to_at + len).unwrap();
         let transfer = if get { a.endpoint.get(local, range) } else { a.endpoint.put(local, range) }.unwrap();
-        a.endpoint.wait(transfer, PATIENCE).unwrap();
+        a.endpoint.wait(transfer, MAX_WAIT).unwrap();
         let (mut want_a, mut want_b) = (noise(1, ALL), noise(2, ALL));
         let (here, there) = (from_at as usize..(from_at + len) as usize, to_at as usize..(to_at + len) as usize);
         if get {

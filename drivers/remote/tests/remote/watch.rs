@@ -1,5 +1,5 @@
 //! Regions that go in time: a device that is reset while endpoints hold regions of it, kept
-//! regions, and who blocks a close.
+//! regions, and what blocks a close.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use gaudi_device::Device;
 use gaudi_remote::{CacheLimits, Endpoint, EndpointOptions, ErrorKind, Nic, Rights};
 use gaudi_verbs::MrState;
 
-use crate::nodes::{Node, PATIENCE, Setup, noise, pair, pair_on};
+use crate::nodes::{MAX_WAIT, Node, Setup, noise, pair, pair_on};
 
 const LEN: u64 = 1 << 20;
 
@@ -15,7 +15,7 @@ const LEN: u64 = 1 << 20;
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
+        assert!(started.elapsed() < MAX_WAIT, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -24,13 +24,13 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn reset(device: &Device, buffer: &gaudi_device::Buffer) {
     let error = device
         .fill(buffer, 1)
-        .and_then(|done| done.wait(PATIENCE))
+        .and_then(|done| done.wait(MAX_WAIT))
         .expect_err("the fault resets");
     assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
 }
 
 #[test]
-fn a_reset_ends_regions_without_a_call_of_the_program() {
+fn reset_deregisters_without_a_call() {
     let b_spec = "mock:gaudi2?name=watch-b+fault=submit:when=2:reset";
     let (mut a, mut b) = pair_on(
         "mock:gaudi2?name=watch-a",
@@ -49,14 +49,14 @@ fn a_reset_ends_regions_without_a_call_of_the_program() {
     until("and are counted", || b.nic.stats().revoked == 2);
     assert_eq!(b.nic.stats().cached_regions, 0);
     assert!(b.nic.blockers(b.device.id()).own.is_empty());
-    // Ours says why; the peer is told by its NIC that the memory is gone, or by the hang-up.
+    // This end reports the reason; the peer's NIC reports the dead region, or the hang-up does.
     let again = b.endpoint.offer(&own, Rights::PUT).expect_err("the end is over");
     assert_eq!(again.kind(), ErrorKind::DeviceLost, "{again}");
     assert!(again.to_string().contains("IN_RESET"), "{again}");
     let put = a.endpoint.put(&from, &remote);
     let error = put
-        .and_then(|put| a.endpoint.wait(put, PATIENCE))
-        .expect_err("the memory is gone");
+        .and_then(|put| a.endpoint.wait(put, MAX_WAIT))
+        .expect_err("the region is deregistered");
     assert!(
         matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::Disconnected),
         "{error}"
@@ -74,12 +74,12 @@ fn a_reset_ends_regions_without_a_call_of_the_program() {
     let stats = nic.stats();
     assert_eq!(stats.registrations, stats.deregistrations);
     drop((own, kept, device));
-    let device = Device::open(&b_spec.parse().expect("a spec")).expect("it is reset now, and nobody has it");
+    let device = Device::open(&b_spec.parse().expect("a spec")).expect("it is reset and closed");
     device.alloc_exclusive(LEN).expect("it works");
 }
 
 #[test]
-fn a_wait_ends_with_the_reset_of_our_device_and_says_so() {
+fn reset_of_local_device_ends_the_wait() {
     let a_spec = "mock:gaudi2?name=watch-wait+fault=submit:when=2:reset";
     let (mut a, mut b) = pair_on(
         a_spec,
@@ -93,7 +93,7 @@ fn a_wait_ends_with_the_reset_of_our_device_and_says_so() {
     let put = a.endpoint.put(&from, &remote).expect("begun");
     let (device, buffer) = (a.device.clone(), from.clone());
     let other = std::thread::spawn(move || reset(&device, &buffer));
-    let error = a.endpoint.wait(put, PATIENCE).expect_err("lost");
+    let error = a.endpoint.wait(put, MAX_WAIT).expect_err("lost");
     assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
     other.join().expect("reset");
     let next = a.endpoint.put(&from, &remote).expect_err("it is over");
@@ -102,7 +102,7 @@ fn a_wait_ends_with_the_reset_of_our_device_and_says_so() {
 }
 
 #[test]
-fn revoking_by_hand_ends_every_region_of_the_device_and_no_other() {
+fn revoke_deregisters_only_that_device() {
     let (mut a, mut b) = pair("revoke", &Setup::direct(), &Setup::direct());
     let to = b.buffer(LEN, 2);
     b.offer_to(&mut a, &to, Rights::BOTH);
@@ -120,12 +120,12 @@ fn revoking_by_hand_ends_every_region_of_the_device_and_no_other() {
     assert_eq!(b.live(), 1, "host memory stays");
     assert_eq!(b.nic.revoke(b.device.id()).expect("nothing to do"), 0);
     for buffer in [to, kept] {
-        buffer.close().expect("nobody holds the buffer");
+        buffer.close().expect("the buffer is not in use");
     }
 }
 
 #[test]
-fn a_close_names_the_regions_that_block_it() {
+fn close_names_the_blocking_regions() {
     let (mut a, mut b) = pair("blockers", &Setup::direct(), &Setup::direct());
     let to = b.buffer(LEN, 2);
     b.offer_to(&mut a, &to, Rights::PUT);
@@ -145,7 +145,7 @@ fn a_close_names_the_regions_that_block_it() {
     let (device, error) = b.device.close().expect_err("a buffer lives");
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     named(&error);
-    // Without regions nothing is said of them.
+    // Without regions there is nothing to report.
     b.endpoint.forget(&to).expect("deregistered");
     let (device, error) = device.close().expect_err("the endpoint has it");
     assert!(!error.to_string().contains("of this process"), "{error}");
@@ -154,12 +154,12 @@ fn a_close_names_the_regions_that_block_it() {
 }
 
 #[test]
-fn endpoints_share_the_region_of_a_buffer_until_it_is_freed() {
+fn endpoints_share_a_region_until_free() {
     let (mut a, mut b) = pair("shared", &Setup::direct(), &Setup::direct());
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    a.endpoint.wait(put, PATIENCE).expect("put");
+    a.endpoint.wait(put, MAX_WAIT).expect("put");
     let made = a.provider.tried.load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(made, 1);
     // Another connection of the same two NICs.
@@ -172,10 +172,10 @@ fn endpoints_share_the_region_of_a_buffer_until_it_is_freed() {
         Endpoint::over(ours, &a.nic, Some(&a.device), EndpointOptions::default()).expect("node A");
     let mut second_b = other.join().expect("no panic");
     second_b.offer(&to, Rights::BOTH).expect("offered");
-    let remote = second.receive_offer(PATIENCE).expect("heard");
+    let remote = second.receive_offer(MAX_WAIT).expect("received");
     a.endpoint.close().expect("the first goes");
     let put = second.put(&from, &remote).expect("begun");
-    second.wait(put, PATIENCE).expect("put");
+    second.wait(put, MAX_WAIT).expect("put");
     assert_eq!(b.bytes(&to), noise(1, LEN as usize));
     assert_eq!(
         a.provider.tried.load(std::sync::atomic::Ordering::Relaxed),
@@ -198,12 +198,12 @@ fn endpoints_share_the_region_of_a_buffer_until_it_is_freed() {
     assert_eq!(a.provider.live.load(std::sync::atomic::Ordering::Relaxed), 0);
     let next = a.device.alloc_exclusive(LEN).expect("again");
     assert_eq!(next.address(), address, "the driver gives the address again");
-    next.close().expect("nobody holds the buffer");
+    next.close().expect("the buffer is not in use");
     a.device.close().expect("nothing lingers");
 }
 
 #[test]
-fn a_nic_that_keeps_nothing_deregisters_with_the_next_registration() {
+fn uncached_nic_deregisters_at_next_registration() {
     let (a, b) = pair("no-cache", &Setup::direct(), &Setup::direct());
     let limits = CacheLimits { entries: 0, bytes: 0 };
     let nic = Nic::with_cache(a.nic.context(), limits).expect("a NIC");

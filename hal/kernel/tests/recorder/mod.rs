@@ -149,7 +149,7 @@ impl Recorder {
         self.opens.lock().unwrap().insert(file_name.to_owned(), errno);
     }
 
-    /// Forgets replies that nobody asked for, and what was asked.
+    /// Discards unused replies and the recorded requests.
     pub(crate) fn forget(&self) {
         self.replies.lock().unwrap().clear();
         self.take();
@@ -197,7 +197,7 @@ impl Syscalls for Recorder {
         assert_eq!(
             args.len(),
             Parts::of(request).size,
-            "the argument has the size that {request:#x} says"
+            "the argument has the size of {request:#x}"
         );
         if let Some(answer) = self.probe(request, args) {
             return answer;

@@ -1,5 +1,5 @@
 //! A [`KernelIo`] that writes down what reaches it and answers as a driver that accepts everything,
-//! or as it is told.
+//! or as the test sets.
 
 #![expect(unsafe_code, reason = "mem_map_host is unsafe by its contract")]
 #![allow(dead_code, reason = "each test binary uses a part")]

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_priority_goes_first_and_equals_take_turns() {
+    fn equal_priorities_take_turns() {
         let mut arbiter = arbiter(false);
         for (stream, priority) in [(0, 2), (1, 7), (2, 7), (3, 1)] {
             assert!(!arbiter.acquire(stream, priority), "no stream continues at once");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_for_streams_that_may_ask_yet_but_not_for_ever() {
+    fn arbiter_waits_a_bounded_time() {
         let mut arbiter = arbiter(false);
         arbiter.acquire(0, 0);
         assert_eq!(arbiter.decide(true), None);

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_lead_to_the_registers_of_the_headers() {
+    fn offsets_match_the_headers() {
         let registers = Registers::new();
         let queue = |id| QueueId(id);
         let known = [

@@ -483,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_monitor_is_on_the_list_once_however_often_it_is_armed() {
+    fn rearmed_monitor_is_listed_once() {
         let mut sm = SyncManager::new();
         for _ in 0..100 {
             sm.write(0, MON_ARM, MonArm::for_sob(0, Compare::AtLeast, 0).into_bits())

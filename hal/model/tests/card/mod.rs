@@ -128,7 +128,7 @@ impl Rig {
         assert_eq!(
             self.host_word(at + packet::FENCE as u64),
             nth + 1,
-            "the fence tells the index"
+            "the fence gives the index"
         );
         let result = u64::from_le_bytes(self.bytes(at, 8).try_into().expect("8 bytes"));
         (
@@ -225,6 +225,6 @@ pub(crate) fn program(write: impl FnOnce(&mut Encoder<SliceSink<'_>>)) -> Vec<u8
     whole
 }
 
-/// What `COMMIT` is written with to start a fill that tells its end.
+/// What `COMMIT` is written with to start a fill with a write completion.
 pub(crate) const FILL: u32 = qman::COMMIT_LINEAR
     | LinDmaCtl::new().with_wrcomp(true).with_memset(true).into_bits() & !LinDmaCtl::new().into_bits();

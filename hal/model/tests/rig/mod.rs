@@ -131,8 +131,8 @@ impl Rig {
         })
         .expect("a chip");
         let host = RawMapping::anonymous(HOST_BYTES, false).expect("host memory");
-        // SAFETY: the mapping outlives the chip, which is dropped first; nobody holds references to
-        // it.
+        // SAFETY: the mapping outlives the chip, which is dropped first; no caller holds references
+        // to it.
         let range = unsafe { HostRange::new(host.as_ptr(), HOST_BYTES) };
         chip.mmu_map_host(HOST, range).expect("a free range");
         chip.mmu_map_device(DRAM, DRAM_PA, DRAM_PAGE)

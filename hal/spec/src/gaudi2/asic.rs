@@ -100,7 +100,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn derived_numbers_are_those_seen_on_a_running_driver() {
+    fn derived_numbers_match_a_running_driver() {
         assert_eq!(
             DRAM_VA.start,
             DeviceVa(0x1001_0018_0000_0000),

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_blocks_overlap_and_each_is_found() {
+    fn blocks_are_disjoint_and_found() {
         for one in (0..COUNT).filter_map(block) {
             assert_eq!(at(one.address.0), Some(one));
             assert_eq!(at(one.address.0 + 4), None, "a block is found by its start");

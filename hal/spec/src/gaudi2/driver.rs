@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_managers_have_the_events_of_the_header() {
+    fn qmans_have_the_headers_events() {
         let of = |queue: QueueId| queue_error_event(&queue::row(queue).unwrap());
         // GAUDI2_EVENT_HDMA0_QM … HDMA7_QM
         let edma: Vec<_> = (0..8)

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_cut_as_the_driver_cuts_them() {
+    fn words_split_as_in_the_driver() {
         assert_eq!(command::parts(3 << 27 | 0x500), (command::PREP_DESC, 0x500));
         assert_eq!(status::word(status::OK, 0x1000), 2 << 28 | 0x400);
         assert_eq!(packet::operation(64 << 16 | 0xf000), packet::SOFT_RESET);

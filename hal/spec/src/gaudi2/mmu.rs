@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_stack_less_pages_and_addresses_are_smaller() {
+    fn one_hbm_less_shrinks_pages() {
         assert_eq!((ALL.size(), ALL.page()), (DRAM_SIZE, DRAM_PAGE));
         assert_eq!(ALL.mmu(DeviceVa(DRAM_VA.start.get() - 1)), None);
         let five = Stacks::BINNED;

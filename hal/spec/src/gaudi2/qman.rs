@@ -208,7 +208,7 @@ mod tests {
     use crate::gaudi2::queue;
 
     #[test]
-    fn fence_two_of_pdma_0_1_is_where_the_header_has_it() {
+    fn pdma_fence_matches_the_header() {
         let row = queue::row(queue::PDMA_0_1).unwrap();
         assert_eq!(
             fence_address(&row, 2),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_of_a_processor_are_where_the_header_has_them() {
+    fn cp_registers_match_the_header() {
         let cfg = 0x1000_007f_f800_0000_u64;
         let row = queue::row(queue::PDMA_0_1).unwrap();
         assert_eq!(

@@ -97,7 +97,7 @@ mod tests {
     use crate::gaudi2::CFG_SIZE;
 
     #[test]
-    fn a_register_is_named_as_the_headers_name_it() {
+    fn registers_have_the_headers_names() {
         let name = |register| find(register).map(|place| place.to_string());
         for (register, wanted) in [
             (0x4c8_a080, "PDMA0_QM+0x80"),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_inside_and_its_copies_fit_into_each_other() {
+    fn rows_lie_inside_their_block() {
         for row in ROWS {
             let mut inner = row.len;
             for &(count, stride) in row.copies.iter().rev() {

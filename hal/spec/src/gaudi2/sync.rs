@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_free_objects_are_what_the_driver_computes() {
+    fn first_free_objects_match_the_driver() {
         assert_eq!((FIRST_USER_SOB, FIRST_USER_MONITOR, FIRST_USER_CQ), (413, 289, 2));
     }
 

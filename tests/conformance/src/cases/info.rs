@@ -319,7 +319,7 @@ fn counters_of_control(bench: &mut Bench) -> Verdict {
         0,
     )?;
     equal(
-        "all refusals as both nodes tell them",
+        "all refusals as both nodes report them",
         other.total_validation_drop_cnt,
         own.total_validation_drop_cnt,
     )

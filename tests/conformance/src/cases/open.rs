@@ -67,7 +67,7 @@ fn control_beside_compute(bench: &mut Bench) -> Verdict {
     equal("the node that was opened", control.node().kind, NodeKind::Control)?;
     let usage: HlInfoDramUsage = control.query()?;
     equal(
-        "free memory as both nodes tell it",
+        "free memory as both nodes report it",
         usage.dram_free_mem,
         io.query::<HlInfoDramUsage>()?.dram_free_mem,
     )
@@ -395,7 +395,7 @@ fn control_has_no_context(bench: &mut Bench) -> Verdict {
         0,
     )?;
     equal(
-        "free memory as both nodes tell it",
+        "free memory as both nodes report it",
         other.dram_free_mem,
         own.dram_free_mem,
     )

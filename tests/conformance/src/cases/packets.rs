@@ -82,7 +82,7 @@ fn long_fence(bench: &mut Bench) -> Verdict {
     finish(&*io, seq)
 }
 
-/// Returns the program that sets a sync object, and the one that stores a word afterwards.
+/// Returns the program that sets a sync object, and the program that then stores a word.
 fn signaller_and_waiter(io: &SharedIo, word: DeviceVa) -> Result<(Buffer, Buffer), Failure> {
     let signal = Program::new().sob(SOB, SobUpdate::add_signed(1))?;
     let wait = Program::new()

@@ -82,7 +82,7 @@ fn counts(bench: &mut Bench) -> Verdict {
             nth,
         )?;
         equal(
-            "where the sync object lies, which this chip does not tell",
+            "where the sync object lies, which this chip does not report",
             answer.sob_base_addr_offset,
             0,
         )?;

@@ -1,9 +1,9 @@
-//! What of the driver's interface the cases show: every name of the headers and every errno, as a
-//! page.
+//! The coverage of the driver's interface by the cases, as a page: every name of the headers and
+//! every rule.
 //!
-//! Nothing here is claimed: the cases run on a mock with every operation observed, and a row's
-//! cases must be seen to do what the row says. A name that the headers gain, an errno that a case
-//! meets and no row has, and a row that no case shows any more are problems.
+//! The rows are observed: the cases run on a mock that records every operation. Three things are
+//! problems: a name of the headers or a rule without a case and without a reason, a refusal that
+//! names no rule, and a reason for a row that a case shows.
 
 mod unmet;
 
@@ -29,7 +29,7 @@ use crate::observe::Observation;
 const UNUSED: &[(&str, &str)] = &[
     (
         "HL_MEM_SHARED",
-        "it lets another context map the memory, and a process has a mock's device alone",
+        "it lets another context map the memory; a mock's device has one process at a time",
     ),
     (
         "HL_MEM_PREFETCH",
@@ -174,7 +174,7 @@ impl Coverage {
         let covered = used.iter().filter(|name| !self.users(name).is_empty()).count();
         let _ = writeln!(
             page,
-            "{covered} of {} operations and flags are used by cases; {met} of {} rules are met by cases; the others have a \
+            "Cases use {covered} of {} operations and flags, and meet {met} of {} rules; the others have a \
              reason.\n\n## Operations and flags",
             used.len(),
             Rule::all().count(),
@@ -238,10 +238,12 @@ fn reason(rule: &Rule) -> Option<Why> {
 const HEAD: &str = "\
 # What the conformance cases show
 
-<!-- Generated: `cargo run -p gaudi-conformance -- --coverage > docs/src/reference/coverage.md`. A test compares. -->
+<!-- Generated: cargo run -p gaudi-conformance -- --coverage > docs/src/reference/coverage.md -->
 
-Rows come from data: the names of the kernel headers, the rules of the driver of Linux 7.3.4 that a user of Gaudi2 can meet (file and
-function below `drivers/accel/habanalabs`), and a run of every case on the mock in which each operation was observed. A case stands in
-a row only if it was seen there.
+This page lists which operations, flags and rules of the driver the conformance cases use. Its rows
+come from data: the names of the kernel headers, the rules that a user of Gaudi2 can meet in the
+driver of Linux 7.3.4 (file and function below `drivers/accel/habanalabs`), and a run of every case
+on the mock. A row names a case only if that run observed the case there. A test compares this page
+with the data.
 
 ";

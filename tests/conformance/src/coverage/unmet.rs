@@ -3,33 +3,32 @@
 /// Why no case meets a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// The kernel has no memory for a small object of its own: no request brings that about.
+    /// The kernel has no memory for a small object of its own: no request can cause that.
     KernelMemory,
-    /// The seam hands slices and structs over, so that the driver is never given a wrong address or
-    /// padding.
+    /// The seam passes slices and structs, so the driver never gets a wrong address or padding.
     Typed,
-    /// A signal came: the mock is no kernel, and the kernel backend asks again.
+    /// A signal arrives in the wait: the mock has no signals, and the kernel backend retries.
     Signal,
-    /// Gaudi2 never comes there: what it has or lacks decides before.
+    /// Gaudi2 never reaches the check: an earlier check decides.
     Chip,
-    /// Only on a card that was sold with some engines switched off; the mock's has all.
+    /// Only a card with disabled engines (binning) meets it; the mock's card has all engines.
     Binned,
-    /// The kernel itself must have broken what it keeps true: the line is there in case.
+    /// The line checks an invariant of the kernel itself.
     Never,
-    /// Somebody else must act in the moment between two lines of the driver.
+    /// Another thread must act between two lines of the driver.
     Race,
-    /// The card must be removed, fail, or be started anew.
+    /// The card must be removed, fail, or be starting.
     Card,
-    /// The mock has no other user beside: its device is private to a process.
+    /// It needs a second user: a mock's device is private to a process.
     OneProcess,
-    /// Only another device's driver asks.
+    /// Only another device's driver requests it.
     Importer,
     /// The kernel must lack the flag that DRM requires of a driver: then no open succeeds.
     OpenFlag,
 }
 
 impl Why {
-    /// In words.
+    /// Returns the reason in words.
     pub fn text(self) -> &'static str {
         match self {
             Self::KernelMemory => "the kernel must run out of memory for its own objects",
@@ -37,16 +36,16 @@ impl Why {
                 "the seam passes typed values: no wrong address of an answer and no padding can be given"
             }
             Self::Signal => {
-                "a signal must arrive in the wait; the kernel backend asks again (tests of `gaudi-kernel`)"
+                "a signal must arrive in the wait; the kernel backend retries (tests of `gaudi-kernel`)"
             }
-            Self::Chip => "Gaudi2 never gets there",
+            Self::Chip => "Gaudi2 never reaches this check",
             Self::Binned => "a card with engines switched off (binning); the mock's has all",
-            Self::Never => "a check of what the kernel itself keeps true",
+            Self::Never => "a check of an invariant of the kernel itself",
             Self::Race => "another thread must act between two lines of the driver",
             Self::Card => "the card must be removed, be started, or fail",
             Self::OneProcess => "memory of another context: one process has a mock's device at a time",
             Self::OpenFlag => "a kernel without the open flag, on which no open succeeds",
-            Self::Importer => "only another device's driver asks for it",
+            Self::Importer => "only another device's driver requests it",
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gaudi_conformance::{Case, Outcome};
 use gaudi_lab::{card, say, skip};
 
-use super::opened::{open, spec};
+use super::first_card::{open, spec};
 
 /// Runs conformance cases: those whose ids the command line names by their dots, otherwise all.
 /// Counts what does not run, with its reason.

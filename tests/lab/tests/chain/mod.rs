@@ -18,8 +18,8 @@ use gaudi_sys::{Errno, PAGE};
 use gaudi_uapi::memory::MemFlags;
 use nix::libc::{O_CLOEXEC, O_RDWR};
 
-use crate::common::{Other, hear, tell};
-use crate::opened::{Break, TIMEOUT, break_card, spec};
+use crate::common::{Other, await_notice, notify};
+use crate::first_card::{Break, TIMEOUT, break_card, spec};
 
 /// Bytes of a region.
 pub(crate) const LEN: usize = 64 * PAGE as usize;
@@ -66,7 +66,7 @@ pub(crate) fn put(device: &Device, buffer: &Buffer, bytes: &[u8]) {
         .expect("up");
 }
 
-/// Before 7.0 Debian's kernels have no peer-to-peer DMA, and the driver gives its memory to nobody.
+/// Before 7.0 Debian's kernels have no peer-to-peer DMA, and the driver exports to no device.
 pub(crate) fn without_peers(nic: &Nic, fd: i32) -> bool {
     if kernel() >= (7, 0) {
         return false;
@@ -134,7 +134,7 @@ pub(crate) fn reopen() -> SharedIo {
     reopened().0
 }
 
-/// Another process with a region of somebody's memory, and nothing else of it.
+/// Another process with only a region of the card's memory.
 pub(crate) struct Holder(Other);
 
 impl Holder {
@@ -189,7 +189,7 @@ impl Owner {
             let (fd, ..) = exported(&io);
             send_with_fds(socket, b"x", &[fd.as_fd()]).expect("it goes");
             drop(fd);
-            if !hear(socket) {
+            if !await_notice(socket) {
                 return true;
             }
             break_card(&io, Break::Hang);
@@ -203,7 +203,7 @@ impl Owner {
 
     /// It submits what never ends, and is killed by the driver for that.
     pub(crate) fn hangs(self) {
-        tell(&self.0.socket);
+        notify(&self.0.socket);
         self.0.dies();
     }
 
@@ -222,22 +222,22 @@ fn hold(socket: &UnixStream) -> bool {
     let rkey = region.as_ref().map_or(0, |region| region.rkey);
     let host = nic.host(LEN);
     host.pattern(9).expect("inside");
-    let tell = |good: bool| {
+    let answer = |good: bool| {
         let mut socket = socket;
         socket.write_all(&[u8::from(good)]).expect("the other listens");
     };
-    tell(region.is_some());
+    answer(region.is_some());
     let mut asked = [0];
     let mut from = socket;
     while from.read_exact(&mut asked).is_ok() {
         match asked {
             [WRITE] => {
                 let write = Request::Write { remote: 0, rkey };
-                tell(nic.run(host.local(0, LEN), write) == status::SUCCESS);
+                answer(nic.run(host.local(0, LEN), write) == status::SUCCESS);
             }
             _ => {
                 let region = region.take();
-                tell(region.is_some_and(|region| nic.context.deregister(region).is_ok()));
+                answer(region.is_some_and(|region| nic.context.deregister(region).is_ok()));
                 return true;
             }
         }
@@ -248,7 +248,7 @@ fn hold(socket: &UnixStream) -> bool {
 /// A new user has the card, the NIC reaches its memory, and the DMA engine sees what RDMA wrote
 /// there.
 pub(crate) fn whole_chain_works() {
-    let (device, nic) = (crate::opened::open(), Nic::open(Build::Patched));
+    let (device, nic) = (crate::first_card::open(), Nic::open(Build::Patched));
     let buffer = device.alloc_exclusive(LEN as u64).expect("a page of its own");
     let export = buffer.export(..).expect("exported");
     let region = register(&nic, export.as_fd().as_raw_fd()).expect("a region");

@@ -84,8 +84,8 @@ pub(crate) fn refused<T>(answer: Result<T, Error>, kind: ErrorKind, reason: &str
         .err()
         .unwrap_or_else(|| panic!("{reason:?} must be a reason to refuse"));
     assert_eq!(error.kind(), kind, "the kind of: {error}");
-    let said = format!("{error}; {}", error.help().unwrap_or_default());
-    assert!(said.contains(reason), "it must say {reason:?}: {said}");
+    let message = format!("{error}; {}", error.help().unwrap_or_default());
+    assert!(message.contains(reason), "it must say {reason:?}: {message}");
     error
 }
 
@@ -97,7 +97,8 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Forks. The child does this with its end of the socket, and exits with 0 where it says yes.
+    /// Forks. The child runs `body` with its end of the socket and exits with 0 if that returns
+    /// true.
     pub(crate) fn new(work: impl FnOnce(&UnixStream) -> bool) -> Self {
         let (socket, peer) = UnixStream::pair().expect("a pair of sockets");
         // SAFETY: the child works on what it receives and leaves by _exit; libc keeps its allocator
@@ -122,7 +123,7 @@ impl Other {
         }
     }
 
-    /// Waits for its end, and that it said yes.
+    /// Waits until it exits; its body must have returned true.
     #[track_caller]
     pub(crate) fn agrees(mut self) {
         self.ended = true;
@@ -136,7 +137,7 @@ impl Other {
 }
 
 impl Other {
-    /// Waits for its end, and that somebody killed it.
+    /// Waits until it exits; a signal must have killed it.
     #[track_caller]
     pub(crate) fn dies(mut self) {
         self.ended = true;
@@ -159,13 +160,13 @@ impl Drop for Other {
 }
 
 /// Waits for a byte of the peer; the end of the stream is none.
-pub(crate) fn hear(socket: &UnixStream) -> bool {
+pub(crate) fn await_notice(socket: &UnixStream) -> bool {
     use std::io::Read as _;
     let mut socket = socket;
     socket.read_exact(&mut [0]).is_ok()
 }
 
-pub(crate) fn tell(socket: &UnixStream) {
+pub(crate) fn notify(socket: &UnixStream) {
     use std::io::Write as _;
     let mut socket = socket;
     socket.write_all(b"x").expect("the peer listens");

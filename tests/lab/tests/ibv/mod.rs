@@ -41,7 +41,7 @@ macro_rules! nic {
 }
 
 /// Ten times what the slowest answer takes: a refusal is retried by the requester for some seconds.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// All that a peer can be allowed, and the local right that it needs.
 pub(crate) const ALL: Access = Access::LOCAL_WRITE
@@ -404,11 +404,11 @@ pub(crate) fn wait(cq: &dyn CompletionQueue) -> WorkCompletion {
         if cq.poll(&mut one).expect("the queue is whole") == 1 {
             return one[0];
         }
-        let ready = poll::readable([cq.event_fd()], PATIENCE).expect("a descriptor");
+        let ready = poll::readable([cq.event_fd()], MAX_WAIT).expect("a descriptor");
         if ready[0] {
             cq.ack_event().expect("an event");
         }
-        assert!(begin.elapsed() < PATIENCE, "a request has an end");
+        assert!(begin.elapsed() < MAX_WAIT, "a request has an end");
     }
 }
 
@@ -451,7 +451,7 @@ pub(crate) fn in_child(work: impl FnOnce()) {
     }
 }
 
-/// An lkey that is nobody's.
+/// An lkey of no region.
 pub(crate) const NOBODYS: Lkey = Lkey(0xdead_beef);
 
 /// Descriptors of this process.
@@ -469,7 +469,7 @@ pub(crate) fn is_readable(fd: impl AsFd) -> bool {
 /// The next event of a NIC's context.
 pub(crate) fn event(nic: &Nic) -> AsyncEvent {
     let fd = nic.device.async_fd().expect("libibverbs has events");
-    let ready = poll::readable([fd], PATIENCE).expect("a descriptor");
+    let ready = poll::readable([fd], MAX_WAIT).expect("a descriptor");
     assert!(ready[0], "an event comes");
     nic.device
         .get_async_event()
@@ -477,7 +477,7 @@ pub(crate) fn event(nic: &Nic) -> AsyncEvent {
         .expect("there is one")
 }
 
-/// The next one of a kind: an rxe also tells of its port and addresses, when others of the guest
+/// The next event of a kind: an rxe also reports port and address changes, when others of the guest
 /// come and go.
 pub(crate) fn event_of(nic: &Nic, wanted: AsyncEventType) -> AsyncEvent {
     loop {

@@ -94,7 +94,7 @@ impl Vgem {
         };
         // SAFETY: the device is open and the argument is a live `struct drm_prime_handle`.
         unsafe { raw::prime_handle_to_fd(device.as_raw_fd(), &raw mut prime) }.expect("its dma-buf");
-        // SAFETY: the kernel has just put a new descriptor there that nobody else owns.
+        // SAFETY: the kernel has just put a new descriptor there, owned by no other object.
         let fd = unsafe { OwnedFd::from_raw_fd(prime.fd) };
         Self {
             device,

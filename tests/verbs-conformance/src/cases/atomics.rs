@@ -13,7 +13,7 @@ fn put_word(end: &End, offset: usize, value: u64) {
 cases! {
     "atomics";
 
-    fn fetch_and_add_adds_and_says_what_was_there(f) [Atomics] {
+    fn fetch_and_add_returns_the_old_value(f) [Atomics] {
         let (mut a, b) = pair(f);
         put_word(&b, 64, 41);
         let was = a.mr.part(8, 8);
@@ -31,7 +31,7 @@ cases! {
         assert_eq!((a.word(0), b.word(0)), (u64::MAX, 2));
     }
 
-    fn fetch_and_add_touches_its_eight_bytes_only(f) [Atomics] {
+    fn fetch_and_add_changes_eight_bytes_only(f) [Atomics] {
         let (mut a, b) = pair(f);
         b.put(0, &[0xff; 24]);
         let was = a.mr.part(0, 8);
@@ -40,7 +40,7 @@ cases! {
         same("around", &b.bytes(0, 24), &[[0xff; 8], [0; 8], [0xff; 8]].concat());
     }
 
-    fn compare_and_swap_swaps_what_is_as_expected(f) [Atomics] {
+    fn compare_and_swap_swaps_equal_values(f) [Atomics] {
         let (mut a, b) = pair(f);
         put_word(&b, 4096, 7);
         let was = a.mr.part(16, 8);
@@ -49,7 +49,7 @@ cases! {
         assert_eq!((a.word(16), b.word(4096)), (7, 1 << 63));
     }
 
-    fn compare_and_swap_leaves_what_is_not_and_says_what_it_is(f) [Atomics] {
+    fn compare_and_swap_returns_unequal_value(f) [Atomics] {
         let (mut a, b) = pair(f);
         put_word(&b, 0, 8);
         let was = a.mr.part(16, 8);
@@ -72,7 +72,7 @@ cases! {
         same("the dma-buf", &bytes_of(&memory.view, 4088, 8), &1000u64.to_ne_bytes());
     }
 
-    fn the_answer_can_go_into_a_dma_buf(f) [Atomics, DmaBuf] {
+    fn atomic_result_may_be_in_dma_buf(f) [Atomics, DmaBuf] {
         let (mut a, b) = pair(f);
         let (memory, mr) = a.device(f, FULL);
         put_word(&b, 0, 99);
@@ -102,7 +102,7 @@ cases! {
         b.qp.to_error().unwrap();
     }
 
-    fn an_address_that_is_not_aligned_is_refused_at_posting(f) [Atomics] {
+    fn unaligned_atomic_fails_the_post(f) [Atomics] {
         let (mut a, b) = pair(f);
         let was = a.mr.part(0, 8);
         for off in [1, 4, 7] {
@@ -112,7 +112,7 @@ cases! {
         a.nothing_completes();
     }
 
-    fn an_answer_of_other_than_eight_bytes_is_refused_at_posting(f) [Atomics] {
+    fn atomic_result_must_be_eight_bytes(f) [Atomics] {
         let (mut a, b) = pair(f);
         for len in [0, 4, 7, 9, 16] {
             let was = a.mr.part(0, len);
@@ -135,7 +135,7 @@ cases! {
         }
     }
 
-    fn a_queue_pair_without_the_right_does_not_have_atomics(f) [Atomics] {
+    fn atomics_need_the_qps_access_flag(f) [Atomics] {
         let access = FULL.difference(Access::REMOTE_ATOMIC);
         let (mut a, b) = pair_by(f, &Link { access, ..Link::default() });
         let was = a.mr.part(0, 8);
@@ -143,7 +143,7 @@ cases! {
         a.completes(1, WcStatus::REM_INV_REQ_ERR);
     }
 
-    fn an_atomic_past_the_end_of_the_region_is_refused(f) [Atomics] {
+    fn atomic_past_region_end_is_refused(f) [Atomics] {
         let (mut a, b) = pair(f);
         let end = b.mr.far(HOST as u64, 0);
         let to = RemoteAddr { addr: end.addr, ..end };
@@ -152,7 +152,7 @@ cases! {
         a.completes(1, WcStatus::REM_ACCESS_ERR);
     }
 
-    fn atomics_are_done_in_the_order_of_their_queue(f) [Atomics] {
+    fn atomics_execute_in_queue_order(f) [Atomics] {
         let (mut a, b) = pair(f);
         put_word(&b, 0, 0);
         for step in 0..20 {

@@ -12,7 +12,7 @@ use crate::suite::cases;
 cases! {
     "connections";
 
-    fn a_queue_pair_is_in_the_state_that_it_was_led_to(f) {
+    fn queue_pair_reports_its_state(f) {
         let (mut a, b) = (End::new(&f.a), End::new(&f.b));
         let remote = b.qp.address().unwrap();
         assert_eq!(a.qp.state().unwrap(), QpState::RESET);
@@ -43,7 +43,7 @@ cases! {
         refused(a.qp.modify(&SEND), Errno::EINVAL);
     }
 
-    fn every_state_but_reset_can_be_led_into_error(f) {
+    fn every_state_can_move_to_error(f) {
         let (mut a, b) = (End::new(&f.a), End::new(&f.b));
         let remote = b.qp.address().unwrap();
         let steps = [QpTransition::Init { access: FULL }, receive_from(remote), SEND];
@@ -59,19 +59,19 @@ cases! {
         }
     }
 
-    fn nothing_can_be_sent_before_the_queue_pair_is_ready(f) {
+    fn send_before_rts_is_rejected(f) {
         let (mut a, b) = (End::new(&f.a), End::new(&f.b));
         refused(a.qp.post_send(1).write(&[a.mr.part(0, 8)], b.mr.far(0, 8)).post(), Errno::EINVAL);
     }
 
-    fn nothing_can_be_received_in_the_state_reset(f) [ReceiveStates] {
+    fn receive_in_reset_is_rejected(f) [ReceiveStates] {
         let mut a = End::new(&f.a);
         refused(a.qp.post_recv(1).post(&[]), Errno::EINVAL);
         a.qp.modify(&QpTransition::Init { access: FULL }).unwrap();
         a.qp.post_recv(1).post(&[]).unwrap();
     }
 
-    fn receives_can_be_posted_before_the_peer_is_known(f) {
+    fn receives_can_be_posted_in_init(f) {
         let (mut a, mut b) = (End::new(&f.a), End::new(&f.b));
         let (at_a, at_b) = (a.qp.address().unwrap(), b.qp.address().unwrap());
         b.qp.modify(&QpTransition::Init { access: FULL }).unwrap();
@@ -97,7 +97,7 @@ cases! {
         a.succeeds(2);
     }
 
-    fn a_peer_that_connects_a_little_late_is_waited_for(f) {
+    fn late_peer_is_waited_for(f) {
         let link = Link { timeout: Duration::from_millis(100), retry_cnt: 6, ..Link::default() };
         let (mut a, mut b) = (End::new(&f.a), End::new(&f.b));
         let (at_a, at_b) = (a.qp.address().unwrap(), b.qp.address().unwrap());
@@ -109,7 +109,7 @@ cases! {
         a.succeeds(1);
     }
 
-    fn a_failed_queue_pair_can_be_reset_and_connected_again(f) {
+    fn failed_queue_pair_can_be_reconnected(f) {
         let (mut a, mut b) = pair(f);
         for qp in [&mut a.qp, &mut b.qp] {
             qp.to_error().unwrap();
@@ -132,7 +132,7 @@ cases! {
         a.nothing_completes();
     }
 
-    fn a_datagrams_transitions_are_refused_of_a_connection(f) {
+    fn ud_transitions_are_rejected_for_rc(f) {
         let mut a = End::new(&f.a);
         refused(a.qp.modify(&QpTransition::UdInit { qkey: 1 }), Errno::EINVAL);
         refused(a.qp.modify(&QpTransition::UdReadyToReceive), Errno::EINVAL);
@@ -153,7 +153,7 @@ cases! {
         same("what was sent", &b.bytes(200_000, 100_000), &text);
     }
 
-    fn a_queue_pair_can_be_connected_to_itself(f) [Loopback] {
+    fn queue_pair_can_connect_to_itself(f) [Loopback] {
         let mut a = End::new(&f.a);
         let own = a.qp.address().unwrap();
         join_one(&mut a.qp, &own, &own, &Link::default()).unwrap();
@@ -193,7 +193,7 @@ cases! {
         same("all twelve", &b.bytes(0, text.len()), &text);
     }
 
-    fn destroying_a_queue_pair_ends_its_work_and_leaves_memory_alone(f) {
+    fn destroying_queue_pair_ends_its_work(f) {
         let (mut a, b) = pair(f);
         for wr_id in 0..20 {
             a.qp.post_send(wr_id).read(&[a.mr.part(0, 500_000)], b.mr.far(0, 500_000)).post().unwrap();

@@ -89,7 +89,7 @@ cases! {
         same("the payload", &bytes_of(&b.host, 140, 1000), &text);
     }
 
-    fn an_answer_finds_its_way_by_what_came(f) [Datagrams] {
+    fn reply_uses_the_received_address(f) [Datagrams] {
         let (mut a, mut b) = posts(f);
         b.receive(1, 0, 200);
         a.receive(2, 5000, 200);
@@ -101,7 +101,7 @@ cases! {
         same("the answer", &bytes_of(&a.host, 5040, 8), b"answered");
     }
 
-    fn a_datagram_of_no_bytes_is_its_header(f) [Datagrams] {
+    fn empty_datagram_has_only_its_grh(f) [Datagrams] {
         let (mut a, mut b) = posts(f);
         b.receive(1, 0, 64);
         a.send(2, b.qp.qpn(), 0);
@@ -138,7 +138,7 @@ cases! {
         same("the payload", &bytes_of(&b.host, 40, mtu as usize), &text);
     }
 
-    fn what_is_longer_than_a_packet_completes_and_is_not_sent(f) [Datagrams] {
+    fn oversized_datagram_completes_but_is_dropped(f) [Datagrams] {
         let (mut a, mut b) = posts(f);
         let mtu = f.a.query_port().unwrap().active_mtu.bytes().unwrap();
         b.receive(1, 0, GRH_BYTES + mtu + 100);
@@ -148,7 +148,7 @@ cases! {
         assert_eq!(completes(&b.cq, 1, WcStatus::SUCCESS).byte_len, GRH_BYTES + 9);
     }
 
-    fn a_datagram_that_finds_no_receive_is_dropped(f) [Datagrams] {
+    fn datagram_without_receive_is_dropped(f) [Datagrams] {
         let (mut a, mut b) = posts(f);
         a.send(1, b.qp.qpn(), 8);
         std::thread::sleep(QUIET);
@@ -171,7 +171,7 @@ cases! {
         completes(&b.cq, 1, WcStatus::SUCCESS);
     }
 
-    fn a_datagram_longer_than_its_receive_is_dropped_and_leaves_it(f) [Datagrams] {
+    fn datagram_longer_than_receive_is_dropped(f) [Datagrams] {
         let (mut a, mut b) = posts(f);
         b.receive(1, 0, GRH_BYTES + 8);
         a.send(2, b.qp.qpn(), 9);
@@ -205,7 +205,7 @@ cases! {
         completes(&b.cq, 9, WcStatus::SUCCESS);
     }
 
-    fn a_receive_scatters_header_and_payload_over_its_elements(f) [Datagrams] {
+    fn receive_scatters_grh_and_payload(f) [Datagrams] {
         let (mut a, mut b) = posts(f);
         let text = pattern(300, 3);
         a.host.write(0, &text).unwrap();
@@ -228,23 +228,23 @@ cases! {
         same("the dma-buf", &bytes_of(&memory.view, 100, 10), b"deviceward");
     }
 
-    fn a_wrong_local_key_is_a_local_error_of_a_datagram(f) [Datagrams] {
+    fn wrong_lkey_fails_datagram_locally(f) [Datagrams] {
         let (mut a, b) = posts(f);
         let sge = Sge { lkey: Lkey(a.mr.lkey().0 ^ 0x55), ..a.mr.part(0, 8) };
         let qpn = b.qp.qpn();
         a.qp.post_send(1, &a.to, qpn, QKEY).send(&[sge]).post().unwrap();
-        completes(&a.cq, 1, f.dialect.says(Answer::LocalProtection));
+        completes(&a.cq, 1, f.dialect.status(Answer::LocalProtection));
         assert_eq!(a.qp.state().unwrap(), QpState::ERR);
     }
 
-    fn an_address_handle_of_another_domain_is_refused_at_posting(f) [Datagrams] {
+    fn ah_of_another_pd_fails_post(f) [Datagrams] {
         let (mut a, b) = posts(f);
         let other = f.a.alloc_pd().unwrap();
         let to = way(&other, &f.b).unwrap();
         refused(a.qp.post_send(1, &to, b.qp.qpn(), QKEY).send(&[]).post(), Errno::EINVAL);
     }
 
-    fn a_datagram_queue_pair_is_led_through_its_states(f) [Datagrams] {
+    fn ud_queue_pair_follows_its_states(f) [Datagrams] {
         let (a, _b) = posts(f);
         let mut qp = a.pd.create_ud_qp(&QpInit::new(&a.cq)).unwrap();
         refused(qp.modify(&QpTransition::UdReadyToReceive), Errno::EINVAL);
@@ -257,7 +257,7 @@ cases! {
         assert_eq!(qp.state().unwrap(), QpState::ERR);
     }
 
-    fn a_failed_datagram_queue_pair_flushes_its_receives(f) [Datagrams] {
+    fn failed_ud_queue_pair_flushes_receives(f) [Datagrams] {
         let (_a, mut b) = posts(f);
         for wr_id in 0..3 {
             b.receive(wr_id, 0, 64);

@@ -13,7 +13,7 @@ use crate::suite::cases;
 cases! {
     "errors";
 
-    fn a_queue_pair_told_to_fail_flushes_what_it_has_in_order(f) {
+    fn error_state_flushes_work_in_order(f) {
         let (mut a, b) = pair(f);
         for wr_id in 0..3 {
             a.qp.post_recv(wr_id).post(&[a.mr.part(0, 8)]).unwrap();
@@ -26,14 +26,14 @@ cases! {
         drop(b);
     }
 
-    fn what_is_posted_to_a_failed_queue_pair_is_flushed(f) {
+    fn work_posted_in_error_is_flushed(f) {
         let (mut a, b) = pair(f);
         a.qp.to_error().unwrap();
         a.qp.post_send(1).signaled(false).write(&[a.mr.part(0, 8)], b.mr.far(0, 8)).post().unwrap();
         a.completes(1, WcStatus::WR_FLUSH_ERR);
     }
 
-    fn what_is_to_be_received_by_a_failed_queue_pair_is_flushed(f) [ReceiveStates] {
+    fn receives_posted_in_error_are_flushed(f) [ReceiveStates] {
         let (mut a, _b) = pair(f);
         a.qp.to_error().unwrap();
         a.qp.post_recv(2).post(&[a.mr.part(0, 8)]).unwrap();
@@ -48,7 +48,7 @@ cases! {
         assert_eq!(a.qp.state().unwrap(), QpState::ERR);
     }
 
-    fn requests_behind_a_failure_are_flushed_in_order(f) {
+    fn requests_after_a_failure_are_flushed(f) {
         let (mut a, b) = pair(f);
         let bad = RemoteAddr { addr: b.mr.addr(), rkey: Rkey(b.mr.rkey().0 ^ 0x55) };
         a.qp.post_send(0).write(&[a.mr.part(0, 8)], bad).post().unwrap();
@@ -76,13 +76,13 @@ cases! {
         b.qp.post_recv(1).post(&[]).unwrap();
         let bad = gaudi_verbs::Sge { lkey: gaudi_verbs::Lkey(a.mr.lkey().0 ^ 0x55), ..a.mr.part(0, 8) };
         a.qp.post_send(2).send(&[bad]).post().unwrap();
-        a.completes(2, f.dialect.says(Answer::LocalProtection));
+        a.completes(2, f.dialect.status(Answer::LocalProtection));
         std::thread::sleep(QUIET);
         b.nothing_completes();
         assert_eq!(b.qp.state().unwrap(), QpState::RTS);
     }
 
-    fn other_connections_of_the_same_ends_do_not_notice(f) {
+    fn other_connections_are_unaffected(f) {
         let (mut a, b) = pair(f);
         let (mut second, mut other) = (
             a.pd.create_qp(&gaudi_verbs::QpInit::new(&a.cq)).unwrap(),
@@ -96,7 +96,7 @@ cases! {
         a.succeeds(2);
     }
 
-    fn a_send_waits_for_a_receive_that_comes_late(f) {
+    fn send_waits_for_late_receive(f) {
         let (mut a, mut b) = pair(f);
         a.put(0, b"patience");
         a.qp.post_send(1).send(&[a.mr.part(0, 8)]).post().unwrap();
@@ -108,7 +108,7 @@ cases! {
         same("the receive", &b.bytes(0, 8), b"patience");
     }
 
-    fn what_stands_behind_a_waiting_send_keeps_its_order(f) {
+    fn work_behind_waiting_send_keeps_order(f) {
         let (mut a, mut b) = pair(f);
         a.put(0, &pattern(20_000, 1));
         for round in 0..3 {
@@ -127,7 +127,7 @@ cases! {
         }
     }
 
-    fn a_send_without_a_receive_gives_up_after_its_retries(f) {
+    fn send_without_receive_exhausts_rnr_retries(f) {
         let (mut a, b) = pair_by(f, &Link { rnr_retry: 2, ..Link::default() });
         a.qp.post_send(1).send(&[a.mr.part(0, 8)]).post().unwrap();
         a.qp.post_send(2).write(&[a.mr.part(0, 8)], b.mr.far(0, 8)).post().unwrap();
@@ -135,20 +135,20 @@ cases! {
         a.completes(2, WcStatus::WR_FLUSH_ERR);
     }
 
-    fn without_retries_a_send_without_a_receive_fails_at_once(f) {
+    fn rnr_retry_zero_fails_at_once(f) {
         let (mut a, _b) = pair_by(f, &Link { rnr_retry: 0, ..Link::default() });
         a.qp.post_send(1).send(&[a.mr.part(0, 8)]).post().unwrap();
         a.completes(1, WcStatus::RNR_RETRY_EXC_ERR);
     }
 
-    fn a_write_with_immediate_waits_for_a_receive_too(f) {
+    fn write_with_imm_waits_for_receive(f) {
         let (mut a, b) = pair_by(f, &Link { rnr_retry: 1, ..Link::default() });
         let to = b.mr.far(0, 8);
         a.qp.post_send(1).write_imm(&[a.mr.part(0, 8)], to, 1).post().unwrap();
         a.completes(1, WcStatus::RNR_RETRY_EXC_ERR);
     }
 
-    fn a_peer_that_went_away_is_given_up(f) {
+    fn dead_peer_exhausts_retries(f) {
         let link = Link { timeout: Duration::from_millis(50), retry_cnt: 1, ..Link::default() };
         let (mut a, b) = pair_by(f, &link);
         let to = b.mr.far(0, 8);
@@ -159,7 +159,7 @@ cases! {
         drop(mr);
     }
 
-    fn a_queue_pair_that_never_was_is_given_up(f) {
+    fn unknown_queue_pair_exhausts_retries(f) {
         let mut a = End::new(&f.a);
         let own = a.qp.address().unwrap();
         let there = f.b.query_port().unwrap();
@@ -171,7 +171,7 @@ cases! {
         a.completes(1, WcStatus::RETRY_EXC_ERR);
     }
 
-    fn a_port_that_nobody_has_is_refused_or_given_up(f) {
+    fn unknown_port_fails(f) {
         let mut a = End::new(&f.a);
         let own = a.qp.address().unwrap();
         let gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0x77, 0x77]);
@@ -184,9 +184,9 @@ cases! {
         }
     }
 
-    fn a_full_send_queue_takes_no_more_and_says_so(f) {
+    fn full_send_queue_rejects_the_post(f) {
         let (mut a, _b) = pair(f);
-        // Nobody receives, so that nothing completes.
+        // No receive is posted, so that nothing completes.
         let mut posted = 0;
         let error = loop {
             match a.qp.post_send(posted).send(&[a.mr.part(0, 8)]).post() {
@@ -199,7 +199,7 @@ cases! {
         assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
     }
 
-    fn a_full_receive_queue_takes_no_more_and_says_so(f) {
+    fn full_receive_queue_rejects_the_post(f) {
         let (mut a, _b) = pair(f);
         let mut posted = 0;
         let error = loop {

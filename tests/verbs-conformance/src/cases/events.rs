@@ -1,4 +1,4 @@
-//! What a NIC tells without being asked.
+//! Asynchronous events.
 
 use gaudi_verbs::{
     AsyncElement, AsyncEventType, MrState, QpInit, RemoteAddr, Rkey, WcStatus, WorkCompletion,
@@ -10,7 +10,7 @@ use crate::fixture::Fixture;
 use crate::suite::cases;
 
 fn readable(f: &Fixture, millis: u16) -> bool {
-    let fd = f.b.async_fd().expect("the NIC tells events");
+    let fd = f.b.async_fd().expect("the NIC has events");
     poll(
         &mut [PollFd::new(fd, PollFlags::POLLIN)],
         PollTimeout::from(millis),
@@ -30,14 +30,14 @@ cases! {
         assert_eq!(f.b.get_async_event().unwrap(), None);
     }
 
-    fn a_wrong_key_is_told_where_it_was_used(f) [Events, AccessEvents] {
+    fn wrong_key_raises_qp_access_error(f) [Events, AccessEvents] {
         let (mut a, b) = pair(f);
         let bad = RemoteAddr { addr: b.mr.addr(), rkey: Rkey(b.mr.rkey().0 ^ 0x55) };
         a.qp.post_send(1).write(&[a.mr.part(0, 8)], bad).post().unwrap();
         a.completes(1, WcStatus::REM_ACCESS_ERR);
-        assert!(readable(f, 60_000), "the descriptor tells");
-        let told = event(&f.b, AsyncEventType::QP_ACCESS_ERR);
-        assert_eq!(told.element, AsyncElement::Qp(b.qp.handle()));
+        assert!(readable(f, 60_000), "an event is pending");
+        let event = event(&f.b, AsyncEventType::QP_ACCESS_ERR);
+        assert_eq!(event.element, AsyncElement::Qp(b.qp.handle()));
         no_event(&f.b, AsyncEventType::QP_ACCESS_ERR);
         assert!(!readable(f, 0), "the event is taken");
     }
@@ -59,7 +59,7 @@ cases! {
         no_event(&f.b, AsyncEventType::QP_ACCESS_ERR);
     }
 
-    fn an_access_error_makes_the_domains_dma_buf_regions_suspect(f) [Events, AccessEvents, DmaBuf] {
+    fn access_error_taints_dma_bufs_of_pd(f) [Events, AccessEvents, DmaBuf] {
         let (mut a, b) = pair(f);
         let (_m1, mr) = b.device(f, FULL);
         let other = End::new(&f.b);
@@ -67,14 +67,14 @@ cases! {
         let bad = RemoteAddr { addr: mr.addr(), rkey: Rkey(mr.rkey().0 ^ 0x55) };
         a.qp.post_send(1).write(&[a.mr.part(0, 8)], bad).post().unwrap();
         a.completes(1, WcStatus::REM_ACCESS_ERR);
-        assert_eq!(mr.state().unwrap(), MrState::Live, "nobody has taken the event");
+        assert_eq!(mr.state().unwrap(), MrState::Live, "the event is not read yet");
         event(&f.b, AsyncEventType::QP_ACCESS_ERR);
         assert_eq!(mr.state().unwrap(), MrState::Suspect);
         assert_eq!(elsewhere.state().unwrap(), MrState::Live, "of another domain");
         assert_eq!(b.mr.state().unwrap(), MrState::Live, "host memory is not taken back");
     }
 
-    fn an_overflow_of_a_completion_queue_is_told_and_keeps_what_there_was_room_for(f) [Events, Overflow] {
+    fn cq_overflow_is_reported_and_keeps_entries(f) [Events, Overflow] {
         let b = End::new(&f.b);
         let mut a = End::with(&f.a, 2, |init| init.max_send_wr = 64);
         let mut peer = b.pd.create_qp(&QpInit::new(&b.cq)).unwrap();
@@ -82,8 +82,8 @@ cases! {
         for wr_id in 0..40 {
             a.qp.post_send(wr_id).write(&[a.mr.part(0, 8)], b.mr.far(0, 8)).post().unwrap();
         }
-        let told = event(&f.a, AsyncEventType::CQ_ERR);
-        assert_eq!(told.element, AsyncElement::Cq(a.cq.handle()));
+        let event = event(&f.a, AsyncEventType::CQ_ERR);
+        assert_eq!(event.element, AsyncElement::Cq(a.cq.handle()));
         let mut wc = [WorkCompletion::EMPTY; 64];
         let kept = a.cq.poll(&mut wc).unwrap();
         assert!((2..40).contains(&kept), "{kept} are kept");

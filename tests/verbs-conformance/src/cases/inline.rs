@@ -13,7 +13,7 @@ fn inline_pair(fixture: &Fixture) -> (End, End) {
 cases! {
     "inline";
 
-    fn an_inline_write_arrives_though_its_bytes_change_at_once(f) [Inline] {
+    fn inline_data_is_copied_at_post(f) [Inline] {
         let (mut a, b) = inline_pair(f);
         for round in 0..50u8 {
             let mut bytes = [round + 1; 100];
@@ -46,7 +46,7 @@ cases! {
         assert_eq!((wc.byte_len, wc.imm_data), (5, Some(7)));
     }
 
-    fn an_inline_write_with_immediate_takes_a_receive(f) [Inline] {
+    fn inline_write_with_imm_consumes_receive(f) [Inline] {
         let (mut a, mut b) = inline_pair(f);
         b.qp.post_recv(1).post(&[]).unwrap();
         a.qp.post_send(2).write_imm_inline(b"flag", b.mr.far(40, 4), 9).post().unwrap();
@@ -62,7 +62,7 @@ cases! {
         same("the dma-buf", &bytes_of(&memory.view, 4095, 4), b"ring");
     }
 
-    fn as_much_as_was_asked_for_goes_inline(f) [Inline] {
+    fn max_inline_data_bytes_fit_inline(f) [Inline] {
         let (mut a, b) = inline_pair(f);
         assert!(a.qp.cap().max_inline_data >= 200, "{:?}", a.qp.cap());
         let text = pattern(200, 1);
@@ -71,7 +71,7 @@ cases! {
         same("the target", &b.bytes(0, 200), &text);
     }
 
-    fn more_than_the_queue_pair_has_room_for_is_refused_at_posting(f) [Inline] {
+    fn excess_inline_data_fails_the_post(f) [Inline] {
         let (mut a, b) = inline_pair(f);
         let text = vec![1; a.qp.cap().max_inline_data as usize + 1];
         refused(a.qp.post_send(1).write_inline(&text, b.mr.far(0, 1)).post(), Errno::EINVAL);
@@ -86,7 +86,7 @@ cases! {
         a.succeeds(1);
     }
 
-    fn a_queue_pair_cannot_be_made_with_more_inline_room_than_any_has(f) [Inline] {
+    fn excess_max_inline_data_fails_creation(f) [Inline] {
         let a = End::new(&f.a);
         let mut init = gaudi_verbs::QpInit::new(&a.cq);
         init.max_inline_data = 1 << 20;

@@ -1,4 +1,4 @@
-//! What a NIC says of itself, and what is more than that.
+//! A NIC's attributes and limits, and requests above them.
 
 use gaudi_seam::Errno;
 use gaudi_verbs::{Guid, PortState, QpInit};
@@ -32,7 +32,7 @@ cases! {
         }
     }
 
-    fn a_port_is_active_and_has_an_mtu(f) {
+    fn port_is_active_with_mtu(f) {
         for context in [&f.a, &f.b] {
             let port = context.query_port().unwrap();
             assert_eq!(port.state, PortState::ACTIVE);
@@ -42,7 +42,7 @@ cases! {
         }
     }
 
-    fn the_address_that_connections_use_is_in_the_ports_table(f) {
+    fn connection_gid_is_in_the_table(f) {
         for context in [&f.a, &f.b] {
             let port = context.query_port().unwrap();
             let gids = context.gids().unwrap();
@@ -51,7 +51,7 @@ cases! {
         }
     }
 
-    fn a_completion_queue_has_a_least_and_a_greatest_depth(f) {
+    fn cq_depth_has_bounds(f) {
         refused(f.a.create_cq(0), Errno::EINVAL);
         refused(f.a.create_cq(f.a.attr().max_cqe.saturating_add(1)), Errno::EINVAL);
         f.a.create_cq(1).unwrap().close().unwrap();
@@ -74,7 +74,7 @@ cases! {
         }
     }
 
-    fn a_queue_pair_has_at_least_what_was_asked_for(f) {
+    fn queue_pair_has_requested_capacity(f) {
         let a = End::new(&f.a);
         let mut init = QpInit::new(&a.cq);
         (init.max_send_wr, init.max_recv_wr, init.max_send_sge, init.max_recv_sge) = (33, 17, 3, 5);
@@ -83,7 +83,7 @@ cases! {
         assert!(cap.max_send_sge >= 3 && cap.max_recv_sge >= 5, "{cap:?}");
     }
 
-    fn more_elements_than_the_queue_pair_has_room_for_are_refused_at_posting(f) {
+    fn excess_sges_fail_the_post(f) {
         let (mut a, b) = pair(f);
         let many = vec![a.mr.part(0, 1); f.a.attr().max_sge as usize + 1];
         refused(a.qp.post_send(1).write(&many, b.mr.far(0, 1)).post(), Errno::EINVAL);
@@ -91,7 +91,7 @@ cases! {
         a.nothing_completes();
     }
 
-    fn a_queue_of_another_nics_context_is_refused(f) {
+    fn cq_of_another_context_is_rejected(f) {
         let (a, b) = (End::new(&f.a), End::new(&f.b));
         refused(a.pd.create_qp(&QpInit::new(&b.cq)), Errno::EINVAL);
     }

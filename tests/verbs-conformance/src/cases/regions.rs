@@ -16,7 +16,7 @@ use crate::suite::cases;
 cases! {
     "regions";
 
-    fn an_iova_that_differs_from_the_offset_within_a_page_is_refused(f) [DmaBuf] {
+    fn iova_must_match_page_offset(f) [DmaBuf] {
         let a = End::new(&f.a);
         let memory = f.make_dmabuf(DEVICE);
         for (offset, iova) in [(0, 1), (0x123, 0x124), (0x1800, 0)] {
@@ -50,7 +50,7 @@ cases! {
         refused(a.pd.reg_dmabuf_mr(&memory.window, MrAddr(0), FULL | Access::MW_BIND), Errno::EINVAL);
     }
 
-    fn an_iova_that_leaves_the_address_space_is_refused(f) [DmaBuf] {
+    fn iova_must_not_wrap(f) [DmaBuf] {
         let a = End::new(&f.a);
         let memory = f.make_dmabuf(DEVICE);
         refused(a.pd.reg_dmabuf_mr(&memory.window, MrAddr(u64::MAX - 0xfff), FULL), Errno::EINVAL);
@@ -63,17 +63,17 @@ cases! {
         refused(unsafe { a.pd.reg_mr(address, 0, address.into(), FULL) }, Errno::EINVAL);
     }
 
-    fn host_memory_has_the_same_rule_of_pages(f) {
+    fn host_memory_iova_matches_page_offset(f) {
         let a = End::new(&f.a);
         let address = HostVa(a.mr.addr().0);
-        // SAFETY: the mapping outlives the region, and nobody makes references into it.
+        // SAFETY: the mapping outlives the region, and no reference into it exists.
         refused(unsafe { a.pd.reg_mr(address, 4096, MrAddr(8), FULL) }, Errno::EINVAL);
     }
 
-    fn host_memory_can_be_reached_by_other_addresses(f) {
+    fn host_memory_accepts_another_iova(f) {
         let (mut a, b) = pair(f);
         let address = HostVa(b.mr.addr().0 + 8192);
-        // SAFETY: the mapping outlives the region, and nobody makes references into it.
+        // SAFETY: the mapping outlives the region, and no reference into it exists.
         let mr = unsafe { b.pd.reg_mr(address, 4096, MrAddr(0x1000), FULL) }.unwrap();
         a.put(0, b"elsewhere");
         let to = RemoteAddr { addr: MrAddr(0x1005), rkey: mr.rkey() };
@@ -119,7 +119,7 @@ cases! {
         same("the dma-buf", &bytes_of(&memory.view, 0, 50_000), &text);
     }
 
-    fn a_relaxed_region_has_a_strict_companion_for_atomics(f) [DmaBuf, Atomics] {
+    fn relaxed_region_has_strict_companion(f) [DmaBuf, Atomics] {
         let (mut a, b) = pair(f);
         let memory = f.make_dmabuf(DEVICE);
         let both = b
@@ -147,7 +147,7 @@ cases! {
         same("the memory", &bytes_of(&view, 0, 11), b"still there");
     }
 
-    fn a_region_is_live_until_something_says_otherwise(f) [DmaBuf] {
+    fn region_is_live_until_invalidated(f) [DmaBuf] {
         let a = End::new(&f.a);
         let (_memory, mr) = a.device(f, FULL);
         assert_eq!(mr.state().unwrap(), MrState::Live);
@@ -158,7 +158,7 @@ cases! {
         mr.close().unwrap();
     }
 
-    fn a_group_ends_all_its_regions_at_once(f) [DmaBuf] {
+    fn group_ends_its_regions_at_once(f) [DmaBuf] {
         let (mut a, b) = pair(f);
         let group = RegionGroup::new("a device");
         let ((_m1, first), (_m2, second)) = (b.device(f, FULL), b.device(f, FULL));
@@ -177,7 +177,7 @@ cases! {
         drop(second);
     }
 
-    fn a_region_can_be_closed_off_the_latency_path(f) [DmaBuf] {
+    fn region_closes_off_latency_path(f) [DmaBuf] {
         let (mut a, b) = pair(f);
         let (_memory, mr) = b.device(f, FULL);
         let to = mr.remote().at(0, 4).unwrap();

@@ -34,13 +34,13 @@ fn local_error(fixture: &Fixture, a: &mut End, b: &End, sge: Sge) {
         .write(&[sge], b.mr.far(0, sge.length.into()))
         .post()
         .unwrap();
-    a.completes(1, fixture.dialect.says(Answer::LocalProtection));
+    a.completes(1, fixture.dialect.status(Answer::LocalProtection));
 }
 
 cases! {
     "rights";
 
-    fn a_write_needs_the_regions_right_to_be_written(f) {
+    fn write_needs_remote_write_access(f) {
         for access in combinations() {
             let (mut a, b) = pair(f);
             let mr = b.pd.reg_mapping(b.host.clone(), access).unwrap();
@@ -51,7 +51,7 @@ cases! {
         }
     }
 
-    fn a_read_needs_the_regions_right_to_be_read(f) {
+    fn read_needs_remote_read_access(f) {
         for access in combinations() {
             let (mut a, b) = pair(f);
             let mr = b.pd.reg_mapping(b.host.clone(), access).unwrap();
@@ -62,7 +62,7 @@ cases! {
         }
     }
 
-    fn a_dma_bufs_region_has_the_same_rights(f) [DmaBuf] {
+    fn dma_buf_region_enforces_access(f) [DmaBuf] {
         for access in combinations() {
             let (mut a, b) = pair(f);
             let (_memory, mr) = b.device(f, access);
@@ -73,7 +73,7 @@ cases! {
         }
     }
 
-    fn a_queue_pair_without_the_right_does_not_have_the_operation(f) {
+    fn operation_needs_the_qps_access_flag(f) {
         for access in [Access::empty(), Access::REMOTE_READ, Access::REMOTE_WRITE] {
             for is_write in [true, false] {
                 let (mut a, b) = pair_by(f, &Link { access, ..Link::default() });
@@ -88,7 +88,7 @@ cases! {
         }
     }
 
-    fn sends_need_no_right_of_the_queue_pair(f) {
+    fn send_needs_no_access_flag(f) {
         let (mut a, mut b) = pair_by(f, &Link { access: Access::empty(), ..Link::default() });
         b.qp.post_recv(1).post(&[b.mr.part(0, 8)]).unwrap();
         a.qp.post_send(2).send(&[a.mr.part(0, 8)]).post().unwrap();
@@ -96,7 +96,7 @@ cases! {
         a.succeeds(2);
     }
 
-    fn a_write_past_the_end_is_refused_and_writes_nothing(f) {
+    fn write_past_region_end_writes_nothing(f) {
         let (mut a, mut b) = pair(f);
         a.put(0, &[1; 4]);
         let to = RemoteAddr { addr: MrAddr(b.mr.addr().0 + HOST as u64 - 3), rkey: b.mr.rkey() };
@@ -110,20 +110,20 @@ cases! {
         write_is_refused(&mut a, &mut b, to);
     }
 
-    fn a_write_at_the_end_of_all_addresses_is_refused(f) {
+    fn write_at_last_address_is_refused(f) {
         let (mut a, mut b) = pair(f);
         let to = RemoteAddr { addr: MrAddr(u64::MAX - 1), rkey: b.mr.rkey() };
         write_is_refused(&mut a, &mut b, to);
     }
 
-    fn a_write_past_the_end_of_a_dma_bufs_region_is_refused(f) [DmaBuf] {
+    fn write_past_dma_buf_region_is_refused(f) [DmaBuf] {
         let (mut a, mut b) = pair(f);
         let (_memory, mr) = b.device(f, FULL);
         let to = RemoteAddr { addr: MrAddr(DEVICE_VA + DEVICE - 2), rkey: mr.rkey() };
         write_is_refused(&mut a, &mut b, to);
     }
 
-    fn a_part_of_a_dma_buf_is_all_that_its_region_reaches(f) [DmaBuf] {
+    fn partial_dma_buf_region_is_bounded(f) [DmaBuf] {
         let (mut a, mut b) = pair(f);
         let memory = f.make_dmabuf(DEVICE);
         let part = memory.window.window(0x3123, 0x5000).unwrap();
@@ -139,7 +139,7 @@ cases! {
         write_is_refused(&mut a, &mut b, to);
     }
 
-    fn a_read_past_the_end_is_refused_and_reads_nothing(f) {
+    fn read_past_region_end_reads_nothing(f) {
         let (mut a, b) = pair(f);
         a.put(0, &[0x77; 8]);
         let from = RemoteAddr { addr: MrAddr(b.mr.addr().0 + HOST as u64 - 4), rkey: b.mr.rkey() };
@@ -161,7 +161,7 @@ cases! {
         write_is_refused(&mut a, &mut b, mr.remote().at(0, 4).unwrap());
     }
 
-    fn a_key_is_dead_once_its_region_is_closed(f) {
+    fn closed_region_key_is_dead(f) {
         let (mut a, mut b) = pair(f);
         let mr = b.pd.reg_mapping(b.host.clone(), FULL).unwrap();
         let to = mr.remote().at(0, 4).unwrap();
@@ -171,7 +171,7 @@ cases! {
         write_is_refused(&mut a, &mut b, to);
     }
 
-    fn two_regions_of_one_memory_have_their_own_keys(f) {
+    fn regions_of_one_memory_have_own_keys(f) {
         let (mut a, b) = pair(f);
         let first = b.pd.reg_mapping(b.host.clone(), FULL).unwrap();
         let second = b.pd.reg_mapping(b.host.clone(), FULL).unwrap();
@@ -183,7 +183,7 @@ cases! {
         same("the memory", &b.bytes(9, 4), b"both");
     }
 
-    fn two_regions_of_one_dma_buf_have_their_own_keys(f) [DmaBuf] {
+    fn regions_of_one_dmabuf_have_own_keys(f) [DmaBuf] {
         let (mut a, b) = pair(f);
         let memory = f.make_dmabuf(DEVICE);
         let first = b.pd.reg_dmabuf_mr(&memory.window, MrAddr(0), FULL).unwrap();
@@ -195,30 +195,30 @@ cases! {
         same("what was read", &a.bytes(0, 4), b"text");
     }
 
-    fn a_wrong_local_key_is_a_local_error(f) {
+    fn wrong_lkey_fails_locally(f) {
         let (mut a, b) = pair(f);
         let sge = Sge { lkey: Lkey(a.mr.lkey().0 ^ 0x55), ..a.mr.part(0, 4) };
         local_error(f, &mut a, &b, sge);
     }
 
-    fn a_local_region_of_another_domain_is_a_local_error(f) {
+    fn lkey_of_another_pd_fails_locally(f) {
         let (mut a, b) = pair(f);
         let other = a.context.alloc_pd().unwrap();
         let mr = other.reg_mapping(a.host.clone(), FULL).unwrap();
         local_error(f, &mut a, &b, mr.sge(0, 4).unwrap());
     }
 
-    fn a_local_element_past_the_end_is_a_local_error(f) {
+    fn sge_past_region_end_fails_locally(f) {
         let (mut a, b) = pair(f);
         let sge = Sge { length: 8, ..a.mr.part(HOST as u64 - 4, 4) };
         local_error(f, &mut a, &b, sge);
     }
 
-    fn reading_into_a_region_that_may_not_be_written_is_a_local_error(f) {
+    fn read_into_read_only_region_fails_locally(f) {
         let (mut a, b) = pair(f);
         let mr = a.pd.reg_mapping(a.host.clone(), Access::empty()).unwrap();
         a.qp.post_send(1).read(&[mr.sge(0, 4).unwrap()], b.mr.far(0, 4)).post().unwrap();
-        // The data finds no place, which both dialects tell in the completion.
+        // The data cannot be written, which both dialects report in the completion.
         a.completes(1, WcStatus::LOC_PROT_ERR);
     }
 
@@ -231,33 +231,33 @@ cases! {
         same("the target", &b.bytes(0, 9), b"read only");
     }
 
-    fn a_receive_into_a_region_that_may_not_be_written_fails_at_both_ends(f) {
+    fn receive_into_read_only_region_fails(f) {
         let (mut a, mut b) = pair(f);
         let mr = b.pd.reg_mapping(b.host.clone(), Access::REMOTE_READ).unwrap();
         b.qp.post_recv(1).post(&[mr.sge(0, 64).unwrap()]).unwrap();
         a.qp.post_send(2).send(&[a.mr.part(0, 5)]).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::ReceiveProtection));
+        b.completes(1, f.dialect.status(Answer::ReceiveProtection));
         a.completes(2, WcStatus::REM_OP_ERR);
     }
 
-    fn a_receive_with_a_wrong_key_fails_at_both_ends(f) {
+    fn receive_with_wrong_lkey_fails_both_ends(f) {
         let (mut a, mut b) = pair(f);
         let sge = Sge { lkey: Lkey(b.mr.lkey().0 ^ 0x55), ..b.mr.part(0, 64) };
         b.qp.post_recv(1).post(&[sge]).unwrap();
         a.qp.post_send(2).send(&[a.mr.part(0, 5)]).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::ReceiveProtection));
+        b.completes(1, f.dialect.status(Answer::ReceiveProtection));
         a.completes(2, WcStatus::REM_OP_ERR);
     }
 
-    fn a_message_longer_than_its_receive_fails_at_both_ends(f) {
+    fn message_longer_than_receive_fails_both_ends(f) {
         let (mut a, mut b) = pair(f);
         b.qp.post_recv(1).post(&[b.mr.part(0, 4)]).unwrap();
         a.qp.post_send(2).send(&[a.mr.part(0, 5)]).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::ReceiveLength));
-        a.completes(2, f.dialect.says(Answer::SendLength));
+        b.completes(1, f.dialect.status(Answer::ReceiveLength));
+        a.completes(2, f.dialect.status(Answer::SendLength));
     }
 
-    fn a_refused_write_with_immediate_tells_the_receive(f) {
+    fn refused_write_with_imm_fails_the_receive(f) {
         let (mut a, mut b) = pair(f);
         b.qp.post_recv(1).post(&[]).unwrap();
         let to = RemoteAddr { addr: b.mr.addr(), rkey: Rkey(b.mr.rkey().0 ^ 0x55) };
@@ -266,7 +266,7 @@ cases! {
         a.completes(2, WcStatus::REM_ACCESS_ERR);
     }
 
-    fn what_came_before_a_refused_request_is_done_and_told(f) {
+    fn work_before_refused_request_completes(f) {
         let (mut a, b) = pair(f);
         let bad = RemoteAddr { addr: b.mr.addr(), rkey: Rkey(b.mr.rkey().0 ^ 0x55) };
         a.put(0, &pattern(40_000, 1));

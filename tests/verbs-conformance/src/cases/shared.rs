@@ -40,7 +40,7 @@ fn sharing(f: &Fixture, room: u32, link: &Link) -> Sharing {
 cases! {
     "shared receives";
 
-    fn queue_pairs_take_from_their_shared_queue_in_turn(f) [Srq] {
+    fn queue_pairs_take_srq_receives_in_turn(f) [Srq] {
         let mut s = sharing(f, 16, &Link::default());
         for wr_id in 0..4 {
             s.srq.post_recv(wr_id).post(&[s.b.mr.part(wr_id * 100, 100)]).unwrap();
@@ -56,12 +56,12 @@ cases! {
         }
     }
 
-    fn a_receive_posted_to_a_queue_pair_with_a_shared_queue_is_refused(f) [Srq] {
+    fn qp_receive_beside_srq_is_rejected(f) [Srq] {
         let mut s = sharing(f, 4, &Link::default());
         refused(s.right[0].post_recv(1).post(&[]), Errno::EINVAL);
     }
 
-    fn an_empty_shared_queue_makes_a_sender_wait(f) [Srq] {
+    fn empty_srq_makes_sender_wait(f) [Srq] {
         let mut s = sharing(f, 4, &Link::default());
         s.left[0].post_send(1).send(&[s.a.mr.part(0, 8)]).post().unwrap();
         std::thread::sleep(QUIET);
@@ -71,20 +71,20 @@ cases! {
         s.b.succeeds(2);
     }
 
-    fn a_sender_gives_up_on_an_empty_shared_queue(f) [Srq] {
+    fn empty_srq_exhausts_rnr_retries(f) [Srq] {
         let mut s = sharing(f, 4, &Link { rnr_retry: 1, ..Link::default() });
         s.left[0].post_send(1).send(&[s.a.mr.part(0, 8)]).post().unwrap();
         s.a.completes(1, WcStatus::RNR_RETRY_EXC_ERR);
     }
 
-    fn a_write_with_immediate_takes_from_the_shared_queue(f) [Srq] {
+    fn write_with_imm_consumes_srq_receive(f) [Srq] {
         let mut s = sharing(f, 4, &Link::default());
         s.srq.post_recv(3).post(&[]).unwrap();
         s.left[1].post_send(1).write_imm(&[s.a.mr.part(0, 8)], s.b.mr.far(0, 8), 9).post().unwrap();
         assert_eq!(s.b.succeeds(3).imm_data, Some(9));
     }
 
-    fn the_limit_is_told_once_when_fewer_are_left(f) [Srq, Events] {
+    fn srq_limit_event_comes_once(f) [Srq, Events] {
         let mut s = sharing(f, 16, &Link::default());
         for wr_id in 0..6 {
             s.srq.post_recv(wr_id).post(&[s.b.mr.part(0, 8)]).unwrap();
@@ -97,8 +97,8 @@ cases! {
         no_event(&f.b, AsyncEventType::SRQ_LIMIT_REACHED);
         s.left[0].post_send(2).send(&[s.a.mr.part(0, 8)]).post().unwrap();
         s.a.succeeds(2);
-        let told = event(&f.b, AsyncEventType::SRQ_LIMIT_REACHED);
-        assert_eq!(told.element, AsyncElement::Srq(s.srq.handle()));
+        let event = event(&f.b, AsyncEventType::SRQ_LIMIT_REACHED);
+        assert_eq!(event.element, AsyncElement::Srq(s.srq.handle()));
         s.left[0].post_send(3).send(&[s.a.mr.part(0, 8)]).post().unwrap();
         s.a.succeeds(3);
         no_event(&f.b, AsyncEventType::SRQ_LIMIT_REACHED);
@@ -114,13 +114,13 @@ cases! {
         no_event(&f.b, AsyncEventType::SRQ_LIMIT_REACHED);
     }
 
-    fn a_limit_above_the_devices_own_is_refused(f) [Srq] {
+    fn srq_limit_above_device_is_rejected(f) [Srq] {
         let b = End::new(&f.b);
         let mut srq = b.pd.create_srq(8, 1).unwrap();
         refused(srq.arm_limit(f.b.attr().max_srq_wr.saturating_add(1)), Errno::EINVAL);
     }
 
-    fn a_full_shared_queue_takes_no_more_and_says_so(f) [Srq] {
+    fn full_srq_rejects_the_post(f) [Srq] {
         let b = End::new(&f.b);
         let mut srq = b.pd.create_srq(8, 1).unwrap();
         let mut posted = 0;
@@ -135,7 +135,7 @@ cases! {
         assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
     }
 
-    fn a_failed_queue_pair_leaves_the_shared_receives_to_the_others(f) [Srq] {
+    fn failed_queue_pair_leaves_srq_receives(f) [Srq] {
         let mut s = sharing(f, 8, &Link::default());
         s.srq.post_recv(1).post(&[s.b.mr.part(0, 8)]).unwrap();
         s.right[0].to_error().unwrap();
@@ -146,14 +146,14 @@ cases! {
         s.b.succeeds(1);
     }
 
-    fn a_failed_queue_pair_says_that_it_takes_no_more(f) [Srq, Events] {
+    fn failed_queue_pair_raises_last_wqe_reached(f) [Srq, Events] {
         let mut s = sharing(f, 8, &Link::default());
         s.right[0].to_error().unwrap();
-        let told = event(&f.b, AsyncEventType::QP_LAST_WQE_REACHED);
-        assert_eq!(told.element, AsyncElement::Qp(s.right[0].handle()));
+        let event = event(&f.b, AsyncEventType::QP_LAST_WQE_REACHED);
+        assert_eq!(event.element, AsyncElement::Qp(s.right[0].handle()));
     }
 
-    fn a_shared_queue_outlives_nobody_who_takes_from_it(f) [Srq] {
+    fn srq_in_use_is_not_destroyed(f) [Srq] {
         let s = sharing(f, 8, &Link::default());
         let (srq, error) = s.srq.close().unwrap_err();
         assert_eq!((error.kind(), error.errno()), (ErrorKind::InUse, Some(Errno::EBUSY)));

@@ -1,4 +1,4 @@
-//! Orders in which things go, and what is said where they cannot.
+//! Orders of destruction, and the errors of wrong orders.
 
 use gaudi_seam::{Errno, Error, ErrorKind};
 use gaudi_verbs::{QpInit, WcStatus};
@@ -19,7 +19,7 @@ fn names(error: &Error, holder: &str) {
 cases! {
     "teardown";
 
-    fn a_domain_names_the_regions_that_hold_it(f) {
+    fn pd_names_regions_that_hold_it(f) {
         let pd = f.a.alloc_pd().unwrap();
         let host = std::sync::Arc::new(gaudi_sys::RawMapping::anonymous(4096, false).unwrap());
         let mr = pd.reg_mapping(host, FULL).unwrap();
@@ -29,7 +29,7 @@ cases! {
         pd.close().unwrap();
     }
 
-    fn a_domain_names_the_queue_pairs_that_hold_it(f) {
+    fn pd_names_queue_pairs_that_hold_it(f) {
         let pd = f.a.alloc_pd().unwrap();
         let cq = f.a.create_cq(4).unwrap();
         let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
@@ -40,7 +40,7 @@ cases! {
         cq.close().unwrap();
     }
 
-    fn a_domain_names_the_windows_that_hold_it(f) [Windows] {
+    fn pd_names_windows_that_hold_it(f) [Windows] {
         let pd = f.a.alloc_pd().unwrap();
         let mw = pd.alloc_mw(gaudi_verbs::provider::MwType::Type2).unwrap();
         let (pd, error) = pd.close().unwrap_err();
@@ -49,7 +49,7 @@ cases! {
         pd.close().unwrap();
     }
 
-    fn a_domain_names_the_address_handles_that_hold_it(f) [Datagrams] {
+    fn pd_names_address_handles_that_hold_it(f) [Datagrams] {
         let pd = f.a.alloc_pd().unwrap();
         let ah = way(&pd, &f.b).unwrap();
         let (pd, error) = pd.close().unwrap_err();
@@ -67,7 +67,7 @@ cases! {
         pd.close().unwrap();
     }
 
-    fn a_completion_queue_names_the_queue_pairs_that_complete_in_it(f) {
+    fn cq_names_queue_pairs_that_hold_it(f) {
         let pd = f.a.alloc_pd().unwrap();
         let (sends, receives) = (f.a.create_cq(4).unwrap(), f.a.create_cq(4).unwrap());
         let mut init = QpInit::new(&sends);
@@ -82,7 +82,7 @@ cases! {
         receives.close().unwrap();
     }
 
-    fn a_context_names_what_is_still_open_in_it(f) {
+    fn context_names_its_open_objects(f) {
         let context = f.a.clone();
         let pd = context.alloc_pd().unwrap();
         let (_context, error) = context.close().unwrap_err();
@@ -90,7 +90,7 @@ cases! {
         pd.close().unwrap();
     }
 
-    fn a_region_can_close_while_a_queue_pair_works_with_it(f) {
+    fn region_can_close_under_queue_pair(f) {
         let (mut a, b) = pair(f);
         for wr_id in 0..30 {
             a.qp.post_send(wr_id).write(&[a.mr.part(0, 100_000)], b.mr.far(0, 100_000)).post().unwrap();

@@ -26,7 +26,7 @@ fn at(region: &RemoteRegion, offset: u64) -> RemoteAddr {
 cases! {
     "windows";
 
-    fn a_bound_window_is_a_key_that_works(f) [Windows] {
+    fn bound_window_key_grants_access(f) [Windows] {
         let (mut a, mut b) = pair(f);
         let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
         let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 4096, 8192, Access::REMOTE_WRITE).post().unwrap();
@@ -39,19 +39,19 @@ cases! {
         mr.close().unwrap();
     }
 
-    fn a_window_ends_where_it_was_said_to(f) [Windows] {
+    fn window_enforces_its_bounds(f) [Windows] {
         for (offset, wrong) in [(8192u64 - 7, true), (0u64.wrapping_sub(1), true), (8184, false)] {
             let (mut a, mut b) = pair(f);
             let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
             let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 4096, 8192, Access::REMOTE_WRITE).post().unwrap();
             b.succeeds(1);
             let to = RemoteAddr { addr: MrAddr(region.addr.0.wrapping_add(offset)), rkey: region.rkey };
-            write(&mut a, to, if wrong { f.dialect.says(Answer::WindowBounds) } else { WcStatus::SUCCESS });
+            write(&mut a, to, if wrong { f.dialect.status(Answer::WindowBounds) } else { WcStatus::SUCCESS });
             mw.close().unwrap();
         }
     }
 
-    fn a_window_allows_what_it_was_said_to(f) [Windows] {
+    fn window_enforces_its_access(f) [Windows] {
         let (mut a, mut b) = pair(f);
         let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
         let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post().unwrap();
@@ -62,7 +62,7 @@ cases! {
         mw.close().unwrap();
     }
 
-    fn a_window_can_give_more_than_its_regions_own_key(f) [Windows] {
+    fn window_may_exceed_regions_remote_access(f) [Windows] {
         let (mut a, mut b) = pair(f);
         let access = Access::LOCAL_WRITE | Access::MW_BIND;
         let (mr, mut mw) = (b.pd.reg_mapping(b.host.clone(), access).unwrap(), b.pd.alloc_mw(MwType::Type2).unwrap());
@@ -73,7 +73,7 @@ cases! {
         mw.close().unwrap();
     }
 
-    fn a_window_of_type_2_serves_one_connection(f) [Windows] {
+    fn type_2_window_serves_one_connection(f) [Windows] {
         let (mut a, mut b) = pair(f);
         let (mut second, mut other) = (
             a.pd.create_qp(&QpInit::new(&a.cq)).unwrap(),
@@ -115,7 +115,7 @@ cases! {
         mw.close().unwrap();
     }
 
-    fn a_send_that_invalidates_a_wrong_key_fails_where_it_arrives(f) [Windows] {
+    fn send_with_invalid_inv_key_fails_receiver(f) [Windows] {
         let (mut a, mut b) = pair(f);
         let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
         let region = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
@@ -127,7 +127,7 @@ cases! {
         mw.close().unwrap();
     }
 
-    fn an_invalidated_window_can_be_bound_again_under_a_new_key(f) [Windows] {
+    fn invalidated_window_rebinds_under_new_key(f) [Windows] {
         let (mut a, mut b) = pair(f);
         let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
         let old = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
@@ -143,31 +143,31 @@ cases! {
         mw.close().unwrap();
     }
 
-    fn a_bound_window_of_type_2_cannot_be_bound_again(f) [Windows] {
+    fn bound_type_2_window_cannot_rebind(f) [Windows] {
         let (_a, mut b) = pair(f);
         let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
         b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
         b.succeeds(1);
         b.qp.post_send(2).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
-        b.completes(2, f.dialect.says(Answer::Bind));
+        b.completes(2, f.dialect.status(Answer::Bind));
         mw.close().unwrap();
     }
 
-    fn a_region_that_does_not_allow_windows_gets_none(f) [Windows] {
+    fn region_without_mw_bind_gets_no_window(f) [Windows] {
         let (_a, mut b) = pair(f);
         let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();
         let mr = b.pd.reg_mapping(b.host.clone(), FULL).unwrap();
         b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::Bind));
+        b.completes(1, f.dialect.status(Answer::Bind));
         mw.close().unwrap();
     }
 
-    fn a_bind_that_failed_is_taken_back_and_the_window_can_be_bound(f) [Windows] {
+    fn failed_bind_leaves_window_usable(f) [Windows] {
         let (mut a, mut b) = pair(f);
         let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();
         let (closed, open) = (b.pd.reg_mapping(b.host.clone(), FULL).unwrap(), bindable(&b));
         let failed = b.qp.post_send(1).bind_mw(&mut mw, &closed, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::Bind));
+        b.completes(1, f.dialect.status(Answer::Bind));
         assert!(mw.take_back(failed.rkey));
         for qp in [&mut a.qp, &mut b.qp] {
             qp.reset().unwrap();
@@ -179,12 +179,12 @@ cases! {
         mw.close().unwrap();
     }
 
-    fn a_writable_window_needs_a_region_that_is_writable_here(f) [Windows] {
+    fn writable_window_needs_local_write(f) [Windows] {
         let (_a, mut b) = pair(f);
         let mut mw = b.pd.alloc_mw(MwType::Type2).unwrap();
         let mr = b.pd.reg_mapping(b.host.clone(), Access::REMOTE_READ | Access::MW_BIND).unwrap();
         b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::Bind));
+        b.completes(1, f.dialect.status(Answer::Bind));
         mw.close().unwrap();
     }
 
@@ -193,11 +193,11 @@ cases! {
         let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
         let past = HOST as u64 - 4095;
         b.qp.post_send(1).bind_mw(&mut mw, &mr, past, 4096, Access::REMOTE_READ).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::Bind));
+        b.completes(1, f.dialect.status(Answer::Bind));
         mw.close().unwrap();
     }
 
-    fn a_window_of_another_domain_cannot_be_bound(f) [Windows] {
+    fn window_of_another_pd_cannot_bind(f) [Windows] {
         let (_a, mut b) = pair(f);
         let other = b.context.alloc_pd().unwrap();
         let (mr, mut mw) = (bindable(&b), other.alloc_mw(MwType::Type2).unwrap());
@@ -206,7 +206,7 @@ cases! {
         mw.close().unwrap();
     }
 
-    fn a_window_of_another_nic_cannot_be_bound(f) [Windows] {
+    fn window_of_another_nic_cannot_bind(f) [Windows] {
         let (a, mut b) = pair(f);
         let (mr, mut mw) = (bindable(&a), a.pd.alloc_mw(MwType::Type2).unwrap());
         refused(b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_READ).post(), Errno::EINVAL);
@@ -214,7 +214,7 @@ cases! {
         mw.close().unwrap();
     }
 
-    fn a_region_of_another_domain_gets_no_window(f) [Windows] {
+    fn region_of_another_pd_gets_no_window(f) [Windows] {
         let (_a, mut b) = pair(f);
         let other = End::new(&f.b);
         let (mr, mut mw) = (bindable(&other), b.pd.alloc_mw(MwType::Type2).unwrap());
@@ -233,7 +233,7 @@ cases! {
         mr.close().unwrap();
     }
 
-    fn a_region_below_a_bound_window_names_it_when_it_cannot_close(f) [Windows] {
+    fn region_under_window_names_it_at_close(f) [Windows] {
         let (_a, mut b) = pair(f);
         let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
         b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
@@ -245,10 +245,10 @@ cases! {
         mr.close().unwrap();
     }
 
-    fn an_invalidation_of_a_key_that_names_nothing_fails(f) [Windows] {
+    fn invalidation_of_unknown_key_fails(f) [Windows] {
         let (_a, mut b) = pair(f);
         b.qp.post_send(1).local_inv(Rkey(b.mr.rkey().0 ^ 0x55)).post().unwrap();
-        b.completes(1, f.dialect.says(Answer::LocalInvalidate));
+        b.completes(1, f.dialect.status(Answer::LocalInvalidate));
     }
 
     fn atomics_go_through_a_window(f) [Windows, Atomics] {
@@ -263,7 +263,7 @@ cases! {
         mw.close().unwrap();
     }
 
-    fn a_window_of_type_1_serves_every_connection_and_moves_at_will(f) [Type1Windows] {
+    fn type_1_window_serves_all_and_moves(f) [Type1Windows] {
         let (mut a, mut b) = pair(f);
         let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type1).unwrap());
         let first = b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_understood_or_refused_and_many_are_messages() {
+    fn documents_parse_or_fail() {
         any_document_is_understood_or_refused();
         let understood = UNDERSTOOD.load(std::sync::atomic::Ordering::Relaxed);
         // Some 85 of 512 in the mean.
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_bytes_of_a_hostile_peer_are_refused() {
+    fn hostile_lengths_are_rejected() {
         let (mut a, mut b) = pair();
         b.write_all(&head(u32::MAX)).unwrap();
         assert_eq!(a.receive::<Request>().unwrap_err().kind(), ErrorKind::Protocol);

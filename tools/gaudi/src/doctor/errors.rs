@@ -79,15 +79,15 @@ pub(super) const MEANINGS: &[Meaning] = &[
     meaning(
         Step::Open,
         EBUSY,
-        "another process has the card open, or a memory region of its memory lives in any process: a closed card stays busy until the last one is deregistered",
-        "end that process, or deregister; `gaudi dmabuf list` names who holds its dma-bufs",
+        "another process has the card open, or a memory region of its memory lives in any process, also after the card is closed",
+        "end that process, or deregister the region; `gaudi dmabuf list` names the holders of its dma-bufs",
         "habanalabs device.c, memory.c `hl_release_dmabuf`",
     ),
     meaning(
         Step::Open,
         EAGAIN,
         "the card is being reset; a memory region of its memory in any process delays the reset",
-        "wait; if it lasts, deregister what `gaudi dmabuf list` names",
+        "wait; if it lasts, deregister the regions that `gaudi dmabuf list` names",
         "habanalabs device.c `hl_device_reset`",
     ),
     meaning(
@@ -142,21 +142,21 @@ pub(super) const MEANINGS: &[Meaning] = &[
     meaning(
         Step::Registration,
         EOPNOTSUPP,
-        "the memory is vfio-pci's (Linux 7.2 and later), which accepts only NICs whose regions it can revoke: mlx5 without data direct, irdma",
+        "vfio-pci (Linux 7.2 and later) accepts only NICs whose regions it can revoke: mlx5 without data direct, irdma",
         "such a NIC, or the habanalabs driver's export, which accepts every NIC",
         "vfio_pci_dmabuf.c",
     ),
     meaning(
         Step::Registration,
         ENOTSUPP,
-        "524 is the kernel's internal ENOTSUPP, which should not reach programs: the driver does not have the operation and returns the wrong errno",
+        "the driver lacks the operation and returns the kernel's internal ENOTSUPP, which should not reach programs",
         "read it as EOPNOTSUPP: another NIC, a newer driver, or staging",
         "include/linux/errno.h",
     ),
     meaning(
         Step::Registration,
         EPERM,
-        "the kernel forbids peer-to-peer between card and NIC: no switch above both, and a host bridge that it does not trust; or ACS redirects; or the NIC is not a PCI device",
+        "no peer-to-peer path: no switch above both and an untrusted host bridge, ACS redirects, or the NIC is not a PCI device",
         "`gaudi topo` shows the cause: a NIC below the card's switch, pci=disable_acs_redir=…, or a kernel with CONFIG_PCI_P2PDMA",
         "habanalabs memory.c `hl_dmabuf_attach`; p2pdma.c",
     ),
@@ -170,8 +170,15 @@ pub(super) const MEANINGS: &[Meaning] = &[
     meaning(
         Step::Registration,
         EINVAL,
-        "the range leaves the dma-buf or is empty, the descriptor is another file (a memfd), or an access flag is not allowed for dma-bufs: ON_DEMAND, ZERO_BASED, HUGETLB, or REMOTE_WRITE without LOCAL_WRITE",
-        "a range inside the dma-buf, and LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE, REMOTE_ATOMIC, RELAXED_ORDERING only",
+        "the range is empty or leaves the dma-buf, or the descriptor is another file (a memfd)",
+        "a range inside the dma-buf, and its descriptor",
+        "uverbs_std_types_mr.c",
+    ),
+    meaning(
+        Step::Registration,
+        EINVAL,
+        "an access flag is not allowed: ON_DEMAND, ZERO_BASED, HUGETLB, or REMOTE_WRITE without LOCAL_WRITE",
+        "LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE, REMOTE_ATOMIC, RELAXED_ORDERING only",
         "uverbs_std_types_mr.c; rdma/ib_verbs.h `ib_check_mr_access`",
     ),
     meaning(
@@ -213,7 +220,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
         Step::Registration,
         EBUSY,
         "the memory is pinned elsewhere in a way that excludes this",
-        "`gaudi dmabuf list` names who holds it",
+        "`gaudi dmabuf list` names the holders",
         "dma-buf.c",
     ),
     meaning(
@@ -261,8 +268,9 @@ pub(super) fn named(wanted: &str) -> Vec<&'static Meaning> {
 fn page() -> String {
     let mut page = String::from(
         "# Errors of exports and registrations\n\n\
-         The causes of each errno of a failed export or registration, the most likely of a step first. `gaudi doctor --nic NIC\n\
-         --device DEVICE` tries every step and prints the causes of failures; `gaudi doctor --explain EPERM` prints those of one errno.\n\n\
+         This page lists the causes of each errno of a failed export or registration, the most likely of a\n\
+         step first. `gaudi doctor --nic NIC --device DEVICE` tries every step and prints the causes of\n\
+         failures; `gaudi doctor --explain EPERM` prints those of one errno.\n\n\
          | step | errno | cause | remedy | decided in |\n|---|---|---|---|---|\n",
     );
     for meaning in MEANINGS {
@@ -285,7 +293,7 @@ mod tests {
     use gaudi_seam::Errno;
 
     #[test]
-    fn the_page_of_the_documentation_is_the_table() {
+    fn documentation_page_matches_the_table() {
         snapbox::Assert::new()
             .action_env(snapbox::assert::DEFAULT_ACTION_ENV)
             .eq(
@@ -313,16 +321,12 @@ mod tests {
             assert!(!explain(Step::Registration, number).is_empty(), "errno {number}");
         }
         assert!(explain(Step::Host, 12)[0].cause.contains("RLIMIT_MEMLOCK"));
-        assert_eq!(
-            explain(Step::Registration, 22).len(),
-            3,
-            "EINVAL has three causes"
-        );
+        assert_eq!(explain(Step::Registration, 22).len(), 4, "EINVAL has four causes");
         assert!(explain(Step::Registration, 77).is_empty());
     }
 
     #[test]
-    fn a_number_is_found_by_name_and_by_either_sign() {
+    fn errno_is_found_by_name_and_number() {
         assert_eq!(named("eperm"), named("1"));
         assert_eq!(named("-524"), named("ENOTSUPP"));
         assert!(named("x").is_empty() && named("").is_empty());

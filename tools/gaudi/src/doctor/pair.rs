@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mock_and_the_software_nic_have_nothing_to_mend() {
+    fn mock_and_softnic_need_no_fix() {
         let checks = checks(SOFTNIC, &"mock:gaudi2?name=doctor-pair".parse().unwrap());
         assert!(
             checks
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_is_not_there_does_not_hide_the_nic() {
+    fn missing_card_does_not_hide_nic() {
         let checks = checks(SOFTNIC, &"kernel:63".parse().unwrap());
         assert!(of(&checks, "device").starts_with("Fail"), "{checks:?}");
         assert!(of(&checks, "NIC").starts_with("Ok"), "{checks:?}");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_export_that_the_driver_refuses_is_explained() {
+    fn refused_export_is_explained() {
         let spec = "mock:gaudi2?name=doctor-export+fault=export_dmabuf:error=EINVAL";
         let checks = checks(SOFTNIC, &spec.parse().unwrap());
         let export = of(&checks, "export");

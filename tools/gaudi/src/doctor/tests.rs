@@ -46,7 +46,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_machine_without_a_card_is_warned_and_not_asked_for_a_driver() {
+fn machine_without_card_is_warned_only() {
     let machine = Fixture::new();
     machine.file("sys/bus/pci/devices/0000:00:01.0/vendor", "0x8086\n");
     assert_eq!(machine.verdict("card"), Some(Verdict::Warn));
@@ -54,7 +54,7 @@ fn a_machine_without_a_card_is_warned_and_not_asked_for_a_driver() {
 }
 
 #[test]
-fn a_card_without_its_driver_fails_with_the_way_to_load_it() {
+fn card_without_driver_fails_with_modprobe() {
     let machine = Fixture::new();
     machine.card("0000:b3:00.0", None);
     assert_eq!(
@@ -110,7 +110,7 @@ fn a_whole_machine_is_ok() {
 }
 
 #[test]
-fn a_user_without_rights_is_told_which_group_has_them() {
+fn missing_rights_name_the_group() {
     use std::os::unix::fs::PermissionsExt as _;
     let machine = Fixture::new();
     machine
@@ -173,7 +173,7 @@ fn reserved_pages_are_counted_by_their_size() {
 }
 
 #[test]
-fn a_nic_that_takes_no_dma_bufs_is_told_apart() {
+fn nic_without_dmabuf_support_is_reported() {
     let machine = Fixture::new();
     machine.file("sys/class/infiniband/rxe0/node_type", "1: CA");
     assert_eq!(
@@ -184,7 +184,7 @@ fn a_nic_that_takes_no_dma_bufs_is_told_apart() {
 }
 
 #[test]
-fn an_old_kernel_s_driver_is_warned_of() {
+fn driver_of_old_kernel_is_warned_about() {
     assert_eq!(version_of("6.12.0-1-amd64"), Some((6, 12)));
     assert_eq!(version_of("unknown"), None);
     let machine = Fixture::new();
@@ -196,7 +196,7 @@ fn an_old_kernel_s_driver_is_warned_of() {
 }
 
 #[test]
-fn a_kernel_that_rejects_opens_names_the_open_flag() {
+fn rejected_open_names_the_open_flag() {
     let machine = Fixture::new();
     machine
         .card("0000:b3:00.0", Some("habanalabs"))
@@ -242,7 +242,7 @@ fn a_kernel_that_rejects_opens_names_the_open_flag() {
 }
 
 #[test]
-fn a_card_that_another_driver_has_is_named() {
+fn foreign_driver_of_card_is_named() {
     let machine = Fixture::new();
     machine
         .card("0000:b3:00.0", Some("vfio-pci"))
@@ -259,7 +259,7 @@ fn a_card_that_another_driver_has_is_named() {
 }
 
 #[test]
-fn a_kernel_without_peer_to_peer_is_told_apart_from_one_that_does_not_tell() {
+fn unknown_peer_to_peer_differs_from_missing() {
     let machine = Fixture::new();
     machine.file("proc/sys/kernel/osrelease", "6.12.0\n");
     assert_eq!(machine.verdict("peer-to-peer"), Some(Verdict::Warn));

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_opened_speaks_for_itself() {
+    fn opened_device_overrides_sysfs() {
         let (nic, _other) = SoftNic::pair(SoftNicConfig::default()).unwrap();
         let open = |_: &str| Context::open(nic.clone());
         let nics = collect(&example(), Some(&open));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_cannot_be_opened_keeps_sysfs_word_and_the_reason() {
+    fn unopened_device_keeps_sysfs_and_reason() {
         let open = |_: &str| -> gaudi_seam::Result<Context> {
             Err(Error::from_errno("ibv_open_device", gaudi_seam::Errno::EACCES))
         };

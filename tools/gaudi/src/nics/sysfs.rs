@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn soft_roce_has_no_firmware_and_no_dma_bufs() {
+    fn soft_roce_lacks_firmware_and_dma_bufs() {
         let nics = of("/sys/class/infiniband/
   rxe0 -> ../../devices/virtual/infiniband/rxe0
 /sys/devices/virtual/infiniband/rxe0/

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_were_not_given_follow_the_peer() {
+    fn defaults_follow_the_peer() {
         let plan = Plan::new(
             Op::Write,
             &options(&["-s", "8,64k", "-D", "2", "-b", "--qps", "4"]),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_that_differs_is_named_with_both_values() {
+    fn differing_options_are_named_with_values() {
         let theirs = Plan::new(Op::Write, &options(&[])).unwrap();
         for (ours, option, values) in [
             (&["--memory", "device"][..], "--memory", ["device", "host"]),

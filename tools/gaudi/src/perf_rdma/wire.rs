@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_the_cable_ends_in_a_flood() {
+    fn flooded_wait_ends() {
         let listener = listener();
         let to = listener.local_addr().unwrap();
         let stop = AtomicBool::new(false);

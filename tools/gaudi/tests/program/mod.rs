@@ -5,7 +5,7 @@
 use std::process::{Command, Output};
 
 /// The environment that the program heeds, which is the caller's own.
-pub(crate) const HEEDED: [&str; 6] = [
+pub(crate) const VARIABLES: [&str; 6] = [
     "COLUMNS",
     "GAUDI_DEVICE",
     "GAUDI_MAPPING_TABLE",
@@ -17,14 +17,14 @@ pub(crate) const HEEDED: [&str; 6] = [
 /// The program, with nothing of that.
 pub(crate) fn gaudi(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gaudi"));
-    for name in HEEDED {
+    for name in VARIABLES {
         command.env_remove(name);
     }
     command.args(arguments);
     command
 }
 
-/// What it says and how it ends.
+/// Its output and exit status.
 pub(crate) fn run(arguments: &[&str]) -> Output {
     gaudi(arguments).output().expect("the program starts")
 }

@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn dev_dependency_does_not_allow_a_normal_one() {
+    fn dev_dependency_permits_no_normal_one() {
         assert_eq!(
             with("gaudi-dmabuf", "gaudi-hal", true),
             [],

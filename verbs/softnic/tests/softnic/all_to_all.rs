@@ -31,7 +31,7 @@ const ROUNDS: u64 = 25;
 /// Set where this program is one of the four: which.
 const RANK: &str = "SOFTNIC_TEST_RANK";
 const SEED: &str = "SOFTNIC_TEST_SEED";
-const NAME: &str = "all_to_all::four_processes_exchange_device_memory_under_random_faults";
+const NAME: &str = "all_to_all::four_processes_exchange_memory_under_faults";
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
@@ -74,7 +74,7 @@ fn join(qp: &mut Qp, own: &QpAddress, remote: &QpAddress) {
 fn member(rank: usize, seed: u64) {
     let control: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let mut control = UnixStream::from(control);
-    control.set_read_timeout(Some(PATIENCE)).unwrap();
+    control.set_read_timeout(Some(MAX_WAIT)).unwrap();
     let config = SoftNicConfig {
         fault: Some(FaultRule::Storm {
             seed: seed ^ rank as u64,
@@ -181,7 +181,7 @@ fn member(rank: usize, seed: u64) {
     let (mut sent, mut heard) = (0, Vec::new());
     let mut wc = [WorkCompletion::EMPTY; 32];
     while sent < posted || heard.len() < PROCESSES {
-        let count = cq.wait(&mut wc, PATIENCE).expect("all work completes");
+        let count = cq.wait(&mut wc, MAX_WAIT).expect("all work completes");
         for wc in &wc[..count] {
             assert_eq!(
                 wc.status,
@@ -232,13 +232,13 @@ fn member(rank: usize, seed: u64) {
         "rank {rank}: {} faults, {} messages sent again",
         counters.faults, counters.retransmissions
     );
-    // Nobody leaves before all have seen their answers.
+    // No process exits before all have their answers.
     gaudi_verbs::send(&mut control, &mr.remote()).unwrap();
     let _go: RemoteRegion = gaudi_verbs::receive(&mut control).unwrap();
 }
 
 #[test]
-fn four_processes_exchange_device_memory_under_random_faults() {
+fn four_processes_exchange_memory_under_faults() {
     if let (Some(rank), Some(seed)) = (number(RANK), number(SEED)) {
         return member(rank as usize, seed);
     }
@@ -248,7 +248,7 @@ fn four_processes_exchange_device_memory_under_random_faults() {
     let children: Vec<Child> = (0..PROCESSES)
         .map(|rank| {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            ours.set_read_timeout(Some(PATIENCE)).unwrap();
+            ours.set_read_timeout(Some(MAX_WAIT)).unwrap();
             controls.push(ours);
             Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", NAME, "--nocapture"])
@@ -269,7 +269,7 @@ fn four_processes_exchange_device_memory_under_random_faults() {
         }
     }
     // The parent is the switchboard of the set-up, and nothing else.
-    let told = (|| -> gaudi_verbs::Result<()> {
+    let result = (|| -> gaudi_verbs::Result<()> {
         let mut table: Vec<Vec<(QpAddress, RemoteRegion)>> = Vec::new();
         for control in &mut controls {
             let rows = (0..PROCESSES)
@@ -293,7 +293,7 @@ fn four_processes_exchange_device_memory_under_random_faults() {
         Ok(())
     })();
     drop(controls);
-    let mut failed = told.is_err();
+    let mut failed = result.is_err();
     for (rank, child) in children.into_iter().enumerate() {
         let output = child.wait_with_output().unwrap();
         failed |= !output.status.success();
@@ -306,5 +306,5 @@ fn four_processes_exchange_device_memory_under_random_faults() {
             }
         }
     }
-    assert!(!failed, "seed={seed}: {told:?}");
+    assert!(!failed, "seed={seed}: {result:?}");
 }

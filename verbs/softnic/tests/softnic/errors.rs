@@ -36,7 +36,7 @@ fn is_refused(a: &mut Node, b: &mut Node, to: RemoteAddr, len: u32) {
 }
 
 #[test]
-fn a_write_past_the_end_of_the_region_is_refused() {
+fn write_past_region_end_is_refused() {
     let (mut a, mut b) = pair();
     let region = b.device_mr.remote();
     let to = RemoteAddr {
@@ -52,7 +52,7 @@ fn a_write_past_the_end_of_the_region_is_refused() {
 }
 
 #[test]
-fn a_write_before_the_start_of_the_region_is_refused() {
+fn write_before_region_start_is_refused() {
     let (mut a, mut b) = pair();
     let region = b.device_mr.remote();
     let to = RemoteAddr {
@@ -63,7 +63,7 @@ fn a_write_before_the_start_of_the_region_is_refused() {
 }
 
 #[test]
-fn an_address_at_the_end_of_the_space_is_refused_and_the_cable_lives() {
+fn address_at_end_of_space_is_refused() {
     let (mut a, mut b) = pair();
     let to = RemoteAddr {
         addr: MrAddr(u64::MAX - 1),
@@ -112,7 +112,7 @@ fn a_read_without_the_right_is_refused() {
 }
 
 #[test]
-fn a_queue_pair_without_the_right_refuses_too() {
+fn queue_pair_without_right_refuses() {
     let (a, b) = SoftNic::pair(Default::default()).unwrap();
     let (mut a, mut b) = (Node::new(a), Node::new(b));
     let (at_a, at_b) = (a.qp.address().unwrap(), b.qp.address().unwrap());
@@ -128,7 +128,7 @@ fn a_queue_pair_without_the_right_refuses_too() {
 }
 
 #[test]
-fn a_wrong_local_key_is_told_after_what_came_before_it() {
+fn wrong_lkey_fails_after_earlier_work() {
     let (mut a, b) = pair();
     let good = [a.host_mr.sge(0, 1 << 20).unwrap()];
     let bad = [Sge {
@@ -149,7 +149,7 @@ fn a_wrong_local_key_is_told_after_what_came_before_it() {
 }
 
 #[test]
-fn reading_into_a_region_that_may_not_be_written_is_a_local_error() {
+fn read_into_read_only_region_fails_locally() {
     let (mut a, b) = pair();
     let mr = a.pd.reg_mapping(a.host.clone(), Access::empty()).unwrap();
     let from = b.device_mr.remote().at(0, 4).unwrap();
@@ -161,7 +161,7 @@ fn reading_into_a_region_that_may_not_be_written_is_a_local_error() {
 }
 
 #[test]
-fn a_message_longer_than_any_can_be_is_a_local_length_error() {
+fn overlong_message_is_local_length_error() {
     let (mut a, b) = pair();
     let huge = Sge {
         addr: a.host_mr.addr(),
@@ -174,7 +174,7 @@ fn a_message_longer_than_any_can_be_is_a_local_length_error() {
 }
 
 #[test]
-fn a_send_longer_than_the_receive_fails_at_both_ends() {
+fn send_beyond_receive_fails_both_ends() {
     let (mut a, mut b) = pair();
     b.qp.post_recv(1).post(&[b.host_mr.sge(0, 4).unwrap()]).unwrap();
     a.qp.post_send(2)
@@ -186,7 +186,7 @@ fn a_send_longer_than_the_receive_fails_at_both_ends() {
 }
 
 #[test]
-fn a_receive_with_a_wrong_key_fails_at_both_ends() {
+fn receive_with_wrong_lkey_fails_both_ends() {
     let (mut a, mut b) = pair();
     let bad = Sge {
         lkey: Lkey(1),
@@ -201,7 +201,7 @@ fn a_receive_with_a_wrong_key_fails_at_both_ends() {
     a.completes(2, WcStatus::REM_OP_ERR);
 }
 
-/// Connected by hand, so that the peer's patience is short.
+/// Connected by hand, with a short timeout at the peer.
 fn impatient(rnr_retry: u8) -> (Node, Node) {
     let (a, b) = SoftNic::pair(Default::default()).unwrap();
     let (mut a, mut b) = (Node::new(a), Node::new(b));
@@ -228,7 +228,7 @@ fn impatient(rnr_retry: u8) -> (Node, Node) {
 }
 
 #[test]
-fn a_send_without_a_receive_gives_up_after_its_retries() {
+fn send_without_receive_exhausts_retries() {
     let (mut a, b) = impatient(3);
     let local = [a.host_mr.sge(0, 700_000).unwrap()];
     let to = b.device_mr.remote().at(0, 700_000).unwrap();
@@ -241,7 +241,7 @@ fn a_send_without_a_receive_gives_up_after_its_retries() {
 }
 
 #[test]
-fn a_send_without_a_receive_waits_for_one_and_everything_behind_it_keeps_its_order() {
+fn waiting_send_keeps_later_work_ordered() {
     let (mut a, mut b) = impatient(7);
     let text = pattern(700_000, 9);
     a.host.write(0, &text).unwrap();
@@ -274,7 +274,7 @@ fn a_send_without_a_receive_waits_for_one_and_everything_behind_it_keeps_its_ord
 }
 
 #[test]
-fn a_peer_that_connects_late_is_waited_for() {
+fn late_peer_is_waited_for() {
     let (a, b) = SoftNic::pair(Default::default()).unwrap();
     let (mut a, mut b) = (Node::new(a), Node::new(b));
     let (at_a, at_b) = (a.qp.address().unwrap(), b.qp.address().unwrap());
@@ -293,7 +293,7 @@ fn a_peer_that_connects_late_is_waited_for() {
 }
 
 #[test]
-fn a_peer_that_is_destroyed_ends_the_connection_and_leaves_the_cable() {
+fn destroyed_peer_leaves_the_cable_up() {
     let (mut a, b) = pair();
     let to = b.host_mr.remote().at(0, 4).unwrap();
     let Node { qp, host_mr, nic, .. } = b;
@@ -309,7 +309,7 @@ fn a_peer_that_is_destroyed_ends_the_connection_and_leaves_the_cable() {
 
 #[test]
 fn a_silent_peer_is_given_up() {
-    // The other end of the cable is held open, and nobody reads it.
+    // The other end of the cable stays open and unread.
     let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let mut a = Node::new(SoftNic::open("softnic0", ours, Default::default()).unwrap());
     let mut remote = a.qp.address().unwrap();
@@ -344,10 +344,10 @@ fn a_silent_peer_is_given_up() {
 }
 
 #[test]
-fn a_cable_that_closes_ends_everything_and_nothing_hangs() {
+fn closed_cable_ends_all_work() {
     let (mut a, b) = pair();
     a.qp.post_recv(9).post(&[]).unwrap();
-    // Nobody answers a send without a receive, so that these are outstanding when the cable goes.
+    // A send without a receive is not answered, so these are outstanding when the cable closes.
     let local = [a.host_mr.sge(0, 1 << 20).unwrap()];
     a.qp.post_send(1).send(&local).post().unwrap();
     a.qp.post_send(2).send(&local).post().unwrap();
@@ -371,7 +371,7 @@ fn a_cable_that_closes_ends_everything_and_nothing_hangs() {
 }
 
 #[test]
-fn what_was_done_is_acknowledged_even_if_the_peer_goes_at_once() {
+fn work_before_peer_exit_is_acknowledged() {
     for round in 0..20 {
         let (mut a, mut b) = pair();
         b.qp.post_recv(1).post(&[]).unwrap();
@@ -385,7 +385,7 @@ fn what_was_done_is_acknowledged_even_if_the_peer_goes_at_once() {
 }
 
 #[test]
-fn an_overflowing_completion_queue_is_an_error_and_no_hang() {
+fn cq_overflow_is_an_error() {
     let (a, b) = SoftNic::pair(Default::default()).unwrap();
     let (mut a, mut b) = (Node::with_depth(a, 2), Node::new(b));
     connect(&mut a.qp, &mut b.qp);
@@ -396,7 +396,7 @@ fn an_overflowing_completion_queue_is_an_error_and_no_hang() {
     }
     // Polling would make room: the overflow is waited for without it, by what the peer has seen and
     // time for its answers.
-    let end = std::time::Instant::now() + PATIENCE;
+    let end = std::time::Instant::now() + MAX_WAIT;
     while b.nic.counters().rx.write.messages < 3 && std::time::Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -411,7 +411,7 @@ fn an_overflowing_completion_queue_is_an_error_and_no_hang() {
 }
 
 #[test]
-fn deregistration_under_traffic_ends_it_with_a_refusal_and_leaves_the_memory_alone() {
+fn deregistration_under_traffic_protects_memory() {
     let (mut a, b) = pair();
     let len = 1 << 20;
     let local = [a.host_mr.sge(0, len).unwrap()];
@@ -432,7 +432,7 @@ fn deregistration_under_traffic_ends_it_with_a_refusal_and_leaves_the_memory_alo
     assert_eq!(
         window.dmabuf().attachments(),
         Vec::<String>::new(),
-        "the NIC let go of the dma-buf"
+        "the NIC released the dma-buf"
     );
     device.fill(0, DEVICE as usize, 0x11).unwrap();
     let mut refused = false;
@@ -456,7 +456,7 @@ fn deregistration_under_traffic_ends_it_with_a_refusal_and_leaves_the_memory_alo
 }
 
 #[test]
-fn a_queue_pair_destroyed_under_traffic_leaves_memory_alone_and_says_nothing_more() {
+fn destroyed_queue_pair_stays_silent() {
     let (mut a, b) = pair();
     let len = 3 << 20;
     let local = [a.host_mr.sge(0, len).unwrap()];
@@ -485,7 +485,7 @@ fn a_queue_pair_destroyed_under_traffic_leaves_memory_alone_and_says_nothing_mor
 }
 
 #[test]
-fn deregistering_the_source_of_a_write_is_a_local_error() {
+fn deregistered_source_is_local_error() {
     let (mut a, b) = pair();
     let local = [a.host_mr.sge(0, 1 << 20).unwrap()];
     let to = b.device_mr.remote().at(0, 1 << 20).unwrap();
@@ -497,7 +497,7 @@ fn deregistering_the_source_of_a_write_is_a_local_error() {
     let mut statuses = Vec::new();
     let mut wc = [WorkCompletion::EMPTY; 8];
     while statuses.len() < 60 {
-        let count = cq.wait(&mut wc, PATIENCE).unwrap();
+        let count = cq.wait(&mut wc, MAX_WAIT).unwrap();
         statuses.extend(wc[..count].iter().map(|wc| wc.status));
     }
     let good = statuses
@@ -518,7 +518,7 @@ fn deregistering_the_source_of_a_write_is_a_local_error() {
 }
 
 #[test]
-fn registration_rules_are_checked_before_the_nic_is_asked() {
+fn registration_is_checked_before_the_nic() {
     let (a, _b) = pair();
     let refused = |window: &gaudi_dmabuf::Window, iova, access| {
         let error = a.pd.reg_dmabuf_mr(window, MrAddr(iova), access).unwrap_err();
@@ -572,7 +572,7 @@ fn limits_are_refused_with_the_limit() {
 }
 
 #[test]
-fn events_come_once_a_request_and_only_after_it() {
+fn events_come_once_per_request() {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let (mut a, mut b) = pair();
     let readable = |node: &Node, millis: u16| {
@@ -588,14 +588,14 @@ fn events_come_once_a_request_and_only_after_it() {
     let mut wc = [WorkCompletion::EMPTY; 4];
     a.qp.post_send(1).send(&local).post().unwrap();
     a.completes(1, WcStatus::SUCCESS);
-    assert!(!readable(&b, 0), "nobody asked to be told");
+    assert!(!readable(&b, 0), "no event was requested");
     assert_eq!(b.cq.poll(&mut wc).unwrap(), 1);
     b.cq.req_notify(true).unwrap();
     a.qp.post_send(2).send(&local).post().unwrap();
     a.completes(2, WcStatus::SUCCESS);
     assert!(!readable(&b, 0), "only a solicited completion was asked for");
     a.qp.post_send(3).solicited(true).send(&local).post().unwrap();
-    assert!(readable(&b, 60_000), "a solicited completion tells");
+    assert!(readable(&b, 60_000), "a solicited completion event");
     b.cq.ack_event().unwrap();
     assert!(!readable(&b, 0), "the event is taken");
     assert_eq!(b.cq.poll(&mut wc).unwrap(), 2);

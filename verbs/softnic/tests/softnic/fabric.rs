@@ -48,7 +48,7 @@ fn triangle() -> [Node; 3] {
 }
 
 #[test]
-fn a_queue_pair_takes_the_cable_that_leads_to_its_peer() {
+fn queue_pair_uses_cable_of_its_peer() {
     let [mut a, mut b, mut c] = triangle();
     let mut second = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
     connect(&mut a.qp, &mut b.qp);
@@ -79,7 +79,7 @@ fn a_queue_pair_takes_the_cable_that_leads_to_its_peer() {
 }
 
 #[test]
-fn a_port_that_no_cable_leads_to_is_refused_once_all_have_said_where_they_lead() {
+fn port_without_cable_is_refused() {
     let [mut a, _b, _c] = triangle();
     let mut remote = a.qp.address().unwrap();
     remote.gid = Gid([9; 16]);
@@ -89,7 +89,7 @@ fn a_port_that_no_cable_leads_to_is_refused_once_all_have_said_where_they_lead()
 }
 
 #[test]
-fn a_cable_that_goes_takes_its_own_connections_only() {
+fn dead_cable_ends_its_connections_only() {
     let [mut a, mut b, mut c] = triangle();
     let mut second = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
     connect(&mut a.qp, &mut b.qp);
@@ -101,7 +101,7 @@ fn a_cable_that_goes_takes_its_own_connections_only() {
         .context
         .get_async_event()
         .unwrap()
-        .expect("a dead cable is told");
+        .expect("a dead cable is reported");
     assert_eq!(
         (event.event_type, event.element),
         (AsyncEventType::PORT_ERR, AsyncElement::Port(1))
@@ -180,7 +180,7 @@ fn seen_after_a_write(seed: u64, flush: bool) -> bool {
 }
 
 #[test]
-fn a_write_to_device_memory_is_there_after_a_flush_and_may_not_be_before() {
+fn flush_makes_device_write_visible() {
     for seed in 1..20 {
         assert!(
             seen_after_a_write(seed, true),
@@ -194,7 +194,7 @@ fn a_write_to_device_memory_is_there_after_a_flush_and_may_not_be_before() {
 }
 
 #[test]
-fn a_flag_in_device_memory_can_be_seen_before_the_data_that_it_announces() {
+fn flag_may_precede_data_without_flush() {
     // The trap that a flush avoids: the flag is written after the data, on the same queue pair, and
     // overtakes it.
     let overtaken = (1..40u64).any(|seed| {

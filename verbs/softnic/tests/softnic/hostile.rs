@@ -32,7 +32,7 @@ fn against_a_socket() -> (Node, UnixStream) {
 
 /// Sends `bytes`, closes, and expects the NIC to notice: everything that was posted ends.
 fn ends_well(a: Node, mut peer: UnixStream, bytes: &[u8], sends: u64) {
-    peer.set_write_timeout(Some(PATIENCE)).unwrap();
+    peer.set_write_timeout(Some(MAX_WAIT)).unwrap();
     let mut reader = peer.try_clone().unwrap();
     let drain = std::thread::spawn(move || {
         let mut scratch = [0; 4096];
@@ -44,7 +44,7 @@ fn ends_well(a: Node, mut peer: UnixStream, bytes: &[u8], sends: u64) {
     let mut wc = [WorkCompletion::EMPTY; 16];
     let mut ended = 0;
     while ended < 8 + sends {
-        ended += a.cq.wait(&mut wc, PATIENCE).expect("all work ends") as u64;
+        ended += a.cq.wait(&mut wc, MAX_WAIT).expect("all work ends") as u64;
     }
     while a.nic.cable_error().is_none() {
         std::thread::sleep(Duration::from_millis(1));
@@ -60,9 +60,9 @@ fn our_own_frames_are_understood() {
     bytes.extend(b"hello");
     peer.write_all(&bytes).unwrap();
     let mut answer = [0; HEADER];
-    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    peer.set_read_timeout(Some(MAX_WAIT)).unwrap();
     peer.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[5], 14, "a NIC says hello first");
+    assert_eq!(answer[5], 14, "a NIC sends its hello first");
     peer.read_exact(&mut answer).unwrap();
     assert_eq!(answer[5], 7, "an acknowledgement: the layout here is the NIC's");
     assert_eq!(bytes_of(&a.device, 3, 5), b"hello");
@@ -70,7 +70,7 @@ fn our_own_frames_are_understood() {
 }
 
 #[test]
-fn bytes_that_are_no_frame_take_the_cable_down_with_a_reason() {
+fn invalid_frame_takes_cable_down() {
     let (a, mut peer) = against_a_socket();
     peer.write_all(&[0x55; HEADER]).unwrap();
     a.completes(0, WcStatus::WR_FLUSH_ERR);
@@ -80,7 +80,7 @@ fn bytes_that_are_no_frame_take_the_cable_down_with_a_reason() {
 }
 
 #[test]
-fn a_peer_that_stops_in_a_frame_is_given_up() {
+fn peer_stopped_inside_frame_times_out() {
     let (cable, mut peer) = UnixStream::pair().unwrap();
     let config = SoftNicConfig {
         stall_timeout: Duration::from_millis(50),
@@ -95,7 +95,7 @@ fn a_peer_that_stops_in_a_frame_is_given_up() {
 }
 
 #[test]
-fn requests_to_queue_pairs_that_are_not_there_are_bounded() {
+fn requests_to_unknown_qps_are_bounded() {
     let (a, peer) = against_a_socket();
     let mut bytes = Vec::new();
     for qpn in 0..20_000 {
@@ -128,7 +128,7 @@ proptest! {
     /// Frames that are nearly right: valid ones of all kinds with some bytes changed, answers to
     /// work that is outstanding among them.
     #[test]
-    fn mutated_frames_end_well_and_touch_nothing_without_a_key(
+    fn mutated_frames_touch_no_memory(
         frames in prop::collection::vec((1u8..15, 0u64..4, 0u32..3000, any::<bool>()), 1..12),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         sends in 0u64..4,
@@ -167,7 +167,7 @@ proptest! {
 
 /// The stall clock runs for the frame, not from byte to byte.
 #[test]
-fn a_peer_that_creeps_holds_up_nobody_who_destroys() {
+fn slow_peer_does_not_block_destroy() {
     let (cable, mut peer) = UnixStream::pair().unwrap();
     let config = SoftNicConfig {
         stall_timeout: Duration::from_millis(200),
@@ -233,18 +233,18 @@ fn connect_impatiently(qp: &mut Qp) {
     }
 }
 
-/// Frames for other queue pairs say nothing of the one that waits.
+/// Frames for other queue pairs do not renew the timeout of the one that waits.
 #[test]
-fn a_peer_that_chats_elsewhere_does_not_keep_a_silent_queue_pair_alive() {
+fn traffic_elsewhere_does_not_renew_timeout() {
     let (cable, mut peer) = UnixStream::pair().unwrap();
     let mut a = Node::new(SoftNic::open("softnic0", cable, SoftNicConfig::default()).unwrap());
     connect_impatiently(&mut a.qp);
     let local = [a.host_mr.sge(0, 8).unwrap()];
-    let nobody = gaudi_verbs::RemoteAddr {
+    let unknown = gaudi_verbs::RemoteAddr {
         addr: gaudi_verbs::MrAddr(0),
         rkey: gaudi_verbs::Rkey(1),
     };
-    a.qp.post_send(99).write(&local, nobody).post().unwrap();
+    a.qp.post_send(99).write(&local, unknown).post().unwrap();
     let ended = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stop = ended.clone();
     let chat = std::thread::spawn(move || {
@@ -272,7 +272,7 @@ fn against_two_sockets() -> (Node, [UnixStream; 2]) {
         let (cable, mut peer) = UnixStream::pair().unwrap();
         nic.plug(cable).unwrap();
         peer.write_all(&hello([number; 16])).unwrap();
-        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.set_read_timeout(Some(MAX_WAIT)).unwrap();
         let mut greeting = [0; HEADER];
         peer.read_exact(&mut greeting).unwrap();
         peer
@@ -295,7 +295,7 @@ fn has_read(nic: &SoftNic, bytes: u64) {
 }
 
 #[test]
-fn an_answer_counts_only_over_the_cable_that_was_asked_over() {
+fn answer_must_use_the_requests_cable() {
     let (mut a, [mut asked, mut other]) = against_two_sockets();
     let local = [a.host_mr.sge(0, 8).unwrap()];
     a.qp.post_send(1).signaled(true).send(&local).post().unwrap();
@@ -311,7 +311,7 @@ fn an_answer_counts_only_over_the_cable_that_was_asked_over() {
 }
 
 #[test]
-fn an_answer_to_a_datagram_queue_pair_changes_nothing() {
+fn answer_to_datagram_qp_is_ignored() {
     let (a, [mut peer, _other]) = against_two_sockets();
     let mut ud = a.pd.create_ud_qp(&QpInit::new(&a.cq)).unwrap();
     ud.activate(7).unwrap();
@@ -325,7 +325,7 @@ fn an_answer_to_a_datagram_queue_pair_changes_nothing() {
 }
 
 #[test]
-fn a_message_that_begins_anew_as_another_one_is_refused() {
+fn restarted_message_is_refused() {
     let (a, mut peer) = against_a_socket();
     let (qpn, rkey) = (a.qp.qpn().0, a.device_mr.rkey().0);
     // The first half of a send takes a receive of 1000 bytes ...
@@ -343,7 +343,7 @@ fn a_message_that_begins_anew_as_another_one_is_refused() {
 }
 
 #[test]
-fn a_peer_says_once_who_it_is_and_not_that_it_is_us() {
+fn peer_sends_its_identity_once() {
     for twice in [true, false] {
         let (cable, mut peer) = UnixStream::pair().unwrap();
         let nic = SoftNic::open("softnic0", cable, SoftNicConfig::default()).unwrap();
@@ -368,9 +368,9 @@ impl Drop for Over<'_> {
     }
 }
 
-/// The first answer said all that there was to say: its repetitions are no sign of life.
+/// Repetitions of an answer do not prove that the peer makes progress.
 #[test]
-fn a_peer_that_repeats_itself_does_not_keep_a_request_alive() {
+fn repeated_answers_do_not_renew_timeout() {
     let (a, [mut peer, _other]) = against_two_sockets();
     let mut impatient = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
     connect_impatiently(&mut impatient);
@@ -397,7 +397,7 @@ fn a_peer_that_repeats_itself_does_not_keep_a_request_alive() {
 }
 
 #[test]
-fn datagrams_to_a_dead_cable_are_dropped_and_hold_up_no_other() {
+fn datagrams_to_dead_cable_are_dropped() {
     let (a, [first, mut second]) = against_two_sockets();
     let mut ud = a.pd.create_ud_qp(&QpInit::new(&a.cq)).unwrap();
     ud.activate(7).unwrap();
@@ -418,11 +418,11 @@ fn datagrams_to_a_dead_cable_are_dropped_and_hold_up_no_other() {
     let mut frame = [0; HEADER + 8];
     second.read_exact(&mut frame).unwrap();
     second.read_exact(&mut frame).unwrap();
-    assert_eq!(a.nic.counters().datagrams_dropped, 2, "to nobody");
+    assert_eq!(a.nic.counters().datagrams_dropped, 2, "to no receiver");
 }
 
 #[test]
-fn a_new_cable_takes_the_place_of_a_dead_one() {
+fn new_cable_replaces_dead_one() {
     let (a, [first, _second]) = against_two_sockets();
     let dead = a.nic.counters().rx.wire_bytes;
     drop(first);
@@ -437,7 +437,7 @@ fn a_new_cable_takes_the_place_of_a_dead_one() {
     qp.connect(&PEER, FULL).expect("the new cable leads there");
     let local = [a.host_mr.sge(0, 8).unwrap()];
     qp.post_send(5).signaled(true).send(&local).post().unwrap();
-    again.set_read_timeout(Some(PATIENCE)).unwrap();
+    again.set_read_timeout(Some(MAX_WAIT)).unwrap();
     let mut frames = [0; HEADER + HEADER + 8];
     again.read_exact(&mut frames).unwrap();
     let msn = number_of(&frames[HEADER..]);

@@ -22,7 +22,7 @@ fn have_no_common_distance(keys: &[u32]) {
 }
 
 #[test]
-fn region_keys_do_not_follow_from_each_other() {
+fn region_keys_are_unpredictable() {
     let (a, _b) = pair();
     let regions: Vec<_> = (0..129)
         .map(|_| a.pd.reg_mapping(a.host.clone(), FULL).unwrap())
@@ -32,7 +32,7 @@ fn region_keys_do_not_follow_from_each_other() {
 }
 
 #[test]
-fn window_keys_do_not_follow_from_each_other() {
+fn window_keys_are_unpredictable() {
     let (a, _b) = pair();
     let windows: Vec<_> = (0..129).map(|_| a.pd.alloc_mw(MwType::Type2).unwrap()).collect();
     let keys: Vec<u32> = windows.iter().map(|mw| mw.rkey().0).collect();
@@ -40,7 +40,7 @@ fn window_keys_do_not_follow_from_each_other() {
 }
 
 #[test]
-fn key_of_released_region_is_not_reused_next() {
+fn released_region_key_is_not_reused() {
     let (a, _b) = pair();
     let mut seen = HashSet::new();
     for _ in 0..64 {

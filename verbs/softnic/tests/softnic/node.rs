@@ -19,7 +19,7 @@ pub(crate) const DEVICE_START: u64 = 8192;
 /// The device address of the window's first byte.
 pub(crate) const DEVICE_VA: u64 = 0x1001_0018_0000_2000;
 /// Far more than anything here takes; a wait that long is a hang.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) const FULL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
@@ -76,7 +76,7 @@ impl Node {
         let mut wc = [WorkCompletion::EMPTY];
         let count = self
             .cq
-            .wait(&mut wc, PATIENCE)
+            .wait(&mut wc, MAX_WAIT)
             .expect("work must complete, well or badly");
         assert_eq!(count, 1);
         wc[0]

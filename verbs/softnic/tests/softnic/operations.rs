@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::node::*;
 
 #[test]
-fn a_write_from_host_reaches_the_peers_device_memory_through_its_dma_buf() {
+fn write_reaches_peers_device_memory() {
     let (mut a, b) = pair();
     let sent = pattern(1 << 20, 1);
     a.host.write(13, &sent).unwrap();
@@ -33,7 +33,7 @@ fn a_write_from_host_reaches_the_peers_device_memory_through_its_dma_buf() {
 }
 
 #[test]
-fn a_read_brings_the_peers_device_memory_into_ours() {
+fn read_fetches_peers_device_memory() {
     let (mut a, b) = pair();
     let there = pattern(1_000_001, 2);
     b.device.write(1, &there).unwrap();
@@ -47,7 +47,7 @@ fn a_read_brings_the_peers_device_memory_into_ours() {
 }
 
 #[test]
-fn sends_and_immediates_complete_at_the_receiver_in_order() {
+fn sends_complete_in_order_at_receiver() {
     let (mut a, mut b) = pair();
     for wr_id in 0..4 {
         let into = b.host_mr.sge(wr_id * 4096, 4096).unwrap();
@@ -88,7 +88,7 @@ fn sends_and_immediates_complete_at_the_receiver_in_order() {
 }
 
 #[test]
-fn unsignaled_work_completes_silently_and_sq_sig_all_overrides_it() {
+fn unsignaled_work_completes_without_cqe() {
     let (mut a, b) = pair();
     let local = [a.host_mr.sge(0, 64).unwrap()];
     let to = b.host_mr.remote().at(0, 64).unwrap();
@@ -103,7 +103,7 @@ fn unsignaled_work_completes_silently_and_sq_sig_all_overrides_it() {
 }
 
 #[test]
-fn a_full_queue_is_would_block_and_has_room_again_after_completions() {
+fn full_queue_would_block_until_completions() {
     let (mut a, b) = pair();
     let local = [a.host_mr.sge(0, 1 << 20).unwrap()];
     let to = b.host_mr.remote().at(0, 1 << 20).unwrap();
@@ -129,7 +129,7 @@ fn a_full_queue_is_would_block_and_has_room_again_after_completions() {
 }
 
 #[test]
-fn both_ends_write_and_read_at_once_without_blocking_each_other() {
+fn both_ends_transfer_at_once() {
     let (mut a, mut b) = pair();
     let len = 1_500_000;
     let (at_a, at_b) = (a.device_mr.remote(), b.device_mr.remote());
@@ -192,7 +192,7 @@ fn many_queue_pairs_share_one_cable() {
 }
 
 #[test]
-fn a_fault_rule_changes_one_bit_on_the_wire_and_none_in_memory() {
+fn fault_rule_flips_one_wire_bit() {
     let config = SoftNicConfig {
         fault: Some(FaultRule::FlipPayloadBit {
             byte: 300_000,
@@ -229,7 +229,7 @@ fn names_say_that_it_is_software() {
     assert!(format!("{:?}", a.nic).starts_with("softnic (software)"));
     assert!(
         a.window.dmabuf().attachments()[0].contains("softnic (software)"),
-        "the dma-buf names who is attached: {:?}",
+        "the dma-buf lists its attachments: {:?}",
         a.window.dmabuf().attachments()
     );
     assert_eq!(a.context.query_port().unwrap().state, PortState::ACTIVE);
@@ -237,7 +237,7 @@ fn names_say_that_it_is_software() {
 }
 
 #[test]
-fn teardown_in_order_succeeds_and_lets_go_of_the_dma_buf() {
+fn ordered_teardown_releases_the_dma_buf() {
     let (a, _b) = pair();
     let Node {
         qp,
@@ -272,7 +272,7 @@ fn teardown_in_order_succeeds_and_lets_go_of_the_dma_buf() {
     assert_eq!(
         gaudi_sys::standin::is_exported(&memory, whole),
         Ok(false),
-        "nobody holds the export any more"
+        "the export is closed"
     );
 }
 
@@ -321,7 +321,7 @@ proptest! {
     /// Any sequence of operations between host memory here and device memory there leaves exactly
     /// what a model of two byte vectors does.
     #[test]
-    fn any_sequence_moves_exactly_the_bytes_that_it_names(
+    fn any_sequence_moves_exactly_its_bytes(
         operations in prop::collection::vec(operation(), 1..12),
         seed in any::<u64>(),
     ) {

@@ -199,8 +199,8 @@ impl Peer {
     }
 
     pub(crate) fn over(socket: UnixStream) -> Self {
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(MAX_WAIT)).unwrap();
+        socket.set_write_timeout(Some(MAX_WAIT)).unwrap();
         Self { socket }
     }
 
@@ -259,7 +259,7 @@ pub(crate) fn against_a_peer(access: Access) -> (Node, Peer) {
 
 /// Waits until `done`; panics with `what` if that takes far longer than it can.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + MAX_WAIT;
     while !done() {
         assert!(Instant::now() < end, "{what} does not happen");
         std::thread::sleep(std::time::Duration::from_millis(1));

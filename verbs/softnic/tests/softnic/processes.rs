@@ -18,7 +18,7 @@ const FAR_NODE: &str = "SOFTNIC_TEST_FAR_NODE";
 fn node_b() {
     let setup: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let mut setup = UnixStream::from(setup);
-    setup.set_read_timeout(Some(PATIENCE)).unwrap();
+    setup.set_read_timeout(Some(MAX_WAIT)).unwrap();
     let (_, mut fds) = gaudi_sys::socket::receive_with_fds(&setup, &mut [0; 1]).unwrap();
     let mut b = Node::new(SoftNic::open("softnic-b", fds.pop().unwrap(), Default::default()).unwrap());
     let remote = exchange(&mut setup, &b.qp.address().unwrap()).unwrap();
@@ -39,7 +39,7 @@ fn device_memory_travels_to_another_process() {
         return node_b();
     }
     let (mut setup, theirs) = UnixStream::pair().unwrap();
-    setup.set_read_timeout(Some(PATIENCE)).unwrap();
+    setup.set_read_timeout(Some(MAX_WAIT)).unwrap();
     let (cable, far) = UnixStream::pair().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
         .args([
@@ -77,7 +77,7 @@ fn device_memory_travels_to_another_process() {
 }
 
 #[test]
-fn a_peer_process_that_is_killed_is_noticed() {
+fn killed_peer_process_is_detected() {
     let (_setup, theirs) = UnixStream::pair().unwrap();
     let (cable, far) = UnixStream::pair().unwrap();
     // A process that holds the far end of the cable and does nothing else.

@@ -32,7 +32,7 @@ const WAY: Way = Way {
     reads: 16,
     rnr_retry: 3,
     // Long enough that no test ends by it.
-    timeout: PATIENCE,
+    timeout: MAX_WAIT,
     retry_cnt: 7,
 };
 const RNR_TIMER: Duration = Duration::from_millis(20);
@@ -331,7 +331,7 @@ fn rnr_retries_count_per_message() {
 }
 
 #[test]
-fn reads_beyond_max_dest_rd_atomic_are_refused() {
+fn reads_above_max_dest_rd_atomic_are_refused() {
     for reads in [1, 4, 16] {
         let (a, mut peer) = joined(Way { reads, ..WAY });
         a.device.fill(0, DEVICE as usize, 0x11).unwrap();
@@ -600,7 +600,7 @@ fn flush_waits_for_frame_being_sent() {
 /// A window of type 2 is bound through one queue pair; a send over another one must not invalidate
 /// it.
 #[test]
-fn send_with_inv_needs_the_binding_queue_pair() {
+fn send_with_inv_needs_binding_qp() {
     let (mut a, mut peer) = joined(WAY);
     let mut other = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
     join(&mut other, Way { qpn: 0x78, ..WAY });

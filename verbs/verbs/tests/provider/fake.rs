@@ -1,4 +1,4 @@
-//! A provider that moves nothing: it notes what the safe layer asks for, and answers as it is told
+//! A provider that moves nothing: it records what the safe layer requests, and answers as set
 //! to.
 
 use std::os::fd::{AsFd, BorrowedFd};

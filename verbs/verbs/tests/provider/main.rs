@@ -70,7 +70,7 @@ fn refused<T>(answer: Result<T>) -> String {
 }
 
 #[test]
-fn a_bind_takes_window_and_region_of_its_own_domain_only() {
+fn bind_needs_its_own_pd() {
     let (mut a, b) = (node(), node());
     let beside = a.context.alloc_pd().unwrap();
     let mut own = a.pd.alloc_mw(MwType::Type2).unwrap();
@@ -108,7 +108,7 @@ fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_region_that_is_being_dropped_is_seen_until_it_is_deregistered() {
+fn region_is_listed_until_deregistered() {
     let node = node();
     let group = RegionGroup::new("a device");
     let mr = region(&node.pd);
@@ -122,12 +122,12 @@ fn a_region_that_is_being_dropped_is_seen_until_it_is_deregistered() {
         });
         let seen = |regions: Vec<gaudi_verbs::RegionInfo>| regions.iter().any(|info| info.iova == iova);
         assert!(seen(group.regions()), "the group sees it");
-        assert!(seen(group.blockers().own), "and says that it blocks");
+        assert!(seen(group.blockers().own), "and is reported as a blocker");
         assert!(seen(node.context.regions()), "the context sees it");
         assert_eq!(group.suspect(), 1, "it can be suspected");
         let revoked = scope.spawn(|| group.revoke());
         std::thread::sleep(Duration::from_millis(50));
-        assert!(!revoked.is_finished(), "revoking waits for who came first");
+        assert!(!revoked.is_finished(), "revoking waits for the earlier close");
         drop(slow);
         assert_eq!(revoked.join().unwrap().unwrap(), 1);
     });
@@ -195,7 +195,7 @@ fn invalidation_waits_for_region_being_evicted() {
 }
 
 #[test]
-fn a_revoked_region_keeps_its_domain_until_it_is_closed_and_no_longer() {
+fn revoked_region_keeps_pd_until_closed() {
     let node = node();
     let group = RegionGroup::new("a device");
     let pd = node.context.alloc_pd().unwrap();
@@ -212,7 +212,7 @@ fn a_revoked_region_keeps_its_domain_until_it_is_closed_and_no_longer() {
 }
 
 #[test]
-fn a_fork_child_drops_a_region_that_the_parent_is_deregistering() {
+fn fork_child_drops_region_being_deregistered() {
     let node = node();
     let group = RegionGroup::new("a device");
     let regions = [region(&node.pd), region(&node.pd)];
@@ -230,7 +230,7 @@ fn a_fork_child_drops_a_region_that_the_parent_is_deregistering() {
     // alarm ends it where it hangs.
     match unsafe { fork() }.expect("a child") {
         ForkResult::Child => {
-            // SAFETY: as said above.
+            // SAFETY: as above.
             unsafe { nix::libc::alarm(10) };
             let [revoked, other] = regions;
             drop(revoked);
@@ -265,7 +265,7 @@ fn a_fork_child_drops_a_region_that_the_parent_is_deregistering() {
 }
 
 #[test]
-fn a_connection_asks_for_no_more_reads_than_it_can_and_the_peer_answers() {
+fn connection_lowers_reads_to_capability() {
     // What our NIC answers and asks for, what the peer answers, and what is asked for then.
     for (answers, asks, peer, expected) in [
         (16, 16, 4, 4),
@@ -277,7 +277,7 @@ fn a_connection_asks_for_no_more_reads_than_it_can_and_the_peer_answers() {
     ] {
         let mut node = node_of(Fake::new(answers, asks));
         let own = node.qp.address().unwrap();
-        assert_eq!(own.rd_atom, answers, "the peer is told what we answer");
+        assert_eq!(own.rd_atom, answers, "the peer gets what we answer");
         let remote = gaudi_verbs::QpAddress { rd_atom: peer, ..own };
         node.qp.connect(&remote, Access::REMOTE_READ).unwrap();
         let noted = node.nic.noted();
@@ -301,7 +301,7 @@ fn a_connection_asks_for_no_more_reads_than_it_can_and_the_peer_answers() {
 }
 
 #[test]
-fn more_elements_than_a_request_can_have_are_no_full_queue() {
+fn excess_sges_are_no_full_queue() {
     let mut node = node();
     let srq = |sges| node.pd.create_srq(8, sges).unwrap();
     let (mut own, shared) = (srq(2), srq(2));
@@ -331,7 +331,7 @@ fn more_elements_than_a_request_can_have_are_no_full_queue() {
 }
 
 #[test]
-fn a_queue_pair_that_was_reset_starts_to_count_elsewhere() {
+fn reset_queue_pair_renews_its_psn() {
     let mut node = node();
     let first = node.qp.address().unwrap();
     assert_eq!(node.qp.address().unwrap(), first, "until then it stays");
@@ -355,7 +355,7 @@ fn a_queue_pair_that_was_reset_starts_to_count_elsewhere() {
 }
 
 #[test]
-fn a_failed_bind_is_taken_back_and_those_before_it_stand() {
+fn failed_bind_is_undone_alone() {
     let mut node = node();
     let mut window = node.pd.alloc_mw(MwType::Type2).unwrap();
     let fresh = window.rkey();
@@ -372,7 +372,7 @@ fn a_failed_bind_is_taken_back_and_those_before_it_stand() {
         let (first, second) = (bind(), bind());
         assert!(!window.take_back(Rkey(first.0 ^ 0x100)), "another window's");
         assert_eq!(window.rkey(), second);
-        // Both failed, told in either order.
+        // Both failed, reported in either order.
         let order = if round % 2 == 0 {
             [first, second]
         } else {

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_power_is_no_reset_and_says_so() {
+    fn power_change_does_not_reset() {
         let mut space = ConfigSpace::new(4 << 30);
         for state in [3, 0] {
             space.write(POWER as u64 + 4, &[state]);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_tell_their_size_and_nothing_else_can_be_written() {
+    fn only_bar_sizes_can_be_written() {
         let mut space = ConfigSpace::new(4 << 30);
         let before = space.bytes.clone();
         assert!(space.write(0, &[0xff; CONFIG_SIZE]), "a reset is among that");

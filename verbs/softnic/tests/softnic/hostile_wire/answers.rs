@@ -119,7 +119,7 @@ fn requests_before_first_psn_are_dropped() {
 }
 
 #[test]
-fn gap_in_window_asks_for_the_missing_message() {
+fn window_gap_requests_the_missing_message() {
     let mut attack = Attack::new();
     let (first, late) = (attack.aimed(WRITE, 0).of(8), attack.aimed(WRITE, 2).of(64));
     attack.send(first);
@@ -148,7 +148,7 @@ fn answers_to_unsent_psn_are_dropped() {
 }
 
 #[test]
-fn read_response_to_a_write_is_a_bad_response() {
+fn read_response_to_write_is_bad() {
     let (mut attack, msn) = outstanding(false);
     let answer = attack.frame(READ_RESPONSE, msn).of(64);
     attack.send(answer);
@@ -158,7 +158,7 @@ fn read_response_to_a_write_is_a_bad_response() {
 }
 
 #[test]
-fn read_response_of_another_length_is_a_bad_response() {
+fn read_response_of_wrong_length_is_bad() {
     for (total, offset, payload) in [(65, 0, 65), (63, 0, 63), (8, 0, 8), (CHUNK, 0, CHUNK), (0, 0, 0)] {
         let (mut attack, msn) = outstanding(true);
         let answer = attack.frame(READ_RESPONSE, msn).part(total, offset, payload);
@@ -202,7 +202,7 @@ fn read_response_after_reset_is_dropped() {
 }
 
 #[test]
-fn ack_of_a_read_without_data_repeats_the_read() {
+fn ack_of_read_without_data_retries() {
     let (mut attack, msn) = outstanding(true);
     let ack = attack.frame(ACK, msn);
     attack.send(ack);

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use super::*;
 
 #[test]
-fn malformed_frames_of_every_kind_lose_the_cable() {
+fn every_malformed_frame_loses_the_cable() {
     for kind in KINDS {
         for fault in 0..8 {
             let mut attack = Attack::new();
@@ -94,7 +94,7 @@ fn truncated_headers_end_the_connection() {
 }
 
 #[test]
-fn truncated_payload_of_every_kind_ends_the_connection() {
+fn every_truncated_payload_ends_the_connection() {
     for kind in KINDS {
         let (mut attack, msn) = if kind == READ_RESPONSE {
             outstanding(true)

@@ -6,7 +6,7 @@ use gaudi_verbs::QpInit;
 use super::*;
 
 #[test]
-fn gid_of_a_live_cable_is_not_taken_over() {
+fn gid_of_live_cable_is_kept() {
     let nic = SoftNic::unplugged("softnic0", Default::default()).unwrap();
     // The attacker's cable is the older one, so searches of cables find it first.
     let mut thief = Peer::plugged_into(&nic);
@@ -26,7 +26,7 @@ fn gid_of_a_live_cable_is_not_taken_over() {
 }
 
 #[test]
-fn gid_of_the_victim_is_not_taken_over() {
+fn gid_of_victim_is_kept() {
     let mut attack = Attack::new();
     let own = hello(attack.a.nic.gid().0);
     attack.peer.raw(&own);
@@ -42,7 +42,7 @@ fn gid_is_not_changed_later() {
 }
 
 #[test]
-fn datagrams_with_a_wrong_qkey_or_target_are_dropped() {
+fn misaddressed_datagrams_are_dropped() {
     let mut attack = Attack::new();
     let mut ud = attack.a.pd.create_ud_qp(&QpInit::new(&attack.a.cq)).unwrap();
     ud.activate(0x1234).unwrap();

@@ -54,7 +54,7 @@ pub(crate) fn connected(
     rkey: Rkey,
 ) -> (ibv::Queue, RemoteAddr) {
     let queue = nic.queue();
-    let peer: QpAddress = exchange(stream, &queue.address()).expect("the peer says where it is");
+    let peer: QpAddress = exchange(stream, &queue.address()).expect("the peer sends its address");
     queue.connect(&peer);
     let mut mine = [0; 12];
     mine[..8].copy_from_slice(&addr.to_be_bytes());

@@ -17,7 +17,7 @@ use serde_json::Value;
 /// Seconds after which the driver gives a submission up; the usual 30 only cost time.
 pub(crate) const TIMEOUT: &str = "timeout_locked=5";
 
-/// An address of host memory that the driver gives to nobody without being asked for it.
+/// A host-memory address that the driver assigns only on request.
 pub(crate) const HOLE: DeviceVa = DeviceVa(HOST_VA.start.0 + 0x7000_0000_1000);
 
 /// How a program breaks the card.
@@ -34,7 +34,7 @@ pub(crate) fn spec() -> DeviceSpec {
 }
 
 /// Loads the driver where it is not, and opens the card. The driver resets the chip after each
-/// close and says "busy" until that is done.
+/// close and returns `EBUSY` until that is done.
 pub(crate) fn open() -> Device {
     card::load(&[TIMEOUT]);
     let begin = Instant::now();
@@ -56,7 +56,7 @@ pub(crate) fn wait_until_free(spec: &DeviceSpec) {
     let begin = Instant::now();
     loop {
         let status: HlInfoDeviceStatus = control.query().expect("its status");
-        let opens: HlOpenStatsInfo = control.query().expect("who has it");
+        let opens: HlOpenStatsInfo = control.query().expect("open statistics");
         let held = opens.is_compute_ctx_active != 0 || opens.compute_ctx_in_release != 0;
         if status.status == DeviceStatus::OPERATIONAL && !held {
             return;
@@ -81,14 +81,14 @@ pub(crate) fn perf(op: &str, devices: [&str; 2]) -> Value {
     ]
     .concat();
     let output = gaudi_lab::run(&words);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     println!(
-        "$ {}\n{said}{}",
+        "$ {}\n{stdout}{}",
         words.join(" "),
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(output.status.success(), "it measures");
-    let answer: Value = serde_json::from_str(&said).expect("one document");
+    let answer: Value = serde_json::from_str(&stdout).expect("one document");
     for (side, device) in ["local", "remote"].into_iter().zip(devices) {
         let backend = device.split(':').next().unwrap_or_default();
         assert_eq!(answer[side]["device_backend"], backend, "{answer}");
@@ -102,7 +102,7 @@ pub(crate) fn perf(op: &str, devices: [&str; 2]) -> Value {
     answer
 }
 
-/// Submits what ends in a reset by the driver, which then kills whoever opened the card.
+/// Submits what ends in a reset by the driver, which then kills the process that opened the card.
 pub(crate) fn break_card(io: &SharedIo, how: Break) {
     let handle = io
         .cb_create(CbCreate {
@@ -126,7 +126,7 @@ pub(crate) fn break_card(io: &SharedIo, how: Break) {
     let mut program = Encoder::new(&mut sink);
     match how {
         Break::Hang => {
-            let fence = Fence::new(0, 1, 1).expect("a fence that nobody will release");
+            let fence = Fence::new(0, 1, 1).expect("a fence that is never released");
             program.fence(fence).expect("it fits");
         }
         Break::Fault => {

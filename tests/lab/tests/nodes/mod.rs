@@ -12,7 +12,7 @@ use gaudi_remote::{Done, Endpoint, EndpointOptions, Local, Nic, Policy, Remote, 
 use gaudi_verbs::Context;
 
 /// Longer than any transfer takes on a slow machine; waits end by events.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(120);
 /// Bytes of the buffers: several pages and several chunks of a stage.
 pub(crate) const LEN: u64 = 1 << 20;
 
@@ -23,7 +23,7 @@ pub(crate) struct Node {
     pub(crate) device: Device,
 }
 
-/// `rxe0` of a build; nobody else has it open.
+/// Sets `rxe0` up with a build of the driver.
 pub(crate) fn rxe0(build: Build) {
     rxe::device(build, "rxe0", "eth0", "10.77.0.1");
 }
@@ -38,7 +38,7 @@ pub(crate) fn with(policy: Policy) -> EndpointOptions {
     let mut options = EndpointOptions::default();
     // Several chunks for each buffer, of which some wait for a slot.
     (options.policy, options.chunk_bytes, options.depth) = (policy, 64 << 10, 4);
-    options.connect_timeout = PATIENCE;
+    options.connect_timeout = MAX_WAIT;
     options
 }
 
@@ -102,17 +102,17 @@ impl Node {
     /// We offer, the other hears of it.
     pub(crate) fn offer_to(&mut self, other: &mut Self, buffer: &Buffer) -> Remote {
         self.endpoint.offer(buffer, Rights::BOTH).expect("offered");
-        other.endpoint.receive_offer(PATIENCE).expect("heard")
+        other.endpoint.receive_offer(MAX_WAIT).expect("received")
     }
 
     pub(crate) fn put(&mut self, from: impl Into<Local>, to: impl Into<RemoteRange>) -> Done {
         let put = self.endpoint.put(from, to).expect("begun");
-        self.endpoint.wait(put, PATIENCE).expect("put")
+        self.endpoint.wait(put, MAX_WAIT).expect("put")
     }
 
     pub(crate) fn get(&mut self, into: impl Into<Local>, from: impl Into<RemoteRange>) -> Done {
         let get = self.endpoint.get(into, from).expect("begun");
-        self.endpoint.wait(get, PATIENCE).expect("got")
+        self.endpoint.wait(get, MAX_WAIT).expect("got")
     }
 
     /// Ends in order; nothing may be left.
@@ -125,7 +125,7 @@ impl Node {
         endpoint.close().expect("closed");
         // What the NIC keeps of a buffer goes with the buffer.
         for buffer in buffers {
-            buffer.close().expect("nobody holds the buffer");
+            buffer.close().expect("the buffer is not in use");
         }
         let stats = nic.stats();
         assert_eq!(
@@ -133,7 +133,7 @@ impl Node {
             (stats.deregistrations, 0),
             "every region was deregistered"
         );
-        device.close().expect("nobody holds the device");
+        device.close().expect("the device is not in use");
     }
 }
 

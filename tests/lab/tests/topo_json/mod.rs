@@ -1,12 +1,12 @@
-//! What `gaudi topo` says of who reaches whom.
+//! What `gaudi topo` reports: which NIC reaches which exporter.
 
-use gaudi_lab::said;
+use gaudi_lab::stdout_of;
 use serde_json::Value;
 
 /// The answer for an exporter and the NIC that has this RDMA device.
 pub(crate) fn topo(exporter: &str, rdma: &str) -> Value {
-    let said = said(&["gaudi", "topo", "--json", "--exporter", exporter]);
-    let document: Value = serde_json::from_str(&said).expect("one JSON document");
+    let stdout = stdout_of(&["gaudi", "topo", "--json", "--exporter", exporter]);
+    let document: Value = serde_json::from_str(&stdout).expect("one JSON document");
     let rows = |key: &str| document[key].as_array().expect("a list").clone();
     let has = |nic: &Value| {
         nic["rdma"]
