@@ -13,7 +13,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gaudi_seam::{Answer as _, Error, KernelIo, Layer, NodeKind, Request, Result, SharedIo};
+use gaudi_seam::{Answer as _, Error, KernelIo, Layer, Node, NodeKind, Request, Result, SharedIo};
 use gaudi_sys::fork::OwnerProcess;
 
 use crate::Below;
@@ -79,11 +79,7 @@ impl TraceLayer {
             session,
             backend: node.device.backend.name().to_owned(),
             device: node.device.to_string(),
-            node: match node.kind {
-                NodeKind::Compute => "compute",
-                NodeKind::Control => "control",
-            }
-            .to_owned(),
+            node: kind_name(node).to_owned(),
             name: node.name.clone(),
             era: node.era.to_string(),
             pid: std::process::id(),
@@ -104,6 +100,13 @@ impl TraceLayer {
             owner: OwnerProcess::current(),
             inner: Below(inner),
         }
+    }
+}
+
+fn kind_name(node: &Node) -> &'static str {
+    match node.kind {
+        NodeKind::Compute => "compute",
+        NodeKind::Control => "control",
     }
 }
 

@@ -76,69 +76,69 @@ impl Debugging {
         let has_input = !given.is_empty();
         let components = request.components(asic);
         let there = components.is_none_or(|components| !components.1.contains(&request.reg_idx));
-        if there {
-            let wants_input = match request.op {
-                DebugOp::STM | DebugOp::BMON | DebugOp::SPMU => request.enable,
-                // What is on already is left alone before the input is looked at.
-                DebugOp::ETF => {
-                    request.enable
-                        && !debugging
-                            .etfs
-                            .get(request.reg_idx as usize)
-                            .copied()
-                            .unwrap_or(true)
-                }
-                DebugOp::ETR => request.enable && !debugging.etr,
-                _ => false,
-            };
-            if wants_input && !has_input {
-                return refuse(&rules::debug::PARAMETERS);
-            }
-            // gaudi2_coresight.c `gaudi2_config_etr`: the ETR reports how far it wrote when it is
-            // switched off.
-            let mut written = None;
-            match request.op {
-                DebugOp::ETF => {
-                    if let Some(etf) = debugging.etfs.get_mut(request.reg_idx as usize) {
-                        *etf = request.enable;
-                    }
-                }
-                DebugOp::ETR => {
-                    let etr = padded::<HlDebugParamsEtr>(given);
-                    if wants_input && !takes_trace(asic, &etr) {
-                        return refuse(if etr.buffer_size == 0 {
-                            &rules::debug::TRACE_BUFFER_EMPTY
-                        } else {
-                            &rules::debug::TRACE_BUFFER_ADDRESS
-                        });
-                    }
-                    if wants_input {
-                        debugging.buffer = etr.buffer_address;
-                    } else if debugging.etr && !request.enable {
-                        written = Some(debugging.buffer);
-                    }
-                    debugging.etr = request.enable;
-                }
-                DebugOp::SPMU => {
-                    let events = if request.enable {
-                        padded::<HlDebugParamsSpmu>(given).event_types_num
-                    } else {
-                        // The overflow and the cycle count are the last two.
-                        (request.output.len() as u32 / 8).saturating_sub(2)
-                    };
-                    if events > asic.debug.spmu_counters {
-                        return refuse(&rules::debug::EVENTS);
-                    }
-                }
-                _ => {}
-            }
+        if !there {
             request.output.fill(0);
-            if let (Some(written), Some(place)) = (written, request.output.first_chunk_mut::<8>()) {
-                *place = written.to_le_bytes();
-            }
             return Ok(());
         }
+        let wants_input = match request.op {
+            DebugOp::STM | DebugOp::BMON | DebugOp::SPMU => request.enable,
+            // What is on already is left alone before the input is looked at.
+            DebugOp::ETF => {
+                request.enable
+                    && !debugging
+                        .etfs
+                        .get(request.reg_idx as usize)
+                        .copied()
+                        .unwrap_or(true)
+            }
+            DebugOp::ETR => request.enable && !debugging.etr,
+            _ => false,
+        };
+        if wants_input && !has_input {
+            return refuse(&rules::debug::PARAMETERS);
+        }
+        // gaudi2_coresight.c `gaudi2_config_etr`: the ETR reports how far it wrote when it is
+        // switched off.
+        let mut written = None;
+        match request.op {
+            DebugOp::ETF => {
+                if let Some(etf) = debugging.etfs.get_mut(request.reg_idx as usize) {
+                    *etf = request.enable;
+                }
+            }
+            DebugOp::ETR => {
+                let etr = padded::<HlDebugParamsEtr>(given);
+                if wants_input && !takes_trace(asic, &etr) {
+                    return refuse(if etr.buffer_size == 0 {
+                        &rules::debug::TRACE_BUFFER_EMPTY
+                    } else {
+                        &rules::debug::TRACE_BUFFER_ADDRESS
+                    });
+                }
+                if wants_input {
+                    debugging.buffer = etr.buffer_address;
+                } else if debugging.etr && !request.enable {
+                    written = Some(debugging.buffer);
+                }
+                debugging.etr = request.enable;
+            }
+            DebugOp::SPMU => {
+                let events = if request.enable {
+                    padded::<HlDebugParamsSpmu>(given).event_types_num
+                } else {
+                    // The overflow and the cycle count are the last two.
+                    (request.output.len() as u32 / 8).saturating_sub(2)
+                };
+                if events > asic.debug.spmu_counters {
+                    return refuse(&rules::debug::EVENTS);
+                }
+            }
+            _ => {}
+        }
         request.output.fill(0);
+        if let (Some(written), Some(place)) = (written, request.output.first_chunk_mut::<8>()) {
+            *place = written.to_le_bytes();
+        }
         Ok(())
     }
 }

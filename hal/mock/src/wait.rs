@@ -67,30 +67,23 @@ impl Device {
             let Some(context) = state.context.as_mut() else {
                 return Err(self.ended(&state, OP, Errno::EIO));
             };
-            let (done, gone, timestamp, error) = match context.submissions.look(seq.0) {
+            match context.submissions.look(seq.0) {
                 Seen::Future => {
-                    // context.c:348
                     let wanted = format!("below {}", context.submissions.next);
                     return Err(self.refuse(OP, &rules::wait::FUTURE).saw(seq.0, wanted));
                 }
-                Seen::Released {
-                    known,
-                    timestamp,
-                    error,
-                } => (true, !known, timestamp, error),
-                Seen::Done { timestamp, error } => (true, false, timestamp, error),
-                Seen::Running => (false, false, 0, None),
-            };
-            if let Some(errno @ (Errno::ETIMEDOUT | Errno::EIO)) = error {
-                return Err(self.ended(&state, OP, errno));
-            }
-            if done {
-                let timestamp_ns = (timestamp != 0).then_some(timestamp);
-                return Ok(WaitAnswer {
-                    status: WaitStatus::Completed,
-                    gone,
-                    timestamp_ns,
-                });
+                Seen::Ended {
+                    error: Some(errno @ (Errno::ETIMEDOUT | Errno::EIO)),
+                    ..
+                } => return Err(self.ended(&state, OP, errno)),
+                Seen::Ended { gone, timestamp, .. } => {
+                    return Ok(WaitAnswer {
+                        status: WaitStatus::Completed,
+                        gone,
+                        timestamp_ns: (timestamp != 0).then_some(timestamp),
+                    });
+                }
+                Seen::Running => {}
             }
             if let Some(error) = self.strict_stop(&state, OP) {
                 return Err(error);

@@ -57,14 +57,13 @@ macro_rules! forwarding {
                 $(#[$attribute])*
                 #[inline]
                 $($fn)+ $method(&self, $($arg: $type),*) -> Result<$answer> {
-                    let mut request = $build;
                     if self.is_idle() {
-                        let _request = &mut request;
+                        let _request = &mut { $build };
                         return forwarding!(
                             @call self $method($($arg),*) |_request| $(|$below, $seen| $call)?
                         );
                     }
-                    self.around(&mut request, |_request| {
+                    self.around(&mut { $build }, |_request| {
                         forwarding!(@call self $method($($arg),*) |_request| $(|$below, $seen| $call)?)
                     })
                 }

@@ -18,31 +18,26 @@ pub use self::submit::{
     MultiWaitAnswer, TimestampRegistration, WaitAnswer, WaitStatus,
 };
 
-macro_rules! handle {
-    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+macro_rules! handles {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(pub $inner);
-    };
+        pub struct $name(pub u64);
+    )*};
 }
 
-handle! {
+handles! {
     /// A device memory allocation (`hl_mem_out.handle`). The driver counts from 1 in each context.
-    MemHandle(u64)
-}
-handle! {
+    MemHandle
     /// A command buffer (`hl_cb_out.cb_handle`): also the mmap offset of its memory.
-    CbHandle(u64)
-}
-handle! {
+    CbHandle
     /// A timestamps buffer (`HL_MEM_OP_TS_ALLOC`): also the mmap offset of its memory.
-    TsHandle(u64)
-}
-handle! {
+    TsHandle
     /// The sequence number of a command submission. The numbers of a context increase; 0 and
     /// `u64::MAX` are never used.
-    CsSeq(u64)
+    CsSeq
 }
+
 /// `HL_IOCTL_INFO`: an operation and the argument word that some operations take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InfoRequest {

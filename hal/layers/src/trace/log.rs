@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gaudi_seam::{Error, Node, NodeKind, SharedIo};
+use gaudi_seam::{Error, Node, SharedIo};
 use tracing::Level;
 
 use super::fields::{Fields, log_line};
-use super::{Output, TraceLayer};
+use super::{Output, TraceLayer, kind_name};
 use crate::time::Time;
 
 const TARGET: &str = "gaudi::operation";
@@ -23,10 +23,7 @@ pub(crate) fn over(io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
         return io;
     }
     let node = io.node();
-    let kind = match node.kind {
-        NodeKind::Compute => "compute",
-        NodeKind::Control => "control",
-    };
+    let kind = kind_name(node);
     tracing::info!(target: TARGET, "{}: open {} ({kind} node, {})", node.name, node.device, node.era);
     Arc::new(TraceLayer::with_output(io, Output::Log, Arc::clone(time)))
 }
