@@ -35,9 +35,9 @@ macro_rules! methods {
     )*) => {
         /// The operations of the habanalabs driver on an open node.
         ///
-        /// All methods take `&self`; a backend is shared as `Arc<dyn KernelIo>`, and a layer owns the node
-        /// below it. Dropping the last `Arc` closes the node. The driver then releases the context, and
-        /// keeps the device busy while an export lives.
+        /// All methods take `&self`; a backend is shared as `Arc<dyn KernelIo>`, and a layer owns
+        /// the node below it. Dropping the last `Arc` closes the node. The driver then releases the
+        /// context, and keeps the device busy while an export lives.
         ///
         /// # Errors
         /// Every method returns

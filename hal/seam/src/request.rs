@@ -330,7 +330,8 @@ macro_rules! operations {
         CbInfo "HL_CB_OP_INFO" [fn] cb_info(handle: CbHandle, device_va: bool) -> CbInfo,
             CbQuery = CbQuery { handle, device_va };
         /// Submits work, and returns once it is queued. `WouldBlock` if the driver's queue is full.
-        Submit "HL_IOCTL_CS" [fn] submit(request: &CsRequest<'_>) -> CsAnswer, &'a CsRequest<'a> = request;
+        Submit "HL_IOCTL_CS" [fn] submit(request: &CsRequest<'_>) -> CsAnswer, &'a CsRequest<'a> = request,
+            |below, cs| below.submit(cs);
         /// Waits for one submission. A timeout of zero polls. `Hung` if the submission ran into its
         /// own timeout, `DeviceLost` if a reset aborted it.
         WaitCs "HL_IOCTL_WAIT_CS" [fn] wait_cs(seq: CsSeq, timeout: Duration) -> WaitAnswer,
