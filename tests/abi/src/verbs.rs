@@ -1,10 +1,11 @@
-//! The rows of gaudi-verbs-sys about the headers of libibverbs and the kernel's RDMA, in a form
-//! that a C compiler checks.
+//! The rows of gaudi-verbs-sys and the enumerations of gaudi-verbs, about the headers of libibverbs
+//! and the kernel's RDMA, in a form that a C compiler checks.
 
 use std::ffi::{c_char, c_int, c_void};
 
+use gaudi_verbs::provider::QpState;
+use gaudi_verbs::{Access, AsyncEventType, AtomicCap, LinkLayer, Mtu, PortState, WcOpcode, WcStatus};
 use gaudi_verbs_sys::consts::*;
-use gaudi_verbs_sys::extended::verbs_context;
 use gaudi_verbs_sys::mlx5::*;
 use gaudi_verbs_sys::types::*;
 use gaudi_verbs_sys::uverbs::*;
@@ -41,8 +42,8 @@ pub struct Layout {
     pub header: &'static str,
     /// Bytes, and in headers older than that of [`since`](Self::since) perhaps another number.
     pub size: usize,
-    /// Whether the struct grew at its front: offsets count from its end then.
-    pub from_end: bool,
+    /// Whether C has more fields after these: the size says nothing then.
+    pub is_prefix: bool,
     /// Sizes in older headers, as (header, bytes).
     pub older: &'static [(u32, usize)],
     /// The oldest header that has it.
@@ -52,10 +53,10 @@ pub struct Layout {
 }
 
 /// A constant and its name in C.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Constant {
     /// `IBV_ACCESS_LOCAL_WRITE`.
-    pub c_name: &'static str,
+    pub c_name: String,
     /// Its value.
     pub value: u64,
     /// The oldest header that has it.
@@ -162,7 +163,7 @@ macro_rules! c_structs {
     )*};
 }
 
-c_structs! { _compat_ibv_port_attr ibv_dmah ibv_dm }
+c_structs! { _compat_ibv_port_attr }
 
 impl<T: CType> CType for *const T {
     fn c() -> String {
@@ -204,7 +205,7 @@ macro_rules! struct_rows {
         $header:literal;
         $(
             $(#[$doc:meta])*
-            struct $name:ident $(since $since:literal)? $(older $older:expr;)? {
+            struct $name:ident $(prefix $prefix:literal)? $(since $since:literal)? $(older $older:expr;)? {
                 $($(#[$field_doc:meta])* $field:ident: $type:ty $(= $path:literal)? $(| since $field_since:literal)?,)*
             }
         )*
@@ -213,7 +214,7 @@ macro_rules! struct_rows {
             c_type: concat!("struct ", stringify!($name)),
             header: $header,
             size: size_of::<$name>(),
-            from_end: false,
+            is_prefix: or!(false; $($prefix)?),
             older: or!(&[]; $($older)?),
             since: since!($($since)?),
             fields: vec![$(Field {
@@ -232,7 +233,7 @@ macro_rules! struct_types {
         $header:literal;
         $(
             $(#[$doc:meta])*
-            struct $name:ident $(since $since:literal)? $(older $older:expr;)? { $($fields:tt)* }
+            struct $name:ident $(prefix $prefix:literal)? $(since $since:literal)? $(older $older:expr;)? { $($fields:tt)* }
         )*
     ) => {
         c_structs! { $($name)* }
@@ -244,7 +245,7 @@ for_each_struct!(struct_types);
 macro_rules! constant_rows {
     ($($(#[$doc:meta])* $name:ident: $type:ty = $value:expr $(, @ $since:literal)?;)*) => {
         [$(Constant {
-            c_name: stringify!($name),
+            c_name: stringify!($name).to_owned(),
             value: $name as u64,
             since: since!($($since)?),
         },)*]
@@ -279,6 +280,9 @@ pub fn layouts() -> Vec<Layout> {
     let mut rows = Vec::from(for_each_struct!(struct_rows));
     rows.extend(for_each_uverbs_struct!(struct_rows));
     rows.extend(more_layouts());
+    // A run of fields without a name of its own in C.
+    let is_named = |field: &Field| !field.c_path.is_empty();
+    rows.iter_mut().for_each(|row| row.fields.retain(is_named));
     rows
 }
 
@@ -295,6 +299,53 @@ pub fn constants() -> Vec<Constant> {
         UVERBS_ATTR_F_MANDATORY: u16 = _;
         MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT: c_int = _, @ 56;
     });
+    rows.extend(enumerators());
+    rows
+}
+
+/// Returns the rows of the enumerations of gaudi-verbs.
+fn enumerators() -> Vec<Constant> {
+    let mut rows = Vec::new();
+    let mut push = |prefix: &str, name: String, value: u32| {
+        // Names of newer headers than the oldest one.
+        let is_new = name == "DEVICE_SPEED_CHANGE";
+        rows.push(Constant {
+            c_name: format!("{prefix}{name}"),
+            value: value.into(),
+            since: Since(if is_new { 65 } else { 44 }),
+        });
+    };
+    macro_rules! named {
+        ($($type:ident $prefix:literal;)*) => {$(
+            // No enumerator is above 255.
+            for value in u8::MIN..=u8::MAX {
+                let name = $type(value.into()).to_string();
+                if !name.starts_with("Unknown") {
+                    push($prefix, name, value.into());
+                }
+            }
+        )*};
+    }
+    named! {
+        AsyncEventType "IBV_EVENT_";
+        PortState "IBV_PORT_";
+        QpState "IBV_QPS_";
+        WcStatus "IBV_WC_";
+    }
+    macro_rules! listed {
+        ($($type:ident $prefix:literal $get:expr, $($name:ident)*;)*) => {
+            $($(push($prefix, stringify!($name).to_owned(), $get($type::$name));)*)*
+        };
+    }
+    listed! {
+        Access "IBV_ACCESS_" |flag: Access| flag.bits(),
+            LOCAL_WRITE REMOTE_WRITE REMOTE_READ REMOTE_ATOMIC MW_BIND RELAXED_ORDERING;
+        AtomicCap "IBV_ATOMIC_" |cap: AtomicCap| cap.0, NONE HCA GLOB;
+        LinkLayer "IBV_LINK_LAYER_" |layer: LinkLayer| layer.0.into(), UNSPECIFIED INFINIBAND ETHERNET;
+        Mtu "IBV_" |mtu: Mtu| mtu.0.into(), MTU_1024 MTU_4096;
+        WcOpcode "IBV_WC_" |opcode: WcOpcode| opcode.0,
+            SEND RDMA_WRITE RDMA_READ COMP_SWAP FETCH_ADD BIND_MW LOCAL_INV TSO RECV RECV_RDMA_WITH_IMM;
+    }
     rows
 }
 
@@ -305,8 +356,7 @@ pub fn symbols() -> Vec<Symbol> {
     rows
 }
 
-/// Rows that [`for_each_struct`] cannot express: offsets from the end of `verbs_context`, and paths
-/// into unions.
+/// Rows that [`for_each_struct`] cannot express: paths into unions.
 fn more_layouts() -> Vec<Layout> {
     use std::mem::offset_of;
     let field = |c_path, offset, size| Field {
@@ -315,20 +365,6 @@ fn more_layouts() -> Vec<Layout> {
         size,
         since: Since(44),
     };
-    macro_rules! from_end {
-        ($($field:ident)*) => {
-            vec![$(field(stringify!($field), offset_of!(verbs_context, $field), 8),)*]
-        };
-    }
-    let mut tail = from_end!(
-        query_port advise_mr alloc_null_mr reg_dm_mr alloc_dm free_dm query_rt_values create_cq_ex query_device_ex
-        create_qp_ex get_srq_num create_srq_ex close_xrcd sz
-    );
-    tail.push(field(
-        "context",
-        offset_of!(verbs_context, context),
-        size_of::<ibv_context>(),
-    ));
     macro_rules! inside {
         ($outer:ident: $($path:literal => $($member:ident).+ : $size:expr;)*) => {
             vec![$(field($path, offset_of!($outer, $($member).+), $size),)*]
@@ -356,26 +392,20 @@ fn more_layouts() -> Vec<Layout> {
         "element.port_num" => element.port_num: 4;
     );
     let gid = vec![field("raw", 0, 16)];
-    let row = |c_type, size, from_end, fields| Layout {
+    let row = |c_type, size, fields| Layout {
         c_type,
         header: "verbs.h",
         size,
-        from_end,
+        is_prefix: false,
         older: &[],
         since: Since(44),
         fields,
     };
     vec![
-        row("struct verbs_context", size_of::<verbs_context>(), true, tail),
-        row("struct ibv_send_wr", size_of::<ibv_send_wr>(), false, send),
-        row("struct ibv_wc", size_of::<ibv_wc>(), false, done),
-        row(
-            "struct ibv_async_event",
-            size_of::<ibv_async_event>(),
-            false,
-            event,
-        ),
-        row("union ibv_gid", size_of::<ibv_gid>(), false, gid),
+        row("struct ibv_send_wr", size_of::<ibv_send_wr>(), send),
+        row("struct ibv_wc", size_of::<ibv_wc>(), done),
+        row("struct ibv_async_event", size_of::<ibv_async_event>(), event),
+        row("union ibv_gid", size_of::<ibv_gid>(), gid),
     ]
 }
 
@@ -387,7 +417,6 @@ pub const OPERATIONS: &[Operation] = {
         };
     }
     rows! {
-        ibv_context_ops: alloc_mw bind_mw dealloc_mw poll_cq req_notify_cq post_srq_recv post_send post_recv;
-        verbs_context: query_port advise_mr alloc_null_mr reg_dm_mr free_dm query_device_ex create_qp_ex;
+        ibv_context_ops: alloc_mw dealloc_mw poll_cq req_notify_cq post_srq_recv post_send post_recv;
     }
 };

@@ -76,7 +76,7 @@ fn c_file(
         let c_type = layout.c_type;
         let older = layout.older.iter().find(|(older, _)| *older == version);
         let size = older.map_or(layout.size, |(_, size)| *size);
-        if !layout.from_end {
+        if !layout.is_prefix {
             push(
                 &mut c,
                 &format!("sizeof({c_type}) == {size}"),
@@ -86,11 +86,7 @@ fn c_file(
         for field in layout.fields.iter().filter(|field| known(field.since)) {
             let path = field.c_path;
             let at = format!("offsetof({c_type}, {path})");
-            let condition = if layout.from_end {
-                format!("sizeof({c_type}) - {at} == {}", layout.size - field.offset)
-            } else {
-                format!("{at} == {}", field.offset)
-            };
+            let condition = format!("{at} == {}", field.offset);
             push(&mut c, &condition, &format!("offset of {c_type} {path}"));
             push(
                 &mut c,
@@ -100,7 +96,7 @@ fn c_file(
         }
     }
     for constant in constants.iter().filter(|constant| known(constant.since)) {
-        let name = constant.c_name;
+        let name = &constant.c_name;
         // An enumerator is an int: what is negative there is sign-extended on both sides.
         push(
             &mut c,
@@ -180,17 +176,17 @@ mod header {
 
     #[test]
     fn libibverbs_44() {
-        check(&HEADERS[0], 850);
+        check(&HEADERS[0], 680);
     }
 
     #[test]
     fn libibverbs_56() {
-        check(&HEADERS[1], 850);
+        check(&HEADERS[1], 685);
     }
 
     #[test]
     fn libibverbs_65() {
-        check(&HEADERS[2], 870);
+        check(&HEADERS[2], 710);
     }
 }
 
@@ -231,17 +227,8 @@ fn wrong_rows_are_refused() {
     let mut short = right("struct ibv_wc");
     short.size -= 4;
     refuses(of, &[short], &[], &[], "sizeof struct ibv_wc");
-    let mut grown = right("struct verbs_context");
-    grown.fields[0].offset += 8;
-    refuses(
-        of,
-        &[grown],
-        &[],
-        &[],
-        "offset of struct verbs_context query_port",
-    );
     let value = Constant {
-        c_name: "IBV_WC_RECV",
+        c_name: "IBV_WC_RECV".to_owned(),
         value: 127,
         since: Since(44),
     };

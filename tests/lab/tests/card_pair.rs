@@ -88,10 +88,11 @@ impl Node {
         rxe::device(Build::Patched, "rxe1", "eth1", side().address());
         rxe::address("eth1", address(side()));
         let (index, _) = rxe::gid("rxe1", address(side()));
-        let opened = OpenOptions::default()
-            .gid_index(index.into())
-            .open("rxe1")
-            .expect("the NIC opens");
+        let options = OpenOptions {
+            gid_index: Some(index.into()),
+            ..OpenOptions::default()
+        };
+        let opened = options.open("rxe1").expect("the NIC opens");
         let nic = Nic::new(&Context::open(opened).expect("a context")).expect("a domain");
         let mut options = EndpointOptions::default();
         options.connect_timeout = LATER;

@@ -9,7 +9,7 @@ use gaudi_sys::Errno;
 use gaudi_verbs::provider::{Device, MwType, QpTransition, QpType, SrqRequest};
 use gaudi_verbs::{
     Access, AsyncElement, AsyncEventType, MrAddr, Payload, Psn, RecvWr, RemoteAddr, Rkey, SendOp, SendWr,
-    UdDestination, WcOpcode, WcStatus,
+    UdDestination, WcOpcode, WcStatus, WindowBind,
 };
 
 use ibv::{ALL, Nic, Queue, event_of, refused, request, succeeded, wait};
@@ -200,7 +200,7 @@ fn low_srq_raises_one_event() {
 
 /// Windows may stand on it.
 fn bindable() -> Access {
-    ALL | Access::from_bits_retain(gaudi_verbs_sys::consts::IBV_ACCESS_MW_BIND)
+    ALL | Access::MW_BIND
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn window_grants_part_of_region_until_invalidated() {
     let to = nic.register(memory, bindable());
     let mw = nic.device.alloc_mw(nic.pd, MwType::Type2).expect("a window");
     let rkey = Rkey(mw.rkey.0 & !0xff | mw.rkey.0.wrapping_add(1) & 0xff);
-    let bind = SendOp::BindMw {
+    let bind = SendOp::BindMw(WindowBind {
         mw: mw.handle,
         old: mw.rkey,
         rkey,
@@ -222,7 +222,7 @@ fn window_grants_part_of_region_until_invalidated() {
         addr: MrAddr(to.iova.0 + 1000),
         length: 2000,
         access: Access::REMOTE_WRITE,
-    };
+    });
     // The owner binds on the queue pair that the peer will come through.
     let (here, there) = nic.pair();
     let done = there.run(&[], bind);
@@ -276,7 +276,7 @@ fn window_grants_stay_inside_its_region() {
         let mw = nic.device.alloc_mw(nic.pd, MwType::Type2).expect("a window");
         let rkey = Rkey(mw.rkey.0 & !0xff | mw.rkey.0.wrapping_add(1) & 0xff);
         let (here, there) = nic.pair();
-        let bind = SendOp::BindMw {
+        let bind = SendOp::BindMw(WindowBind {
             mw: mw.handle,
             old: mw.rkey,
             rkey,
@@ -285,7 +285,7 @@ fn window_grants_stay_inside_its_region() {
             addr: MrAddr(to.iova.0 + 1000),
             length: 2000,
             access: Access::REMOTE_WRITE,
-        };
+        });
         succeeded(&there.run(&[], bind), "a bind");
         let place = RemoteAddr {
             addr: MrAddr((to.iova.0 + 1000).wrapping_add(offset)),
@@ -311,7 +311,7 @@ fn send_can_invalidate_a_peers_window() {
     let mw = nic.device.alloc_mw(nic.pd, MwType::Type2).expect("a window");
     let rkey = Rkey(mw.rkey.0 & !0xff | mw.rkey.0.wrapping_add(1) & 0xff);
     let (here, there) = nic.pair();
-    let bind = SendOp::BindMw {
+    let bind = SendOp::BindMw(WindowBind {
         mw: mw.handle,
         old: mw.rkey,
         rkey,
@@ -320,7 +320,7 @@ fn send_can_invalidate_a_peers_window() {
         addr: to.iova,
         length: 4096,
         access: Access::REMOTE_WRITE,
-    };
+    });
     succeeded(&there.run(&[], bind), "a bind");
     there.receive(5, &[]);
     succeeded(&here.run(&[], SendOp::SendInv(rkey)), "a send that invalidates");
@@ -345,7 +345,7 @@ fn region_without_bind_right_rejects_windows() {
     let to = nic.host(4096);
     let mw = nic.device.alloc_mw(nic.pd, MwType::Type2).expect("a window");
     let (_here, there) = nic.pair();
-    let bind = SendOp::BindMw {
+    let bind = SendOp::BindMw(WindowBind {
         mw: mw.handle,
         old: mw.rkey,
         rkey: Rkey(mw.rkey.0 ^ 1),
@@ -354,7 +354,7 @@ fn region_without_bind_right_rejects_windows() {
         addr: to.iova,
         length: 4096,
         access: Access::REMOTE_WRITE,
-    };
+    });
     match there.post(1, &[], bind) {
         Err(error) => assert_eq!(error.errno(), Some(Errno::EINVAL), "{error}"),
         Ok(()) => {
@@ -365,7 +365,7 @@ fn region_without_bind_right_rejects_windows() {
             );
         }
     }
-    let rebind = SendOp::BindMw {
+    let rebind = SendOp::BindMw(WindowBind {
         mw: gaudi_verbs::MwHandle(u32::MAX),
         old: mw.rkey,
         rkey: Rkey(mw.rkey.0 ^ 1),
@@ -374,7 +374,7 @@ fn region_without_bind_right_rejects_windows() {
         addr: to.iova,
         length: 4096,
         access: Access::REMOTE_WRITE,
-    };
+    });
     refused(there.post(2, &[], rebind), ErrorKind::InvalidInput, Errno::EINVAL);
     nic.device.dealloc_mw(mw.handle).expect("it ends");
 }

@@ -53,14 +53,14 @@ fn unknown_nic_error_lists_others() {
 #[ignore = "runs in a guest: cargo xtask lab test"]
 fn missing_port_is_rejected() {
     let _nic = nic!("missing_port_is_rejected");
+    let open = |port| {
+        let (port, gid_index) = (Some(port), None);
+        OpenOptions { port, gid_index }.open("rxe0")
+    };
     for port in [0, 2] {
-        refused(
-            OpenOptions::default().port(port).open("rxe0"),
-            ErrorKind::InvalidInput,
-            Errno::EINVAL,
-        );
+        refused(open(port), ErrorKind::InvalidInput, Errno::EINVAL);
     }
-    OpenOptions::default().port(1).open("rxe0").expect("it has one");
+    open(1).expect("it has one");
 }
 
 #[test]
@@ -70,15 +70,13 @@ fn connections_default_to_rocev2_ipv4() {
     let (index, gid) = rxe::gid("rxe0", "10.77.0.1");
     let port = nic.device.query_port().expect("a port");
     assert_eq!((port.gid_index, port.gid.0), (u32::from(index), gid));
-    let other = OpenOptions::default()
-        .gid_index(0)
-        .open("rxe0")
-        .expect("it opens");
+    let open = |index| {
+        let (port, gid_index) = (None, Some(index));
+        OpenOptions { port, gid_index }.open("rxe0").expect("it opens")
+    };
+    let other = open(0);
     assert_eq!(other.query_port().expect("a port").gid_index, 0, "as asked for");
-    let none = OpenOptions::default()
-        .gid_index(200)
-        .open("rxe0")
-        .expect("it opens");
+    let none = open(200);
     let error = none.query_port().expect_err("the table has no such row");
     assert_eq!(error.errno(), Some(Errno::EADDRNOTAVAIL));
     assert!(

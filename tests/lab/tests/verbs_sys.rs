@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use common::{counted, heap, udmabuf};
 use gaudi_lab::rxe::{self, Build};
 use gaudi_sys::{Errno, Memfd, PAGE};
+use gaudi_verbs::Access;
 use gaudi_verbs_sys::Library;
 use gaudi_verbs_sys::consts::*;
 use gaudi_verbs_sys::types::{ibv_context, ibv_mr, ibv_mr_init_attr, ibv_pd};
@@ -18,7 +19,12 @@ use gaudi_verbs_sys::uverbs::{RawMr, RegDmabufMr, destroy_mr, reg_dmabuf_mr};
 const LEN: u64 = 16 * PAGE;
 /// `RDMA_DRIVER_RXE`, of rdma/ib_user_ioctl_verbs.h.
 const RXE: u32 = 14;
-const ALL: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+const ALL: u32 = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .bits();
+/// `IBV_ACCESS_ON_DEMAND`.
+const ON_DEMAND: u32 = 1 << 6;
 
 /// An open rxe with a domain, both given back at the end.
 struct Opened {
@@ -44,10 +50,8 @@ impl Opened {
         // SAFETY: the list has so many, and lives.
         let devices = unsafe { std::slice::from_raw_parts(list, count as usize) };
         let is_it = |device: &&*mut gaudi_verbs_sys::types::ibv_device| {
-            // SAFETY: the device is of the list.
-            let name = unsafe { (symbols.ibv_get_device_name)(**device) };
-            // SAFETY: its name lives as long.
-            let name = unsafe { std::ffi::CStr::from_ptr(name) };
+            // SAFETY: the device is of the list, and its name ends with a NUL.
+            let name = unsafe { std::ffi::CStr::from_ptr((&raw const (***device).name).cast()) };
             name == c"rxe0"
         };
         let device = *devices.iter().find(is_it).expect("rxe0");
@@ -115,11 +119,9 @@ fn newest_library_has_every_function() {
     for (version, there) in [
         ("1.7", symbols.ibv_reg_mr_iova.is_some()),
         ("1.8", symbols.ibv_reg_mr_iova2.is_some()),
-        ("1.9", symbols.ibv_get_device_index.is_some()),
         ("1.11", symbols._ibv_query_gid_table.is_some()),
         ("1.12", symbols.ibv_reg_dmabuf_mr.is_some()),
         ("1.15", symbols.ibv_reg_mr_ex.is_some()),
-        ("1.16", symbols.ibv_dm_export_dmabuf_fd.is_some()),
     ] {
         assert!(there, "IBVERBS_{version}");
     }
@@ -195,8 +197,8 @@ refusals! {
     };
     an_iova_elsewhere_in_the_page_is_refused: EINVAL, |good| RegDmabufMr { iova: 1, ..good };
     an_offset_elsewhere_in_the_page_is_refused: EINVAL, |good| RegDmabufMr { offset: 1, length: PAGE, ..good };
-    a_peers_right_to_write_needs_the_own: EINVAL, |good| RegDmabufMr { access: IBV_ACCESS_REMOTE_WRITE, ..good };
-    pages_on_demand_are_refused: EINVAL, |good| RegDmabufMr { access: ALL | IBV_ACCESS_ON_DEMAND, ..good };
+    a_peers_right_to_write_needs_the_own: EINVAL, |good| RegDmabufMr { access: Access::REMOTE_WRITE.bits(), ..good };
+    pages_on_demand_are_refused: EINVAL, |good| RegDmabufMr { access: ALL | ON_DEMAND, ..good };
     a_right_that_no_one_knows_is_refused: EINVAL, |good| RegDmabufMr { access: 1 << 31, ..good };
     a_domain_that_is_none_is_enoent: ENOENT, |good| RegDmabufMr { pd: 0x7fff, ..good };
 }

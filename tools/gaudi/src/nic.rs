@@ -32,11 +32,8 @@ impl Nic {
 
     /// A NIC of libibverbs, by the name that `gaudi nics` shows.
     pub(crate) fn open(name: &str, gid_index: Option<u32>) -> Result<Self> {
-        let mut options = gaudi_ibverbs::OpenOptions::default();
-        if let Some(index) = gid_index {
-            options = options.gid_index(index);
-        }
-        let device = options.open(name)?;
+        let port = None;
+        let device = gaudi_ibverbs::OpenOptions { port, gid_index }.open(name)?;
         let software_over = device.info().netdev.clone();
         Ok(Self {
             context: Context::open(device)?,

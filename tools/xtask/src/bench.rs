@@ -19,15 +19,13 @@ const REGIONS: &str = "regions";
 
 /// Whether the arguments let those rows run.
 fn wants_regions(arguments: &[String]) -> bool {
-    let only = arguments
-        .iter()
-        .enumerate()
-        .find_map(|(at, argument)| match argument.as_str() {
-            "--only" => arguments.get(at + 1).map(String::as_str),
-            other => other.strip_prefix("--only="),
-        });
+    let argument = |(at, argument): (usize, &'_ String)| match argument.as_str() {
+        "--only" => arguments.get(at + 1).cloned(),
+        other => other.strip_prefix("--only=").map(str::to_owned),
+    };
+    let only = arguments.iter().enumerate().find_map(argument);
     let times = !arguments.iter().any(|argument| argument == "--count");
-    times && only.is_none_or(|only| REGIONS.contains(only))
+    times && only.is_none_or(|only| REGIONS.contains(&only))
 }
 
 /// UCX's tree, from the cache or from Debian.
@@ -40,18 +38,9 @@ fn ucx(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 /// Runs the benchmarks with these arguments; their exit code.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<ExitCode> {
     let mut command = workspace.cargo();
+    command.args(["run", "--quiet", "--locked", "--release"]);
     command
-        .args([
-            "run",
-            "--quiet",
-            "--locked",
-            "--release",
-            "--package",
-            CRATE,
-            "--bin",
-            CRATE,
-            "--",
-        ])
+        .args(["--package", CRATE, "--bin", CRATE, "--"])
         .args(arguments);
     if env::var_os(UCX).is_none() && wants_regions(arguments) {
         match or_missing(ucx(workspace))? {

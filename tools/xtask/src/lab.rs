@@ -1,10 +1,10 @@
 //! `cargo xtask lab`: real kernels in QEMU, with our tests inside.
 //!
-//! - Stock Debian kernels, under TCG, without root: what a test proves there it proves about Linux,
-//!   not about a model of it.
+//! - Stock Debian kernels, under TCG, without root: a test there is about Linux, not about a model
+//!   of it.
 //! - Kernels are data (`tests/lab/kernels.toml`); packages come through [`crate::packages`], so a
 //!   second run needs no network.
-//! - The kernel's log and the programs' words travel apart ([`channel`]): neither can be taken for
+//! - The kernel's log and the programs' output travel apart ([`channel`]): neither can be taken for
 //!   the other.
 //! - What this machine lacks is a counted skip with what would un-skip it.
 
@@ -22,24 +22,24 @@ mod kmod;
 mod lock;
 mod memory;
 mod modules;
-mod rxe;
 mod smoke;
 pub(crate) mod suite;
 mod verbs;
 
-use std::fs;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::bail;
 use clap::Subcommand;
 
-use self::bench::{Variant, Which, console_tail, folder, lock, machine, one};
+use self::bench::{Which, folder, one, open};
+use self::guest::Variant;
 use self::image::Job;
+use self::kernels::Kernels;
 use self::suite::Selection;
-use crate::ledger::{Ledger, Row};
-use crate::packages::Cache;
+use crate::ledger::{self, Row};
 use crate::workspace::Workspace;
+use crate::{files, run};
 
 #[derive(Subcommand)]
 pub(crate) enum Lab {
@@ -50,16 +50,17 @@ pub(crate) enum Lab {
     /// Run the same operations on the mock and the real driver of a guest's card, and compare every
     /// answer
     Diff(diff::Options),
-    /// Prove in guests of their own that a hang and a kernel's cry fail a run
-    Prove {
-        #[command(flatten)]
-        which: Which,
-    },
-    /// Boot a guest with a card again and again, and each time take a byte's whole way by RDMA into
-    /// its memory and back
+    /// Show, in guests of their own, that a hang and a kernel's warning fail a run
+    Prove(Which),
+    /// Boot a guest with a card repeatedly; each boot tests the way of a byte by RDMA into the
+    /// card's memory and back
     Smoke(smoke::Selection),
     /// A shell in a guest, on this terminal
-    Shell(boot::Shell),
+    #[command(after_long_help = "\
+With a modelled card, and your own program in /root:
+  cargo xtask lab shell --machine gaudi2 --add target/debug/my-program
+In the guest, `lab-card` loads the driver and the open flag; its words are parameters of the driver.")]
+    Shell(boot::Boot),
     /// Remove the guests' images and logs; `--cache` also kernels and QEMU
     Clean {
         /// Remove the unpacked packages too: the next run fetches them again
@@ -70,28 +71,21 @@ pub(crate) enum Lab {
 
 pub(crate) fn run(workspace: &Workspace, lab: &Lab) -> anyhow::Result<ExitCode> {
     match lab {
-        Lab::Test(choice) => {
-            let mut ledger = Ledger::default();
-            ledger.extend(suite::rows(workspace, choice)?);
-            Ok(ledger.finish())
-        }
+        Lab::Test(choice) => Ok(ledger::finish(&suite::rows(workspace, choice)?)),
         Lab::Run(command) => boot::run(workspace, command),
         Lab::Diff(questions) => diff::run(workspace, questions),
-        Lab::Prove { which } => prove(workspace, which),
+        Lab::Prove(which) => prove(workspace, which),
         Lab::Smoke(choice) => smoke::run(workspace, choice),
         Lab::Shell(guest) => boot::shell(workspace, guest),
         Lab::Clean { cache } => clean(workspace, *cache),
     }
 }
 
-/// What must fail a run, and a word of the finding that says so.
+const WARNING: &str = "echo '<4>WARNING: CPU: 0 PID: 1 at lab/proof.c:1 proof+0x0/0x1' >/dev/kmsg";
+
+/// What must fail a run, a script that does it, seconds, and a part of the finding.
 const PROOFS: [(&str, &str, u64, &str); 3] = [
-    (
-        "a warning of the kernel",
-        "echo '<4>WARNING: CPU: 0 PID: 1 at lab/proof.c:1 proof+0x0/0x1' >/dev/kmsg",
-        600,
-        "WARNING: CPU",
-    ),
+    ("a warning of the kernel", WARNING, 600, "WARNING: CPU"),
     (
         "a crash of the kernel",
         "echo c >/proc/sysrq-trigger",
@@ -104,49 +98,33 @@ const PROOFS: [(&str, &str, u64, &str); 3] = [
 /// A rule that was never seen to be broken proves nothing: each of [`PROOFS`] breaks one in a
 /// guest.
 fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
-    let (kernels, bench, kernel, _lock) = one(workspace, which)?;
-    let mut ledger = Ledger::default();
-    for (what, script, limit, word) in PROOFS {
+    let kernels = Kernels::load(&workspace.root)?;
+    let (kernel, _lock) = one(workspace, &kernels, which)?;
+    let prove = |(what, script, limit, word): (&str, &str, u64, &str)| {
         let plan = [Job {
             name: "proof".to_owned(),
             words: ["sh", "-c", script].map(str::to_owned).to_vec(),
         }];
-        ledger.extend([Row::time(&format!("lab {} {what}", kernel.id), |row| {
-            let boot = || {
-                let machine = machine(
-                    workspace,
-                    &kernels,
-                    &bench,
-                    &kernel,
-                    &[],
-                    &plan,
-                    Variant::default(),
-                )?;
-                let verdict = bench
-                    .qemu
-                    .boot(&machine, None, Duration::from_secs(limit), |_| {})?;
-                anyhow::Ok((machine, verdict))
-            };
-            match boot() {
-                Ok((machine, verdict)) if verdict.findings.iter().any(|found| found.contains(word)) => {
-                    println!("ok    {what} is found: {}", verdict.findings.join("; "));
-                    println!("{}", console_tail(&machine.console));
-                    row.pass();
-                }
-                Ok((_, verdict)) => row.fail(format!("{what} is not found, only {:?}", verdict.findings)),
-                Err(error) => row.fail(format!("{error:#}")),
+        Row::time(&format!("lab {} {what}", kernel.id), |row| {
+            let machine = kernel.machine(workspace, &[], &plan, Variant::default(), None)?;
+            let limit = Duration::from_secs(limit);
+            let findings = kernel.tools.qemu.boot(&machine, limit, |_| {})?.findings;
+            if !findings.iter().any(|found| found.contains(word)) {
+                bail!("{what} is not found, only {findings:?}");
             }
-        })]);
-    }
-    Ok(ledger.finish())
+            println!("ok    {what} is found: {}", findings.join("; "));
+            println!("{}", run::tail(&machine.console));
+            row.pass();
+            Ok(())
+        })
+    };
+    Ok(ledger::finish(&PROOFS.map(prove)))
 }
 
 fn clean(workspace: &Workspace, cached: bool) -> anyhow::Result<ExitCode> {
-    let cache = Cache::open()?;
-    // Not under a lab that runs.
-    let _lock = lock(workspace, &cache)?;
+    let (cache, _lock) = open(workspace)?; // not under a lab that runs
     let folder = folder(workspace)?;
-    fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    files::remove_folder(&folder)?;
     println!("removed {}", folder.display());
     if cached {
         for folder in cache.clear()? {

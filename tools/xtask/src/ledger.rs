@@ -1,5 +1,6 @@
-//! What ran, for how long, and how it ended: one row a step, printed last.
+//! The steps that ran, their seconds and their results: one row for each, printed last.
 
+use std::ops::AddAssign;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -13,11 +14,19 @@ pub(crate) struct Counts {
     pub(crate) skipped: usize,
 }
 
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
 /// Something that did not run here, and what would make it run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Skip {
     pub(crate) id: String,
-    /// What is needed, as a sentence that someone can act on.
+    /// What is needed, as a sentence that the reader can act on.
     pub(crate) need: String,
 }
 
@@ -35,15 +44,18 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Times `work`, which fills in the row.
-    pub(crate) fn time(name: &str, work: impl FnOnce(&mut Row)) -> Row {
+    /// Times `work`, which fills in the row. Its error is one failure more.
+    pub(crate) fn time(name: &str, work: impl FnOnce(&mut Row) -> anyhow::Result<()>) -> Row {
         let begin = Instant::now();
         let mut row = Row {
             name: name.to_owned(),
             begin: Some(begin),
             ..Row::default()
         };
-        work(&mut row);
+        if let Err(error) = work(&mut row) {
+            println!("FAIL  {name}  {error:#}");
+            row.fail(format!("{error:#}"));
+        }
         row.seconds = begin.elapsed().as_secs_f64();
         row
     }
@@ -85,134 +97,87 @@ impl Row {
     }
 }
 
-/// All rows of a run.
-#[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    rows: Vec<Row>,
+/// Prints skips, failures, the table and the totals of all rows; the last line is `N passed, N
+/// failed, N skipped`.
+pub(crate) fn finish(rows: &[Row]) -> ExitCode {
+    print!("{}", render(rows));
+    match totals(rows).failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
 }
 
-impl Ledger {
-    pub(crate) fn extend(&mut self, rows: impl IntoIterator<Item = Row>) {
-        self.rows.extend(rows);
-    }
+fn totals(rows: &[Row]) -> Counts {
+    let mut totals = Counts::default();
+    rows.iter().for_each(|row| totals += row.counts);
+    totals
+}
 
-    pub(crate) fn push(&mut self, row: Row) {
-        self.rows.push(row);
+/// Seconds in which any step ran: some run at the same time.
+fn seconds(rows: &[Row]) -> f64 {
+    let (mut steps, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.begin.is_some());
+    steps.sort_by_key(|row| row.begin);
+    let mut seconds = others.iter().map(|row| row.seconds).sum();
+    let mut until: Option<Instant> = None;
+    for (row, begin) in steps.iter().filter_map(|row| Some((row, row.begin?))) {
+        let end = begin + Duration::from_secs_f64(row.seconds);
+        let from = until.map_or(begin, |until| until.max(begin));
+        seconds += end.saturating_duration_since(from).as_secs_f64();
+        until = until.max(Some(end));
     }
+    seconds
+}
 
-    pub(crate) fn totals(&self) -> Counts {
-        self.rows.iter().fold(Counts::default(), |sum, row| Counts {
-            passed: sum.passed + row.counts.passed,
-            failed: sum.failed + row.counts.failed,
-            skipped: sum.skipped + row.counts.skipped,
-        })
-    }
-
-    /// Seconds in which any step ran: some run at the same time.
-    fn seconds(&self) -> f64 {
-        let (mut steps, others): (Vec<_>, Vec<_>) = self.rows.iter().partition(|row| row.begin.is_some());
-        steps.sort_by_key(|row| row.begin);
-        let mut seconds = others.iter().map(|row| row.seconds).sum();
-        let mut until: Option<Instant> = None;
-        for (row, begin) in steps.iter().filter_map(|row| Some((row, row.begin?))) {
-            let end = begin + Duration::from_secs_f64(row.seconds);
-            let from = until.map_or(begin, |until| until.max(begin));
-            seconds += end.saturating_duration_since(from).as_secs_f64();
-            until = Some(until.map_or(end, |until| until.max(end)));
+fn render(rows: &[Row]) -> String {
+    let mut out = String::new();
+    let mut section = |title: &str, lines: Vec<String>| {
+        if !lines.is_empty() {
+            out += &format!("\n{title}\n{}", lines.concat());
         }
-        seconds
-    }
-
-    /// Prints skips, failures, the table and the totals; the last line is `N passed, N failed, N
-    /// skipped`.
-    pub(crate) fn finish(&self) -> ExitCode {
-        print!("{}", self.render());
-        if self.totals().failed == 0 {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        }
-    }
-
-    fn render(&self) -> String {
-        let mut out = String::new();
-        let skips: Vec<_> = self.rows.iter().flat_map(|row| &row.skips).collect();
-        if !skips.is_empty() {
-            out += "\nskipped, and what would un-skip it\n";
-            for skip in skips {
-                out += &format!("  {}: {}\n", skip.id, skip.need);
-            }
-        }
-        let failures: Vec<_> = self
-            .rows
-            .iter()
-            .flat_map(|row| row.failures.iter().map(move |why| (row, why)))
-            .collect();
-        if !failures.is_empty() {
-            out += "\nfailed\n";
-            for (row, why) in failures {
-                out += &format!("  {}: {why}\n", row.name);
-            }
-        }
-        let wide = self
-            .rows
-            .iter()
-            .map(|row| row.name.len())
-            .max()
-            .unwrap_or(0)
-            .max("total".len());
-        out += "\nledger\n";
-        out += &format!(
-            "  {:wide$}  {:>8}  {:>6}  {:>6}  {:>7}\n",
-            "step", "seconds", "passed", "failed", "skipped"
-        );
-        let line = |name: &str, seconds: f64, counts: Counts| {
-            let Counts {
-                passed,
-                failed,
-                skipped,
-            } = counts;
-            format!("  {name:wide$}  {seconds:>8.1}  {passed:>6}  {failed:>6}  {skipped:>7}\n")
-        };
-        for row in &self.rows {
-            out += &line(&row.name, row.seconds, row.counts);
-        }
-        let Counts {
-            passed,
-            failed,
-            skipped,
-        } = self.totals();
-        out += &line("total", self.seconds(), self.totals());
-        out += &format!("\n{passed} passed, {failed} failed, {skipped} skipped\n");
-        out
-    }
+    };
+    let skips = rows.iter().flat_map(|row| &row.skips);
+    let skips = skips.map(|skip| format!("  {}: {}\n", skip.id, skip.need));
+    section("skipped, and what would un-skip it", skips.collect());
+    let failures = rows
+        .iter()
+        .flat_map(|row| row.failures.iter().map(move |why| (row, why)));
+    let failures = failures.map(|(row, why)| format!("  {}: {why}\n", row.name));
+    section("failed", failures.collect());
+    let names = rows.iter().map(|row| row.name.len());
+    let wide = names.chain(["total".len()]).max().unwrap_or_default(); // never empty
+    let line = |name: &str, seconds: f64, counts: Counts| {
+        let (passed, failed, skipped) = (counts.passed, counts.failed, counts.skipped);
+        format!("  {name:wide$}  {seconds:>8.1}  {passed:>6}  {failed:>6}  {skipped:>7}\n")
+    };
+    let mut table = vec![format!("  {:wide$}   seconds  passed  failed  skipped\n", "step")];
+    table.extend(rows.iter().map(|row| line(&row.name, row.seconds, row.counts)));
+    let all = totals(rows);
+    table.push(line("total", seconds(rows), all));
+    section("ledger", table);
+    let (passed, failed, skipped) = (all.passed, all.failed, all.skipped);
+    out + &format!("\n{passed} passed, {failed} failed, {skipped} skipped\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn counts(passed: usize, failed: usize, skipped: usize) -> Counts {
+        Counts {
+            passed,
+            failed,
+            skipped,
+        }
+    }
+
     #[test]
     fn last_line_sums_all_rows() {
-        let mut ledger = Ledger::default();
-        ledger.push(Row {
-            counts: Counts {
-                passed: 3,
-                failed: 0,
-                skipped: 1,
-            },
-            ..Row::default()
-        });
-        ledger.push(Row {
-            counts: Counts {
-                passed: 4,
-                failed: 2,
-                skipped: 0,
-            },
+        let rows = [counts(3, 0, 1), counts(4, 2, 0)].map(|counts| Row {
+            counts,
             ..Row::default()
         });
         assert_eq!(
-            ledger.render().lines().last(),
+            render(&rows).lines().last(),
             Some("7 passed, 2 failed, 1 skipped"),
             "the totals must stand alone on the last line"
         );
@@ -230,17 +195,11 @@ mod tests {
             seconds: 3.0,
             ..Row::default()
         };
-        let mut ledger = Ledger::default();
         // 0 to 10 with two inside and one across its end; a gap; 20 to 21; 3 s of another process.
-        ledger.extend([
-            row(0, 10.0),
-            row(2, 3.0),
-            row(9, 4.0),
-            row(1, 1.0),
-            row(20, 1.0),
-            before,
-        ]);
-        assert!((ledger.seconds() - 17.0).abs() < 1e-6, "{}", ledger.seconds());
+        let steps = [(0, 10.0), (2, 3.0), (9, 4.0), (1, 1.0), (20, 1.0)];
+        let mut rows = steps.map(|(after, seconds)| row(after, seconds)).to_vec();
+        rows.push(before);
+        assert!((seconds(&rows) - 17.0).abs() < 1e-6, "{}", seconds(&rows));
     }
 
     #[test]
@@ -248,30 +207,23 @@ mod tests {
         let row = Row::time("headers", |row| {
             row.skip("headers-7", "a network that reaches Debian");
             row.fail("digest differs");
+            Err(anyhow::anyhow!("no pins"))
         });
-        assert_eq!(
-            row.counts,
-            Counts {
-                passed: 0,
-                failed: 1,
-                skipped: 1
-            },
-            "each call counts once"
-        );
-        let mut ledger = Ledger::default();
-        ledger.push(row);
-        let text = ledger.render();
+        assert_eq!(row.counts, counts(0, 2, 1), "each call and the error count once");
+        let text = render(&[row]);
         let at = |what: &str| {
             text.find(what)
                 .unwrap_or_else(|| panic!("{what:?} must be printed in {text}"))
         };
-        assert!(
-            at("headers-7: a network that reaches Debian") < at("\nledger\n"),
-            "skips come first: {text}"
-        );
-        assert!(
-            at("headers: digest differs") < at("\nledger\n"),
-            "failures come before the ledger: {text}"
-        );
+        for before in [
+            "headers-7: a network that reaches Debian",
+            "headers: digest differs",
+            "headers: no pins",
+        ] {
+            assert!(
+                at(before) < at("\nledger\n"),
+                "{before:?} comes before the ledger: {text}"
+            );
+        }
     }
 }

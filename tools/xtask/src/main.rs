@@ -1,15 +1,16 @@
 //! Test, lint and package the workspace: `cargo xtask lint`, `cargo xtask test`, `cargo xtask lab`.
 //!
-//! - Depends on no crate of the workspace, so that it still builds and speaks when one of them does
-//!   not.
-//! - Every rule is data: the arrows between crates in [`lint::arrows`], the Debian packages in
-//!   `packages.toml`, exemptions in the manifests' `[package.metadata.lint]`. A change of a rule is
-//!   a change of a row.
+//! - Depends on no crate of the workspace, so that it builds and reports when one of them does not
+//!   build.
+//! - Every rule is data: the arrows between crates in the workspace's `Cargo.toml`, the Debian
+//!   packages in `packages.toml`, exemptions in the manifests' `[package.metadata.lint]`. A change
+//!   of a rule is a change of a row.
 //! - What cannot run here is counted as skipped, with its reason and what would un-skip it; it is
 //!   never a pass.
 //! - Children run under `timeout(1)`: a hung test is a failure with a name, not a lost CI job.
 
 mod bench;
+mod files;
 mod lab;
 mod ledger;
 mod lint;
@@ -21,9 +22,8 @@ mod workspace;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
-use crate::ledger::Ledger;
 use crate::workspace::Workspace;
 
 #[derive(Parser)]
@@ -39,9 +39,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Prove format, clippy, docs, the arrows between crates and the house rules
+    /// Check format, clippy, docs, the arrows between crates and the house rules
     Lint {
-        /// Only the rules of the house: seconds, without fmt, clippy and docs
+        /// Check only the house rules, in seconds: without fmt, clippy and docs
         #[arg(long)]
         house: bool,
     },
@@ -50,13 +50,13 @@ enum Task {
         /// Run this step only (repeatable); `test` brings `headers` with it
         #[arg(long = "step", value_name = "NAME")]
         steps: Vec<test::Step>,
-        /// Print cases instead of running them
-        #[arg(long, value_name = "WHAT", conflicts_with = "steps")]
-        list: Option<List>,
+        /// Print each conformance case instead of running steps: id, chip, source
+        #[arg(long, value_name = "WHAT", conflicts_with = "steps", value_parser = ["conformance"])]
+        list: Option<String>,
     },
     /// Write the page with the graph of the crates
     Graph,
-    /// What the stack costs beside its peers, as a table: times, or instructions with --count
+    /// Compare the cost of the stack with its peers: times, or instructions with --count
     Bench {
         /// For the benchmarks' own program: --quick, --only TEXT, --count
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -67,41 +67,25 @@ enum Task {
     Lab(lab::Lab),
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum List {
-    /// Each conformance case: id, chip, source
-    Conformance,
-}
-
 fn main() -> ExitCode {
-    match task(Cli::parse().task) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    task(Cli::parse().task).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
 fn task(task: Task) -> anyhow::Result<ExitCode> {
     let workspace = Workspace::load()?;
     match task {
-        Task::Lint { house } => {
-            let mut ledger = Ledger::default();
-            ledger.extend(lint::run(&workspace, !house)?);
-            Ok(ledger.finish())
-        }
+        Task::Lint { house } => Ok(ledger::finish(&lint::run(&workspace, !house)?)),
         Task::Graph => {
             let page = lint::graph::page(&workspace.crates);
             std::fs::write(workspace.root.join(lint::graph::PAGE), page)?;
             Ok(ExitCode::SUCCESS)
         }
-        Task::Test {
-            list: Some(List::Conformance),
-            ..
-        } => test::list_conformance(&workspace),
+        Task::Test { list: Some(_), .. } => test::list_conformance(&workspace),
         Task::Bench { arguments } => bench::run(&workspace, &arguments),
         Task::Lab(lab) => lab::run(&workspace, &lab),
-        Task::Test { steps, list: None } => Ok(test::run(&workspace, &steps)?.finish()),
+        Task::Test { steps, list: None } => Ok(ledger::finish(&test::run(&workspace, &steps)?)),
     }
 }

@@ -1,7 +1,6 @@
 //! Runs a child: streams its output, keeps a log of it, and ends it when its time is up.
 
-use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,13 +8,15 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
-/// Ten times what a step takes on two cores: long enough to be no judge of speed, short enough for
-/// CI.
+use crate::files;
+
+/// Ten times what a step takes on two cores: long enough not to depend on the machine's speed,
+/// short enough for CI.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1800);
-/// Lines of a failed step's log that are shown again where they are not missed.
-pub(crate) const TAIL: usize = 60;
+/// Lines of a failed step's log that are printed once more, at the end of the step.
+const TAIL: usize = 120;
 
 /// How a child ended.
 #[derive(Debug)]
@@ -42,29 +43,40 @@ impl Outcome {
         }
     }
 
-    /// The last lines of the log.
-    pub(crate) fn tail(&self, count: usize) -> String {
-        let mut last = VecDeque::with_capacity(count);
-        for line in self.lines() {
-            if last.len() == count {
-                last.pop_front();
-            }
-            last.push_back(line);
+    /// Succeeds if the child did; otherwise prints the end of its log.
+    pub(crate) fn check(&self, what: &str) -> anyhow::Result<()> {
+        if self.ok() {
+            return Ok(());
         }
-        Vec::from(last).join("\n")
+        println!("\n{}", tail(&self.log));
+        bail!("{}", self.why(what))
     }
 
     /// The log, a line at a time, without colours.
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
-        let reader = File::open(&self.log).ok().map(BufReader::new);
-        reader
-            .into_iter()
-            .flat_map(|reader| reader.split(b'\n').map_while(Result::ok))
-            .map(|bytes| {
-                let text = String::from_utf8_lossy(&bytes);
-                plain(&text)
-            })
+        lines(&self.log)
     }
+}
+
+/// A log, a line at a time, without colours; nothing of one that cannot be read.
+pub(crate) fn lines(log: &Path) -> impl Iterator<Item = String> {
+    let reader = File::open(log).ok().map(BufReader::new);
+    let lines = reader
+        .into_iter()
+        .flat_map(|reader| reader.split(b'\n').map_while(Result::ok));
+    lines.map(|bytes| plain(&String::from_utf8_lossy(&bytes)))
+}
+
+/// The last [`TAIL`] lines of a log, under its name.
+pub(crate) fn tail(log: &Path) -> String {
+    let lines: Vec<_> = lines(log).collect();
+    let end = lines[lines.len().saturating_sub(TAIL)..].join("\n");
+    format!("-- the end of {}\n{end}", log.display())
+}
+
+/// The last line of a log, for an error.
+pub(crate) fn last_line(log: &Path) -> String {
+    lines(log).last().unwrap_or_else(|| "no message".to_owned())
 }
 
 /// Whether a child's output is shown while it runs.
@@ -76,26 +88,22 @@ pub(crate) enum Show {
 
 /// Runs `command` for at most `limit` and logs to `log`.
 pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) -> anyhow::Result<Outcome> {
-    if let Some(folder) = log.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    }
-    let file = Mutex::new(File::create(log).with_context(|| format!("cannot write {}", log.display()))?);
+    log.parent().map_or(Ok(()), files::make_folder)?;
+    let file = Mutex::new(files::create(log)?);
     let mut limited = limited(command, limit);
     limited
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut child = limited
-        .spawn()
-        .with_context(|| format!("cannot run {}", command.get_program().to_string_lossy()))?;
+    let mut child = limited.spawn().with_context(|| cannot_run(command))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
         scope.spawn(|| out.map(|pipe| copy(pipe, &file, show)));
         scope.spawn(|| err.map(|pipe| copy(pipe, &file, show)));
     });
     let status = child.wait().context("cannot wait for a child")?;
-    // timeout(1) says 124 when it ended the child, and is killed itself (137 from a shell) when it
-    // had to insist.
+    // timeout(1) exits with 124 when it ended the child with SIGTERM; when it has to kill, it is
+    // killed too (137 from a shell).
     let timed_out = status.code() == Some(124);
     Ok(Outcome {
         code: status.code(),
@@ -104,25 +112,44 @@ pub(crate) fn run(command: &Command, log: &Path, limit: Duration, show: Show) ->
     })
 }
 
-/// The same command under `timeout(1)`, which ends the whole process group. Where we go first, by
-/// Ctrl-C or a signal, it is told so by `setpriv(1)`'s death signal and ends the group too. Both
-/// are part of every Debian.
+/// Runs a command to its end, without a limit. Returns what it wrote to stdout.
+///
+/// Its failure is an error with what it wrote to stderr.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
+    let output = command.output().with_context(|| cannot_run(command))?;
+    if !output.status.success() {
+        let (program, message) = (command.get_program(), String::from_utf8_lossy(&output.stderr));
+        bail!("{} failed: {}", program.to_string_lossy(), message.trim());
+    }
+    Ok(output.stdout)
+}
+
+/// [`output`] as text, without the space around it.
+pub(crate) fn text(command: &mut Command) -> anyhow::Result<String> {
+    output(command).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+fn cannot_run(command: &Command) -> String {
+    format!("cannot run {}", command.get_program().to_string_lossy())
+}
+
+/// The same command under `timeout(1)`, which ends the whole process group. If this process ends
+/// first, by Ctrl-C or a signal, `setpriv(1)`'s death signal reaches timeout, which then ends the
+/// group. Both programs are part of every Debian.
 pub(crate) fn limited(command: &Command, limit: Duration) -> Command {
     let mut limited = mortal();
-    limited
-        .args(["timeout", "--kill-after=10"])
-        .arg(limit.as_secs().to_string());
+    limited.args(["timeout", "--kill-after=10", &limit.as_secs().to_string()]);
     after(limited, command)
 }
 
-/// `setpriv(1)`: what it runs gets SIGTERM when we are gone.
+/// `setpriv(1)`: its child gets SIGTERM when this process ends.
 pub(crate) fn mortal() -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM"]);
     command
 }
 
-/// A command as the last words of another, which will run it: with its variables and its folder.
+/// A command as the last arguments of another, which will run it: with its variables and folder.
 pub(crate) fn after(mut first: Command, command: &Command) -> Command {
     first.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -137,8 +164,7 @@ pub(crate) fn after(mut first: Command, command: &Command) -> Command {
     first
 }
 
-/// Whole lines, so that two pipes do not cut each other's words; a long line is passed on in
-/// pieces.
+/// Copies whole lines, so that two pipes do not mix within a line; a long line comes in pieces.
 fn copy(pipe: impl Read, log: &Mutex<File>, show: Show) {
     const LONGEST: u64 = 64 << 10;
     let mut reader = BufReader::new(pipe);
@@ -156,7 +182,7 @@ fn copy(pipe: impl Read, log: &Mutex<File>, show: Show) {
     }
 }
 
-/// `text` without ANSI escape sequences: rustdoc colours its harness when cargo is told to.
+/// `text` without ANSI escape sequences: rustdoc colours its harness when cargo asks for it.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -165,7 +191,7 @@ fn plain(text: &str) -> String {
             out.push(c);
         } else if chars.next() == Some('[') {
             // A CSI sequence ends with a byte of '@'..='~'.
-            let _ = chars.by_ref().find(|c| ('@'..='~').contains(c));
+            let _end = chars.by_ref().find(|c| ('@'..='~').contains(c));
         }
     }
     out
@@ -202,10 +228,14 @@ mod tests {
         );
         assert!(
             outcome.why("sh").contains("out of time"),
-            "the ledger says why: {}",
+            "the ledger has the reason: {}",
             outcome.why("sh")
         );
-        assert_eq!(outcome.tail(1), "begun", "what it printed before is kept");
+        let tail = tail(&outcome.log);
+        assert!(
+            tail.ends_with("\nbegun"),
+            "what it printed before is kept: {tail}"
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: the steps that a change must pass, in order, with a ledger.
 //!
 //! A test that cannot run here appends `SKIP <id>: <what is needed>` to the file that
-//! `GAUDI_SKIP_LOG` names and returns. Where `<id>` is the test's own name, the harness's "ok" is
-//! taken back: a skip is never a pass.
+//! `GAUDI_SKIP_LOG` names and returns. If `<id>` is the test's own name, the harness's "ok" does
+//! not count: a skip is never a pass.
 
 mod demo;
 mod oldest;
@@ -20,17 +20,18 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use self::report::{Report, skips};
+use crate::files;
 use crate::lab::suite;
-use crate::ledger::{Ledger, Row};
+use crate::ledger::Row;
 use crate::lint;
 use crate::packages::{Cache, Headers, Pins};
-use crate::run::{self, LIMIT, Show, TAIL};
-use crate::workspace::{self, Workspace};
+use crate::run::{self, LIMIT, Show};
+use crate::workspace::Workspace;
 
 /// The variable that names the file which skipped tests write to.
 const SKIP_LOG: &str = "GAUDI_SKIP_LOG";
 const CONFORMANCE: &str = "gaudi-conformance";
-/// Whose tests have a form for loom.
+/// The crate whose tests have a form for loom.
 const LOOM: &str = "gaudi-ranges";
 
 /// A step, in the order in which they run.
@@ -38,7 +39,7 @@ const LOOM: &str = "gaudi-ranges";
 pub(crate) enum Step {
     /// C headers of three kernel series and three libibverbs, from Debian's packages into the cache
     Headers,
-    /// Everything that `cargo xtask lint` proves
+    /// Everything that `cargo xtask lint` checks
     Lint,
     /// Build every target
     Build,
@@ -56,11 +57,11 @@ pub(crate) enum Step {
 }
 
 /// Runs the chosen steps, all when none is chosen.
-pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledger> {
+pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Vec<Row>> {
     let chosen = |step: Step| steps.is_empty() || steps.contains(&step);
     let mut run = Run::begin(workspace)?;
     if let Some(row) = built_before(env::var("XTASK_BUILD_SECONDS").ok().as_deref()) {
-        run.ledger.push(row);
+        run.rows.push(row);
     }
     thread::scope(|scope| {
         // Fetching waits for the network, and the kernels' modules are built once: both beside
@@ -71,7 +72,7 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
         }
         if chosen(Step::Lint) {
             heading("lint");
-            run.ledger.extend(lint::run(workspace, true)?);
+            run.rows.extend(lint::run(workspace, true)?);
         }
         if chosen(Step::Build) {
             run.build();
@@ -83,7 +84,7 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
             run.loom();
         }
         if let Some(set_up) = set_up {
-            run.ledger
+            run.rows
                 .push(set_up.join().unwrap_or_else(|panic| resume_unwind(panic)));
         }
         // These two run beside the lab, whose guests leave processors idle during resets. Their
@@ -99,30 +100,30 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Ledge
         });
         if chosen(Step::Lab) {
             heading("lab");
-            run.ledger
+            run.rows
                 .extend(suite::rows(workspace, &suite::Selection::default())?);
         }
         let begin = Instant::now();
         let (oldest, built) = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
         if let Some(oldest) = oldest {
             heading("rust-version");
-            run.ledger.push(oldest::row(oldest, begin));
+            run.rows.push(oldest::row(oldest, begin));
         }
         if let Some(built) = built {
             heading("demo");
-            run.ledger.push(demo::run(workspace, built));
+            run.rows.push(demo::run(workspace, built));
         }
         anyhow::Ok(())
     })?;
-    Ok(run.ledger)
+    Ok(run.rows)
 }
 
 /// Prints id, chip and source of each conformance case.
 pub(crate) fn list_conformance(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     if !workspace.crates.iter().any(|member| member.name == CONFORMANCE) {
-        bail!("{CONFORMANCE} is no member of this workspace; it holds the cases");
+        bail!("{CONFORMANCE} is not a member of this workspace; it holds the cases");
     }
-    let mut command = workspace::cargo();
+    let mut command = workspace.cargo();
     command.args([
         "run",
         "--quiet",
@@ -131,11 +132,9 @@ pub(crate) fn list_conformance(workspace: &Workspace) -> anyhow::Result<ExitCode
         CONFORMANCE,
         "--bin",
         CONFORMANCE,
-        "--",
-        "--list",
     ]);
     let status = command
-        .current_dir(&workspace.root)
+        .args(["--", "--list"])
         .status()
         .context("cannot run cargo")?;
     if !status.success() {
@@ -146,7 +145,7 @@ pub(crate) fn list_conformance(workspace: &Workspace) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a wrapper spent on building this program, so that the ledger accounts for all of a CI run.
+/// The seconds that a wrapper spent on building this program, so that the ledger has all of a run.
 fn built_before(seconds: Option<&str>) -> Option<Row> {
     let seconds: f64 = seconds?.parse().ok()?;
     Some(Row {
@@ -162,7 +161,7 @@ fn heading(name: &str) {
 
 struct Run<'a> {
     workspace: &'a Workspace,
-    ledger: Ledger,
+    rows: Vec<Row>,
     skip_log: PathBuf,
     /// Where the headers are, for the tests.
     headers: Vec<(String, PathBuf)>,
@@ -171,10 +170,10 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn begin(workspace: &'a Workspace) -> anyhow::Result<Run<'a>> {
         let logs = &workspace.logs;
-        fs::create_dir_all(logs).with_context(|| format!("cannot make {}", logs.display()))?;
+        files::make_folder(logs)?;
         Ok(Run {
             workspace,
-            ledger: Ledger::default(),
+            rows: Vec::new(),
             skip_log: logs.join("skips.log"),
             headers: Vec::new(),
         })
@@ -205,8 +204,9 @@ impl<'a> Run<'a> {
                 });
                 row.settle(&headers.bundle.id, found);
             }
+            Ok(())
         });
-        self.ledger.push(row);
+        self.rows.push(row);
         Ok(())
     }
 
@@ -214,31 +214,18 @@ impl<'a> Run<'a> {
         heading("build");
         let row = Row::time("build", |row| {
             let command = self.cargo(&["test", "--locked", "--workspace", "--no-run"]);
-            match run::run(
-                &command,
-                &self.workspace.logs.join("build.log"),
-                LIMIT,
-                Show::Stream,
-            ) {
-                Ok(outcome) if outcome.ok() => row.pass(),
-                Ok(outcome) => {
-                    println!(
-                        "\n-- the end of {}\n{}",
-                        outcome.log.display(),
-                        outcome.tail(TAIL)
-                    );
-                    row.fail(outcome.why("the build"));
-                }
-                Err(error) => row.fail(format!("{error:#}")),
-            }
+            let log = self.workspace.logs.join("build.log");
+            run::run(&command, &log, LIMIT, Show::Stream)?.check("the build")?;
+            row.pass();
+            Ok(())
         });
-        self.ledger.push(row);
+        self.rows.push(row);
     }
 
-    /// `lab` says that the lab's own tests run in their own step, where they are no skips.
+    /// With `lab`, the lab's own tests run in their own step, so they are not skips here.
     fn test(&mut self, lab: bool) -> anyhow::Result<()> {
         heading("test");
-        fs::write(&self.skip_log, "").with_context(|| format!("cannot write {}", self.skip_log.display()))?;
+        files::create(&self.skip_log)?;
         let row = Row::time("test", |row| {
             let mut command = self.cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]);
             if lab {
@@ -246,9 +233,9 @@ impl<'a> Run<'a> {
             }
             command.env(SKIP_LOG, &self.skip_log);
             command.envs(self.headers.iter().map(|(name, path)| (name, path)));
-            self.judge(row, &command, "test.log", Some(&self.skip_log));
+            self.judge(row, &command, "test.log", Some(&self.skip_log))
         });
-        self.ledger.push(row);
+        self.rows.push(row);
         Ok(())
     }
 
@@ -257,34 +244,39 @@ impl<'a> Run<'a> {
         let row = Row::time("loom", |row| {
             let mut command = self.cargo(&["test", "--locked"]);
             command.args(["--package", LOOM, "--test", "loom"]);
-            // Other flags build everything anew: not in the way of the rest.
+            // Other flags rebuild everything, so these builds have a folder of their own.
             command.args(["--target-dir", "target/loom"]);
             let flags = env::var("RUSTFLAGS").unwrap_or_default();
             command.env("RUSTFLAGS", format!("{flags} --cfg loom"));
-            self.judge(row, &command, "loom.log", None);
+            self.judge(row, &command, "loom.log", None)
         });
-        self.ledger.push(row);
+        self.rows.push(row);
     }
 
-    /// Runs tests and counts what they say, and what they wrote of skips.
-    fn judge(&self, row: &mut Row, command: &Command, log: &str, skip_log: Option<&Path>) {
-        match run::run(command, &self.workspace.logs.join(log), LIMIT, Show::Stream) {
-            Ok(outcome) => {
-                let mut report = Report::read(outcome.lines());
-                let skipped = skip_log.and_then(|log| fs::read_to_string(log).ok());
-                report.take_back(skips(&skipped.unwrap_or_default()));
-                let said = report.excerpt();
-                report.into_row(row, "cargo test", &outcome);
-                if !row.failures.is_empty() {
-                    let said = if said.is_empty() { outcome.tail(TAIL) } else { said };
-                    println!("\n-- from {}\n{said}", outcome.log.display());
-                }
+    /// Runs tests and counts the results that they print and the skips that they write.
+    fn judge(
+        &self,
+        row: &mut Row,
+        command: &Command,
+        log: &str,
+        skip_log: Option<&Path>,
+    ) -> anyhow::Result<()> {
+        let outcome = run::run(command, &self.workspace.logs.join(log), LIMIT, Show::Stream)?;
+        let mut report = Report::read(outcome.lines());
+        let skipped = skip_log.map(files::read_text).transpose()?;
+        report.take_back(skips(&skipped.unwrap_or_default())); // no log: its tests name no skips
+        let excerpt = report.excerpt();
+        report.into_row(row, "cargo test", &outcome);
+        if !row.failures.is_empty() {
+            match excerpt.as_str() {
+                "" => println!("\n{}", run::tail(&outcome.log)),
+                excerpt => println!("\n-- from {}\n{excerpt}", outcome.log.display()),
             }
-            Err(error) => row.fail(format!("{error:#}")),
         }
+        Ok(())
     }
 
-    /// A cargo whose tests see no device that the person happens to have chosen.
+    /// A cargo whose tests do not see the device that the user's environment chooses.
     fn cargo(&self, args: &[&str]) -> Command {
         let mut command = self.workspace.cargo();
         command
@@ -347,7 +339,7 @@ mod tests {
             (12.0, crate::ledger::Counts::default()),
             "seconds, no counts"
         );
-        assert_eq!(built_before(Some("soon")), None, "words are no seconds");
-        assert_eq!(built_before(None), None, "nothing said, no row");
+        assert_eq!(built_before(Some("soon")), None, "not a number of seconds");
+        assert_eq!(built_before(None), None, "without a value there is no row");
     }
 }

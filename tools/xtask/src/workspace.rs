@@ -1,15 +1,17 @@
 //! The workspace as `cargo metadata` and `git ls-files` show it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use cargo_metadata::camino::Utf8Path;
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 use serde::Deserialize;
+
+use crate::run;
 
 /// Where everything is, and which crates there are.
 #[derive(Debug)]
@@ -18,6 +20,25 @@ pub(crate) struct Workspace {
     /// `<target>/xtask`, where logs go.
     pub(crate) logs: PathBuf,
     pub(crate) crates: Vec<Crate>,
+    pub(crate) arrows: Arrows,
+}
+
+/// `[workspace.metadata.arrows]`: a row for each crate. A new crate or arrow changes a row, in the
+/// same commit.
+pub(crate) type Arrows = BTreeMap<String, Room>;
+
+/// What one crate may name of the workspace.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Room {
+    /// Arrows that it must have: the diagram is drawn with them.
+    pub(crate) needs: Vec<String>,
+    /// Arrows that it may have besides.
+    pub(crate) may: Vec<String>,
+    /// Arrows that its tests, examples and benches may have besides.
+    pub(crate) dev: Vec<String>,
+    /// It may name any crate, and only crates like it may name it.
+    pub(crate) on_top: bool,
 }
 
 /// A workspace member with its arrows to other members.
@@ -32,31 +53,35 @@ pub(crate) struct Crate {
     pub(crate) dev: BTreeSet<String>,
     /// First file of every target, relative to the root.
     pub(crate) roots: Vec<String>,
-    /// The root of its library, if it has one.
-    pub(crate) library: Option<String>,
     /// The oldest compiler that its manifest claims.
     pub(crate) rust_version: Option<String>,
     pub(crate) lint: Exemptions,
 }
 
-/// `[package.metadata.lint]` of a manifest: which rules its crate breaks for now.
+/// `[package.metadata.lint]` of a manifest: how often its crate breaks a rule for now.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Exemptions {
-    /// Names of checks that the crate does not pass yet. A name that is no longer needed is a
-    /// finding.
-    pub(crate) exempt: BTreeSet<String>,
     /// How many times the crate names a chip outside of a chip's modules.
     pub(crate) chip_names: usize,
     /// How many times the crate names an era of the kernel's interface.
     pub(crate) eras: usize,
 }
 
-/// `[package.metadata]` of a manifest.
+/// `[package.metadata]` of a member's manifest, and `[workspace.metadata]` of the root's.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Custom {
     lint: Exemptions,
+    arrows: Arrows,
+}
+
+impl Custom {
+    fn read(metadata: &serde_json::Value, manifest: &Utf8Path) -> anyhow::Result<Custom> {
+        let custom: Option<Custom> = serde_json::from_value(metadata.clone())
+            .with_context(|| format!("{manifest}: invalid `metadata`"))?;
+        Ok(custom.unwrap_or_default()) // without such a table
+    }
 }
 
 impl Workspace {
@@ -74,19 +99,14 @@ impl Workspace {
         let root = data.workspace_root;
         let relative = |path: &Utf8Path| path.strip_prefix(&root).unwrap_or(path).to_string();
         let member = |package: &Package| {
+            let all = package.dependencies.iter();
             let arrows = |dev: bool| {
-                let of_kind = package
-                    .dependencies
-                    .iter()
+                let of_kind = all
+                    .clone()
                     .filter(|d| (d.kind == DependencyKind::Development) == dev);
-                of_kind
-                    .map(|d| d.name.clone())
-                    .filter(|name| members.contains(name))
-                    .collect()
+                let names = of_kind.map(|d| d.name.clone());
+                names.filter(|name| members.contains(name)).collect()
             };
-            let custom: Option<Custom> = serde_json::from_value(package.metadata.clone())
-                .with_context(|| format!("{}: [package.metadata]", package.manifest_path))?;
-            let library = package.targets.iter().find(|target| target.is_lib());
             let roots = package.targets.iter().map(|target| relative(&target.src_path));
             let version = package.rust_version.as_ref();
             Ok(Crate {
@@ -96,61 +116,44 @@ impl Workspace {
                 dev: arrows(true),
                 roots: roots.collect(),
                 rust_version: version.map(|version| format!("{}.{}", version.major, version.minor)),
-                lint: custom.unwrap_or_default().lint,
-                library: library.map(|target| relative(&target.src_path)),
+                lint: Custom::read(&package.metadata, &package.manifest_path)?.lint,
             })
         };
         Ok(Workspace {
+            arrows: Custom::read(&data.workspace_metadata, &root)?.arrows,
             crates: data.packages.iter().map(member).collect::<anyhow::Result<_>>()?,
             root: root.into(),
             logs: data.target_directory.join("xtask").into(),
         })
     }
 
-    /// [`cargo`] in the workspace's root.
+    /// The cargo that runs this program, in the workspace's root. It does not see the variables by
+    /// which `cargo run` describes this program's package.
     pub(crate) fn cargo(&self) -> Command {
-        let mut command = cargo();
+        let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+        for (name, _) in env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(&name);
+            }
+        }
         command.current_dir(&self.root);
         command
     }
 
-    /// Files that git tracks or would track, relative to the root: a rule must speak before the
-    /// commit.
+    /// Files that git tracks or would track, relative to the root: a rule must report before
+    /// the commit.
     pub(crate) fn files(&self) -> anyhow::Result<Vec<String>> {
-        let output = Command::new("git")
-            .arg("-c")
-            .arg(format!("safe.directory={}", self.root.display()))
-            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-            .current_dir(&self.root)
-            .output()
-            .context("cannot run git ls-files")?;
-        if !output.status.success() {
-            bail!(
-                "git ls-files failed: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
-        }
-        let names = output
-            .stdout
-            .split(|byte| *byte == 0)
-            .filter(|name| !name.is_empty());
+        let mut git = Command::new("git");
+        git.arg("-c")
+            .arg(format!("safe.directory={}", self.root.display()));
+        git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+        let listed = run::output(git.current_dir(&self.root))?;
+        let names = listed.split(|byte| *byte == 0).filter(|name| !name.is_empty());
         let names = names.map(|name| String::from_utf8_lossy(name).into_owned());
         // A file removed but not yet committed is still listed.
         Ok(names.filter(|name| self.root.join(name).is_file()).collect())
     }
-}
-
-/// The cargo that runs us, freed of what `cargo run` says about *this* package: a nested cargo must
-/// not see it.
-pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    for (name, _) in env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
-            command.env_remove(&name);
-        }
-    }
-    command
 }
 
 #[cfg(test)]
@@ -170,14 +173,15 @@ mod tests {
         };
         write(
             "Cargo.toml",
-            "[workspace]\nresolver = \"2\"\nmembers = [\"hal/a\", \"hal/b\", \"hal/c\"]\n",
+            "[workspace]\nresolver = \"2\"\nmembers = [\"hal/a\", \"hal/b\", \"hal/c\"]\n\
+             [workspace.metadata.arrows]\ngaudi-a = { needs = [\"gaudi-b\"] }\n",
         );
         let rows = [
             (
                 "a",
                 "[dependencies]\ngaudi-b = { path = \"../b\" }\nserde = \"1\"\n\
                  [dev-dependencies]\ngaudi-c = { path = \"../c\" }\n\
-                 [package.metadata.lint]\nexempt = [\"cycles\"]\nchip-names = 3\n",
+                 [package.metadata.lint]\nchip-names = 3\neras = 1\n",
             ),
             ("b", ""),
             ("c", "[build-dependencies]\ngaudi-b = { path = \"../b\" }\n"),
@@ -195,7 +199,7 @@ mod tests {
         assert_eq!(
             a.normal,
             BTreeSet::from(["gaudi-b".to_owned()]),
-            "serde is no member; gaudi-c is dev only"
+            "serde is not a member; gaudi-c is dev only"
         );
         assert_eq!(
             a.dev,
@@ -209,12 +213,16 @@ mod tests {
         );
         assert_eq!(a.folder, "hal/a", "folders are relative to the root");
         assert_eq!(
-            a.library.as_deref(),
-            Some("hal/a/src/lib.rs"),
-            "the library's root is found"
+            a.roots,
+            ["hal/a/src/lib.rs", "hal/a/tests/t.rs"],
+            "every target has a root"
         );
-        assert_eq!(a.roots.len(), 2, "every target has a root");
         assert_eq!(a.rust_version.as_deref(), Some("1.85"));
-        assert_eq!((a.lint.exempt.len(), a.lint.chip_names), (1, 3), "its exemptions");
+        assert_eq!(
+            workspace.arrows["gaudi-a"].needs,
+            ["gaudi-b"],
+            "the table of arrows"
+        );
+        assert_eq!((a.lint.eras, a.lint.chip_names), (1, 3), "its exemptions");
     }
 }

@@ -2,23 +2,23 @@
 
 #![expect(
     unsafe_code,
-    reason = "opening, asking and closing a device are calls into libibverbs"
+    reason = "opening, querying and closing a device are calls into libibverbs"
 )]
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, RawFd};
-use std::ptr::NonNull;
 
 use gaudi_seam::{Errno, Error, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_verbs::PortState;
 use gaudi_verbs_sys::Library;
-use gaudi_verbs_sys::inline::{ibv_query_device_ex, ibv_query_port};
-use gaudi_verbs_sys::types::{ibv_context, ibv_device, ibv_device_attr_ex, ibv_port_attr};
+use gaudi_verbs_sys::inline::ibv_query_port;
+use gaudi_verbs_sys::types::{ibv_context, ibv_device, ibv_device_attr, ibv_port_attr};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use crate::errors::{check, last};
+use crate::errors::check;
 use crate::list::NicInfo;
+use crate::objects::Object;
 
 /// Makes reads of a descriptor of the library fail with `EAGAIN` instead of waiting.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -29,17 +29,12 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 /// An open device. It closes when its last object is dropped.
 pub(crate) struct Opened {
     pub(crate) library: &'static Library,
-    context: NonNull<ibv_context>,
+    context: Object<ibv_context>,
     pub(crate) nic: NicInfo,
     pub(crate) port: u8,
     pub(crate) gid_index: Option<u32>,
     owner: OwnerProcess,
 }
-
-// SAFETY: libibverbs takes calls on a context from any thread (man 7 rdma-core, "thread safe").
-unsafe impl Send for Opened {}
-// SAFETY: as above, also at the same time.
-unsafe impl Sync for Opened {}
 
 impl Opened {
     /// Opens a device. Uses `port`, or the first active one; see
@@ -54,15 +49,12 @@ impl Opened {
         const OPERATION: &str = "ibv_open_device";
         // SAFETY: the device is one of the library's array, which lives.
         let context = unsafe { (library.symbols().ibv_open_device)(std::ptr::from_ref(device).cast_mut()) };
-        let Some(context) = NonNull::new(context) else {
-            let error = last(OPERATION);
-            return Err(match error.errno() {
-                Some(Errno::EACCES | Errno::EPERM) => {
-                    error.helped_by(format!("a user who may open /dev/infiniband/{} can", nic.uverbs))
-                }
-                _ => error,
-            });
-        };
+        let context = Object::new(OPERATION, context).map_err(|error| match error.errno() {
+            Some(Errno::EACCES | Errno::EPERM) => {
+                error.helped_by(format!("a user who may open /dev/infiniband/{} can", nic.uverbs))
+            }
+            _ => error,
+        })?;
         let mut opened = Self {
             library,
             context,
@@ -90,7 +82,7 @@ impl Opened {
     pub(crate) fn fds(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
         // SAFETY: the context is live and its descriptors do not change.
         let (cmd, events): (RawFd, RawFd) = unsafe {
-            let context = self.context.as_ref();
+            let context = self.context.0.as_ref();
             (context.cmd_fd, context.async_fd)
         };
         // SAFETY: the context owns it and outlives the borrow.
@@ -99,26 +91,23 @@ impl Opened {
         (cmd, unsafe { BorrowedFd::borrow_raw(events) })
     }
 
-    pub(crate) fn attr(&self) -> Result<ibv_device_attr_ex> {
-        let mut attr = ibv_device_attr_ex::zeroed();
+    pub(crate) fn attr(&self) -> Result<ibv_device_attr> {
+        let mut attr = ibv_device_attr::zeroed();
         // SAFETY: the context is live and the struct is ours.
-        let answer = unsafe { ibv_query_device_ex(self.library.symbols(), self.context(), &mut attr) };
-        check("ibv_query_device_ex", answer)?;
-        Ok(attr)
+        let answer = unsafe { (self.library.symbols().ibv_query_device)(self.context(), &raw mut attr) };
+        check("ibv_query_device", answer).map(|()| attr)
     }
 
     pub(crate) fn port_attr(&self, port: u8) -> Result<ibv_port_attr> {
         let mut attr = ibv_port_attr::zeroed();
         // SAFETY: the context is live and the struct is ours.
         let answer = unsafe { ibv_query_port(self.library.symbols(), self.context(), port, &mut attr) };
-        check("ibv_query_port", answer)?;
-        Ok(attr)
+        check("ibv_query_port", answer).map(|()| attr)
     }
 
     fn choose_port(&self, asked: Option<u8>) -> Result<u8> {
         const OPERATION: &str = "ibv_open_device";
-        let attr = self.attr()?;
-        let ports = attr.orig_attr.phys_port_cnt.max(1);
+        let ports = self.attr()?.phys_port_cnt.max(1);
         match asked {
             Some(port) if (1..=ports).contains(&port) => Ok(port),
             Some(port) => Err(Error::from_errno(OPERATION, Errno::EINVAL)
@@ -141,7 +130,7 @@ impl Drop for Opened {
             // The parent of this fork child uses it. The kernel closes the child's descriptors.
             return;
         }
-        // SAFETY: every object holds an `Arc` of this, so none is left.
+        // SAFETY: every object holds an `Arc` of this, so no object exists.
         let answer = unsafe { (self.library.symbols().ibv_close_device)(self.context()) };
         if let Err(error) = check("ibv_close_device", answer) {
             tracing::error!(%error, nic = self.nic.name, "a NIC did not close");

@@ -7,8 +7,8 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use gaudi_dmabuf::Hold;
 use gaudi_seam::{Errno, Error, HostVa, Result};
@@ -26,8 +26,9 @@ use gaudi_verbs_sys::inline::{ibv_alloc_mw, ibv_dealloc_mw};
 use gaudi_verbs_sys::types::*;
 
 use crate::context::Opened;
-use crate::dmabuf::{self, Made, Ways};
+use crate::dmabuf::{self, Ways};
 use crate::errors::{check, last};
+use crate::gate::Gate;
 use crate::gid;
 use crate::list::{NicInfo, text};
 use crate::objects::{Ah, Mr, Mw, Object, Origin, Pd};
@@ -36,13 +37,10 @@ use crate::queue::{Datagrams, IbvCq, IbvQp, IbvSrq, MAX_SGE};
 use crate::table::Table;
 
 #[derive(Debug)]
-struct Cq {
-    queue: Arc<IbvCq>,
-}
+struct Cq(Arc<IbvCq>);
 
 #[derive(Debug)]
 struct Srq {
-    object: Object<ibv_srq>,
     queue: Arc<IbvSrq>,
     _pd: Arc<Pd>,
 }
@@ -50,7 +48,6 @@ struct Srq {
 #[derive(Debug)]
 struct Qp {
     queue: Arc<IbvQp>,
-    datagrams: bool,
     _pd: Arc<Pd>,
     _cqs: [Arc<Cq>; 2],
     _srq: Option<Arc<Srq>>,
@@ -103,7 +100,7 @@ impl IbvDevice {
         if let Some(ways) = self.ways.get() {
             return Ok(ways);
         }
-        let _one = self.probing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = gaudi_sys::lock(&self.probing);
         if self.ways.get().is_none() {
             let ways = Ways::probe(&self.opened)?;
             let _ = self.ways.set(ways); // cannot fail: `probing` is locked
@@ -113,23 +110,17 @@ impl IbvDevice {
             .ok_or_else(|| Error::from_errno("ibv_reg_dmabuf_mr", Errno::EAGAIN))
     }
 
-    fn keep(&self, pd: Arc<Pd>, made: Made, attachment: Option<gaudi_dmabuf::Attachment>) -> NewMr {
+    fn insert_mr(&self, mr: Mr, path: RegPath) -> NewMr {
         // SAFETY: the region was just made.
         let (lkey, rkey) = unsafe {
-            let mr = made.object.0.as_ref();
+            let mr = mr.object.0.as_ref();
             (mr.lkey, mr.rkey)
         };
-        let handle = self.mrs.insert(Mr {
-            object: made.object,
-            origin: made.origin,
-            _attachment: attachment,
-            _pd: pd,
-        });
         NewMr {
-            handle: MrHandle(handle),
+            handle: MrHandle(self.mrs.insert(mr)),
             lkey: Lkey(lkey),
             rkey: Rkey(rkey),
-            path: made.path,
+            path,
         }
     }
 
@@ -171,28 +162,30 @@ macro_rules! number_of {
 }
 
 fn element(event: &ibv_async_event) -> AsyncElement {
-    match event.event_type {
-        IBV_EVENT_CQ_ERR => AsyncElement::Cq(CqHandle(number_of!(event, cq, cq_context))),
-        IBV_EVENT_QP_FATAL
-        | IBV_EVENT_QP_REQ_ERR
-        | IBV_EVENT_QP_ACCESS_ERR
-        | IBV_EVENT_COMM_EST
-        | IBV_EVENT_SQ_DRAINED
-        | IBV_EVENT_PATH_MIG
-        | IBV_EVENT_PATH_MIG_ERR
-        | IBV_EVENT_QP_LAST_WQE_REACHED => AsyncElement::Qp(QpHandle(number_of!(event, qp, qp_context))),
-        IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+    match AsyncEventType(event.event_type) {
+        AsyncEventType::CQ_ERR => AsyncElement::Cq(CqHandle(number_of!(event, cq, cq_context))),
+        AsyncEventType::QP_FATAL
+        | AsyncEventType::QP_REQ_ERR
+        | AsyncEventType::QP_ACCESS_ERR
+        | AsyncEventType::COMM_EST
+        | AsyncEventType::SQ_DRAINED
+        | AsyncEventType::PATH_MIG
+        | AsyncEventType::PATH_MIG_ERR
+        | AsyncEventType::QP_LAST_WQE_REACHED => {
+            AsyncElement::Qp(QpHandle(number_of!(event, qp, qp_context)))
+        }
+        AsyncEventType::SRQ_ERR | AsyncEventType::SRQ_LIMIT_REACHED => {
             AsyncElement::Srq(SrqHandle(number_of!(event, srq, srq_context)))
         }
-        IBV_EVENT_PORT_ACTIVE
-        | IBV_EVENT_PORT_ERR
-        | IBV_EVENT_LID_CHANGE
-        | IBV_EVENT_PKEY_CHANGE
-        | IBV_EVENT_SM_CHANGE
-        | IBV_EVENT_CLIENT_REREGISTER
-        | IBV_EVENT_GID_CHANGE
-        | IBV_EVENT_DEVICE_SPEED_CHANGE => {
-            // SAFETY: these events carry a port's number.
+        AsyncEventType::PORT_ACTIVE
+        | AsyncEventType::PORT_ERR
+        | AsyncEventType::LID_CHANGE
+        | AsyncEventType::PKEY_CHANGE
+        | AsyncEventType::SM_CHANGE
+        | AsyncEventType::CLIENT_REREGISTER
+        | AsyncEventType::GID_CHANGE
+        | AsyncEventType::DEVICE_SPEED_CHANGE => {
+            // SAFETY: these events carry a port's number, which is below 256.
             let port = unsafe { event.element.port_num };
             AsyncElement::Port(u8::try_from(port).unwrap_or(0))
         }
@@ -202,7 +195,7 @@ fn element(event: &ibv_async_event) -> AsyncElement {
 
 impl Device for IbvDevice {
     fn query_device(&self) -> Result<DeviceAttr> {
-        let attr = self.opened.attr()?.orig_attr;
+        let attr = self.opened.attr()?;
         Ok(DeviceAttr {
             name: self.opened.nic.name.clone(),
             provider: "libibverbs".to_owned(),
@@ -268,7 +261,7 @@ impl Device for IbvDevice {
         unsafe { (self.symbols().ibv_ack_async_event)(&raw mut event) };
         if let AsyncElement::Cq(cq) = element {
             // Fails if the queue is destroyed, and no caller polls it then.
-            let _ = self.cqs.with(OPERATION, cq.0, |cq| cq.queue.set_overrun());
+            let _ = self.cqs.with(OPERATION, cq.0, |cq| cq.0.set_overrun());
         }
         Ok(Some(AsyncEvent {
             event_type: AsyncEventType(event.event_type),
@@ -279,13 +272,12 @@ impl Device for IbvDevice {
     fn alloc_pd(&self) -> Result<PdHandle> {
         // SAFETY: the context is live.
         let pd = unsafe { (self.symbols().ibv_alloc_pd)(self.opened.context()) };
-        let pd = NonNull::new(pd).ok_or_else(|| last("ibv_alloc_pd"))?;
-        Ok(PdHandle(self.pds.insert(Pd(Object(pd)))))
+        let pd = Pd(Object::new("ibv_alloc_pd", pd)?);
+        Ok(PdHandle(self.pds.insert(pd)))
     }
 
     fn dealloc_pd(&self, pd: PdHandle) -> Result<()> {
-        const OPERATION: &str = "ibv_dealloc_pd";
-        self.pds.destroy(OPERATION, pd.0, |pd| self.free_pd(pd))
+        self.pds.destroy("ibv_dealloc_pd", pd.0, |pd| self.free_pd(pd))
     }
 
     unsafe fn reg_mr(
@@ -299,22 +291,17 @@ impl Device for IbvDevice {
         const OPERATION: &str = "ibv_reg_mr_iova";
         let pd = self.pds.get(OPERATION, pd.0)?;
         let symbols = self.symbols();
-        let start = std::ptr::with_exposed_provenance_mut(
-            usize::try_from(address.get()).map_err(|_| Error::from_errno(OPERATION, Errno::EINVAL))?,
-        );
-        let length = usize::try_from(len).map_err(|_| Error::from_errno(OPERATION, Errno::EINVAL))?;
-        let bits = access.bits();
+        let size = |value| usize::try_from(value).map_err(|_| Error::from_errno(OPERATION, Errno::EINVAL));
+        let start = std::ptr::with_exposed_provenance_mut(size(address.get())?);
+        let length = size(len)?;
+        // The older functions refuse optional flags.
+        let bits = (access - Access::RELAXED_ORDERING).bits() as i32;
         let mr = match (symbols.ibv_reg_mr_iova2, symbols.ibv_reg_mr_iova) {
             // SAFETY: the domain is live; the memory is the caller's promise.
-            (Some(register), _) => unsafe { register(pd.0.as_ptr(), start, length, iova.0, bits) },
-            (None, Some(register)) => {
-                // The older function refuses optional flags.
-                let bits = (access - Access::RELAXED_ORDERING).bits() as i32;
-                // SAFETY: as above.
-                unsafe { register(pd.0.as_ptr(), start, length, iova.0, bits) }
-            }
+            (Some(register), _) => unsafe { register(pd.0.as_ptr(), start, length, iova.0, access.bits()) },
+            // SAFETY: as above.
+            (None, Some(register)) => unsafe { register(pd.0.as_ptr(), start, length, iova.0, bits) },
             (None, None) if iova == address.into() => {
-                let bits = (access - Access::RELAXED_ORDERING).bits() as i32;
                 // SAFETY: as above.
                 unsafe { (symbols.ibv_reg_mr)(pd.0.as_ptr(), start, length, bits) }
             }
@@ -325,13 +312,13 @@ impl Device for IbvDevice {
                 ));
             }
         };
-        let object = Object(NonNull::new(mr).ok_or_else(|| self.explain_host(last(OPERATION)))?);
-        let made = Made {
-            object,
+        let mr = Mr {
+            object: Object::new(OPERATION, mr).map_err(explain_host)?,
             origin: Origin::Library,
-            path: RegPath::Host,
+            _attachment: None,
+            _pd: pd,
         };
-        Ok(self.keep(pd, made, None))
+        Ok(self.insert_mr(mr, RegPath::Host))
     }
 
     fn reg_dmabuf_mr(&self, request: &DmaBufMr<'_>) -> Result<NewMr> {
@@ -339,13 +326,18 @@ impl Device for IbvDevice {
         let pd = self.pds.get(OPERATION, request.pd.0)?;
         let importer = format!("{}: region at {}", self.opened.nic.name, request.iova);
         let attachment = request.window.attach_as(Hold::Region, importer)?;
-        let made = self.ways()?.register(&self.opened, &pd, request)?;
-        Ok(self.keep(pd, made, Some(attachment)))
+        let (object, origin, path) = self.ways()?.register(&self.opened, &pd, request)?;
+        let mr = Mr {
+            object,
+            origin,
+            _attachment: Some(attachment),
+            _pd: pd,
+        };
+        Ok(self.insert_mr(mr, path))
     }
 
     fn dereg_mr(&self, mr: MrHandle) -> Result<()> {
-        const OPERATION: &str = "ibv_dereg_mr";
-        self.mrs.destroy(OPERATION, mr.0, |mr| self.free_mr(mr))
+        self.mrs.destroy("ibv_dereg_mr", mr.0, |mr| self.free_mr(mr))
     }
 
     fn mr_state(&self, mr: MrHandle) -> Result<Option<MrState>> {
@@ -360,12 +352,11 @@ impl Device for IbvDevice {
             MwType::Type2 => IBV_MW_TYPE_2,
         };
         // SAFETY: the domain is live.
-        let mw = unsafe { ibv_alloc_mw(pd.0.as_ptr(), mw_type) };
-        let mw = NonNull::new(mw).ok_or_else(|| last(OPERATION))?;
+        let object = Object::new(OPERATION, unsafe { ibv_alloc_mw(pd.0.as_ptr(), mw_type) })?;
         // SAFETY: the window was just made.
-        let rkey = unsafe { mw.as_ref().rkey };
+        let rkey = unsafe { object.0.as_ref() }.rkey;
         let handle = self.mws.insert(Mw {
-            object: Object(mw),
+            object,
             posting: Mutex::default(),
             _pd: pd,
         });
@@ -376,8 +367,7 @@ impl Device for IbvDevice {
     }
 
     fn dealloc_mw(&self, mw: MwHandle) -> Result<()> {
-        const OPERATION: &str = "ibv_dealloc_mw";
-        self.mws.destroy(OPERATION, mw.0, |mw| free_mw(mw))
+        self.mws.destroy("ibv_dealloc_mw", mw.0, |mw| free_mw(mw))
     }
 
     fn create_ah(&self, pd: PdHandle, gid: &Gid, lid: u16) -> Result<AhHandle> {
@@ -386,13 +376,12 @@ impl Device for IbvDevice {
         let mut attr = route(self.opened.port, gid, lid, self.sgid_index(OPERATION)?);
         // SAFETY: the domain is live and the struct is ours.
         let ah = unsafe { (self.symbols().ibv_create_ah)(pd.0.as_ptr(), &raw mut attr) };
-        let object = Object(NonNull::new(ah).ok_or_else(|| last(OPERATION))?);
+        let object = Object::new(OPERATION, ah)?;
         Ok(AhHandle(self.ahs.insert(Ah { object, _pd: pd })))
     }
 
     fn destroy_ah(&self, ah: AhHandle) -> Result<()> {
-        const OPERATION: &str = "ibv_destroy_ah";
-        self.ahs.destroy(OPERATION, ah.0, |ah| self.free_ah(ah))
+        self.ahs.destroy("ibv_destroy_ah", ah.0, |ah| self.free_ah(ah))
     }
 
     fn create_srq(&self, request: &SrqRequest) -> Result<(SrqHandle, Arc<dyn SharedReceiveQueue>)> {
@@ -409,10 +398,12 @@ impl Device for IbvDevice {
         };
         // SAFETY: the domain is live and the struct is ours.
         let srq = unsafe { (self.symbols().ibv_create_srq)(pd.0.as_ptr(), &raw mut init) };
-        let srq = NonNull::new(srq).ok_or_else(|| last(OPERATION))?;
-        let queue = Arc::new(IbvSrq::new(srq, self.opened.clone()));
+        let queue = Arc::new(IbvSrq {
+            srq: Object::new(OPERATION, srq)?,
+            gate: Gate::default(),
+            opened: self.opened.clone(),
+        });
         let row = Srq {
-            object: Object(srq),
             queue: queue.clone(),
             _pd: pd,
         };
@@ -429,7 +420,7 @@ impl Device for IbvDevice {
         };
         // SAFETY: the queue is live while we hold its row.
         check(OPERATION, unsafe {
-            (self.symbols().ibv_modify_srq)(srq.object.as_ptr(), &raw mut attr, IBV_SRQ_LIMIT)
+            (self.symbols().ibv_modify_srq)(srq.queue.srq.as_ptr(), &raw mut attr, IBV_SRQ_LIMIT)
         })
     }
 
@@ -444,12 +435,12 @@ impl Device for IbvDevice {
         let number = self.cqs.number();
         let queue = IbvCq::create(self.opened.clone(), self.datagrams.clone(), depth, number)?;
         let queue = Arc::new(queue);
-        self.cqs.put(number, Arc::new(Cq { queue: queue.clone() }));
+        self.cqs.put(number, Arc::new(Cq(queue.clone())));
         Ok((CqHandle(number), queue))
     }
 
     fn destroy_cq(&self, cq: CqHandle) -> Result<()> {
-        self.cqs.destroy("ibv_destroy_cq", cq.0, |cq| cq.queue.destroy())
+        self.cqs.destroy("ibv_destroy_cq", cq.0, |cq| cq.0.destroy())
     }
 
     fn create_qp(&self, request: &QpRequest) -> Result<NewQp> {
@@ -477,9 +468,9 @@ impl Device for IbvDevice {
         let cap = request.cap;
         let mut init = ibv_qp_init_attr {
             qp_context: std::ptr::without_provenance_mut(number as usize),
-            send_cq: cqs[0].queue.as_ptr(),
-            recv_cq: cqs[1].queue.as_ptr(),
-            srq: srq.as_ref().map_or(null_mut(), |srq| srq.object.as_ptr()),
+            send_cq: cqs[0].0.as_ptr(),
+            recv_cq: cqs[1].0.as_ptr(),
+            srq: srq.as_ref().map_or(null_mut(), |srq| srq.queue.srq.as_ptr()),
             cap: ibv_qp_cap {
                 max_send_wr: cap.max_send_wr,
                 max_recv_wr: cap.max_recv_wr,
@@ -492,20 +483,23 @@ impl Device for IbvDevice {
         };
         // SAFETY: domain and queues are live while we hold their rows, and the struct is ours.
         let qp = unsafe { (self.symbols().ibv_create_qp)(pd.0.as_ptr(), &raw mut init) };
-        let qp = NonNull::new(qp).ok_or_else(|| last(OPERATION))?;
-        let queue = Arc::new(IbvQp::new(
+        let qp = Object::new(OPERATION, qp)?;
+        let queue = Arc::new(IbvQp {
+            // SAFETY: the queue pair was just made.
+            number: unsafe { qp.0.as_ref() }.qp_num,
             qp,
-            self.opened.clone(),
-            self.ahs.clone(),
-            self.mws.clone(),
-            self.mrs.clone(),
-        ));
+            sends: Gate::default(),
+            receives: Gate::default(),
+            ahs: self.ahs.clone(),
+            mws: self.mws.clone(),
+            mrs: self.mrs.clone(),
+            opened: self.opened.clone(),
+        });
         if request.qp_type == QpType::Ud {
-            self.datagrams.add(queue.number());
+            self.datagrams.add(queue.number);
         }
         let row = Qp {
             queue: queue.clone(),
-            datagrams: request.qp_type == QpType::Ud,
             _pd: pd,
             _cqs: cqs,
             _srq: srq,
@@ -551,9 +545,7 @@ impl Device for IbvDevice {
     fn destroy_qp(&self, qp: QpHandle) -> Result<()> {
         self.qps.destroy("ibv_destroy_qp", qp.0, |qp| {
             qp.queue.destroy()?;
-            if qp.datagrams {
-                self.datagrams.remove(qp.queue.number());
-            }
+            self.datagrams.remove(qp.queue.number);
             Ok(())
         })
     }
@@ -568,7 +560,7 @@ fn free_mw(mw: &Mw) -> Result<()> {
 /// Frees objects that were taken out of their tables: each is live, and no other thread uses it.
 impl IbvDevice {
     fn free_pd(&self, pd: &Pd) -> Result<()> {
-        // SAFETY: as said above.
+        // SAFETY: as described above.
         check("ibv_dealloc_pd", unsafe {
             (self.symbols().ibv_dealloc_pd)(pd.0.as_ptr())
         })
@@ -576,7 +568,7 @@ impl IbvDevice {
 
     fn free_mr(&self, mr: &Mr) -> Result<()> {
         match mr.origin {
-            // SAFETY: as said above, and the region is the library's.
+            // SAFETY: as described above, and the region is the library's.
             Origin::Library => check("ibv_dereg_mr", unsafe {
                 (self.symbols().ibv_dereg_mr)(mr.object.as_ptr())
             }),
@@ -585,25 +577,23 @@ impl IbvDevice {
     }
 
     fn free_ah(&self, ah: &Ah) -> Result<()> {
-        // SAFETY: as said above. A thread that posts with it holds the table's lock.
+        // SAFETY: as described above. A thread that posts with it holds the table's lock.
         check("ibv_destroy_ah", unsafe {
             (self.symbols().ibv_destroy_ah)(ah.object.as_ptr())
         })
     }
 }
 
-impl IbvDevice {
-    /// Adds the usual cause to a refusal of host memory.
-    fn explain_host(&self, error: Error) -> Error {
-        match error.errno() {
-            Some(Errno::ENOMEM) => error
-                .because("memory of the region cannot be locked")
-                .helped_by("raise the limit of locked memory (ulimit -l)"),
-            Some(Errno::EFAULT) => {
-                error.because("the range is not mapped, or not writable where the NIC may write")
-            }
-            _ => error,
+/// Adds the usual cause to a refusal of host memory.
+fn explain_host(error: Error) -> Error {
+    match error.errno() {
+        Some(Errno::ENOMEM) => error
+            .because("memory of the region cannot be locked")
+            .helped_by("raise the limit of locked memory (ulimit -l)"),
+        Some(Errno::EFAULT) => {
+            error.because("the range is not mapped, or not writable where the NIC may write")
         }
+        _ => error,
     }
 }
 
@@ -614,38 +604,20 @@ impl Drop for IbvDevice {
         if self.opened.is_foreign() {
             return;
         }
-        let mut left = Vec::new();
-        for mw in self.mws.drain() {
-            left.push(free_mw(&mw));
-        }
-        for qp in self.qps.drain() {
-            left.push(qp.queue.destroy());
-        }
-        for ah in self.ahs.drain() {
-            left.push(self.free_ah(&ah));
-        }
-        for mr in self.mrs.drain() {
-            left.push(self.free_mr(&mr));
-        }
-        for srq in self.srqs.drain() {
-            left.push(srq.queue.destroy());
-        }
-        for cq in self.cqs.drain() {
-            left.push(cq.queue.destroy());
-        }
-        for pd in self.pds.drain() {
-            left.push(self.free_pd(&pd));
-        }
+        let mut left: Vec<Result<()>> = self.mws.drain().iter().map(|mw| free_mw(mw)).collect();
+        left.extend(self.qps.drain().iter().map(|qp| qp.queue.destroy()));
+        left.extend(self.ahs.drain().iter().map(|ah| self.free_ah(ah)));
+        left.extend(self.mrs.drain().iter().map(|mr| self.free_mr(mr)));
+        left.extend(self.srqs.drain().iter().map(|srq| srq.queue.destroy()));
+        left.extend(self.cqs.drain().iter().map(|cq| cq.0.destroy()));
+        left.extend(self.pds.drain().iter().map(|pd| self.free_pd(pd)));
         let count = left.len();
         for error in left.into_iter().filter_map(Result::err) {
             tracing::error!(%error, nic = self.opened.nic.name, "an object is not freed before its NIC closes");
         }
         if count > 0 {
-            tracing::debug!(
-                count,
-                nic = self.opened.nic.name,
-                "objects were left when the NIC closed"
-            );
+            let nic = &self.opened.nic.name;
+            tracing::debug!(count, nic, "objects were left when the NIC closed");
         }
     }
 }

@@ -5,25 +5,27 @@
     reason = "registering is a call into libibverbs or a provider's own library"
 )]
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 
 use gaudi_dmabuf::Window;
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_verbs::provider::DmaBufMr;
-use gaudi_verbs::{DmaBufSupport, RegPath};
+use gaudi_verbs::{Access, DmaBufSupport, RegPath};
 use gaudi_verbs_sys::Mlx5;
 use gaudi_verbs_sys::consts::*;
 use gaudi_verbs_sys::mlx5::MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
 use gaudi_verbs_sys::types::{ibv_context, ibv_mr, ibv_mr_init_attr, ibv_pd};
-use gaudi_verbs_sys::uverbs::{self, RegDmabufMr};
+use gaudi_verbs_sys::uverbs::{self, RawMr, RegDmabufMr};
 
 use crate::context::Opened;
-use crate::errors::{last, of_raw};
+use crate::errors::of_raw;
 use crate::objects::{Object, Origin, Pd};
 
 const OPERATION: &str = "ibv_reg_dmabuf_mr";
 const PAGE: u64 = gaudi_sys::PAGE;
+/// Stands for a function that this library does not have. No call answers it.
+const NO_FUNCTION: Errno = Errno::UnknownErrno;
 /// Driver numbers (`enum rdma_driver_id`) to try. The newest is 21.
 const DRIVERS: u32 = 64;
 
@@ -31,30 +33,12 @@ const DRIVERS: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct Ways {
     data_direct: Option<Mlx5>,
-    /// `ibv_reg_mr_ex`; `None` if this libibverbs has no such function.
-    ex: Option<Result<(), Errno>>,
-    /// `ibv_reg_dmabuf_mr`; `None` if this libibverbs has no such function.
-    library: Option<Result<(), Errno>>,
+    /// `ibv_reg_mr_ex`; [`NO_FUNCTION`] if this libibverbs has no such function.
+    ex: Result<(), Errno>,
+    /// `ibv_reg_dmabuf_mr`; [`NO_FUNCTION`] if this libibverbs has no such function.
+    library: Result<(), Errno>,
     /// The kernel's ioctl, with the driver's number.
     kernel: Result<u32, Errno>,
-}
-
-/// A region to register.
-#[derive(Clone, Copy)]
-struct Asked {
-    pd: *mut ibv_pd,
-    offset: u64,
-    length: u64,
-    iova: u64,
-    fd: RawFd,
-    access: u32,
-}
-
-/// A new region.
-pub(crate) struct Made {
-    pub(crate) object: Object<ibv_mr>,
-    pub(crate) origin: Origin,
-    pub(crate) path: RegPath,
 }
 
 /// Returns whether an errno for an invalid descriptor means that the path works: the kernel looks
@@ -69,14 +53,14 @@ impl Ways {
         let symbols = opened.library.symbols();
         // SAFETY: the context is live.
         let pd = unsafe { (symbols.ibv_alloc_pd)(opened.context()) };
-        let pd = NonNull::new(pd).ok_or_else(|| last("ibv_alloc_pd"))?;
-        let asked = Asked {
-            pd: pd.as_ptr(),
+        let pd = Object::new("ibv_alloc_pd", pd)?;
+        let request = RegDmabufMr {
+            pd: handle_of(pd.as_ptr()),
             offset: 0,
             length: PAGE,
             iova: 0,
             fd: -1,
-            access: IBV_ACCESS_LOCAL_WRITE,
+            access: Access::LOCAL_WRITE.bits(),
         };
         let refused = |made: Result<NonNull<ibv_mr>, Errno>| match made {
             Err(errno) => is_yes(errno),
@@ -89,11 +73,9 @@ impl Ways {
         };
         let ways = Self {
             data_direct: data_direct(opened),
-            ex: symbols.ibv_reg_mr_ex.map(|_| refused(reg_ex(opened, &asked))),
-            library: symbols
-                .ibv_reg_dmabuf_mr
-                .map(|_| refused(reg_library(opened, &asked))),
-            kernel: probe_kernel(opened, &asked),
+            ex: refused(reg_ex(opened, pd.as_ptr(), &request)),
+            library: refused(reg_library(opened, pd.as_ptr(), &request)),
+            kernel: probe_kernel(opened, &request),
         };
         // SAFETY: the domain was just made and nothing is in it.
         let freed = unsafe { (symbols.ibv_dealloc_pd)(pd.as_ptr()) };
@@ -103,27 +85,20 @@ impl Ways {
 
     /// Returns the NIC's attribute: yes, or the errors of the paths.
     pub(crate) fn support(&self) -> DmaBufSupport {
-        let yes = self.data_direct.is_some()
-            || matches!(self.ex, Some(Ok(())))
-            || matches!(self.library, Some(Ok(())))
-            || self.kernel.is_ok();
+        let of_library = self.data_direct.is_some() || self.ex.is_ok() || self.library.is_ok();
+        let yes = of_library || self.kernel.is_ok();
         if yes {
             return DmaBufSupport::Yes;
         }
-        let name = |errno: Errno| format!("{errno:?}");
         let library = match self.library {
-            Some(Err(errno)) => format!(
-                "ibv_reg_dmabuf_mr answers {}: the NIC's library has no such operation",
-                name(errno)
-            ),
+            Err(errno) if errno != NO_FUNCTION => {
+                format!("ibv_reg_dmabuf_mr answers {errno:?}: the NIC's library has no such operation")
+            }
             _ => "this libibverbs has no ibv_reg_dmabuf_mr".to_owned(),
         };
         let kernel = match self.kernel {
             Err(Errno::EPROTONOSUPPORT) => "the kernel is older than dma-buf regions (5.12)".to_owned(),
-            Err(errno) => format!(
-                "the kernel's ioctl answers {}: nor has the NIC's driver",
-                name(errno)
-            ),
+            Err(errno) => format!("the kernel's ioctl answers {errno:?}: nor has the NIC's driver"),
             Ok(_) => unreachable!("it is checked above"),
         };
         DmaBufSupport::No(format!("{library}; {kernel}"))
@@ -132,62 +107,50 @@ impl Ways {
     /// Registers by the best path. Tries the next one if a path lacks the operation, or if data
     /// direct does not reach the buffer. Any other refusal is final, since all paths end in the
     /// same kernel.
-    pub(crate) fn register(&self, opened: &Opened, pd: &Pd, request: &DmaBufMr<'_>) -> Result<Made> {
-        let window: &Window = request.window;
-        let asked = Asked {
-            pd: pd.0.as_ptr(),
+    pub(crate) fn register(
+        &self,
+        opened: &Opened,
+        pd: &Pd,
+        request: &DmaBufMr<'_>,
+    ) -> Result<(Object<ibv_mr>, Origin, RegPath)> {
+        let (pd, window): (_, &Window) = (pd.0.as_ptr(), request.window);
+        let request = RegDmabufMr {
+            pd: handle_of(pd),
             offset: window.offset(),
             length: window.len(),
             iova: request.iova.0,
             fd: window.dmabuf().as_fd().as_raw_fd(),
             access: request.access.bits(),
         };
-        let made = |mr, path| Made {
-            object: Object(mr),
-            origin: Origin::Library,
-            path,
-        };
         let mut refusals = Vec::new();
-        if let Some(mlx5) = &self.data_direct {
-            match reg_data_direct(mlx5, &asked) {
-                Ok(mr) => return Ok(made(mr, RegPath::DataDirect)),
-                Err(errno) => {
-                    refusals.push((RegPath::DataDirect, errno));
-                    if !is_other_function(errno) {
-                        return Err(explain(window, &refusals));
-                    }
+        for path in [
+            RegPath::DataDirect,
+            RegPath::DmaBufEx,
+            RegPath::DmaBuf,
+            RegPath::RawUverbs,
+        ] {
+            let mut origin = Origin::Library;
+            let mut is_absent: fn(Errno) -> bool = is_absent;
+            let registered = match (path, &self.data_direct, self.kernel) {
+                (RegPath::DataDirect, Some(mlx5), _) => {
+                    is_absent = is_other_function;
+                    reg_data_direct(mlx5, pd, &request)
                 }
-            }
-        }
-        type Register = fn(&Opened, &Asked) -> Result<NonNull<ibv_mr>, Errno>;
-        let of_library: [(_, Register, RegPath); 2] = [
-            (&self.ex, reg_ex, RegPath::DmaBufEx),
-            (&self.library, reg_library, RegPath::DmaBuf),
-        ];
-        for (way, register, path) in of_library {
-            if !matches!(way, Some(Ok(()))) {
-                continue;
-            }
-            match register(opened, &asked) {
-                Ok(mr) => return Ok(made(mr, path)),
-                Err(errno) => {
-                    refusals.push((path, errno));
-                    if !is_absent(errno) {
-                        return Err(explain(window, &refusals));
-                    }
+                (RegPath::DmaBufEx, ..) if self.ex.is_ok() => reg_ex(opened, pd, &request),
+                (RegPath::DmaBuf, ..) if self.library.is_ok() => reg_library(opened, pd, &request),
+                (RegPath::RawUverbs, _, Ok(driver_id)) => {
+                    origin = Origin::Kernel { driver_id };
+                    reg_kernel(opened, driver_id, pd, &request)
                 }
-            }
-        }
-        if let Ok(driver_id) = self.kernel {
-            match reg_kernel(opened, driver_id, &asked) {
-                Ok(mr) => {
-                    return Ok(Made {
-                        object: Object(mr),
-                        origin: Origin::Kernel { driver_id },
-                        path: RegPath::RawUverbs,
-                    });
-                }
-                Err(errno) => refusals.push((RegPath::RawUverbs, errno)),
+                _ => continue,
+            };
+            let errno = match registered {
+                Ok(mr) => return Ok((Object(mr), origin, path)),
+                Err(errno) => errno,
+            };
+            refusals.push((path, errno));
+            if !is_absent(errno) {
+                break;
             }
         }
         Err(explain(window, &refusals))
@@ -261,10 +224,9 @@ fn explain(window: &Window, refusals: &[(RegPath, Errno)]) -> Error {
         ),
         _ => ("the kernel refused it", "dmesg may say more"),
     };
-    let error = if *errno == Errno::EPERM {
-        error.with_kind(ErrorKind::Unsupported)
-    } else {
-        error
+    let error = match errno {
+        Errno::EPERM => error.with_kind(ErrorKind::Unsupported),
+        _ => error,
     };
     error
         .because(cause)
@@ -278,34 +240,37 @@ fn null_or(mr: *mut ibv_mr) -> Result<NonNull<ibv_mr>, Errno> {
 }
 
 /// Returns the length in the library's type.
-fn length_of(asked: &Asked) -> Result<usize, Errno> {
-    usize::try_from(asked.length).map_err(|_| Errno::EINVAL)
+fn length_of(request: &RegDmabufMr) -> Result<usize, Errno> {
+    usize::try_from(request.length).map_err(|_| Errno::EINVAL)
 }
 
-fn reg_library(opened: &Opened, asked: &Asked) -> Result<NonNull<ibv_mr>, Errno> {
-    let register = opened
-        .library
-        .symbols()
-        .ibv_reg_dmabuf_mr
-        .ok_or(Errno::EOPNOTSUPP)?;
-    let (length, access) = (length_of(asked)?, asked.access as i32);
+/// Returns the kernel's handle of a live domain.
+fn handle_of(pd: *mut ibv_pd) -> u32 {
+    // SAFETY: the domain is live.
+    unsafe { (*pd).handle }
+}
+
+fn reg_library(opened: &Opened, pd: *mut ibv_pd, request: &RegDmabufMr) -> Result<NonNull<ibv_mr>, Errno> {
+    let register = opened.library.symbols().ibv_reg_dmabuf_mr;
+    let register = register.ok_or(NO_FUNCTION)?;
+    let (length, access) = (length_of(request)?, request.access as i32);
     // SAFETY: the domain is live; the rest are numbers that the kernel checks.
-    null_or(unsafe { register(asked.pd, asked.offset, length, asked.iova, asked.fd, access) })
+    null_or(unsafe { register(pd, request.offset, length, request.iova, request.fd, access) })
 }
 
-fn reg_ex(opened: &Opened, asked: &Asked) -> Result<NonNull<ibv_mr>, Errno> {
-    let register = opened.library.symbols().ibv_reg_mr_ex.ok_or(Errno::EOPNOTSUPP)?;
+fn reg_ex(opened: &Opened, pd: *mut ibv_pd, request: &RegDmabufMr) -> Result<NonNull<ibv_mr>, Errno> {
+    let register = opened.library.symbols().ibv_reg_mr_ex.ok_or(NO_FUNCTION)?;
     let mut init = ibv_mr_init_attr {
-        length: length_of(asked)?,
-        access: asked.access as i32,
+        length: length_of(request)?,
+        access: request.access as i32,
         comp_mask: IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET,
-        iova: asked.iova,
-        fd: asked.fd,
-        fd_offset: asked.offset,
+        iova: request.iova,
+        fd: request.fd,
+        fd_offset: request.offset,
         ..ibv_mr_init_attr::zeroed()
     };
     // SAFETY: the domain is live; the rest are numbers that the kernel checks.
-    null_or(unsafe { register(asked.pd, &raw mut init) })
+    null_or(unsafe { register(pd, &raw mut init) })
 }
 
 /// Returns mlx5's library if this NIC has a data direct function.
@@ -317,7 +282,7 @@ fn data_direct(opened: &Opened) -> Option<Mlx5> {
     let query = mlx5.symbols().mlx5dv_get_data_direct_sysfs_path?;
     mlx5.symbols().mlx5dv_reg_dmabuf_mr?;
     let mut path = [0; 4096];
-    // SAFETY: the context is live and of this provider; the array is as long as is said.
+    // SAFETY: the context is live and of this provider; the array has this length.
     let answer = unsafe { query(opened.context(), path.as_mut_ptr(), path.len()) };
     (answer == 0).then_some(mlx5)
 }
@@ -328,41 +293,20 @@ fn is_mlx5(opened: &Opened) -> bool {
     driver.is_ok_and(|driver| driver.file_name().is_some_and(|name| name == "mlx5_core"))
 }
 
-fn reg_data_direct(mlx5: &Mlx5, asked: &Asked) -> Result<NonNull<ibv_mr>, Errno> {
+fn reg_data_direct(mlx5: &Mlx5, pd: *mut ibv_pd, request: &RegDmabufMr) -> Result<NonNull<ibv_mr>, Errno> {
     let register = mlx5.symbols().mlx5dv_reg_dmabuf_mr.ok_or(Errno::EOPNOTSUPP)?;
-    let (length, access) = (length_of(asked)?, asked.access as i32);
+    let (length, access) = (length_of(request)?, request.access as i32);
+    let RegDmabufMr { offset, iova, fd, .. } = *request;
+    let own = MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT;
     // SAFETY: the domain is live and of this provider; the rest are numbers that the kernel checks.
-    null_or(unsafe {
-        register(
-            asked.pd,
-            asked.offset,
-            length,
-            asked.iova,
-            asked.fd,
-            access,
-            MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT,
-        )
-    })
-}
-
-fn raw_request(asked: &Asked) -> RegDmabufMr {
-    RegDmabufMr {
-        // SAFETY: the domain is live.
-        pd: unsafe { (*asked.pd).handle },
-        offset: asked.offset,
-        length: asked.length,
-        iova: asked.iova,
-        fd: asked.fd,
-        access: asked.access,
-    }
+    null_or(unsafe { register(pd, offset, length, iova, fd, access, own) })
 }
 
 /// Returns the driver's number, found by trial: the kernel returns `EINVAL` for all others first
 /// (`ib_uverbs_cmd_verbs`, core/uverbs_ioctl.c).
-fn probe_kernel(opened: &Opened, asked: &Asked) -> Result<u32, Errno> {
-    let request = raw_request(asked);
+fn probe_kernel(opened: &Opened, request: &RegDmabufMr) -> Result<u32, Errno> {
     for driver_id in 0..DRIVERS {
-        match uverbs::reg_dmabuf_mr(opened.fds().0, driver_id, &request) {
+        match uverbs::reg_dmabuf_mr(opened.fds().0, driver_id, request) {
             Err(Errno::EINVAL) => {}
             Err(errno) => return is_yes(errno).map(|()| driver_id),
             Ok(mr) => {
@@ -375,9 +319,14 @@ fn probe_kernel(opened: &Opened, asked: &Asked) -> Result<u32, Errno> {
     Err(Errno::EINVAL)
 }
 
-fn reg_kernel(opened: &Opened, driver_id: u32, asked: &Asked) -> Result<NonNull<ibv_mr>, Errno> {
-    let raw = uverbs::reg_dmabuf_mr(opened.fds().0, driver_id, &raw_request(asked))?;
-    Ok(kernel_mr(opened.context(), asked, raw.handle, raw.lkey, raw.rkey))
+fn reg_kernel(
+    opened: &Opened,
+    driver_id: u32,
+    pd: *mut ibv_pd,
+    request: &RegDmabufMr,
+) -> Result<NonNull<ibv_mr>, Errno> {
+    let raw = uverbs::reg_dmabuf_mr(opened.fds().0, driver_id, request)?;
+    Ok(kernel_mr(opened.context(), pd, request, raw))
 }
 
 /// `struct verbs_mr` of libibverbs/driver.h, the same in every release with dma-buf regions.
@@ -396,19 +345,24 @@ const DMABUF_MR: u32 = 3;
 
 /// Allocates the struct that `ibv_cmd_reg_dmabuf_mr` (libibverbs/cmd_mr.c) would have filled.
 /// [`free_kernel_mr`] frees it.
-fn kernel_mr(context: *mut ibv_context, asked: &Asked, handle: u32, lkey: u32, rkey: u32) -> NonNull<ibv_mr> {
+fn kernel_mr(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    request: &RegDmabufMr,
+    raw: RawMr,
+) -> NonNull<ibv_mr> {
     let made = VerbsMr {
         ibv_mr: ibv_mr {
             context,
-            pd: asked.pd,
-            addr: std::ptr::without_provenance_mut(asked.offset as usize),
-            length: asked.length as usize,
-            handle,
-            lkey,
-            rkey,
+            pd,
+            addr: std::ptr::without_provenance_mut(request.offset as usize),
+            length: request.length as usize,
+            handle: raw.handle,
+            lkey: raw.lkey,
+            rkey: raw.rkey,
         },
         mr_type: DMABUF_MR,
-        access: asked.access,
+        access: request.access,
     };
     NonNull::from(Box::leak(Box::new(made))).cast()
 }
@@ -467,18 +421,20 @@ mod tests {
 
     #[test]
     fn provider_finds_verbs_mr_around_region() {
-        let asked = Asked {
-            pd: std::ptr::null_mut(),
+        let request = RegDmabufMr {
+            pd: 1,
             offset: 0x5000,
             length: 0x3000,
             iova: 0x7000_5000,
             fd: -1,
-            access: IBV_ACCESS_LOCAL_WRITE,
+            access: 1,
         };
-        let mr = kernel_mr(std::ptr::null_mut(), &asked, 4, 5, 6);
+        let (handle, lkey, rkey) = (4, 5, 6);
+        let raw = RawMr { handle, lkey, rkey };
+        let mr = kernel_mr(std::ptr::null_mut(), std::ptr::null_mut(), &request, raw);
         // SAFETY: as `verbs_get_mr` does: the struct begins where its first field does.
         let seen = unsafe { mr.cast::<VerbsMr>().as_ref() };
-        assert_eq!((seen.mr_type, seen.access), (DMABUF_MR, IBV_ACCESS_LOCAL_WRITE));
+        assert_eq!((seen.mr_type, seen.access), (DMABUF_MR, 1));
         let ibv_mr {
             addr,
             length,

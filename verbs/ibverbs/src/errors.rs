@@ -45,11 +45,7 @@ pub(crate) fn check_post(operation: &'static str, answer: c_int) -> Result<()> {
     if answer == 0 {
         return Ok(());
     }
-    let error = match answer {
-        -1 => last(operation),
-        other => of_raw(operation, other.saturating_abs()),
-    };
-    Err(match error.errno() {
+    check(operation, answer).map_err(|error| match error.errno() {
         Some(Errno::ENOMEM | Errno::ENOSPC) => Error::would_block(operation).with_errno(Errno::ENOMEM),
         _ => error,
     })

@@ -41,8 +41,8 @@ impl Gate {
         }
     }
 
-    /// Waits until nobody is inside, and lets none in any more. False where it was shut before, and
-    /// in a fork child where somebody of the parent is inside.
+    /// Shuts the gate once no thread is inside. Returns false if it was shut before, and in a fork
+    /// child if a thread of the parent is inside.
     pub(crate) fn shut(&self) -> bool {
         let mut spins = 0_u32;
         loop {
@@ -94,11 +94,11 @@ mod tests {
     fn fork_child_does_not_wait_for_gate() {
         let gate = Gate::default();
         let inside = gate.enter();
-        // SAFETY: the child only looks at the gate and leaves by _exit; the alarm ends it where it
+        // SAFETY: the child only uses the gate and leaves by _exit; the alarm ends it if it
         // hangs.
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
-                // SAFETY: as said above.
+                // SAFETY: as described above.
                 unsafe { nix::libc::alarm(10) };
                 let through = gate.enter().is_some() || gate.shut();
                 // SAFETY: ends the child without running the parent's exit handlers.
@@ -123,7 +123,11 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while let Some(_inside) = gate.enter() {
-                        assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "nobody else is inside");
+                        assert_eq!(
+                            inside.fetch_add(1, Ordering::Relaxed),
+                            0,
+                            "no other thread is inside"
+                        );
                         turns.fetch_add(1, Ordering::Relaxed);
                         inside.fetch_sub(1, Ordering::Relaxed);
                     }
@@ -133,7 +137,11 @@ mod tests {
                 std::thread::yield_now();
             }
             assert!(gate.shut(), "it was open");
-            assert_eq!(inside.load(Ordering::Relaxed), 0, "nobody is inside a shut gate");
+            assert_eq!(
+                inside.load(Ordering::Relaxed),
+                0,
+                "no thread is inside a shut gate"
+            );
         });
         assert!(!gate.shut(), "it is shut once");
         gate.reopen();

@@ -1,6 +1,6 @@
 //! The port's GIDs, and which one connections use.
 
-#![expect(unsafe_code, reason = "asking for the table is a call into libibverbs")]
+#![expect(unsafe_code, reason = "querying the table is a call into libibverbs")]
 
 use gaudi_seam::{Errno, Error, Result};
 use gaudi_verbs::{Gid, GidEntry, GidKind};
@@ -23,7 +23,7 @@ pub(crate) fn query(opened: &Opened) -> Result<Vec<GidEntry>> {
         );
     };
     let mut rows = vec![ibv_gid_entry::zeroed(); MOST];
-    // SAFETY: the context is live and the rows are ours, as many and as long as is said.
+    // SAFETY: the context is live and the rows are ours, of this number and length.
     let count = unsafe {
         query(
             opened.context(),
@@ -33,7 +33,7 @@ pub(crate) fn query(opened: &Opened) -> Result<Vec<GidEntry>> {
             size_of::<ibv_gid_entry>(),
         )
     };
-    // A number that is no errno at all has no name either.
+    // A number that is not an errno becomes one without a name.
     let count = usize::try_from(count)
         .map_err(|_| of_raw(OPERATION, i32::try_from(count.saturating_abs()).unwrap_or(0)))?;
     rows.truncate(count);

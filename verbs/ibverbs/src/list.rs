@@ -8,7 +8,6 @@
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_verbs::Guid;
@@ -16,7 +15,8 @@ use gaudi_verbs_sys::Library;
 use gaudi_verbs_sys::consts::*;
 use gaudi_verbs_sys::types::ibv_device;
 
-use crate::errors::{last, no_library};
+use crate::errors::no_library;
+use crate::objects::Object;
 
 /// `enum ibv_node_type`, open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -86,6 +86,7 @@ impl NicInfo {
 }
 
 /// Returns the NICs that libibverbs finds, in its order.
+///
 /// # Errors
 /// `NotFound` if there is no libibverbs.
 pub fn list() -> Result<Vec<NicInfo>> {
@@ -97,7 +98,7 @@ pub fn list() -> Result<Vec<NicInfo>> {
 /// The array of devices, freed when dropped.
 pub(crate) struct Devices {
     library: &'static Library,
-    list: NonNull<*mut ibv_device>,
+    list: Object<*mut ibv_device>,
     len: usize,
 }
 
@@ -106,30 +107,22 @@ impl Devices {
         let mut count = 0;
         // SAFETY: the count is a live int.
         let list = unsafe { (library.symbols().ibv_get_device_list)(&raw mut count) };
-        match NonNull::new(list) {
-            Some(list) => Ok(Self {
-                library,
-                list,
-                // The library never reports a negative number.
-                len: usize::try_from(count).unwrap_or(0),
-            }),
-            None => {
-                let error = last(operation);
-                // No ib_uverbs in the kernel: nothing to list.
-                Err(match error.errno() {
-                    Some(Errno::ENOSYS | Errno::EOPNOTSUPP) => error
-                        .with_kind(ErrorKind::NotFound)
-                        .because("the kernel has no RDMA")
-                        .helped_by("modprobe ib_uverbs, and the NIC's driver (a software NIC: rdma_rxe)"),
-                    _ => error,
-                })
-            }
-        }
+        let list = Object::new(operation, list).map_err(|error| match error.errno() {
+            // No ib_uverbs in the kernel: nothing to list.
+            Some(Errno::ENOSYS | Errno::EOPNOTSUPP) => error
+                .with_kind(ErrorKind::NotFound)
+                .because("the kernel has no RDMA")
+                .helped_by("modprobe ib_uverbs, and the NIC's driver (a software NIC: rdma_rxe)"),
+            _ => error,
+        })?;
+        // The library never reports a negative number.
+        let len = usize::try_from(count).unwrap_or(0);
+        Ok(Self { library, list, len })
     }
 
     /// Iterates over the devices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ibv_device> {
-        // SAFETY: the library filled so many places with devices that live as long as the array.
+        // SAFETY: the library wrote `len` devices, which live as long as the array.
         let all = unsafe { std::slice::from_raw_parts(self.list.as_ptr().cast::<&ibv_device>(), self.len) };
         all.iter().copied()
     }
@@ -153,11 +146,7 @@ pub(crate) fn text(bytes: &[c_char]) -> String {
 
 pub(crate) fn info(device: &ibv_device) -> NicInfo {
     let sysfs = PathBuf::from(text(&device.ibdev_path));
-    let read = |path: &Path| {
-        std::fs::read_to_string(path)
-            .ok()
-            .map(|text| text.trim().to_owned())
-    };
+    let read = |path: &Path| Some(std::fs::read_to_string(path).ok()?.trim().to_owned());
     let netdev = read(&sysfs.join("parent")).filter(|name| !name.is_empty());
     let function = match &netdev {
         Some(name) => Path::new("/sys/class/net").join(name).join("device"),

@@ -2,26 +2,35 @@
 
 #![expect(
     unsafe_code,
-    reason = "pointers of the library's objects go from thread to thread"
+    reason = "pointers of the library's objects are sent between threads"
 )]
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use gaudi_dmabuf::Attachment;
+use gaudi_seam::Result;
 use gaudi_verbs_sys::types::{ibv_ah, ibv_mr, ibv_mw, ibv_pd};
+
+use crate::errors::last;
 
 /// A pointer to an object of libibverbs, which any thread may use.
 #[derive(Debug)]
 pub(crate) struct Object<T>(pub(crate) NonNull<T>);
 
-// SAFETY: libibverbs takes calls on an object from any thread; the structs are only read here, but
-// for a window's key, which is written and read under a lock of the window ([`Mw::posting`]).
+// SAFETY: libibverbs takes calls on an object from any thread (man 7 rdma-core, "thread safe"). The
+// structs are only read here, except a window's key, which is written and read under a lock of the
+// window ([`Mw::posting`]).
 unsafe impl<T> Send for Object<T> {}
 // SAFETY: as above, at the same time too.
 unsafe impl<T> Sync for Object<T> {}
 
 impl<T> Object<T> {
+    /// Takes the result of a call that returns NULL and sets errno on failure.
+    pub(crate) fn new(operation: &'static str, object: *mut T) -> Result<Self> {
+        NonNull::new(object).map(Self).ok_or_else(|| last(operation))
+    }
+
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.0.as_ptr()

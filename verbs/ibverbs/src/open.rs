@@ -13,25 +13,15 @@ use crate::list::{Devices, info, not_found};
 /// Port and GID of a NIC to use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    port: Option<u8>,
-    gid_index: Option<u32>,
+    /// Number of the port, from 1. The default is the first active port, or port 1.
+    pub port: Option<u8>,
+    /// Index of the GID. The default is an IPv4 or global RoCE v2 address, or else the first one.
+    pub gid_index: Option<u32>,
 }
 
 impl OpenOptions {
-    /// Sets the port, from 1. The default is the first active port, or port 1.
-    pub fn port(mut self, port: u8) -> Self {
-        self.port = Some(port);
-        self
-    }
-
-    /// Sets the index of the GID. The default is an IPv4 or global RoCE v2 address, or else the
-    /// first one.
-    pub fn gid_index(mut self, index: u32) -> Self {
-        self.gid_index = Some(index);
-        self
-    }
-
     /// Opens a NIC by its name.
+    ///
     /// # Errors
     /// `NotFound` if there is no libibverbs or no such NIC; `PermissionDenied` if the caller may
     /// not open `/dev/infiniband/uverbsN`.

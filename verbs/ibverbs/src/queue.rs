@@ -8,14 +8,16 @@
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_sys::IgnorePoison;
 use gaudi_verbs::provider::{CompletionQueue, QueuePair, SharedReceiveQueue};
 use gaudi_verbs::{
-    Payload, Qpn, RecvWr, RemoteAddr, Rkey, SendOp, SendWr, Sge, WcOpcode, WcStatus, WorkCompletion,
+    Payload, Qpn, RecvWr, RemoteAddr, Rkey, SendOp, SendWr, Sge, WcOpcode, WcStatus, WindowBind,
+    WorkCompletion,
 };
 use gaudi_verbs_sys::consts::*;
 use gaudi_verbs_sys::inline::*;
@@ -23,7 +25,7 @@ use gaudi_verbs_sys::types::*;
 
 use crate::context::Opened;
 use crate::errors::{check, check_post, last, missing};
-use crate::gate::Gate;
+use crate::gate::{Gate, Inside};
 use crate::objects::{Ah, Mr, Mw, Object};
 use crate::table::Table;
 
@@ -49,15 +51,12 @@ pub(crate) struct Datagrams {
 
 impl Datagrams {
     pub(crate) fn add(&self, number: u32) {
-        self.numbers
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(number);
+        self.numbers.write().ignore_poison().push(number);
         self.any.store(true, Ordering::Release);
     }
 
     pub(crate) fn remove(&self, number: u32) {
-        let mut numbers = self.numbers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut numbers = self.numbers.write().ignore_poison();
         if let Some(at) = numbers.iter().position(|other| *other == number) {
             numbers.swap_remove(at);
         }
@@ -65,12 +64,7 @@ impl Datagrams {
 
     #[inline]
     fn has(&self, number: u32) -> bool {
-        self.any.load(Ordering::Acquire)
-            && self
-                .numbers
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .contains(&number)
+        self.any.load(Ordering::Acquire) && self.numbers.read().ignore_poison().contains(&number)
     }
 }
 
@@ -107,6 +101,23 @@ impl Elements {
     }
 }
 
+/// Enters the gate of an object, unless the object is destroyed.
+#[inline]
+fn enter<'a>(gate: &'a Gate, operation: &'static str) -> Result<Inside<'a>> {
+    gate.enter().ok_or_else(|| missing(operation))
+}
+
+/// Shuts the gates of an object and destroys it by `call`. On an error it stays usable.
+fn destroy(operation: &'static str, gates: &[&Gate], call: impl FnOnce() -> c_int) -> Result<()> {
+    for (index, gate) in gates.iter().enumerate() {
+        // All gates are shut together, so the first one decides.
+        if !gate.shut() && index == 0 {
+            return Err(missing(operation));
+        }
+    }
+    check(operation, call()).inspect_err(|_| gates.iter().rev().for_each(|gate| gate.reopen()))
+}
+
 /// Returns the descriptor of a channel.
 fn descriptor(channel: &Object<ibv_comp_channel>) -> BorrowedFd<'_> {
     // SAFETY: the channel is live.
@@ -135,7 +146,7 @@ fn drain(
         // A provider may report more than there was room for.
         let count = count.min(wanted);
         for (place, wc) in into[done..].iter_mut().zip(&batch[..count]) {
-            // SAFETY: the library filled so many.
+            // SAFETY: the library filled `count` places.
             *place = convert(unsafe { wc.assume_init_ref() });
         }
         done += count;
@@ -170,8 +181,8 @@ impl IbvCq {
         let symbols = opened.library.symbols();
         // SAFETY: the context is live.
         let channel = unsafe { (symbols.ibv_create_comp_channel)(opened.context()) };
-        let channel = NonNull::new(channel).ok_or_else(|| last("ibv_create_comp_channel"))?;
-        let made = crate::context::set_nonblocking(descriptor(&Object(channel)))
+        let channel = Object::new("ibv_create_comp_channel", channel)?;
+        let created = crate::context::set_nonblocking(descriptor(&channel))
             .map_err(|errno| Error::from_errno("ibv_create_comp_channel", errno))
             .and_then(|()| {
                 let context = std::ptr::without_provenance_mut(number as usize);
@@ -179,29 +190,23 @@ impl IbvCq {
                 // followed.
                 let cq =
                     unsafe { (symbols.ibv_create_cq)(opened.context(), depth, context, channel.as_ptr(), 0) };
-                NonNull::new(cq).ok_or_else(|| last("ibv_create_cq"))
+                Object::new("ibv_create_cq", cq)
             });
-        match made {
-            Ok(cq) => Ok(Self {
-                cq: Object(cq),
-                channel: Object(channel),
-                gate: Gate::default(),
-                overrun: AtomicBool::new(false),
-                with_inv: if opened.nic.is_rxe() {
-                    IBV_WC_WITH_INV | RXE_WITH_INV
-                } else {
-                    IBV_WC_WITH_INV
-                },
-                datagrams,
-                opened,
-            }),
-            Err(error) => {
-                // Fails only if a queue uses the channel, and none does.
-                // SAFETY: nothing uses the channel.
-                let _ = unsafe { (symbols.ibv_destroy_comp_channel)(channel.as_ptr()) };
-                Err(error)
-            }
-        }
+        let cq = created.inspect_err(|_| {
+            // Fails only if a queue uses the channel, and no queue does.
+            // SAFETY: nothing uses the channel.
+            let _ = unsafe { (symbols.ibv_destroy_comp_channel)(channel.as_ptr()) };
+        })?;
+        let rxe = if opened.nic.is_rxe() { RXE_WITH_INV } else { 0 };
+        Ok(Self {
+            cq,
+            channel,
+            gate: Gate::default(),
+            overrun: AtomicBool::new(false),
+            with_inv: IBV_WC_WITH_INV | rxe,
+            datagrams,
+            opened,
+        })
     }
 
     pub(crate) fn as_ptr(&self) -> *mut ibv_cq {
@@ -213,25 +218,17 @@ impl IbvCq {
         self.overrun.store(true, Ordering::Release);
     }
 
-    /// Destroys the queue. On an error it stays usable.
     pub(crate) fn destroy(&self) -> Result<()> {
-        if !self.gate.shut() {
-            return Err(missing("ibv_destroy_cq"));
-        }
-        let symbols = self.opened.library.symbols();
-        // SAFETY: the queue is live, and no thread is inside its gate.
-        let answer = unsafe { (symbols.ibv_destroy_cq)(self.cq.as_ptr()) };
-        if let Err(error) = check("ibv_destroy_cq", answer) {
-            self.gate.reopen();
-            return Err(error);
-        }
         // `event_fd` may still be borrowed, so the channel is destroyed on drop.
-        Ok(())
+        destroy("ibv_destroy_cq", &[&self.gate], || {
+            // SAFETY: the queue is live, and no thread is inside its gate.
+            unsafe { (self.opened.library.symbols().ibv_destroy_cq)(self.cq.as_ptr()) }
+        })
     }
 
     #[inline]
     fn completion(&self, wc: &ibv_wc) -> WorkCompletion {
-        let succeeded = wc.status == IBV_WC_SUCCESS;
+        let succeeded = wc.status == WcStatus::SUCCESS.0;
         let has = |flag| succeeded && wc.wc_flags & flag != 0;
         let datagram = succeeded && wc.opcode & IBV_WC_RECV != 0 && self.datagrams.has(wc.qp_num);
         WorkCompletion {
@@ -252,13 +249,11 @@ impl IbvCq {
 impl CompletionQueue for IbvCq {
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
         const OPERATION: &str = "ibv_poll_cq";
-        let Some(_inside) = self.gate.enter() else {
-            return Err(missing(OPERATION));
-        };
+        let _inside = enter(&self.gate, OPERATION)?;
         let done = drain(
             into,
-            // SAFETY: the queue is live while we are inside, and there is room for as many as are
-            // asked for.
+            // SAFETY: the queue is live while we are inside, and the place has room for
+            // `wanted` completions.
             |wanted, batch| unsafe { ibv_poll_cq(self.cq.as_ptr(), wanted, batch) },
             |wc| self.completion(wc),
         )
@@ -274,9 +269,7 @@ impl CompletionQueue for IbvCq {
 
     fn req_notify(&self, solicited_only: bool) -> Result<()> {
         const OPERATION: &str = "ibv_req_notify_cq";
-        let Some(_inside) = self.gate.enter() else {
-            return Err(missing(OPERATION));
-        };
+        let _inside = enter(&self.gate, OPERATION)?;
         // SAFETY: the queue is live while we are inside.
         check(OPERATION, unsafe {
             ibv_req_notify_cq(self.cq.as_ptr(), solicited_only.into())
@@ -289,9 +282,7 @@ impl CompletionQueue for IbvCq {
 
     fn ack_event(&self) -> Result<()> {
         const OPERATION: &str = "ibv_get_cq_event";
-        let Some(_inside) = self.gate.enter() else {
-            return Err(missing(OPERATION));
-        };
+        let _inside = enter(&self.gate, OPERATION)?;
         let symbols = self.opened.library.symbols();
         loop {
             let (mut cq, mut context) = (null_mut(), null_mut());
@@ -336,52 +327,20 @@ impl Drop for IbvCq {
 #[derive(Debug)]
 pub(crate) struct IbvQp {
     pub(crate) qp: Object<ibv_qp>,
-    number: u32,
-    sends: Gate,
-    receives: Gate,
-    ahs: Arc<Table<Ah>>,
-    mws: Arc<Table<Mw>>,
-    mrs: Arc<Table<Mr>>,
-    opened: Arc<Opened>,
+    pub(crate) number: u32,
+    pub(crate) sends: Gate,
+    pub(crate) receives: Gate,
+    pub(crate) ahs: Arc<Table<Ah>>,
+    pub(crate) mws: Arc<Table<Mw>>,
+    pub(crate) mrs: Arc<Table<Mr>>,
+    pub(crate) opened: Arc<Opened>,
 }
 
 impl IbvQp {
-    pub(crate) fn new(
-        qp: NonNull<ibv_qp>,
-        opened: Arc<Opened>,
-        ahs: Arc<Table<Ah>>,
-        mws: Arc<Table<Mw>>,
-        mrs: Arc<Table<Mr>>,
-    ) -> Self {
-        // SAFETY: the queue pair was just made.
-        let number = unsafe { (*qp.as_ptr()).qp_num };
-        Self {
-            qp: Object(qp),
-            number,
-            sends: Gate::default(),
-            receives: Gate::default(),
-            ahs,
-            mws,
-            mrs,
-            opened,
-        }
-    }
-
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
     pub(crate) fn destroy(&self) -> Result<()> {
-        const OPERATION: &str = "ibv_destroy_qp";
-        if !self.sends.shut() {
-            return Err(missing(OPERATION));
-        }
-        self.receives.shut();
-        // SAFETY: the queue pair is live, and nobody is inside its gates.
-        let answer = unsafe { (self.opened.library.symbols().ibv_destroy_qp)(self.qp.as_ptr()) };
-        check(OPERATION, answer).inspect_err(|_| {
-            self.receives.reopen();
-            self.sends.reopen();
+        destroy("ibv_destroy_qp", &[&self.sends, &self.receives], || {
+            // SAFETY: the queue pair is live, and no thread is inside its gates.
+            unsafe { (self.opened.library.symbols().ibv_destroy_qp)(self.qp.as_ptr()) }
         })
     }
 
@@ -427,7 +386,7 @@ impl IbvQp {
                 wr.opcode = IBV_WR_LOCAL_INV;
                 wr.imm_data_or_invalidate_rkey = rkey.0;
             }
-            SendOp::BindMw { .. } => return self.bind(operation, &request.op, wr),
+            SendOp::BindMw(bind) => return self.bind(operation, bind, wr),
             other => {
                 return Err(Error::unsupported(
                     operation,
@@ -450,39 +409,26 @@ impl IbvQp {
     }
 
     #[cold]
-    fn bind(&self, operation: &'static str, op: &SendOp, wr: &mut ibv_send_wr) -> Result<()> {
-        let SendOp::BindMw {
-            mw,
-            old,
-            rkey,
-            mr,
-            addr,
-            length,
-            access,
-            ..
-        } = op
-        else {
-            unreachable!("the caller matched it");
-        };
+    fn bind(&self, operation: &'static str, bind: &WindowBind, wr: &mut ibv_send_wr) -> Result<()> {
         // Under the tables' locks: window and region live until the library has read them.
-        self.mws.with(operation, mw.0, |mw| {
-            self.mrs.with(operation, mr.0, |mr| {
+        self.mws.with(operation, bind.mw.0, |mw| {
+            self.mrs.with(operation, bind.mr.0, |mr| {
                 // Two queue pairs may bind one window at the same time.
-                let _posting = mw.posting.lock().unwrap_or_else(PoisonError::into_inner);
+                let _posting = gaudi_sys::lock(&mw.posting);
                 let mw = mw.object.as_ptr();
-                // SAFETY: the window is live. Its key is the application's to keep for type 2 (man
-                // 3 ibv_post_send), and the library reads it in this very post. Nobody else reads
-                // or writes it meanwhile: that takes the lock that we hold.
-                unsafe { (*mw).rkey = old.0 };
+                // SAFETY: the window is live. The application keeps the key of type 2 (man 3
+                // ibv_post_send), and the library reads it in this post. Other threads read and
+                // write it only under the lock that this thread holds.
+                unsafe { (*mw).rkey = bind.old.0 };
                 wr.opcode = IBV_WR_BIND_MW;
                 wr.bind_mw = ibv_wr_bind_mw {
                     mw,
-                    rkey: rkey.0,
+                    rkey: bind.rkey.0,
                     bind_info: ibv_mw_bind_info {
                         mr: mr.object.as_ptr(),
-                        addr: addr.0,
-                        length: *length,
-                        mw_access_flags: access.bits(),
+                        addr: bind.addr.0,
+                        length: bind.length,
+                        mw_access_flags: bind.access.bits(),
                     },
                 };
                 self.submit(operation, wr)
@@ -492,12 +438,10 @@ impl IbvQp {
 
     #[inline]
     fn submit(&self, operation: &'static str, wr: &mut ibv_send_wr) -> Result<()> {
-        let Some(_inside) = self.sends.enter() else {
-            return Err(missing(operation));
-        };
+        let _inside = enter(&self.sends, operation)?;
         let mut bad = null_mut();
         // SAFETY: the queue pair is live while we are inside; the request and its elements live
-        // until the call returns, and no longer need to; memory that they name is the NIC's affair
+        // until the call returns, and no longer need to; the NIC checks memory
         // by its keys.
         check_post(operation, unsafe {
             ibv_post_send(self.qp.as_ptr(), wr, &raw mut bad)
@@ -569,9 +513,7 @@ fn post_receive(
         sg_list: elements.as_mut_ptr(),
         num_sge,
     };
-    let Some(_inside) = gate.enter() else {
-        return Err(missing(operation));
-    };
+    let _inside = enter(gate, operation)?;
     let mut bad = null_mut();
     check_post(operation, post(&raw mut wr, &raw mut bad))
 }
@@ -579,28 +521,17 @@ fn post_receive(
 /// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct IbvSrq {
-    srq: Object<ibv_srq>,
-    gate: Gate,
-    opened: Arc<Opened>,
+    pub(crate) srq: Object<ibv_srq>,
+    pub(crate) gate: Gate,
+    pub(crate) opened: Arc<Opened>,
 }
 
 impl IbvSrq {
-    pub(crate) fn new(srq: NonNull<ibv_srq>, opened: Arc<Opened>) -> Self {
-        Self {
-            srq: Object(srq),
-            gate: Gate::default(),
-            opened,
-        }
-    }
-
     pub(crate) fn destroy(&self) -> Result<()> {
-        const OPERATION: &str = "ibv_destroy_srq";
-        if !self.gate.shut() {
-            return Err(missing(OPERATION));
-        }
-        // SAFETY: the queue is live, and nobody is inside its gate.
-        let answer = unsafe { (self.opened.library.symbols().ibv_destroy_srq)(self.srq.as_ptr()) };
-        check(OPERATION, answer).inspect_err(|_| self.gate.reopen())
+        destroy("ibv_destroy_srq", &[&self.gate], || {
+            // SAFETY: the queue is live, and no thread is inside its gate.
+            unsafe { (self.opened.library.symbols().ibv_destroy_srq)(self.srq.as_ptr()) }
+        })
     }
 }
 

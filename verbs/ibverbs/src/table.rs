@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use gaudi_seam::Result;
+use gaudi_sys::IgnorePoison;
 
 use crate::errors::{in_use, missing};
 
@@ -26,11 +27,11 @@ impl<T> Default for Table<T> {
 
 impl<T> Table<T> {
     fn read(&self) -> RwLockReadGuard<'_, HashMap<u32, Arc<T>>> {
-        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+        self.rows.read().ignore_poison()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, HashMap<u32, Arc<T>>> {
-        self.rows.write().unwrap_or_else(PoisonError::into_inner)
+        self.rows.write().ignore_poison()
     }
 
     /// Returns an unused handle for a new object.
@@ -65,7 +66,7 @@ impl<T> Table<T> {
             .ok_or_else(|| missing(operation))
     }
 
-    /// Calls a closure with an object, which is not taken meanwhile.
+    /// Calls a closure with an object, which cannot be taken meanwhile.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(table.take("x", first).expect("it is there"), "a");
         let again = table.insert("b");
         assert_ne!(first, again, "numbers are new");
-        let error = table.get("x", first).expect_err("it is gone");
+        let error = table.get("x", first).expect_err("it was taken");
         assert_eq!(
             (error.kind(), error.errno()),
             (ErrorKind::InvalidInput, Some(Errno::EINVAL))

@@ -7,7 +7,7 @@ use gaudi_verbs::{Access, WcStatus};
 
 use crate::core::{Core, Shared};
 use crate::error::defect;
-use crate::qp::State;
+use crate::qp::{SendEntry, State};
 use crate::region::Claim;
 use crate::rx::Wanted;
 use crate::wire::{Header, Kind, NakCode};
@@ -24,9 +24,9 @@ impl Core {
         link: usize,
         header: &Header,
         claim: &mut Claim,
-    ) -> Wanted {
+    ) -> Option<Wanted> {
         let (qpn, msn) = (header.dst_qpn, header.msn);
-        let requester = self.qps.get_mut(&qpn).filter(|qp| {
+        let requester = self.qps.rows.get_mut(&qpn).filter(|qp| {
             qp.qp_type == QpType::Rc
                 && qp.state == State::ReadyToSend
                 && (qp.remote, qp.link) == (header.src_qpn, link)
@@ -34,7 +34,7 @@ impl Core {
         let Some(qp) = requester else {
             // The queue pair is destroyed, in error, or connected to another peer.
             self.counters.dropped += 1;
-            return Wanted::No;
+            return None;
         };
         let requester = &mut qp.requester;
         let base = requester.base;
@@ -42,7 +42,7 @@ impl Core {
             // The second answer to a repeated request, one of an earlier connection, or a forged
             // one.
             self.counters.dropped += 1;
-            return Wanted::No;
+            return None;
         }
         let outcome = match (header.kind, header.nak) {
             (Kind::Ack, _) if requester.has_sent(msn) => self.complete_before(qpn, msn.wrapping_add(1)),
@@ -54,33 +54,28 @@ impl Core {
                 outcome
             }
             (Kind::Nak, Some(NakCode::NotConnected)) if !requester.proven => self.retry_connecting(qpn),
-            (Kind::Nak, Some(NakCode::ReceiverNotReady)) => match self.complete_before(qpn, msn) {
-                Ok(true) => self.retry_receiving(qpn, header.imm),
-                outcome => outcome,
-            },
-            (Kind::Nak, Some(NakCode::Sequence)) => match self.complete_before(qpn, msn) {
-                Ok(true) => self.fill_gap(qpn).map(|()| true),
-                outcome => outcome,
-            },
             (Kind::Nak, Some(NakCode::NoPeer)) => Err(WcStatus::RETRY_EXC_ERR),
-            (Kind::Nak, Some(code)) => match self.complete_before(qpn, msn) {
-                Ok(true) => Err(match code {
-                    NakCode::Access => WcStatus::REM_ACCESS_ERR,
-                    NakCode::InvalidRequest => WcStatus::REM_INV_REQ_ERR,
-                    NakCode::Operation => WcStatus::REM_OP_ERR,
-                    _ => WcStatus::BAD_RESP_ERR,
-                }),
-                outcome => outcome,
+            (Kind::Nak, Some(code)) => match (self.complete_before(qpn, msn), code) {
+                (Ok(true), NakCode::ReceiverNotReady) => self.retry_receiving(qpn, header.imm),
+                (Ok(true), NakCode::Sequence) => self.fill_gap(qpn).map(|()| true),
+                (Ok(true), NakCode::Access) => Err(WcStatus::REM_ACCESS_ERR),
+                (Ok(true), NakCode::InvalidRequest) => Err(WcStatus::REM_INV_REQ_ERR),
+                (Ok(true), NakCode::Operation) => Err(WcStatus::REM_OP_ERR),
+                (Ok(true), _) => Err(WcStatus::BAD_RESP_ERR),
+                (outcome, _) => outcome,
             },
             _ => Err(WcStatus::BAD_RESP_ERR),
         };
         // Refusals that ask for a retry have limits of their own. Any other answer without progress
         // must not extend the timeout.
-        let again = matches!(
-            header.nak,
-            Some(NakCode::ReceiverNotReady | NakCode::NotConnected)
-        );
-        if again || self.qps.get(&qpn).is_some_and(|qp| qp.requester.base != base) {
+        let again = [Some(NakCode::ReceiverNotReady), Some(NakCode::NotConnected)].contains(&header.nak);
+        if again
+            || self
+                .qps
+                .rows
+                .get(&qpn)
+                .is_some_and(|qp| qp.requester.base != base)
+        {
             self.restart_timeout(qpn);
         }
         match outcome {
@@ -90,7 +85,7 @@ impl Core {
             }
             Err(status) => self.enter_error(shared, qpn, status),
         }
-        Wanted::No
+        None
     }
 
     /// Restarts the timeout for an answer.
@@ -104,9 +99,7 @@ impl Core {
     /// Completes every request before `msn`. Returns false if a read among them has no data yet,
     /// which is requested again.
     fn complete_before(&mut self, qpn: u32, msn: u64) -> Result<bool, WcStatus> {
-        let Some(qp) = self.qps.known(qpn) else {
-            return Ok(true);
-        };
+        let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         qp.requester.proven = true;
         while qp.requester.base < msn && qp.requester.base < qp.requester.sent_until {
             let Some(entry) = qp.requester.queue.front() else {
@@ -121,19 +114,14 @@ impl Core {
         Ok(true)
     }
 
-    fn accept_read_data(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
+    fn accept_read_data(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Option<Wanted> {
         let qpn = header.dst_qpn;
-        let Some(qp) = self.qps.known(qpn) else {
-            return Wanted::No;
-        };
-        let asked = qp
-            .requester
-            .queue
-            .front()
-            .filter(|entry| entry.is_read() && entry.sges.total == u64::from(header.total));
-        let Some(entry) = asked else {
+        let qp = self.qps.known(qpn)?;
+        let oldest = qp.requester.queue.front();
+        let is_asked = |entry: &&SendEntry| entry.is_read() && entry.sges.total == u64::from(header.total);
+        let Some(entry) = oldest.filter(is_asked) else {
             self.enter_error(shared, qpn, WcStatus::BAD_RESP_ERR);
-            return Wanted::No;
+            return None;
         };
         if entry.done != header.offset {
             self.counters.dropped += 1;
@@ -144,19 +132,16 @@ impl Core {
                     Err(status) => self.enter_error(shared, qpn, status),
                 }
             }
-            return Wanted::No;
+            return None;
         }
-        let sges = entry.sges.as_slice();
-        let right = Access::LOCAL_WRITE;
-        if self
-            .regions
-            .claim_part(claim, sges, qp.pd, header.offset, header.payload, right)
-        {
+        let (sges, right) = (entry.sges.as_slice(), Access::LOCAL_WRITE);
+        let part = header.offset..header.offset + header.payload;
+        if self.regions.claim_part(claim, sges, qp.pd, part, right) {
             self.restart_timeout(qpn);
-            return Wanted::Payload;
+            return Some(Wanted::Payload);
         }
         self.enter_error(shared, qpn, WcStatus::LOC_PROT_ERR);
-        Wanted::No
+        None
     }
 
     pub(crate) fn finish_read(&mut self, shared: &Shared, header: &Header, reachable: bool) {
@@ -180,9 +165,7 @@ impl Core {
 
     /// Schedules a retry: the peer's queue pair is not connected yet.
     fn retry_connecting(&mut self, qpn: u32) -> Result<bool, WcStatus> {
-        let Some(qp) = self.qps.known(qpn) else {
-            return Ok(true);
-        };
+        let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         let (requester, now) = (&mut qp.requester, Instant::now());
         let since = *requester.unconnected_since.get_or_insert(now);
         let attempts = u32::from(requester.retry.count) + 1;
@@ -197,9 +180,7 @@ impl Core {
 
     /// Schedules a retry: the peer has no receive posted and asks for a wait of `micros`.
     fn retry_receiving(&mut self, qpn: u32, micros: u32) -> Result<bool, WcStatus> {
-        let Some(qp) = self.qps.known(qpn) else {
-            return Ok(true);
-        };
+        let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         let requester = &mut qp.requester;
         if let Some(limit) = requester.retry.rnr_count {
             if requester.refused >= limit {

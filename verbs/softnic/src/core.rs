@@ -3,13 +3,13 @@
 //! Payload moves outside the lock. `tx_qpn` and `rx_qpn` of a [`Link`] name the queue pair whose
 //! payload a thread moves, so that destroying a queue pair or deregistering a region can wait.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::ops::{Deref, DerefMut};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::{IgnorePoison, lock};
 use gaudi_verbs::provider::{CqHandle, QpHandle, QpType, SrqHandle};
 use gaudi_verbs::{AsyncElement, AsyncEventType, Gid, WcStatus};
 
@@ -19,10 +19,12 @@ use crate::cq::SoftCq;
 use crate::error::defect;
 use crate::events::Events;
 use crate::link::Link;
+use crate::objects::Objects;
 use crate::pending::Pending;
 use crate::qp::{Qp, RecvEntry, State};
 use crate::region::{Claim, Regions};
 use crate::wire::{Header, Kind, NakCode};
+use crate::{MAX_AH, MAX_CQ, MAX_PD, MAX_QP, MAX_SRQ};
 
 /// How long connecting a queue pair waits for cables to report their peers' GIDs.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,16 +55,12 @@ pub(crate) struct Srq {
     pub(crate) limit: u32,
 }
 
-/// Queue pairs of a NIC by number.
-#[derive(Debug, Default)]
-pub(crate) struct Qps(HashMap<u32, Qp>);
-
-impl Qps {
+impl Objects<Qp> {
     /// Returns a queue pair that cannot have been destroyed: the caller found it under the lock
     /// that it still holds, or a thread that destroys it waits for the caller.
     #[track_caller]
     pub(crate) fn known(&mut self, qpn: u32) -> Option<&mut Qp> {
-        let qp = self.0.get_mut(&qpn);
+        let qp = self.rows.get_mut(&qpn);
         if qp.is_none() {
             defect("a queue pair in use was destroyed");
         }
@@ -70,53 +68,37 @@ impl Qps {
     }
 }
 
-impl Deref for Qps {
-    type Target = HashMap<u32, Qp>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl DerefMut for Qps {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
-    }
-}
-
 /// The state of a NIC.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) regions: Regions,
-    pub(crate) pds: HashSet<u32>,
-    pub(crate) cqs: HashMap<u32, Arc<SoftCq>>,
-    pub(crate) qps: Qps,
-    pub(crate) srqs: HashMap<u32, Srq>,
+    pub(crate) pds: Objects<()>,
+    pub(crate) cqs: Objects<Arc<SoftCq>>,
+    pub(crate) qps: Objects<Qp>,
+    pub(crate) srqs: Objects<Srq>,
     /// Domain and link of each address handle.
-    pub(crate) ahs: HashMap<u32, (u32, usize)>,
+    pub(crate) ahs: Objects<(u32, usize)>,
     /// In the order in which they were plugged in. None is removed.
     pub(crate) links: Vec<Link>,
     /// Written payload that is not visible yet, if the NIC is configured so.
     pub(crate) pending: Option<Pending>,
     pub(crate) counters: Counters,
     pub(crate) closing: bool,
-    next_handle: u32,
 }
 
 impl Shared {
     pub(crate) fn new(name: String, gid: Gid, pending: Option<Pending>, first_handle: u32) -> Result<Self> {
         let core = Core {
             regions: Regions::new(),
-            pds: HashSet::new(),
-            cqs: HashMap::new(),
-            qps: Qps::default(),
-            srqs: HashMap::new(),
-            ahs: HashMap::new(),
+            pds: Objects::new("protection domain", MAX_PD, first_handle),
+            cqs: Objects::new("completion queue", MAX_CQ, first_handle),
+            qps: Objects::new("queue pair", MAX_QP, first_handle),
+            srqs: Objects::new("shared receive queue", MAX_SRQ, first_handle),
+            ahs: Objects::new("address handle", MAX_AH, first_handle),
             links: Vec::new(),
             pending,
             counters: Counters::default(),
             closing: false,
-            next_handle: first_handle,
         };
         Ok(Self {
             name,
@@ -130,7 +112,7 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.core)
     }
 
     /// Wakes the sending threads that may have something to send.
@@ -148,7 +130,7 @@ impl Shared {
 
     /// Sleeps until `idle` is signaled.
     pub(crate) fn wait_idle<'a>(&self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
-        self.idle.wait(core).unwrap_or_else(PoisonError::into_inner)
+        self.idle.wait(core).ignore_poison()
     }
 
     pub(crate) fn wait_idle_for<'a>(
@@ -156,14 +138,12 @@ impl Shared {
         core: MutexGuard<'a, Core>,
         time: Duration,
     ) -> MutexGuard<'a, Core> {
-        let waited = self.idle.wait_timeout(core, time);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        self.idle.wait_timeout(core, time).ignore_poison().0
     }
 
     /// Sleeps until there may be something to send, or `time` is over.
     pub(crate) fn wait_work<'a>(&self, core: MutexGuard<'a, Core>, time: Duration) -> MutexGuard<'a, Core> {
-        let waited = self.work.wait_timeout(core, time);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        self.work.wait_timeout(core, time).ignore_poison().0
     }
 
     /// Adds a cable and returns its index. The cable first sends the GID of this NIC.
@@ -172,7 +152,7 @@ impl Shared {
         let half = |from: usize| u64::from_be_bytes(std::array::from_fn(|at| self.gid.0[from + at]));
         let mut hello = Header::new(Kind::Hello, 0, 0, half(0));
         hello.raddr = half(8);
-        let qps = core.qps.len();
+        let qps = core.qps.rows.len();
         core.links.push(Link::new(cable, peer, hello, qps));
         let link = core.links.len() - 1;
         if link > 0 {
@@ -196,19 +176,15 @@ impl Shared {
             let leads = |link: &Link| link.peer == Some(*gid);
             // A cable that the other end closed is dead once its last frames are received: prefer
             // any other.
-            let candidates = core.links.iter().enumerate();
-            let live = candidates
+            let live = (core.links.iter().enumerate())
                 .filter(|(_, link)| leads(link) && link.down.is_none())
                 .min_by_key(|(_, link)| link.is_hung_up())
                 .map(|(index, _)| index);
             if live.is_some() || *gid == self.gid {
                 return (core, live);
             }
-            let mut cables = core
-                .links
-                .iter()
-                .enumerate()
-                .filter(|(_, link)| link.peer != Some(self.gid));
+            let others = core.links.iter().enumerate();
+            let mut cables = others.filter(|(_, link)| link.peer != Some(self.gid));
             if let (Some((only, _)), None) = (cables.next(), cables.next()) {
                 return (core, Some(only));
             }
@@ -238,28 +214,23 @@ impl Shared {
                 self.events.raise(AsyncEventType::PORT_ERR, AsyncElement::Port(1));
             }
         }
-        let connected: Vec<u32> = core
-            .qps
-            .values()
-            .filter(|qp| qp.qp_type == QpType::Rc && qp.link == link)
-            .filter(|qp| matches!(qp.state, State::ReadyToReceive | State::ReadyToSend))
-            .map(|qp| qp.qpn)
-            .collect();
+        let selected = |core: &Core, which: &dyn Fn(&Qp) -> bool| -> Vec<u32> {
+            let qps = core.qps.rows.values().filter(|qp| which(qp));
+            qps.map(|qp| qp.qpn).collect()
+        };
+        let connected = selected(core, &|qp| {
+            let is_connected = matches!(qp.state, State::ReadyToReceive | State::ReadyToSend);
+            qp.qp_type == QpType::Rc && qp.link == link && is_connected
+        });
         for qpn in connected {
             core.enter_error(self, qpn, WcStatus::RETRY_EXC_ERR);
         }
         for qpn in std::mem::take(&mut core.links[link].ready) {
-            if let Some(qp) = core.qps.get_mut(&qpn) {
+            if let Some(qp) = core.qps.rows.get_mut(&qpn) {
                 qp.listed = false;
             }
         }
-        let datagrams: Vec<u32> = core
-            .qps
-            .values()
-            .filter(|qp| qp.qp_type == QpType::Ud)
-            .map(|qp| qp.qpn)
-            .collect();
-        for qpn in datagrams {
+        for qpn in selected(core, &|qp| qp.qp_type == QpType::Ud) {
             core.list(qpn);
             core.settle(self, qpn);
         }
@@ -276,17 +247,6 @@ impl Shared {
 }
 
 impl Core {
-    /// Returns an unused number of 2 or more, below `limit + 1`, which is a power of two.
-    pub(crate) fn fresh(&mut self, limit: u32, used: impl Fn(&Self, u32) -> bool) -> u32 {
-        loop {
-            self.next_handle = self.next_handle.wrapping_add(1) & limit;
-            // 0 and 1 are the management queue pairs of a real NIC.
-            if self.next_handle > 1 && !used(self, self.next_handle) {
-                return self.next_handle;
-            }
-        }
-    }
-
     /// Makes the held-back payload of one queue pair visible, or all payload if `qpn` is `None`.
     pub(crate) fn flush_pending(&mut self, qpn: Option<u32>) {
         if let Some(pending) = &mut self.pending {
@@ -298,7 +258,7 @@ impl Core {
     /// dead cable are dropped and complete, as in any network.
     pub(crate) fn list(&mut self, qpn: u32) {
         self.drop_unreachable(qpn);
-        if let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| !qp.listed) {
+        if let Some(qp) = self.qps.rows.get_mut(&qpn).filter(|qp| !qp.listed) {
             // No thread reads the list of a dead cable.
             let link = self.links.get_mut(qp.next_link());
             if let Some(link) = link.filter(|link| link.down.is_none()) {
@@ -310,11 +270,8 @@ impl Core {
 
     fn drop_unreachable(&mut self, qpn: u32) {
         let sending = self.links.iter().any(|link| link.tx_qpn == Some(qpn));
-        let Some(qp) = self
-            .qps
-            .get_mut(&qpn)
-            .filter(|qp| qp.qp_type == QpType::Ud && qp.state == State::ReadyToSend && !sending)
-        else {
+        let sends = |qp: &&mut Qp| qp.qp_type == QpType::Ud && qp.state == State::ReadyToSend;
+        let Some(qp) = self.qps.rows.get_mut(&qpn).filter(sends).filter(|_| !sending) else {
             // The sending thread completes the datagram that it sends.
             return;
         };
@@ -330,9 +287,8 @@ impl Core {
 
     /// Returns whether a thread moves bytes of a queue pair.
     pub(crate) fn is_moving(&self, qpn: u32) -> bool {
-        self.links
-            .iter()
-            .any(|link| link.tx_qpn == Some(qpn) || link.rx_qpn == Some(qpn))
+        let moves = |link: &Link| link.tx_qpn == Some(qpn) || link.rx_qpn == Some(qpn);
+        self.links.iter().any(moves)
     }
 
     /// Returns whether a thread sends a frame of a queue pair.
@@ -346,17 +302,15 @@ impl Core {
         let Some(handle) = qp.srq else {
             return qp.responder.queue.pop_front();
         };
-        let Some(srq) = self.srqs.get_mut(&handle) else {
+        let Some(srq) = self.srqs.rows.get_mut(&handle) else {
             defect("a shared receive queue was destroyed while a queue pair takes from it");
             return None;
         };
         let entry = srq.queue.pop_front();
         if entry.is_some() && srq.limit > 0 && srq.queue.len() < srq.limit as usize {
             srq.limit = 0;
-            shared.events.raise(
-                AsyncEventType::SRQ_LIMIT_REACHED,
-                AsyncElement::Srq(SrqHandle(handle)),
-            );
+            let srq = AsyncElement::Srq(SrqHandle(handle));
+            shared.events.raise(AsyncEventType::SRQ_LIMIT_REACHED, srq);
         }
         entry
     }
@@ -390,10 +344,8 @@ impl Core {
             qp.flush(oldest);
         }
         if qp.srq.is_some() {
-            shared.events.raise(
-                AsyncEventType::QP_LAST_WQE_REACHED,
-                AsyncElement::Qp(QpHandle(qpn)),
-            );
+            let qp = AsyncElement::Qp(QpHandle(qpn));
+            shared.events.raise(AsyncEventType::QP_LAST_WQE_REACHED, qp);
         }
         self.report_overflow(shared, qpn);
         if owes {
@@ -404,7 +356,7 @@ impl Core {
 
     /// Whether a thread processes a frame whose buffers a flush would complete.
     pub(crate) fn moves_memory_of(&self, qpn: u32) -> bool {
-        match self.qps.get(&qpn).map(|qp| qp.qp_type) {
+        match self.qps.rows.get(&qpn).map(|qp| qp.qp_type) {
             Some(QpType::Rc) => self.is_moving(qpn),
             // The cable owns the receive of an incoming datagram.
             _ => self.is_sending(qpn),
@@ -415,7 +367,7 @@ impl Core {
     /// thread does. Returns true if the queue pair is in error or destroyed.
     pub(crate) fn flush_if_due(&mut self, qpn: u32) -> bool {
         let moving = self.moves_memory_of(qpn);
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+        let Some(qp) = self.qps.rows.get_mut(&qpn) else {
             // The frame was an answer of a queue pair that is destroyed.
             return true;
         };
@@ -434,9 +386,8 @@ impl Core {
         let lost = self.qps.known(qpn).and_then(|qp| qp.lost.take());
         if let Some(cq) = lost {
             tracing::error!(qpn, "softnic (software): a completion queue overflowed");
-            shared
-                .events
-                .raise(AsyncEventType::CQ_ERR, AsyncElement::Cq(CqHandle(cq)));
+            let cq = AsyncElement::Cq(CqHandle(cq));
+            shared.events.raise(AsyncEventType::CQ_ERR, cq);
         }
         lost.is_some()
     }
@@ -487,35 +438,54 @@ impl Core {
                 qp.complete_taken(WcStatus::REM_ACCESS_ERR, None);
             }
         } else {
-            shared
-                .events
-                .raise(AsyncEventType::QP_ACCESS_ERR, AsyncElement::Qp(QpHandle(qpn)));
+            let qp = AsyncElement::Qp(QpHandle(qpn));
+            shared.events.raise(AsyncEventType::QP_ACCESS_ERR, qp);
         }
         self.refuse(shared, qpn, header.msn, NakCode::Access);
     }
 
-    /// Answers a request that no queue pair can answer.
+    /// Answers a request that no queue pair can answer. Returns `None`, as its payload is not
+    /// wanted.
     ///
     /// # Errors
     /// The peer sends many such requests and does not take the answers.
-    pub(crate) fn refuse_stray(
+    pub(crate) fn refuse_stray<T>(
         &mut self,
         link: usize,
         request: &Header,
         code: NakCode,
-    ) -> std::result::Result<(), &'static str> {
+    ) -> std::result::Result<Option<T>, &'static str> {
         let mut answer = Header::new(Kind::Nak, request.dst_qpn, request.src_qpn, request.msn);
         answer.nak = Some(code);
         if self.links[link].refuse_stray(answer) {
-            return Ok(());
+            return Ok(None);
         }
         Err("the peer sends to queue pairs that do not exist and does not take the answers")
     }
 
+    /// Makes a queue pair that is being destroyed or reset idle: it starts nothing new, the frames
+    /// that are moving end, and no list has it any more.
+    pub(crate) fn quiesce<'a>(
+        mut core: MutexGuard<'a, Self>,
+        shared: &Shared,
+        qpn: u32,
+    ) -> MutexGuard<'a, Self> {
+        core.silence(qpn);
+        while core.is_moving(qpn) {
+            core = shared.wait_idle(core);
+        }
+        // Again: the last frame may have left an answer.
+        core.silence(qpn);
+        for link in &mut core.links {
+            link.ready.retain(|listed| *listed != qpn);
+        }
+        core
+    }
+
     /// Makes a queue pair that is being destroyed or reset start nothing new. The answers that it
     /// still owes no longer need it.
-    pub(crate) fn silence(&mut self, qpn: u32) {
-        let Some(qp) = self.qps.get_mut(&qpn) else {
+    fn silence(&mut self, qpn: u32) {
+        let Some(qp) = self.qps.rows.get_mut(&qpn) else {
             // The handle is invalid, which the caller reports.
             return;
         };

@@ -39,39 +39,29 @@ pub struct Traffic {
 impl Traffic {
     /// Returns the payload bytes of all operations except atomics.
     pub fn payload_bytes(&self) -> u64 {
-        [
-            self.write,
-            self.write_imm,
-            self.read,
-            self.send,
-            self.send_imm,
-            self.send_inv,
-            self.datagram,
-        ]
-        .iter()
-        .fold(0, |sum, count| sum.saturating_add(count.bytes))
+        let sends = [self.send, self.send_imm, self.send_inv, self.datagram];
+        let counts = [self.write, self.write_imm, self.read].into_iter().chain(sends);
+        counts.fold(0, |sum, count| sum.saturating_add(count.bytes))
     }
 
     pub(crate) fn add(&mut self, header: &Header) {
-        self.wire_bytes += HEADER as u64 + u64::from(header.payload);
-        match self.count(header.kind) {
-            Some(count) => {
-                count.bytes += u64::from(header.payload);
-                count.messages += u64::from(header.is_last());
-            }
-            None => self.control_frames += 1,
-        }
+        self.change(header, |count, by| *count += by);
     }
 
     /// Removes a frame that was counted and then not sent.
     pub(crate) fn remove(&mut self, header: &Header) {
-        self.wire_bytes -= HEADER as u64 + u64::from(header.payload);
+        self.change(header, |count, by| *count -= by);
+    }
+
+    #[inline]
+    fn change(&mut self, header: &Header, change: impl Fn(&mut u64, u64)) {
+        change(&mut self.wire_bytes, HEADER as u64 + u64::from(header.payload));
         match self.count(header.kind) {
             Some(count) => {
-                count.bytes -= u64::from(header.payload);
-                count.messages -= u64::from(header.is_last());
+                change(&mut count.bytes, header.payload.into());
+                change(&mut count.messages, header.is_last().into());
             }
-            None => self.control_frames -= 1,
+            None => change(&mut self.control_frames, 1),
         }
     }
 

@@ -3,16 +3,18 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_sys::lock;
 use gaudi_verbs::WorkCompletion;
 use gaudi_verbs::provider::CompletionQueue;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// A completion queue of a [`SoftNic`](crate::SoftNic).
 pub(crate) struct SoftCq {
-    handle: u32,
+    /// The number that events carry.
+    pub(crate) handle: u32,
     ring: Mutex<Ring>,
     event: EventFd,
 }
@@ -48,19 +50,10 @@ impl SoftCq {
         })
     }
 
-    fn ring(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the number that events carry.
-    pub(crate) fn handle(&self) -> u32 {
-        self.handle
-    }
-
     /// Adds a completion. Returns false if the queue is full: the completion is lost, and the queue
     /// is broken.
     pub(crate) fn push(&self, completion: WorkCompletion, solicited: bool) -> bool {
-        let mut ring = self.ring();
+        let mut ring = lock(&self.ring);
         if ring.overrun || ring.entries.len() >= ring.depth {
             ring.overrun = true;
         } else {
@@ -83,7 +76,7 @@ impl SoftCq {
 
 impl CompletionQueue for SoftCq {
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
-        let mut ring = self.ring();
+        let mut ring = lock(&self.ring);
         let count = into.len().min(ring.entries.len());
         for (place, completion) in into.iter_mut().zip(ring.entries.drain(..count)) {
             *place = completion;
@@ -99,7 +92,7 @@ impl CompletionQueue for SoftCq {
     }
 
     fn req_notify(&self, solicited_only: bool) -> Result<()> {
-        let mut ring = self.ring();
+        let mut ring = lock(&self.ring);
         // A later request does not narrow an earlier one.
         if !solicited_only {
             ring.armed = Some(Armed::Any);
@@ -127,7 +120,7 @@ impl CompletionQueue for SoftCq {
 
 impl fmt::Debug for SoftCq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ring = self.ring();
+        let ring = lock(&self.ring);
         write!(f, "SoftCq({} of {})", ring.entries.len(), ring.depth)
     }
 }

@@ -11,6 +11,11 @@ pub(crate) fn missing(operation: &'static str, what: &str) -> Error {
     invalid(operation, &format!("no such {what}"))
 }
 
+/// Returns the error for a queue without room. Allocates nothing.
+pub(crate) fn queue_full(operation: &'static str) -> Error {
+    Error::would_block(operation).with_errno(Errno::ENOMEM)
+}
+
 pub(crate) fn full(operation: &'static str, what: &str, limit: u32) -> Error {
     Error::from_errno(operation, Errno::ENOMEM)
         .because(format!("the NIC has no room for more {what}"))

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use gaudi_seam::{Error, Result};
+use gaudi_sys::lock;
 use gaudi_verbs::{AsyncElement, AsyncEvent, AsyncEventType};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -29,7 +30,7 @@ impl Events {
     }
 
     pub(crate) fn raise(&self, event_type: AsyncEventType, element: AsyncElement) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&self.queue);
         if queue.len() >= ROOM {
             tracing::warn!(%event_type, "softnic (software): the queue of events is full, one is dropped");
             return;
@@ -40,7 +41,7 @@ impl Events {
     }
 
     pub(crate) fn take(&self) -> Option<AsyncEvent> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&self.queue);
         let event = queue.pop_front()?;
         // Cannot fail: the counter was raised for this event.
         let _ = self.fd.read();

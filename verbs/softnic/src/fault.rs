@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use gaudi_sys::random::SplitMix64;
+
 use crate::error::defect;
 use crate::region::Piece;
 use crate::wire::{Header, Kind};
@@ -34,28 +36,6 @@ pub enum FaultRule {
     },
 }
 
-/// The xorshift64* generator.
-#[derive(Debug, Clone)]
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    /// Returns a number below `limit`, which is not 0.
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
-}
-
 /// Decision about a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -73,7 +53,7 @@ pub(crate) enum Verdict {
 /// The state of a [`FaultRule`] on one cable.
 pub(crate) struct Fault {
     rule: Option<FaultRule>,
-    rng: Rng,
+    rng: SplitMix64,
     frames: u64,
     /// Payload bytes of all frames so far.
     payload: u64,
@@ -89,7 +69,7 @@ impl Fault {
         };
         Self {
             rule,
-            rng: Rng::new(seed.wrapping_add(link as u64).wrapping_mul(0x2545_f491_4f6c_dd1d)),
+            rng: SplitMix64::new(SplitMix64::nth(seed, link as u64 + 1)),
             frames: 0,
             payload: 0,
             byte: [0],
@@ -126,29 +106,22 @@ impl Fault {
         let Some(FaultRule::FlipPayloadBit { byte, bit }) = self.rule else {
             return;
         };
-        let mut left = byte.wrapping_sub(self.payload);
-        let total: usize = pieces.iter().map(|piece| piece.len).sum();
-        let before = self.payload;
-        self.payload = self.payload.saturating_add(total as u64);
-        if byte < before || byte >= self.payload {
-            return;
-        }
+        let mut hit = None;
         for (index, piece) in pieces.iter().enumerate() {
-            let len = piece.len as u64;
-            if left >= len {
-                left -= len;
-                continue;
+            let start = self.payload;
+            self.payload = start.saturating_add(piece.len as u64);
+            if (start..self.payload).contains(&byte) {
+                // Less than the piece's length, which is a usize.
+                hit = Some((index, piece.split((byte - start) as usize)));
             }
-            // Less than the piece's length, which is a usize.
-            let (head, tail) = piece.split(left as usize);
-            // SAFETY: the piece is claimed, hence mapped and readable.
-            let Some(right) = (unsafe { tail.first_byte() }) else {
-                return defect("the byte to flip lies outside of its piece");
-            };
-            self.byte = [right ^ 1 << (bit & 7)];
-            let wrong = Piece::of_bytes(&mut self.byte);
-            pieces.splice(index..=index, [head, wrong, tail.split(1).1]);
-            return;
         }
+        let Some((index, (head, tail))) = hit else { return };
+        // SAFETY: the piece is claimed, hence mapped and readable.
+        let Some(right) = (unsafe { tail.first_byte() }) else {
+            return defect("the byte to flip lies outside of its piece");
+        };
+        self.byte = [right ^ 1 << (bit & 7)];
+        let wrong = Piece::of_bytes(&mut self.byte);
+        pieces.splice(index..=index, [head, wrong, tail.split(1).1]);
     }
 }

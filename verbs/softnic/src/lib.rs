@@ -21,6 +21,7 @@ mod fault;
 mod keys;
 mod link;
 mod nic;
+mod objects;
 mod pending;
 mod post;
 mod qp;
@@ -34,6 +35,12 @@ pub use counters::{Count, Counters, Traffic};
 pub use fault::FaultRule;
 pub use nic::{PROVIDER, SoftNic, SoftNicConfig};
 
+/// Limits of objects.
+pub(crate) const MAX_QP: u32 = 1024;
+pub(crate) const MAX_CQ: u32 = 1024;
+pub(crate) const MAX_PD: u32 = 1024;
+pub(crate) const MAX_SRQ: u32 = 1024;
+pub(crate) const MAX_AH: u32 = 1 << 15;
 /// Elements per work request.
 pub(crate) const MAX_SGE: u32 = 16;
 /// Bytes of inline data per send.

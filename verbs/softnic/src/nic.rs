@@ -1,55 +1,29 @@
-//! [`SoftNic`]: opens and closes a NIC, and implements the provider's control operations.
-
-#![expect(
-    unsafe_code,
-    reason = "registering host memory passes the caller's promise on to the region"
-)]
+//! [`SoftNic`]: opens and closes a NIC.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use gaudi_seam::{Errno, Error, ErrorKind, HostVa, Result};
+use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
-use gaudi_verbs::provider::{
-    CompletionQueue, CqHandle, Device, DmaBufMr, MwType, NewMr, NewMw, NewQp, PdHandle, QpHandle, QpRequest,
-    QpState, QpTransition, SharedReceiveQueue, SrqHandle, SrqRequest,
-};
-use gaudi_verbs::{
-    Access, AhHandle, AsyncEvent, AtomicCap, DeviceAttr, DmaBufSupport, Gid, GidEntry, GidKind, Guid,
-    LinkLayer, Lkey, MrAddr, MrHandle, MrState, Mtu, MwHandle, PortAttr, PortState, RegPath, Rkey,
-};
+use gaudi_sys::{IgnorePoison, lock};
+use gaudi_verbs::{Gid, Guid};
 
 use crate::cable::Cable;
-use crate::core::{Shared, Srq};
+use crate::core::Shared;
 use crate::counters::Counters;
-use crate::cq::SoftCq;
-use crate::error::{full, invalid, missing};
 use crate::fault::FaultRule;
 use crate::link::Link;
 use crate::pending::Pending;
-use crate::post::SoftSrq;
-use crate::region::Region;
-use crate::wire::MAX_MESSAGE;
-use crate::{MAX_QP_WR, MAX_READS, MAX_SGE, rx, tx};
+use crate::{rx, tx};
 
-/// Value of [`DeviceAttr::provider`].
+/// Value of [`DeviceAttr::provider`](gaudi_verbs::DeviceAttr::provider).
 pub const PROVIDER: &str = "softnic (software)";
 
-pub(crate) const MAX_QP: u32 = 1024;
-const MAX_CQ: u32 = 1024;
-const MAX_CQE: u32 = 1 << 16;
-const MAX_MR: u32 = 1 << 17;
-const MAX_PD: u32 = 1024;
-const MAX_SRQ: u32 = 1024;
-const MAX_MW: u32 = 1 << 16;
-const MAX_AH: u32 = 1 << 15;
-/// More than a process can map on x86-64 or arm64.
-const MAX_MR_SIZE: u64 = 1 << 47;
 /// How long a closing NIC tries to send its answers.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -105,7 +79,7 @@ impl Default for SoftNicConfig {
 ///   completes after the last frame that used its buffers.
 pub struct SoftNic {
     pub(crate) shared: Arc<Shared>,
-    guid: Guid,
+    pub(crate) guid: Guid,
     owner: OwnerProcess,
     config: SoftNicConfig,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -159,7 +133,7 @@ impl SoftNic {
     fn plug_cable(&self, cable: Cable, peer: Option<Gid>) -> Result<()> {
         const OPERATION: &str = "softnic open";
         let fault = self.config.fault;
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());
         let cable = Arc::new(cable);
         let link = self.shared.plug(&cable, peer);
@@ -172,13 +146,9 @@ impl SoftNic {
                 spawned.map_err(|error| Error::from_errno(OPERATION, gaudi_sys::fd::errno_of(error)));
             thread.map(|thread| threads.push(thread))
         };
-        let spawned =
-            spawn("rx", Box::new(move |shared, cable| rx::run(shared, link, cable))).and_then(|()| {
-                spawn(
-                    "tx",
-                    Box::new(move |shared, cable| tx::run(shared, link, cable, fault)),
-                )
-            });
+        let receive: Body = Box::new(move |shared, cable| rx::run(shared, link, cable));
+        let send: Body = Box::new(move |shared, cable| tx::run(shared, link, cable, fault));
+        let spawned = spawn("rx", receive).and_then(|()| spawn("tx", send));
         if let Err(error) = &spawned {
             let mut core = self.shared.lock();
             core.links[link].tx_ended = true;
@@ -238,29 +208,6 @@ impl SoftNic {
     pub fn gid(&self) -> Gid {
         self.shared.gid
     }
-
-    fn register(
-        &self,
-        operation: &'static str,
-        pd: PdHandle,
-        region: Region,
-        path: RegPath,
-    ) -> Result<NewMr> {
-        let mut core = self.shared.lock();
-        if !core.pds.contains(&pd.0) {
-            return Err(missing(operation, "protection domain"));
-        }
-        if core.regions.len() >= MAX_MR as usize {
-            return Err(full(operation, "regions", MAX_MR));
-        }
-        let key = core.regions.insert(region)?;
-        Ok(NewMr {
-            handle: MrHandle(key),
-            lkey: Lkey(key),
-            rkey: Rkey(key),
-            path,
-        })
-    }
 }
 
 fn gid_of(guid: Guid) -> Gid {
@@ -271,287 +218,9 @@ fn gid_of(guid: Guid) -> Gid {
     Gid(gid)
 }
 
-impl Device for SoftNic {
-    fn query_device(&self) -> Result<DeviceAttr> {
-        Ok(DeviceAttr {
-            name: self.shared.name.clone(),
-            provider: PROVIDER.to_owned(),
-            guid: self.guid,
-            max_qp: MAX_QP,
-            max_qp_wr: MAX_QP_WR,
-            max_sge: MAX_SGE,
-            max_cq: MAX_CQ,
-            max_cqe: MAX_CQE,
-            max_mr: MAX_MR,
-            max_mr_size: MAX_MR_SIZE,
-            max_pd: MAX_PD,
-            max_qp_rd_atom: MAX_READS,
-            max_qp_init_rd_atom: MAX_READS,
-            max_srq: MAX_SRQ,
-            max_srq_wr: MAX_QP_WR,
-            max_mw: MAX_MW,
-            max_ah: MAX_AH,
-            // Atomics are instructions of the processor.
-            atomic_cap: AtomicCap::GLOB,
-            page_size_cap: u64::MAX << 12,
-            fw_ver: String::new(),
-            dmabuf: DmaBufSupport::Yes,
-        })
-    }
-
-    fn query_port(&self) -> Result<PortAttr> {
-        // The port is down once it has cables and all are dead.
-        let core = self.shared.lock();
-        let mut cables = core
-            .links
-            .iter()
-            .filter(|link| link.peer != Some(self.shared.gid))
-            .peekable();
-        let down = cables.peek().is_some() && cables.all(|link| link.down.is_some());
-        drop(core);
-        Ok(PortAttr {
-            state: if down { PortState::DOWN } else { PortState::ACTIVE },
-            active_mtu: Mtu::MTU_4096,
-            max_msg_sz: MAX_MESSAGE,
-            port_num: 1,
-            link_layer: LinkLayer::UNSPECIFIED,
-            gid: self.shared.gid,
-            gid_index: 0,
-            lid: 0,
-        })
-    }
-
-    fn query_gids(&self) -> Result<Vec<GidEntry>> {
-        Ok(vec![GidEntry {
-            index: 0,
-            gid: self.shared.gid,
-            kind: GidKind::Unknown,
-            netdev: None,
-        }])
-    }
-
-    fn async_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.events.fd())
-    }
-
-    fn get_async_event(&self) -> Result<Option<AsyncEvent>> {
-        Ok(self.shared.events.take())
-    }
-
-    fn alloc_pd(&self) -> Result<PdHandle> {
-        let mut core = self.shared.lock();
-        if core.pds.len() >= MAX_PD as usize {
-            return Err(full("ibv_alloc_pd", "protection domains", MAX_PD));
-        }
-        let handle = core.fresh(u32::MAX, |core, handle| core.pds.contains(&handle));
-        core.pds.insert(handle);
-        Ok(PdHandle(handle))
-    }
-
-    fn dealloc_pd(&self, pd: PdHandle) -> Result<()> {
-        if self.shared.lock().pds.remove(&pd.0) {
-            Ok(())
-        } else {
-            Err(missing("ibv_dealloc_pd", "protection domain"))
-        }
-    }
-
-    unsafe fn reg_mr(
-        &self,
-        pd: PdHandle,
-        address: HostVa,
-        len: u64,
-        iova: MrAddr,
-        access: Access,
-    ) -> Result<NewMr> {
-        const OPERATION: &str = "ibv_reg_mr_iova";
-        // SAFETY: the caller keeps the range mapped and unborrowed until `dereg_mr` has returned,
-        // which drops the region first.
-        let region = unsafe { Region::host(pd.0, address, len, iova.0, access) };
-        let region = region.ok_or_else(|| invalid(OPERATION, "the address is null"))?;
-        self.register(OPERATION, pd, region, RegPath::Host)
-    }
-
-    fn reg_dmabuf_mr(&self, request: &DmaBufMr<'_>) -> Result<NewMr> {
-        let DmaBufMr {
-            pd,
-            window,
-            iova,
-            access,
-        } = *request;
-        let attachment = window.attach_cpu(format!("{PROVIDER} {}: region at {iova}", self.shared.name))?;
-        let region = Region::dmabuf(pd.0, attachment, iova.0, access);
-        self.register("ibv_reg_dmabuf_mr", pd, region, RegPath::Software)
-    }
-
-    fn dereg_mr(&self, mr: MrHandle) -> Result<()> {
-        let mut core = self.shared.lock();
-        if core.regions.windows.use_region(mr.0) {
-            // IBA 10.6.7.2.6 and rxe_dereg_mr.
-            return Err(invalid("ibv_dereg_mr", "memory windows are bound to the region"));
-        }
-        core.flush_pending(None);
-        while core
-            .regions
-            .kill(mr.0)
-            .ok_or_else(|| missing("ibv_dereg_mr", "memory region"))?
-        {
-            core = self.shared.wait_idle(core);
-        }
-        let region = core.regions.remove(mr.0);
-        drop(core);
-        // Outside the lock: releasing an attachment may be slow.
-        drop(region);
-        Ok(())
-    }
-
-    fn mr_state(&self, mr: MrHandle) -> Result<Option<MrState>> {
-        if self.shared.lock().regions.contains(mr.0) {
-            Ok(Some(MrState::Live))
-        } else {
-            Err(missing("memory region state", "memory region"))
-        }
-    }
-
-    fn alloc_mw(&self, pd: PdHandle, mw_type: MwType) -> Result<NewMw> {
-        const OPERATION: &str = "ibv_alloc_mw";
-        let mut core = self.shared.lock();
-        if !core.pds.contains(&pd.0) {
-            return Err(missing(OPERATION, "protection domain"));
-        }
-        if core.regions.windows.len() >= MAX_MW as usize {
-            return Err(full(OPERATION, "memory windows", MAX_MW));
-        }
-        let key = core.regions.window_key()?;
-        core.regions.windows.insert(key, pd.0, mw_type);
-        Ok(NewMw {
-            handle: MwHandle(key >> 8),
-            rkey: Rkey(key),
-        })
-    }
-
-    fn dealloc_mw(&self, mw: MwHandle) -> Result<()> {
-        if self.shared.lock().regions.windows.remove(mw.0) {
-            Ok(())
-        } else {
-            Err(missing("ibv_dealloc_mw", "memory window"))
-        }
-    }
-
-    fn create_ah(&self, pd: PdHandle, gid: &Gid, _lid: u16) -> Result<AhHandle> {
-        const OPERATION: &str = "ibv_create_ah";
-        let link = self.route(OPERATION, gid)?;
-        let mut core = self.shared.lock();
-        if !core.pds.contains(&pd.0) {
-            return Err(missing(OPERATION, "protection domain"));
-        }
-        if core.ahs.len() >= MAX_AH as usize {
-            return Err(full(OPERATION, "address handles", MAX_AH));
-        }
-        let handle = core.fresh(u32::MAX, |core, handle| core.ahs.contains_key(&handle));
-        core.ahs.insert(handle, (pd.0, link));
-        Ok(AhHandle(handle))
-    }
-
-    fn destroy_ah(&self, ah: AhHandle) -> Result<()> {
-        match self.shared.lock().ahs.remove(&ah.0) {
-            Some(_) => Ok(()),
-            None => Err(missing("ibv_destroy_ah", "address handle")),
-        }
-    }
-
-    fn create_srq(&self, request: &SrqRequest) -> Result<(SrqHandle, Arc<dyn SharedReceiveQueue>)> {
-        const OPERATION: &str = "ibv_create_srq";
-        let mut core = self.shared.lock();
-        if !core.pds.contains(&request.pd.0) {
-            return Err(missing(OPERATION, "protection domain"));
-        }
-        if core.srqs.len() >= MAX_SRQ as usize {
-            return Err(full(OPERATION, "shared receive queues", MAX_SRQ));
-        }
-        let handle = core.fresh(u32::MAX, |core, handle| core.srqs.contains_key(&handle));
-        let room = request.max_wr as usize;
-        let srq = Srq {
-            max_wr: room,
-            max_sge: request.max_sge.min(MAX_SGE),
-            queue: std::collections::VecDeque::with_capacity(room),
-            limit: 0,
-        };
-        core.srqs.insert(handle, srq);
-        let queue = SoftSrq {
-            shared: self.shared.clone(),
-            handle,
-        };
-        Ok((SrqHandle(handle), Arc::new(queue)))
-    }
-
-    fn arm_srq(&self, srq: SrqHandle, limit: u32) -> Result<()> {
-        const OPERATION: &str = "ibv_modify_srq";
-        let mut core = self.shared.lock();
-        let srq = core
-            .srqs
-            .get_mut(&srq.0)
-            .ok_or_else(|| missing(OPERATION, "shared receive queue"))?;
-        if limit as usize > srq.max_wr {
-            return Err(invalid(OPERATION, "the limit exceeds the queue's room")
-                .saw(limit, format!("0 to {}", srq.max_wr)));
-        }
-        srq.limit = limit;
-        Ok(())
-    }
-
-    fn destroy_srq(&self, srq: SrqHandle) -> Result<()> {
-        const OPERATION: &str = "ibv_destroy_srq";
-        let mut core = self.shared.lock();
-        if core.qps.values().any(|qp| qp.srq == Some(srq.0)) {
-            return Err(
-                Error::from_errno(OPERATION, Errno::EBUSY).because("queue pairs take receives from it")
-            );
-        }
-        match core.srqs.remove(&srq.0) {
-            Some(_) => Ok(()),
-            None => Err(missing(OPERATION, "shared receive queue")),
-        }
-    }
-
-    fn create_cq(&self, depth: u32) -> Result<(CqHandle, Arc<dyn CompletionQueue>)> {
-        let mut core = self.shared.lock();
-        if core.cqs.len() >= MAX_CQ as usize {
-            return Err(full("ibv_create_cq", "completion queues", MAX_CQ));
-        }
-        let handle = core.fresh(u32::MAX, |core, handle| core.cqs.contains_key(&handle));
-        let cq = Arc::new(SoftCq::new(handle, depth as usize)?);
-        core.cqs.insert(handle, cq.clone());
-        Ok((CqHandle(handle), cq))
-    }
-
-    fn destroy_cq(&self, cq: CqHandle) -> Result<()> {
-        match self.shared.lock().cqs.remove(&cq.0) {
-            Some(_) => Ok(()),
-            None => Err(missing("ibv_destroy_cq", "completion queue")),
-        }
-    }
-
-    fn create_qp(&self, request: &QpRequest) -> Result<NewQp> {
-        self.new_qp(request)
-    }
-
-    fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
-        self.transition_qp(qp, transition)
-    }
-
-    fn query_qp(&self, qp: QpHandle) -> Result<QpState> {
-        self.qp_state(qp)
-    }
-
-    fn destroy_qp(&self, qp: QpHandle) -> Result<()> {
-        self.remove_qp(qp)
-    }
-}
-
 impl Drop for SoftNic {
     fn drop(&mut self) {
-        let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(self.threads.get_mut().ignore_poison());
         if self.owner.is_foreign() {
             // The threads run in the parent, which still uses the sockets: only close descriptors.
             threads.into_iter().for_each(std::mem::forget);
@@ -571,10 +240,8 @@ impl Drop for SoftNic {
         drop(core);
         for thread in threads {
             if thread.join().is_err() {
-                tracing::error!(
-                    nic = self.shared.name,
-                    "softnic (software): a thread of the NIC panicked"
-                );
+                let nic = &self.shared.name;
+                tracing::error!(nic, "softnic (software): a thread of the NIC panicked");
             }
         }
     }

@@ -9,10 +9,9 @@
 #![expect(unsafe_code, reason = "claimed memory is written to")]
 
 use gaudi_dmabuf::Directions;
-use gaudi_verbs::Access;
+use gaudi_sys::random::SplitMix64;
 
-use crate::fault::Rng;
-use crate::region::{Claim, Regions, scatter};
+use crate::region::{Claim, Reach, Regions, scatter};
 
 /// Limit of held-back payload, in bytes: a peer must not make this NIC hold any amount.
 const MAX_BYTES: usize = 8 << 20;
@@ -20,10 +19,7 @@ const MAX_BYTES: usize = 8 << 20;
 /// The payload of one frame.
 #[derive(Debug)]
 pub(crate) struct Write {
-    pub(crate) qpn: u32,
-    pub(crate) pd: u32,
-    pub(crate) key: u32,
-    pub(crate) addr: u64,
+    pub(crate) to: Reach,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -32,9 +28,7 @@ impl Write {
     /// a bus drops writes to memory that is no longer mapped.
     fn apply(&self, regions: &mut Regions) {
         let mut claim = Claim::new();
-        let len = self.bytes.len() as u64;
-        let right = Access::REMOTE_WRITE;
-        if regions.claim_peer(&mut claim, self.key, self.pd, self.qpn, self.addr, len, right) {
+        if regions.claim_peer(&mut claim, self.to) {
             match claim.begin(Directions::Write) {
                 Ok(_guards) => {
                     // SAFETY: the claim keeps the region registered, hence mapped and writable,
@@ -56,7 +50,7 @@ pub(crate) struct Pending {
     writes: Vec<Write>,
     /// Payload bytes of all writes.
     bytes: usize,
-    rng: Rng,
+    rng: SplitMix64,
 }
 
 impl Pending {
@@ -64,7 +58,7 @@ impl Pending {
         Self {
             writes: Vec::new(),
             bytes: 0,
-            rng: Rng::new(seed),
+            rng: SplitMix64::new(seed),
         }
     }
 
@@ -93,7 +87,7 @@ impl Pending {
 
     /// Makes the payload of one queue pair visible, or all payload if `qpn` is `None`.
     pub(crate) fn flush(&mut self, regions: &mut Regions, qpn: Option<u32>) {
-        let due = |write: &Write| qpn.is_none_or(|qpn| write.qpn == qpn);
+        let due = |write: &Write| qpn.is_none_or(|qpn| write.to.qpn == qpn);
         while let Some(index) = self.writes.iter().position(due) {
             self.take(index).apply(regions);
         }

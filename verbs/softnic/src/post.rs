@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gaudi_seam::{Errno, Error, Result};
+use gaudi_seam::Result;
 use gaudi_verbs::provider::{QpType, QueuePair, SharedReceiveQueue};
 use gaudi_verbs::{Payload, Qpn, RecvWr, SendOp, SendWr, WcStatus};
 
 use crate::core::Shared;
-use crate::error::{defect, invalid};
+use crate::error::{defect, invalid, queue_full};
 use crate::qp::{Destination, RecvEntry, SendEntry, Sges, State};
 
 /// The posting side of a queue pair.
@@ -26,13 +26,10 @@ impl QueuePair for SoftQp {
         const OPERATION: &str = "ibv_post_send";
         let mut core = self.shared.lock();
         let route = match request.ud {
-            Some(to) => core.ahs.get(&to.ah.0).copied().map(|route| (route, to)),
+            Some(to) => core.ahs.rows.get(&to.ah.0).copied().map(|route| (route, to)),
             None => None,
         };
-        let qp = core
-            .qps
-            .get_mut(&self.qpn)
-            .ok_or_else(|| invalid(OPERATION, "the queue pair is destroyed"))?;
+        let qp = core.qps.find(OPERATION, self.qpn)?;
         if !matches!(qp.state, State::ReadyToSend | State::Error) {
             return Err(invalid(OPERATION, "the queue pair is not ready to send")
                 .saw(format!("{:?}", qp.state), "ReadyToSend"));
@@ -59,13 +56,12 @@ impl QueuePair for SoftQp {
             Payload::Sges(sges) => (sges, None),
             Payload::Inline(bytes) => ([].as_slice(), Some(bytes)),
         };
-        let mut list = Sges::new(sges, qp.max_send_sge)
-            .ok_or_else(|| invalid(OPERATION, "too many elements").saw(sges.len(), qp.max_send_sge))?;
+        let mut list = Sges::new(OPERATION, sges, qp.max_send_sge)?;
         if bytes.is_some_and(|bytes| bytes.len() > qp.max_inline) {
             return Err(invalid(OPERATION, "too many bytes inline").saw(request.payload.len(), qp.max_inline));
         }
         if qp.requester.queue.len() >= qp.max_send_wr {
-            return Err(Error::would_block(OPERATION).with_errno(Errno::ENOMEM));
+            return Err(queue_full(OPERATION));
         }
         let mut inline = None;
         if let Some(bytes) = bytes {
@@ -73,7 +69,7 @@ impl QueuePair for SoftQp {
             inline = qp.requester.inline.put(bytes);
             if inline.is_none() {
                 defect("the store of inline data is smaller than its queue");
-                return Err(Error::would_block(OPERATION).with_errno(Errno::ENOMEM));
+                return Err(queue_full(OPERATION));
             }
         }
         qp.requester.queue.push_back(SendEntry {
@@ -106,21 +102,13 @@ impl QueuePair for SoftQp {
     fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_recv";
         let mut core = self.shared.lock();
-        let qp = core
-            .qps
-            .get_mut(&self.qpn)
-            .ok_or_else(|| invalid(OPERATION, "the queue pair is destroyed"))?;
-        if qp.srq.is_some() {
-            return Err(invalid(OPERATION, "the queue pair has a shared receive queue"));
-        }
+        let qp = core.qps.find(OPERATION, self.qpn)?;
         if qp.state == State::Reset {
             return Err(invalid(OPERATION, "the queue pair is in RESET").saw("RESET", "INIT or later"));
         }
-        let sges = Sges::new(request.sges, qp.max_recv_sge).ok_or_else(|| {
-            invalid(OPERATION, "too many elements").saw(request.sges.len(), qp.max_recv_sge)
-        })?;
+        let sges = Sges::new(OPERATION, request.sges, qp.max_recv_sge)?;
         if qp.responder.queue.len() >= qp.max_recv_wr {
-            return Err(Error::would_block(OPERATION).with_errno(Errno::ENOMEM));
+            return Err(queue_full(OPERATION));
         }
         qp.responder.queue.push_back(RecvEntry {
             wr_id: request.wr_id,
@@ -149,14 +137,10 @@ impl SharedReceiveQueue for SoftSrq {
     fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_srq_recv";
         let mut core = self.shared.lock();
-        let srq = core
-            .srqs
-            .get_mut(&self.handle)
-            .ok_or_else(|| invalid(OPERATION, "the queue is destroyed"))?;
-        let sges = Sges::new(request.sges, srq.max_sge)
-            .ok_or_else(|| invalid(OPERATION, "too many elements").saw(request.sges.len(), srq.max_sge))?;
+        let srq = core.srqs.find(OPERATION, self.handle)?;
+        let sges = Sges::new(OPERATION, request.sges, srq.max_sge)?;
         if srq.queue.len() >= srq.max_wr {
-            return Err(Error::would_block(OPERATION).with_errno(Errno::ENOMEM));
+            return Err(queue_full(OPERATION));
         }
         srq.queue.push_back(RecvEntry {
             wr_id: request.wr_id,

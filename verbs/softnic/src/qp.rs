@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gaudi_seam::Result;
 use gaudi_verbs::provider::QpType;
 use gaudi_verbs::{Access, Qpn, Rkey, SendOp, Sge, WcOpcode, WcStatus, WorkCompletion};
 
 use crate::cq::SoftCq;
-use crate::error::defect;
+use crate::error::{defect, invalid};
+use crate::region::Reach;
 use crate::wire::{Header, Kind, NakCode};
 use crate::{MAX_QP_WR, MAX_READS, MAX_SGE};
 
@@ -33,18 +35,25 @@ pub(crate) struct Sges {
 }
 
 impl Sges {
-    /// Returns `None` if there are more than `limit` elements.
-    pub(crate) fn new(sges: &[Sge], limit: u32) -> Option<Self> {
-        if sges.len() > limit as usize {
-            return None;
-        }
+    /// Copies at most `limit` elements.
+    pub(crate) fn new(operation: &'static str, sges: &[Sge], limit: u32) -> Result<Self> {
         let mut list = [Sge::default(); MAX_SGE as usize];
-        list.get_mut(..sges.len())?.copy_from_slice(sges);
-        Some(Self {
+        let part = list
+            .get_mut(..sges.len())
+            .filter(|part| part.len() <= limit as usize);
+        let part = part.ok_or_else(|| invalid(operation, "too many elements").saw(sges.len(), limit))?;
+        part.copy_from_slice(sges);
+        Ok(Self {
             list,
             count: sges.len(),
             total: sges.iter().map(|sge| u64::from(sge.length)).sum(),
         })
+    }
+
+    /// Returns the total length, or `None` if it exceeds `limit`.
+    pub(crate) fn length(&self, limit: u32) -> Option<u32> {
+        let total = u32::try_from(self.total).ok();
+        total.filter(|total| *total <= limit)
     }
 
     pub(crate) fn as_slice(&self) -> &[Sge] {
@@ -90,7 +99,7 @@ impl SendEntry {
 
     /// Returns whether it involves only this end.
     pub(crate) fn is_local(&self) -> bool {
-        matches!(self.op, SendOp::BindMw { .. } | SendOp::LocalInv(_))
+        matches!(self.op, SendOp::BindMw(_) | SendOp::LocalInv(_))
     }
 
     fn opcode(&self) -> WcOpcode {
@@ -99,7 +108,7 @@ impl SendEntry {
             SendOp::Read(_) => WcOpcode::RDMA_READ,
             SendOp::FetchAdd { .. } => WcOpcode::FETCH_ADD,
             SendOp::CompareSwap { .. } => WcOpcode::COMP_SWAP,
-            SendOp::BindMw { .. } => WcOpcode::BIND_MW,
+            SendOp::BindMw(_) => WcOpcode::BIND_MW,
             SendOp::LocalInv(_) => WcOpcode::LOCAL_INV,
             _ => WcOpcode::SEND,
         }
@@ -128,7 +137,7 @@ pub(crate) struct ReadJob {
 }
 
 /// Timeouts and retries of the requester.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Retry {
     /// Time without progress after which everything is sent again.
     pub(crate) timeout: Duration,
@@ -139,7 +148,7 @@ pub(crate) struct Retry {
 }
 
 /// Inline data of a send queue, one slot per entry.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct InlineStore {
     bytes: Box<[u8]>,
     /// Size of a slot in bytes.
@@ -180,7 +189,7 @@ impl InlineStore {
 }
 
 /// The half that sends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Requester {
     /// Requests that are not complete, oldest first.
     pub(crate) queue: VecDeque<SendEntry>,
@@ -217,7 +226,7 @@ pub(crate) struct Requester {
 }
 
 /// The half that receives and answers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Responder {
     pub(crate) queue: VecDeque<RecvEntry>,
     /// Receive that the arriving message has taken.
@@ -288,25 +297,9 @@ impl Requester {
     pub(crate) fn new(room: usize, inline: usize) -> Self {
         Self {
             queue: VecDeque::with_capacity(room),
-            base: 0,
-            cursor: 0,
-            offset: 0,
-            sent_until: 0,
-            retries: 0,
-            gap: None,
             inline: InlineStore::new(room, inline),
-            reads: 0,
             max_reads: 1,
-            retry: Retry {
-                timeout: Duration::from_secs(1),
-                count: 0,
-                rnr_count: None,
-            },
-            proven: false,
-            refused: 0,
-            unconnected_since: None,
-            not_before: None,
-            waiting_since: None,
+            ..Self::default()
         }
     }
 
@@ -332,24 +325,22 @@ impl Requester {
 }
 
 impl Responder {
-    pub(crate) fn new(room: usize, reads: usize) -> Self {
+    pub(crate) fn new(room: usize) -> Self {
+        let reads = usize::from(MAX_READS);
         Self {
             queue: VecDeque::with_capacity(room),
-            taken: None,
-            atomics: VecDeque::with_capacity(usize::from(MAX_READS)),
-            gap_reported: false,
+            atomics: VecDeque::with_capacity(reads),
             max_reads: MAX_READS,
-            first: 0,
-            expected: 0,
-            current: None,
-            progress: 0,
             resync: true,
             reads: VecDeque::with_capacity(reads),
-            ack: None,
-            nak: None,
-            refused: None,
-            rnr_timer: Duration::from_millis(1),
+            ..Self::default()
         }
+    }
+
+    /// Expects the next message.
+    pub(crate) fn advance(&mut self) {
+        self.expected = self.expected.wrapping_add(1);
+        self.current = None;
     }
 
     /// Stores the value that an atomic found, for repeated requests.
@@ -397,6 +388,18 @@ impl Responder {
 }
 
 impl Qp {
+    /// Returns the access to the whole range of a message or job of the peer.
+    pub(crate) fn reach(&self, key: u32, addr: u64, len: u32, need: Access) -> Reach {
+        Reach {
+            key,
+            pd: self.pd,
+            qpn: self.qpn,
+            addr,
+            len: len.into(),
+            need,
+        }
+    }
+
     /// Completes the oldest send.
     pub(crate) fn complete_oldest(&mut self, status: WcStatus) {
         let Some(entry) = self.requester.queue.pop_front() else {
@@ -427,39 +430,38 @@ impl Qp {
                 ..WorkCompletion::EMPTY
             };
             if !self.send_cq.push(completion, false) {
-                self.lost = Some(self.send_cq.handle());
+                self.lost = Some(self.send_cq.handle);
             }
         }
     }
 
     /// Completes a receive.
     pub(crate) fn complete_receive(&mut self, entry: &RecvEntry, status: WcStatus, header: Option<&Header>) {
-        let kind = header.map(|header| header.kind);
-        let with_imm =
-            header.filter(|header| matches!(header.kind, Kind::SendImm | Kind::WriteImm) || header.with_imm);
-        let is_datagram = kind == Some(Kind::Datagram);
-        let grh = if is_datagram { gaudi_verbs::GRH_BYTES } else { 0 };
-        let completion = WorkCompletion {
+        let mut completion = WorkCompletion {
             wr_id: entry.wr_id,
             status,
-            opcode: if kind == Some(Kind::WriteImm) {
-                WcOpcode::RECV_RDMA_WITH_IMM
-            } else {
-                WcOpcode::RECV
-            },
-            byte_len: header.map_or(0, |header| header.total + grh),
-            imm_data: with_imm.map(|header| header.imm),
+            opcode: WcOpcode::RECV,
             qp_num: Qpn(self.qpn),
-            src_qp: header.filter(|_| is_datagram).map(|header| Qpn(header.src_qpn)),
-            grh: is_datagram,
-            invalidated_rkey: header
-                .filter(|header| header.kind == Kind::SendInv)
-                .map(|header| Rkey(header.rkey)),
             ..WorkCompletion::EMPTY
         };
+        if let Some(header) = header {
+            completion.byte_len = header.total;
+            let with_imm = matches!(header.kind, Kind::SendImm | Kind::WriteImm) || header.with_imm;
+            completion.imm_data = with_imm.then_some(header.imm);
+            match header.kind {
+                Kind::WriteImm => completion.opcode = WcOpcode::RECV_RDMA_WITH_IMM,
+                Kind::SendInv => completion.invalidated_rkey = Some(Rkey(header.rkey)),
+                Kind::Datagram => {
+                    completion.byte_len += gaudi_verbs::GRH_BYTES;
+                    completion.src_qp = Some(Qpn(header.src_qpn));
+                    completion.grh = true;
+                }
+                _ => {}
+            }
+        }
         let solicited = header.is_some_and(|header| header.solicited);
         if !self.recv_cq.push(completion, solicited) {
-            self.lost = Some(self.recv_cq.handle());
+            self.lost = Some(self.recv_cq.handle);
         }
     }
 
@@ -488,7 +490,7 @@ impl Qp {
     /// Returns to the state after creation. Queued work is dropped without completions.
     pub(crate) fn reset(&mut self) {
         self.requester = Requester::new(self.max_send_wr, self.max_inline);
-        self.responder = Responder::new(self.max_recv_wr, usize::from(MAX_READS));
+        self.responder = Responder::new(self.max_recv_wr);
         self.state = State::Reset;
         self.listed = false;
         self.flush_later = None;

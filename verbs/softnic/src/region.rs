@@ -7,6 +7,7 @@
 )]
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -183,6 +184,17 @@ impl Region {
     }
 }
 
+/// An access of a peer: a key, its domain and queue pair, the range, and the right that it needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reach {
+    pub(crate) key: u32,
+    pub(crate) pd: u32,
+    pub(crate) qpn: u32,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) need: Access,
+}
+
 #[derive(Debug)]
 struct Slot {
     region: Arc<Region>,
@@ -280,20 +292,19 @@ impl Regions {
     /// # Errors
     /// The errno of getrandom(2).
     pub(crate) fn insert(&mut self, region: Region) -> Result<u32> {
-        let key = loop {
+        loop {
             let key = self.keys.draw()?;
-            let taken = self.slots.contains_key(&key) || self.windows.names(key);
-            if key != 0 && !taken {
-                break key;
+            if key == 0 || self.slots.contains_key(&key) || self.windows.names(key) {
+                continue;
             }
-        };
-        let slot = Slot {
-            region: Arc::new(region),
-            users: 0,
-            dying: false,
-        };
-        self.slots.insert(key, slot);
-        Ok(key)
+            let slot = Slot {
+                region: Arc::new(region),
+                users: 0,
+                dying: false,
+            };
+            self.slots.insert(key, slot);
+            return Ok(key);
+        }
     }
 
     /// Returns a key for a new window. No region's key and no other window's has its upper 24 bits.
@@ -315,15 +326,9 @@ impl Regions {
     pub(crate) fn bind(&mut self, handle: u32, old: u32, rkey: u32, pd: u32, view: View) -> bool {
         let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         if view.len > 0 {
-            let Some(slot) = self.slots.get(&view.mr).filter(|slot| !slot.dying) else {
-                return false;
-            };
-            let need = if view.access.intersects(writes) {
-                Access::MW_BIND | Access::LOCAL_WRITE
-            } else {
-                Access::MW_BIND
-            };
-            if slot.region.piece(pd, view.addr, view.len, need).is_none() {
+            let mut need = Access::MW_BIND;
+            need.set(Access::LOCAL_WRITE, view.access.intersects(writes));
+            if !self.allows(view.mr, pd, view.addr, view.len, need) {
                 return false;
             }
         }
@@ -332,49 +337,29 @@ impl Regions {
 
     /// Returns the region that a peer's key reaches, and the right that the region must still
     /// grant, or `None` if a window forbids the access.
-    fn resolve(
-        &self,
-        key: u32,
-        pd: u32,
-        qpn: u32,
-        addr: u64,
-        len: u64,
-        need: Access,
-    ) -> Option<(u32, Access)> {
+    fn resolve(&self, reach: Reach) -> Option<(u32, Access)> {
+        let Reach { key, addr, need, .. } = reach;
         if !self.windows.names(key) {
             return Some((key, need));
         }
-        let view = self.windows.view(key, pd, qpn)?;
+        let view = self.windows.view(key, reach.pd, reach.qpn)?;
         let offset = addr.checked_sub(view.addr)?;
-        let inside = offset.checked_add(len).is_some_and(|end| end <= view.len);
+        let inside = offset.checked_add(reach.len).is_some_and(|end| end <= view.len);
         (inside && view.access.contains(need)).then_some((view.mr, Access::empty()))
     }
 
-    /// Returns whether a peer may access the whole range.
-    pub(crate) fn allows_peer(&self, key: u32, pd: u32, qpn: u32, addr: u64, len: u64, need: Access) -> bool {
-        self.resolve(key, pd, qpn, addr, len, need)
-            .is_some_and(|(key, need)| self.allows(key, pd, addr, len, need))
+    /// Returns whether a peer may access the whole range. An empty range needs no key.
+    pub(crate) fn allows_peer(&self, reach: Reach) -> bool {
+        let Reach { pd, addr, len, .. } = reach;
+        let allows = |(key, need)| self.allows(key, pd, addr, len, need);
+        len == 0 || self.resolve(reach).is_some_and(allows)
     }
 
     /// Claims a range for a peer. Returns false, and claims nothing, if that is not allowed.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a key, its user, the range and the right"
-    )]
-    pub(crate) fn claim_peer(
-        &mut self,
-        claim: &mut Claim,
-        key: u32,
-        pd: u32,
-        qpn: u32,
-        addr: u64,
-        len: u64,
-        need: Access,
-    ) -> bool {
-        match self.resolve(key, pd, qpn, addr, len, need) {
-            Some((key, need)) => self.claim(claim, key, pd, addr, len, need),
-            None => false,
-        }
+    pub(crate) fn claim_peer(&mut self, claim: &mut Claim, reach: Reach) -> bool {
+        let Reach { pd, addr, len, .. } = reach;
+        let resolved = self.resolve(reach);
+        resolved.is_some_and(|(key, need)| self.claim(claim, key, pd, addr, len, need))
     }
 
     /// Makes new claims of a region fail. Returns whether a thread still holds one, or `None` if
@@ -419,10 +404,9 @@ impl Regions {
         if len == 0 {
             return true;
         }
-        let Some(slot) = self.slots.get_mut(&key).filter(|slot| !slot.dying) else {
-            return false;
-        };
-        let Some(piece) = slot.region.piece(pd, addr, len, need) else {
+        let slot = self.slots.get_mut(&key).filter(|slot| !slot.dying);
+        let found = slot.and_then(|slot| Some((slot.region.piece(pd, addr, len, need)?, slot)));
+        let Some((piece, slot)) = found else {
             return false;
         };
         slot.users += 1;
@@ -431,18 +415,17 @@ impl Regions {
         true
     }
 
-    /// Claims `len` bytes at `offset` of the concatenated elements. Returns false, and claims
-    /// nothing, if a part is not allowed.
+    /// Claims a part of the concatenated elements. Returns false, and claims nothing, if some of it
+    /// is not allowed.
     pub(crate) fn claim_part(
         &mut self,
         claim: &mut Claim,
         sges: &[Sge],
         pd: u32,
-        offset: u32,
-        len: u32,
+        part: Range<u32>,
         need: Access,
     ) -> bool {
-        let (mut skip, mut left) = (u64::from(offset), u64::from(len));
+        let (mut skip, mut left) = (u64::from(part.start), part.len() as u64);
         for sge in sges {
             let length = u64::from(sge.length);
             if skip >= length {
@@ -450,18 +433,14 @@ impl Regions {
                 continue;
             }
             let part = (length - skip).min(left);
-            let allowed = match sge.addr.checked_add(skip) {
-                Some(addr) => self.claim(claim, sge.lkey.0, pd, addr.0, part, need),
-                None => false,
-            };
-            if !allowed {
-                self.release(claim);
-                return false;
+            let addr = sge.addr.checked_add(skip);
+            if !addr.is_some_and(|addr| self.claim(claim, sge.lkey.0, pd, addr.0, part, need)) {
+                break;
             }
             skip = 0;
             left -= part;
             if left == 0 {
-                break;
+                return true;
             }
         }
         if left > 0 {

@@ -14,18 +14,16 @@ use crate::core::{Core, Shared};
 use crate::error::defect;
 use crate::link::Link;
 use crate::pending::Write;
-use crate::qp::{ReadJob, State};
-use crate::region::{AtomicOp, Claim, Piece, atomic, scatter};
+use crate::qp::{Qp, ReadJob, RecvEntry, State};
+use crate::region::{AtomicOp, Claim, Piece, Reach, atomic, scatter};
 use crate::wire::{HEADER, Header, Kind, NakCode, OPERANDS};
 
 const OPERATION: &str = "softnic receive";
 /// Size of the buffer for discarded payload.
 const SCRATCH: usize = 64 * 1024;
 
-/// Where a frame's payload goes.
+/// The destination of a frame's payload, which is discarded if it has none.
 pub(crate) enum Wanted {
-    /// It is discarded.
-    No,
     /// Into the claimed memory.
     Payload,
     /// Into the claimed memory, after a route header that fills this many pieces.
@@ -47,11 +45,8 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
         let mut core = shared.lock();
         // A frame that was cut leaves a claim, and maybe a flush that waited for it.
         if let Some(qpn) = core.links[link].rx_qpn.take() {
-            if let Some(entry) = core.links[link].datagram.take() {
-                if let Some(qp) = core.qps.known(qpn) {
-                    qp.complete_receive(&entry, WcStatus::WR_FLUSH_ERR, None);
-                }
-            }
+            let entry = core.links[link].datagram.take();
+            core.complete_receive(qpn, entry, WcStatus::WR_FLUSH_ERR);
             core.flush_if_due(qpn);
         }
         shared.release(&mut core, &mut claim);
@@ -74,7 +69,13 @@ fn receive_frame(
     let protocol = |cause: &'static str| Error::new(ErrorKind::Protocol, OPERATION).because(cause);
     let header = Header::decode(&bytes).map_err(protocol)?;
     let mut core = shared.lock();
-    let wanted = core.accept(shared, link, &header, claim).map_err(protocol)?;
+    let Some(wanted) = core.accept(shared, link, &header, claim).map_err(protocol)? else {
+        drop(core);
+        shared.wake();
+        cable.discard(header.payload as usize, scratch, end)?;
+        return Ok(true);
+    };
+    core.links[link].rx_qpn = Some(header.dst_qpn);
     let hold_back = core.pending.is_some()
         && matches!(wanted, Wanted::Payload)
         && matches!(header.kind, Kind::Write | Kind::WriteImm)
@@ -87,10 +88,6 @@ fn receive_frame(
         _ => Directions::Write,
     };
     let reachable = match wanted {
-        Wanted::No => {
-            cable.discard(header.payload as usize, scratch, end)?;
-            return Ok(true);
-        }
         Wanted::Payload if hold_back => {
             let mut kept = vec![0; header.payload as usize];
             cable.receive_own(&mut kept, end)?;
@@ -151,7 +148,7 @@ fn receive_payload(
             };
             // SAFETY: the claim keeps the region registered, hence mapped and writable, until it is
             // released after this call.
-            Ok(unsafe { atomic(*piece, op) })
+            return Ok(unsafe { atomic(*piece, op) });
         }
         Wanted::Datagram(route) => {
             // A datagram may arrive before the peer's GID, from a peer that sends none.
@@ -161,14 +158,11 @@ fn receive_payload(
             unsafe { scatter(front, &route_header(&peer, &shared.gid, header)) };
             // SAFETY: as above.
             unsafe { cable.receive(rest, end) }?;
-            Ok(None)
         }
-        _ => {
-            // SAFETY: as above.
-            unsafe { cable.receive(pieces, end) }?;
-            Ok(None)
-        }
+        // SAFETY: as above.
+        _ => unsafe { cable.receive(pieces, end) }?,
     }
+    Ok(None)
 }
 
 /// Returns the bytes before a datagram in its receive: the IPv6 header of RoCE v2, which has the
@@ -195,42 +189,44 @@ impl Core {
         link: usize,
         header: &Header,
         claim: &mut Claim,
-    ) -> Result<Wanted, &'static str> {
+    ) -> Result<Option<Wanted>, &'static str> {
         self.counters.rx.add(header);
         if header.damaged {
             self.counters.dropped += 1;
-            return Ok(Wanted::No);
+            return Ok(None);
         }
-        let wanted = match header.kind {
+        Ok(match header.kind {
             Kind::Hello => {
                 let mut gid = [0; 16];
                 gid[..8].copy_from_slice(&header.msn.to_be_bytes());
                 gid[8..].copy_from_slice(&header.raddr.to_be_bytes());
                 self.greet(shared, link, Gid(gid))?;
-                Wanted::No
+                None
             }
             Kind::Ack | Kind::Nak | Kind::ReadResponse => self.accept_answer(shared, link, header, claim),
             Kind::Datagram => self.accept_datagram(shared, link, header, claim),
             _ => self.accept_request(shared, link, header, claim)?,
-        };
-        if !matches!(wanted, Wanted::No) {
-            self.links[link].rx_qpn = Some(header.dst_qpn);
-        }
-        Ok(wanted)
+        })
     }
 
     /// Holds back the payload of a write.
     fn hold_back(&mut self, header: &Header, bytes: Vec<u8>) {
-        let pd = self.qps.known(header.dst_qpn).map(|qp| qp.pd);
-        if let (Some(pending), Some(pd)) = (&mut self.pending, pd) {
-            let write = Write {
-                qpn: header.dst_qpn,
-                pd,
-                key: header.rkey,
-                addr: header.raddr.wrapping_add(header.offset.into()),
-                bytes,
-            };
-            pending.hold_back(&mut self.regions, write);
+        let addr = header.raddr.wrapping_add(header.offset.into());
+        let to = self
+            .qps
+            .known(header.dst_qpn)
+            .map(|qp| qp.reach(header.rkey, addr, header.payload, Access::REMOTE_WRITE));
+        if let (Some(pending), Some(to)) = (&mut self.pending, to) {
+            pending.hold_back(&mut self.regions, Write { to, bytes });
+        }
+    }
+
+    /// Completes a receive that was taken, unless its queue pair is destroyed.
+    fn complete_receive(&mut self, qpn: u32, entry: Option<RecvEntry>, status: WcStatus) {
+        if let Some(entry) = entry {
+            if let Some(qp) = self.qps.known(qpn) {
+                qp.complete_receive(&entry, status, None);
+            }
         }
     }
 
@@ -260,63 +256,54 @@ impl Core {
         link: usize,
         header: &Header,
         claim: &mut Claim,
-    ) -> Wanted {
+    ) -> Option<Wanted> {
         let qpn = header.dst_qpn;
-        let receiver = self.qps.get(&qpn).filter(|qp| {
+        let receiver = self.qps.rows.get(&qpn).filter(|qp| {
             qp.qp_type == QpType::Ud
                 && qp.qkey == header.rkey
                 && matches!(qp.state, State::ReadyToReceive | State::ReadyToSend)
         });
-        let Some(qp) = receiver else {
+        let next = receiver.and_then(|qp| Some((qp, self.next_receive(qp)?)));
+        let Some((qp, entry)) = next else {
             self.counters.datagrams_dropped += 1;
-            return Wanted::No;
+            return None;
         };
-        let (pd, srq) = (qp.pd, qp.srq);
-        let next = match srq {
-            Some(handle) => self.srqs.get(&handle).and_then(|srq| srq.queue.front()),
-            None => qp.responder.queue.front(),
-        };
-        let room = u64::from(header.total) + u64::from(GRH_BYTES);
-        let Some(entry) = next else {
-            self.counters.datagrams_dropped += 1;
-            return Wanted::No;
-        };
-        if entry.sges.total < room {
+        let (pd, is_shared, sges) = (qp.pd, qp.srq.is_some(), entry.sges);
+        if sges.total < u64::from(header.total) + u64::from(GRH_BYTES) {
             self.counters.datagrams_dropped += 1;
             // It uses up a receive of a shared queue, and no other (rxe_resp.c, RESPST_ERR_LENGTH).
-            if srq.is_some() {
-                if let Some(entry) = self.take_receive(shared, qpn) {
-                    if let Some(qp) = self.qps.known(qpn) {
-                        qp.complete_receive(&entry, WcStatus::REM_INV_REQ_ERR, None);
-                    }
-                }
+            if is_shared {
+                let entry = self.take_receive(shared, qpn);
+                self.complete_receive(qpn, entry, WcStatus::REM_INV_REQ_ERR);
             }
-            return Wanted::No;
+            return None;
         }
-        let sges = entry.sges;
-        let right = Access::LOCAL_WRITE;
-        let mut claimed = self
-            .regions
-            .claim_part(claim, sges.as_slice(), pd, 0, GRH_BYTES, right);
+        let (sges, right) = (sges.as_slice(), Access::LOCAL_WRITE);
+        let payload = GRH_BYTES..GRH_BYTES + header.payload;
+        let mut claimed = self.regions.claim_part(claim, sges, pd, 0..GRH_BYTES, right);
         let route = claim.pieces.len();
-        claimed = claimed
-            && self
-                .regions
-                .claim_part(claim, sges.as_slice(), pd, GRH_BYTES, header.payload, right);
-        let Some(entry) = self.take_receive(shared, qpn) else {
+        claimed = claimed && self.regions.claim_part(claim, sges, pd, payload, right);
+        let entry = self.take_receive(shared, qpn);
+        if entry.is_none() {
             defect("the receive of a datagram vanished under the lock");
-            return Wanted::No;
-        };
+        }
         if !claimed {
             self.regions.release(claim);
-            if let Some(qp) = self.qps.known(qpn) {
-                qp.complete_receive(&entry, WcStatus::LOC_PROT_ERR, None);
-            }
+            self.complete_receive(qpn, entry, WcStatus::LOC_PROT_ERR);
             self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
-            return Wanted::No;
+            return None;
         }
-        self.links[link].datagram = Some(entry);
-        Wanted::Datagram(route)
+        self.links[link].datagram = entry;
+        Some(Wanted::Datagram(route))
+    }
+
+    /// Returns the receive that the next message takes, from the queue pair's own queue or its
+    /// shared one.
+    fn next_receive<'a>(&'a self, qp: &'a Qp) -> Option<&'a RecvEntry> {
+        match qp.srq {
+            Some(handle) => self.srqs.rows.get(&handle)?.queue.front(),
+            None => qp.responder.queue.front(),
+        }
     }
 
     fn finish_datagram(&mut self, shared: &Shared, link: usize, header: &Header, reachable: bool) {
@@ -342,57 +329,44 @@ impl Core {
         link: usize,
         header: &Header,
         claim: &mut Claim,
-    ) -> Result<Wanted, &'static str> {
+    ) -> Result<Option<Wanted>, &'static str> {
         let (qpn, msn) = (header.dst_qpn, header.msn);
-        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| qp.qp_type == QpType::Rc) else {
-            self.refuse_stray(link, header, NakCode::NoPeer)?;
-            return Ok(Wanted::No);
+        let Some(qp) = self.qps.rows.get_mut(&qpn).filter(|qp| qp.qp_type == QpType::Rc) else {
+            return self.refuse_stray(link, header, NakCode::NoPeer);
         };
         let responder = &mut qp.responder;
         match qp.state {
             State::Reset | State::Init if header.offset == 0 => {
-                self.refuse_stray(link, header, NakCode::NotConnected)?;
-                return Ok(Wanted::No);
+                return self.refuse_stray(link, header, NakCode::NotConnected);
             }
-            State::Reset | State::Init => return Ok(Wanted::No),
+            State::Reset | State::Init => return Ok(None),
             _ if qp.remote != header.src_qpn || qp.link != link => {
-                self.refuse_stray(link, header, NakCode::NoPeer)?;
-                return Ok(Wanted::No);
+                return self.refuse_stray(link, header, NakCode::NoPeer);
             }
             // An answer was lost. Repeat why the connection ended, or acknowledge the message.
             State::Error if responder.refused.is_some() => {
                 responder.nak = responder.refused;
-                self.list(qpn);
-                return Ok(Wanted::No);
+                return Ok(self.list_only(qpn));
             }
-            State::Error if !responder.is_in_window(msn) => {
+            _ if !responder.is_in_window(msn) => {
                 self.counters.dropped += 1;
-                return Ok(Wanted::No);
+                return Ok(None);
             }
             State::Error if msn < responder.expected && !header.kind.is_answered_by_data() => {
                 responder.ack = Some(responder.expected - 1);
-                self.list(qpn);
-                return Ok(Wanted::No);
+                return Ok(self.list_only(qpn));
             }
             State::Error if responder.has_answer() => {
                 // After the answers that are still queued. A queued refusal ends the connection.
                 responder.nak.get_or_insert((msn, NakCode::NoPeer));
-                self.list(qpn);
-                return Ok(Wanted::No);
+                return Ok(self.list_only(qpn));
             }
-            State::Error => {
-                self.refuse_stray(link, header, NakCode::NoPeer)?;
-                return Ok(Wanted::No);
-            }
+            State::Error => return self.refuse_stray(link, header, NakCode::NoPeer),
             State::ReadyToReceive | State::ReadyToSend => {}
-        }
-        if !responder.is_in_window(msn) {
-            self.counters.dropped += 1;
-            return Ok(Wanted::No);
         }
         if responder.refused.is_some() {
             // The refusal is queued after earlier reads. Nothing follows it.
-            return Ok(Wanted::No);
+            return Ok(None);
         }
         if msn == responder.expected && header.offset == 0 && responder.progress > 0 {
             // The peer restarts this message. The check below is that it is the same one.
@@ -400,7 +374,7 @@ impl Core {
         }
         if msn < responder.expected {
             self.answer_again(qpn, header);
-            return Ok(Wanted::No);
+            return Ok(None);
         }
         if msn != responder.expected || header.offset != responder.progress {
             // The peer sent it before it received a refusal, or an earlier frame was lost, or this
@@ -409,12 +383,11 @@ impl Core {
             let behind = msn == responder.expected && header.offset < responder.progress;
             if !behind && !responder.resync && !responder.gap_reported {
                 responder.gap_reported = true;
-                responder
-                    .nak
-                    .get_or_insert((responder.expected, NakCode::Sequence));
+                let gap = (responder.expected, NakCode::Sequence);
+                responder.nak.get_or_insert(gap);
                 self.list(qpn);
             }
-            return Ok(Wanted::No);
+            return Ok(None);
         }
         responder.resync = false;
         responder.gap_reported = false;
@@ -434,145 +407,121 @@ impl Core {
         // check_qp_attr_access).
         if continues != first || !qp.access.contains(needs) {
             self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
-            return Ok(Wanted::No);
+            return Ok(None);
         }
         match header.kind {
-            Kind::ReadRequest => {
-                self.accept_read(shared, header);
-                return Ok(Wanted::No);
-            }
+            Kind::ReadRequest => return Ok(self.accept_read(shared, header)),
             Kind::FetchAdd | Kind::CompareSwap => return Ok(self.accept_atomic(shared, header, claim)),
             Kind::Nop => {
-                responder.expected = responder.expected.wrapping_add(1);
-                responder.current = None;
+                responder.advance();
                 responder.ack = Some(msn);
-                self.list(qpn);
-                return Ok(Wanted::No);
+                return Ok(self.list_only(qpn));
             }
             _ => {}
         }
-        let lacks_receive = header.kind.takes_receive() && responder.taken.is_none() && {
-            match qp.srq {
-                Some(handle) => self.srqs.get(&handle).is_none_or(|srq| srq.queue.is_empty()),
-                None => responder.queue.is_empty(),
-            }
-        };
-        if lacks_receive {
+        let needs_receive = header.kind.takes_receive() && responder.taken.is_none();
+        let is_empty = |srq| self.srqs.rows.get(&srq).is_none_or(|srq| srq.queue.is_empty());
+        if needs_receive && qp.srq.map_or(responder.queue.is_empty(), is_empty) {
             responder.nak = Some((msn, NakCode::ReceiverNotReady));
             responder.resync = true;
             responder.current = None;
-            self.list(qpn);
-            return Ok(Wanted::No);
+            return Ok(self.list_only(qpn));
         }
-        if matches!(header.kind, Kind::Write | Kind::WriteImm) {
-            Ok(self.accept_write(shared, header, claim))
-        } else {
-            Ok(self.accept_send(shared, header, claim))
-        }
+        Ok(match header.kind {
+            Kind::Write | Kind::WriteImm => self.accept_write(shared, header, claim),
+            _ => self.accept_send(shared, header, claim),
+        })
     }
 
-    fn accept_write(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
+    /// Lists a queue pair whose frame is answered without its payload, so `None`.
+    fn list_only(&mut self, qpn: u32) -> Option<Wanted> {
+        self.list(qpn);
+        None
+    }
+
+    fn accept_write(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Option<Wanted> {
         let qpn = header.dst_qpn;
-        let Some(pd) = self.qps.known(qpn).map(|qp| qp.pd) else {
-            return Wanted::No;
-        };
-        let (key, addr, total) = (header.rkey, header.raddr, header.total);
-        let right = Access::REMOTE_WRITE;
+        let qp = self.qps.known(qpn)?;
+        let whole = qp.reach(header.rkey, header.raddr, header.total, Access::REMOTE_WRITE);
         // The whole message is in range, so this part is.
-        let part = addr.wrapping_add(header.offset.into());
-        let allowed = total == 0
-            || self.regions.allows_peer(key, pd, qpn, addr, total.into(), right)
-                && self
-                    .regions
-                    .claim_peer(claim, key, pd, qpn, part, header.payload.into(), right);
+        let part = Reach {
+            addr: whole.addr.wrapping_add(header.offset.into()),
+            len: header.payload.into(),
+            ..whole
+        };
+        let allowed =
+            header.total == 0 || self.regions.allows_peer(whole) && self.regions.claim_peer(claim, part);
         if !allowed {
             self.refuse_access(shared, qpn, header);
-            return Wanted::No;
+            return None;
         }
         if header.kind == Kind::WriteImm {
             self.take_for_message(shared, qpn);
         }
-        Wanted::Payload
+        Some(Wanted::Payload)
     }
 
-    fn accept_send(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
+    fn accept_send(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Option<Wanted> {
         let qpn = header.dst_qpn;
         self.take_for_message(shared, qpn);
-        let Some(qp) = self.qps.known(qpn) else {
-            return Wanted::No;
-        };
+        let qp = self.qps.known(qpn)?;
         let Some(entry) = &qp.responder.taken else {
             defect("a message that needs a receive was accepted without one");
-            return Wanted::No;
+            return None;
         };
+        let (sges, right) = (entry.sges.as_slice(), Access::LOCAL_WRITE);
+        let part = header.offset..header.offset + header.payload;
         let (status, code) = if u64::from(header.total) > entry.sges.total {
             (WcStatus::LOC_LEN_ERR, NakCode::InvalidRequest)
-        } else if !self.regions.claim_part(
-            claim,
-            entry.sges.as_slice(),
-            qp.pd,
-            header.offset,
-            header.payload,
-            Access::LOCAL_WRITE,
-        ) {
-            (WcStatus::LOC_PROT_ERR, NakCode::Operation)
+        } else if self.regions.claim_part(claim, sges, qp.pd, part, right) {
+            return Some(Wanted::Payload);
         } else {
-            return Wanted::Payload;
+            (WcStatus::LOC_PROT_ERR, NakCode::Operation)
         };
         qp.complete_taken(status, None);
         self.refuse(shared, qpn, header.msn, code);
-        Wanted::No
+        None
     }
 
-    fn accept_read(&mut self, shared: &Shared, header: &Header) {
+    fn accept_read(&mut self, shared: &Shared, header: &Header) -> Option<Wanted> {
         let (qpn, msn) = (header.dst_qpn, header.msn);
         self.flush_pending(Some(qpn));
-        let Some(qp) = self.qps.known(qpn) else {
-            return;
-        };
-        let (pd, total) = (qp.pd, u64::from(header.total));
-        let right = Access::REMOTE_READ;
-        let allowed = total == 0
-            || self
-                .regions
-                .allows_peer(header.rkey, pd, qpn, header.raddr, total, right);
+        let qp = self.qps.known(qpn)?;
+        let reach = qp.reach(header.rkey, header.raddr, header.total, Access::REMOTE_READ);
+        let allowed = self.regions.allows_peer(reach);
         let responder = &mut qp.responder;
         if responder.is_full() {
-            return self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
+            self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
+            return None;
         }
         if !allowed {
-            return self.refuse_access(shared, qpn, header);
+            self.refuse_access(shared, qpn, header);
+            return None;
         }
         responder.reads.push_back(read_job(header, None, false));
-        responder.expected = responder.expected.wrapping_add(1);
-        responder.current = None;
-        self.list(qpn);
+        responder.advance();
+        self.list_only(qpn)
     }
 
-    fn accept_atomic(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Wanted {
+    fn accept_atomic(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Option<Wanted> {
         let (qpn, msn) = (header.dst_qpn, header.msn);
         self.flush_pending(Some(qpn));
-        let Some(qp) = self.qps.known(qpn) else {
-            return Wanted::No;
-        };
+        let qp = self.qps.known(qpn)?;
         if qp.responder.is_full() {
             self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
-            return Wanted::No;
+            return None;
         }
-        let (pd, right) = (qp.pd, Access::REMOTE_ATOMIC);
-        if !self
-            .regions
-            .claim_peer(claim, header.rkey, pd, qpn, header.raddr, 8, right)
-        {
+        let reach = qp.reach(header.rkey, header.raddr, 8, Access::REMOTE_ATOMIC);
+        if !self.regions.claim_peer(claim, reach) {
             self.refuse_access(shared, qpn, header);
-            return Wanted::No;
+            return None;
         }
         if header.raddr % 8 != 0 {
             self.regions.release(claim);
             self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
-            return Wanted::No;
+            return None;
         }
-        Wanted::Atomic
+        Some(Wanted::Atomic)
     }
 
     fn finish_atomic(&mut self, shared: &Shared, header: &Header, reachable: bool, found: Option<u64>) {
@@ -581,11 +530,10 @@ impl Core {
             return;
         }
         let Some(value) = found else {
-            let code = if reachable {
+            let code = match reachable {
                 // The address is aligned in the region, but not in this process.
-                NakCode::InvalidRequest
-            } else {
-                NakCode::Operation
+                true => NakCode::InvalidRequest,
+                false => NakCode::Operation,
             };
             return self.refuse(shared, qpn, msn, code);
         };
@@ -593,17 +541,9 @@ impl Core {
             let responder = &mut qp.responder;
             responder.store_atomic(msn, value);
             responder.reads.push_back(read_job(header, Some(value), false));
-            responder.expected = responder.expected.wrapping_add(1);
-            responder.current = None;
+            responder.advance();
         }
         self.list(qpn);
-    }
-
-    /// Unbinds the window that a send names, if it is one of this queue pair. Returns whether it
-    /// is.
-    fn invalidate(&mut self, qpn: u32, rkey: u32) -> bool {
-        let pd = self.qps.known(qpn).map(|qp| qp.pd);
-        pd.is_some_and(|pd| self.regions.windows.invalidate(rkey, pd, Some(qpn)))
     }
 
     /// Answers a completed message that is repeated: its answer was lost or late.
@@ -612,7 +552,8 @@ impl Core {
         let Some(qp) = self.qps.known(qpn) else {
             return;
         };
-        let (pd, access) = (qp.pd, qp.access);
+        let reach = qp.reach(header.rkey, header.raddr, header.total, Access::REMOTE_READ);
+        let may_read = qp.access.contains(Access::REMOTE_READ);
         let responder = &mut qp.responder;
         let repeated = responder.reads.iter().filter(|job| job.again).count();
         let room = repeated < usize::from(MAX_READS);
@@ -624,14 +565,7 @@ impl Core {
                 responder.reads.push_back(read_job(header, Some(value), true));
             }
         } else if header.kind == Kind::ReadRequest {
-            let len = u64::from(header.total);
-            let right = Access::REMOTE_READ;
-            let allowed = access.contains(right)
-                && (len == 0
-                    || self
-                        .regions
-                        .allows_peer(header.rkey, pd, qpn, header.raddr, len, right));
-            if allowed && room && !queued {
+            if may_read && self.regions.allows_peer(reach) && room && !queued {
                 responder.reads.push_back(read_job(header, None, true));
             }
         } else if header.is_last() && responder.ack.is_none() && responder.reads.is_empty() {
@@ -657,22 +591,21 @@ impl Core {
             qp.complete_taken(WcStatus::LOC_PROT_ERR, None);
             return self.refuse(shared, qpn, header.msn, NakCode::Operation);
         }
-        qp.responder.progress = qp.responder.progress.saturating_add(header.payload);
+        let responder = &mut qp.responder;
+        responder.progress = responder.progress.saturating_add(header.payload);
         if header.is_last() {
-            qp.responder.expected = qp.responder.expected.wrapping_add(1);
-            qp.responder.progress = 0;
-            qp.responder.current = None;
-            qp.responder.ack = Some(header.msn);
-            if header.kind == Kind::SendInv && !self.invalidate(qpn, header.rkey) {
+            responder.advance();
+            responder.progress = 0;
+            responder.ack = Some(header.msn);
+            let windows = &mut self.regions.windows;
+            if header.kind == Kind::SendInv && !windows.invalidate(header.rkey, qp.pd, Some(qpn)) {
                 // The message is acknowledged. Only this end learns that its key was wrong (IBA
                 // class J).
-                if let Some(qp) = self.qps.known(qpn) {
-                    qp.complete_taken(WcStatus::REM_INV_REQ_ERR, None);
-                }
+                qp.complete_taken(WcStatus::REM_INV_REQ_ERR, None);
                 self.list(qpn);
                 return self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
             }
-            if let Some(qp) = self.qps.known(qpn).filter(|_| header.kind.takes_receive()) {
+            if header.kind.takes_receive() {
                 qp.complete_taken(WcStatus::SUCCESS, Some(header));
             }
         }

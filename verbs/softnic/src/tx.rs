@@ -14,8 +14,8 @@ use gaudi_verbs::{Access, SendOp, WcStatus};
 use crate::cable::Cable;
 use crate::core::{Core, Shared};
 use crate::fault::{Fault, FaultRule, Verdict};
-use crate::qp::State;
-use crate::region::Claim;
+use crate::qp::{Qp, State};
+use crate::region::{Claim, Reach};
 use crate::window::View;
 use crate::wire::{Header, Kind, MAX_CHUNK, MAX_MESSAGE, NakCode, OPERANDS};
 
@@ -37,9 +37,9 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable, fault: Option<Fau
         shared.release(&mut core, &mut claim);
         core.flush_if_due(header.src_qpn);
         match sent {
-            Ok(Sent::Whole) if header.kind == Kind::Datagram => core.complete_datagram(shared, &header),
-            Ok(Sent::Whole) => {}
-            Ok(Sent::Unreachable) => {
+            Ok(true) if header.kind == Kind::Datagram => core.complete_datagram(shared, &header),
+            Ok(true) => {}
+            Ok(false) => {
                 core.counters.tx.remove(&header);
                 core.fail_unreachable(shared, &header);
             }
@@ -78,13 +78,7 @@ fn next(shared: &Shared, link: usize, claim: &mut Claim) -> Option<Header> {
     }
 }
 
-/// Result of sending a frame.
-enum Sent {
-    Whole,
-    /// Nothing was sent: CPU access to its memory failed.
-    Unreachable,
-}
-
+/// Sends a frame. Returns false, and sends nothing, if CPU access to its memory failed.
 fn send(
     cable: &Cable,
     header: &Header,
@@ -92,32 +86,31 @@ fn send(
     fault: &mut Fault,
     verdict: Verdict,
     held_back: &mut Option<Header>,
-) -> Result<Sent> {
+) -> Result<bool> {
     fault.apply(&mut claim.pieces);
     let mut header = *header;
     let mut times = 1;
     match verdict {
         Verdict::Send => {}
-        Verdict::Lose => return Ok(Sent::Whole),
+        Verdict::Lose => return Ok(true),
         Verdict::Corrupt => header.damaged = true,
         Verdict::Duplicate => times = 2,
         Verdict::HoldBack if held_back.is_none() => {
             *held_back = Some(header);
-            return Ok(Sent::Whole);
+            return Ok(true);
         }
         Verdict::HoldBack => {}
         Verdict::Delay(time) => std::thread::sleep(time),
         Verdict::Cut => {
-            return Err(
-                Error::new(ErrorKind::Disconnected, OPERATION).because("a fault rule cut the cable here")
-            );
+            let cut = Error::new(ErrorKind::Disconnected, OPERATION);
+            return Err(cut.because("a fault rule cut the cable here"));
         }
     }
     let guards = match claim.begin(Directions::Read) {
         Ok(guards) => guards,
         Err(error) => {
             tracing::error!(%error, "softnic (software): CPU access to a registered dma-buf failed");
-            return Ok(Sent::Unreachable);
+            return Ok(false);
         }
     };
     for _ in 0..times {
@@ -130,7 +123,7 @@ fn send(
         // SAFETY: there is no payload.
         unsafe { cable.send(&late.encode(), &[]) }?;
     }
-    Ok(Sent::Whole)
+    Ok(true)
 }
 
 impl Core {
@@ -177,29 +170,32 @@ impl Core {
         let responder = &mut qp.responder;
         if let Some(job) = responder.reads.front_mut() {
             let payload = (job.total - job.offset).min(MAX_CHUNK);
-            // The range was in bounds when the request arrived. The region may be deregistered
-            // since.
-            let addr = job.raddr.wrapping_add(u64::from(job.offset));
             let allowed = match job.value {
                 Some(value) => {
                     claim.push_own(&value.to_ne_bytes());
                     true
                 }
+                // The range was in bounds when the request arrived. The region may be deregistered
+                // since.
                 None => self.regions.claim_peer(
                     claim,
-                    job.rkey,
-                    qp.pd,
-                    qpn,
-                    addr,
-                    payload.into(),
-                    Access::REMOTE_READ,
+                    Reach {
+                        key: job.rkey,
+                        pd: qp.pd,
+                        qpn,
+                        addr: job.raddr.wrapping_add(job.offset.into()),
+                        len: payload.into(),
+                        need: Access::REMOTE_READ,
+                    },
                 ),
             };
             if allowed {
-                let mut header = Header::new(Kind::ReadResponse, qpn, qp.remote, job.msn);
-                header.total = job.total;
-                header.offset = job.offset;
-                header.payload = payload;
+                let header = Header {
+                    total: job.total,
+                    offset: job.offset,
+                    payload,
+                    ..Header::new(Kind::ReadResponse, qpn, qp.remote, job.msn)
+                };
                 job.offset += payload;
                 if responder.ack.is_some_and(|ack| ack < job.msn) {
                     responder.ack = None;
@@ -247,24 +243,16 @@ impl Core {
     fn perform_local(&mut self, qpn: u32, op: &SendOp) -> Option<WcStatus> {
         let pd = self.qps.known(qpn)?.pd;
         match *op {
-            SendOp::BindMw {
-                mw,
-                old,
-                rkey,
-                lkey,
-                addr,
-                length,
-                access,
-                ..
-            } => {
+            SendOp::BindMw(bind) => {
                 let view = View {
-                    mr: lkey.0,
-                    addr: addr.0,
-                    len: length,
-                    access,
+                    mr: bind.lkey.0,
+                    addr: bind.addr.0,
+                    len: bind.length,
+                    access: bind.access,
                     qpn: Some(qpn),
                 };
-                let done = self.regions.bind(mw.0, old.0, rkey.0, pd, view);
+                let (mw, old, rkey) = (bind.mw.0, bind.old.0, bind.rkey.0);
+                let done = self.regions.bind(mw, old, rkey, pd, view);
                 (!done).then_some(WcStatus::MW_BIND_ERR)
             }
             SendOp::LocalInv(key) => {
@@ -279,10 +267,8 @@ impl Core {
         if self.closing {
             return None;
         }
-        let qp = self
-            .qps
-            .get_mut(&qpn)
-            .filter(|qp| qp.state == State::ReadyToSend)?;
+        let is_ready = |qp: &&mut Qp| qp.state == State::ReadyToSend;
+        let qp = self.qps.rows.get_mut(&qpn).filter(is_ready)?;
         let requester = &mut qp.requester;
         if requester.not_before.is_some_and(|time| now < time) || (!requester.proven && requester.cursor > 0)
         {
@@ -290,10 +276,10 @@ impl Core {
         }
         requester.not_before = None;
         let (base, cursor) = (requester.base, requester.cursor);
-        let entry = requester
-            .queue
-            .get_mut(cursor)
-            .filter(|entry| entry.failed.is_none())?;
+        let entry = requester.queue.get_mut(cursor)?;
+        if entry.failed.is_some() {
+            return None;
+        }
         let too_many = entry.is_read() && requester.reads >= requester.max_reads;
         if too_many || (entry.fence && requester.reads > 0) {
             return None;
@@ -302,50 +288,37 @@ impl Core {
         let again = msn < requester.sent_until;
         if entry.is_local() && !again {
             let op = entry.op;
-            let wrong = self.perform_local(qpn, &op);
-            if let Some(status) = wrong {
+            if let Some(status) = self.perform_local(qpn, &op) {
                 return self.fail_request(shared, qpn, cursor, status);
             }
         }
         let qp = self.qps.known(qpn)?;
         let requester = &mut qp.requester;
         let entry = requester.queue.get_mut(cursor)?;
-        let total = u32::try_from(entry.sges.total)
-            .ok()
-            .filter(|total| *total <= MAX_MESSAGE);
-        let payload = match total {
-            Some(total) if !entry.is_read() => (total - requester.offset).min(MAX_CHUNK),
-            _ => 0,
+        let Some(total) = entry.sges.length(MAX_MESSAGE) else {
+            return self.fail_request(shared, qpn, cursor, WcStatus::LOC_LEN_ERR);
         };
-        let need = if entry.is_read() {
-            Access::LOCAL_WRITE
-        } else {
-            Access::empty()
+        let (payload, need) = match entry.is_read() {
+            true => (0, Access::LOCAL_WRITE),
+            false => ((total - requester.offset).min(MAX_CHUNK), Access::empty()),
         };
-        let sges = entry.sges.as_slice();
-        let wrong = if total.is_none() {
-            Some(WcStatus::LOC_LEN_ERR)
-        } else if let Some(slot) = entry.inline {
-            claim.push_own(requester.inline.get(slot, requester.offset, payload));
-            None
-        } else if (requester.offset == 0 && !self.regions.allow_all(qp.pd, sges, need))
+        let (sges, offset) = (entry.sges.as_slice(), requester.offset);
+        if let Some(slot) = entry.inline {
+            claim.push_own(requester.inline.get(slot, offset, payload));
+        } else if (offset == 0 && !self.regions.allow_all(qp.pd, sges, need))
             || !self
                 .regions
-                .claim_part(claim, sges, qp.pd, requester.offset, payload, need)
+                .claim_part(claim, sges, qp.pd, offset..offset + payload, need)
         {
-            Some(WcStatus::LOC_PROT_ERR)
-        } else {
-            None
-        };
-        if let Some(status) = wrong {
-            return self.fail_request(shared, qpn, cursor, status);
+            return self.fail_request(shared, qpn, cursor, WcStatus::LOC_PROT_ERR);
         }
-        let mut header = Header::new(kind_of(&entry.op), qpn, qp.remote, msn);
-        header.solicited = entry.solicited;
-        // A message that is too long has failed above.
-        header.total = total.unwrap_or(0);
-        header.offset = requester.offset;
-        header.payload = payload;
+        let mut header = Header {
+            solicited: entry.solicited,
+            total,
+            offset,
+            payload,
+            ..Header::new(kind_of(&entry.op), qpn, qp.remote, msn)
+        };
         match entry.op {
             SendOp::Write(to) | SendOp::Read(to) => (header.raddr, header.rkey) = (to.addr.0, to.rkey.0),
             SendOp::WriteImm(to, imm) => {
@@ -392,10 +365,8 @@ impl Core {
     /// Returns the next datagram.
     fn next_datagram(&mut self, shared: &Shared, link: usize, qpn: u32, claim: &mut Claim) -> Option<Header> {
         loop {
-            let qp = self
-                .qps
-                .get_mut(&qpn)
-                .filter(|qp| qp.state == State::ReadyToSend)?;
+            let is_ready = |qp: &&mut Qp| qp.state == State::ReadyToSend;
+            let qp = self.qps.rows.get_mut(&qpn).filter(is_ready)?;
             let entry = qp.requester.queue.front()?;
             let (Some(to), sges) = (entry.to, entry.sges.as_slice()) else {
                 return self.fail_request(shared, qpn, 0, WcStatus::LOC_QP_OP_ERR);
@@ -405,10 +376,7 @@ impl Core {
                 shared.wake();
                 return None;
             }
-            let fits = u32::try_from(entry.sges.total)
-                .ok()
-                .filter(|total| *total <= qp.mtu);
-            let Some(total) = fits else {
+            let Some(total) = entry.sges.length(qp.mtu) else {
                 // IBA C10-93.1.1: nothing is sent, without an error.
                 qp.complete_oldest(WcStatus::SUCCESS);
                 self.settle(shared, qpn);
@@ -419,15 +387,17 @@ impl Core {
             } else if !self.regions.allow_all(qp.pd, sges, Access::empty())
                 || !self
                     .regions
-                    .claim_part(claim, sges, qp.pd, 0, total, Access::empty())
+                    .claim_part(claim, sges, qp.pd, 0..total, Access::empty())
             {
                 return self.fail_request(shared, qpn, 0, WcStatus::LOC_PROT_ERR);
             }
-            let mut header = Header::new(Kind::Datagram, qpn, to.qpn, 0);
-            header.rkey = to.qkey;
-            header.solicited = entry.solicited;
-            header.total = total;
-            header.payload = total;
+            let mut header = Header {
+                rkey: to.qkey,
+                solicited: entry.solicited,
+                total,
+                payload: total,
+                ..Header::new(Kind::Datagram, qpn, to.qpn, 0)
+            };
             if let SendOp::SendImm(imm) = entry.op {
                 header.imm = imm;
                 header.with_imm = true;
@@ -462,10 +432,8 @@ impl Core {
         let requester = &mut qp.requester;
         let index = header.msn.wrapping_sub(requester.base);
         let index = if header.kind == Kind::Datagram { 0 } else { index };
-        let entry = usize::try_from(index)
-            .ok()
-            .and_then(|index| Some((index, requester.queue.get_mut(index)?)));
-        let Some((index, entry)) = entry else {
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        let Some(entry) = requester.queue.get_mut(index) else {
             // The peer has acknowledged an earlier transmission of it.
             return;
         };
@@ -485,16 +453,14 @@ impl Core {
         let mut next: Option<Instant> = None;
         let (mut silent, mut rested) = (Vec::new(), Vec::new());
         let receiving = self.links[link].rx_qpn;
-        for qp in self.qps.values().filter(|qp| {
-            qp.state == State::ReadyToSend
-                && qp.qp_type == QpType::Rc
-                && qp.link == link
-                && receiving != Some(qp.qpn)
-        }) {
+        let waits = |qp: &&Qp| {
+            let is_connected = qp.state == State::ReadyToSend && qp.qp_type == QpType::Rc;
+            is_connected && qp.link == link && receiving != Some(qp.qpn)
+        };
+        for qp in self.qps.rows.values().filter(waits) {
             let requester = &qp.requester;
-            let unanswered = requester
-                .waiting_since
-                .and_then(|since| since.checked_add(requester.retry.timeout));
+            let since = requester.waiting_since;
+            let unanswered = since.and_then(|since| since.checked_add(requester.retry.timeout));
             for (deadline, list) in [(unanswered, &mut silent), (requester.not_before, &mut rested)] {
                 match deadline {
                     Some(deadline) if deadline <= now => list.push(qp.qpn),
@@ -518,9 +484,7 @@ impl Core {
     /// Sends everything again that is not complete, once per loss: an answer shows that an earlier
     /// one was lost.
     pub(crate) fn fill_gap(&mut self, qpn: u32) -> std::result::Result<(), WcStatus> {
-        let Some(qp) = self.qps.known(qpn) else {
-            return Ok(());
-        };
+        let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         let base = qp.requester.base;
         if qp.requester.gap.replace(base) == Some(base) {
             return Ok(());
@@ -533,9 +497,7 @@ impl Core {
     /// # Errors
     /// `RETRY_EXC_ERR` if no retry is left.
     pub(crate) fn retransmit(&mut self, qpn: u32, now: Instant) -> std::result::Result<(), WcStatus> {
-        let Some(qp) = self.qps.known(qpn) else {
-            return Ok(());
-        };
+        let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         let requester = &mut qp.requester;
         if requester.cursor == 0 && requester.offset == 0 {
             // It restarts already.
@@ -572,7 +534,7 @@ fn kind_of(op: &SendOp) -> Kind {
         SendOp::SendInv(_) => Kind::SendInv,
         SendOp::FetchAdd { .. } => Kind::FetchAdd,
         SendOp::CompareSwap { .. } => Kind::CompareSwap,
-        SendOp::BindMw { .. } | SendOp::LocalInv(_) => Kind::Nop,
+        SendOp::BindMw(_) | SendOp::LocalInv(_) => Kind::Nop,
         _ => Kind::Send,
     }
 }

@@ -41,44 +41,48 @@ pub(crate) const OPERANDS: u32 = 16;
 /// The longest datagram: the MTU of the port.
 pub(crate) const MAX_DATAGRAM: u32 = 4096;
 
-/// The kind of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Write = 1,
-    WriteImm = 2,
-    ReadRequest = 3,
-    Send = 4,
-    SendImm = 5,
-    ReadResponse = 6,
-    Ack = 7,
-    Nak = 8,
-    SendInv = 9,
-    FetchAdd = 10,
-    CompareSwap = 11,
-    Datagram = 12,
-    /// A message without effect: holds the place of a local operation in the order of its queue.
-    Nop = 13,
-    Hello = 14,
+/// Defines the values of a byte of the header.
+macro_rules! byte_enum {
+    ($(#[$doc:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $value:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum $name {
+            $($(#[$what])* $variant = $value,)*
+        }
+
+        impl $name {
+            fn of(byte: u8) -> Option<Self> {
+                match byte {
+                    $($value => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+byte_enum! {
+    /// The kind of a frame.
+    Kind {
+        Write = 1,
+        WriteImm = 2,
+        ReadRequest = 3,
+        Send = 4,
+        SendImm = 5,
+        ReadResponse = 6,
+        Ack = 7,
+        Nak = 8,
+        SendInv = 9,
+        FetchAdd = 10,
+        CompareSwap = 11,
+        Datagram = 12,
+        /// A message without effect, in the place of a local operation in its queue.
+        Nop = 13,
+        Hello = 14,
+    }
 }
 
 impl Kind {
-    const ALL: [Self; 14] = [
-        Self::Write,
-        Self::WriteImm,
-        Self::ReadRequest,
-        Self::Send,
-        Self::SendImm,
-        Self::ReadResponse,
-        Self::Ack,
-        Self::Nak,
-        Self::SendInv,
-        Self::FetchAdd,
-        Self::CompareSwap,
-        Self::Datagram,
-        Self::Nop,
-        Self::Hello,
-    ];
-
     pub(crate) fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
@@ -97,35 +101,24 @@ impl Kind {
     }
 }
 
-/// Why a message is refused. A refusal ends the connection unless it asks for a retry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NakCode {
-    /// No receive is posted: retry later.
-    ReceiverNotReady = 1,
-    /// The queue pair is not connected yet: retry later.
-    NotConnected = 2,
-    /// The key, its domain, its bounds or its rights do not allow the access.
-    Access = 3,
-    /// The request cannot be accepted.
-    InvalidRequest = 4,
-    /// The responder cannot access its own memory.
-    Operation = 5,
-    /// The queue pair does not exist, is in error, or has another peer.
-    NoPeer = 6,
-    /// An earlier frame is missing: send again from this message.
-    Sequence = 7,
-}
-
-impl NakCode {
-    const ALL: [Self; 7] = [
-        Self::ReceiverNotReady,
-        Self::NotConnected,
-        Self::Access,
-        Self::InvalidRequest,
-        Self::Operation,
-        Self::NoPeer,
-        Self::Sequence,
-    ];
+byte_enum! {
+    /// Why a message is refused. A refusal ends the connection unless it asks for a retry.
+    NakCode {
+        /// No receive is posted: retry later.
+        ReceiverNotReady = 1,
+        /// The queue pair is not connected yet: retry later.
+        NotConnected = 2,
+        /// The key, its domain, its bounds or its rights do not allow the access.
+        Access = 3,
+        /// The request cannot be accepted.
+        InvalidRequest = 4,
+        /// The responder cannot access its own memory.
+        Operation = 5,
+        /// The queue pair does not exist, is in error, or has another peer.
+        NoPeer = 6,
+        /// An earlier frame is missing: send again from this message.
+        Sequence = 7,
+    }
 }
 
 /// A decoded header.
@@ -207,9 +200,8 @@ impl Header {
         if version != VERSION {
             return Err("the peer speaks another version");
         }
-        let known = Kind::ALL.into_iter().find(|known| *known as u8 == kind);
-        let kind = known.ok_or("unknown frame kind")?;
-        let nak = NakCode::ALL.into_iter().find(|known| *known as u8 == status);
+        let kind = Kind::of(kind).ok_or("unknown frame kind")?;
+        let nak = NakCode::of(status);
         match (kind == Kind::Nak, nak, status) {
             (true, None, _) => return Err("unknown status"),
             (false, _, 1..) => return Err("a status in a frame that has none"),

@@ -5,8 +5,7 @@
     reason = "opening a library runs its initialisers, and a symbol has the type that we say"
 )]
 
-use std::ffi::{c_char, c_int, c_uint};
-use std::fmt;
+use std::ffi::{c_int, c_uint};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::types::*;
@@ -22,10 +21,11 @@ pub struct Library {
 }
 
 /// Why a library cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The loader did not find or load it.
+    #[error("{name} cannot be loaded: {said}")]
     NotLoaded {
         /// Name of the library.
         name: &'static str,
@@ -33,6 +33,7 @@ pub enum LoadError {
         said: String,
     },
     /// It lacks a function: it is older than Debian 12's, or another library.
+    #[error("{library} has no function {name}")]
     Symbol {
         /// The library.
         library: &'static str,
@@ -53,17 +54,6 @@ impl LoadError {
         }
     }
 }
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotLoaded { name, said } => write!(f, "{name} cannot be loaded: {said}"),
-            Self::Symbol { library, name } => write!(f, "{library} has no function {name}"),
-        }
-    }
-}
-
-impl std::error::Error for LoadError {}
 
 impl Library {
     /// Returns the library of this process. The first successful call loads it; a failure is not
@@ -126,77 +116,75 @@ pub(crate) fn load(name: &'static str) -> Result<libloading::Library, LoadError>
 macro_rules! for_each_symbol {
     ($then:ident) => { $then! {
     "verbs.h";
-    /// Functions of libibverbs. What each does, and needs, says its man page (`man 3
-    /// ibv_open_device`): pointers are the library's own and live, and calls on one object may come
-    /// from several threads unless the page says otherwise.
+    /// Functions of libibverbs, as their man pages describe them (`man 3 ibv_open_device`).
+    /// Pointers are the library's own and live. Calls on one object may come from several threads
+    /// unless the page excludes it.
     Symbols;
     required {
-        /// The devices, as an array that ends with NULL; its length goes to the argument.
+        /// Returns the devices as an array that ends with NULL; writes its length to the argument.
         "IBVERBS_1.1" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
-        /// Frees the array; open devices stay.
+        /// Frees the array; open devices stay open.
         "IBVERBS_1.1" fn ibv_free_device_list(list: *mut *mut ibv_device) -> ();
-        /// The device's name.
-        "IBVERBS_1.1" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
         /// Opens a device; NULL and errno.
         "IBVERBS_1.1" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
-        /// Closes it; its objects must be gone.
+        /// Closes it; its objects must be freed before.
         "IBVERBS_1.1" fn ibv_close_device(context: *mut ibv_context) -> c_int;
-        /// Waits for an event; -1 and errno.
+        /// Takes an event; -1 and errno.
         "IBVERBS_1.1" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
         /// Acknowledges an event: its object cannot be destroyed before.
         "IBVERBS_1.1" fn ibv_ack_async_event(event: *mut ibv_async_event) -> ();
-        /// The device's attributes; an errno.
+        /// Queries the device's attributes; an errno.
         "IBVERBS_1.1" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
-        /// The port's attributes, the older ones; an errno.
+        /// Queries the port's attributes up to `flags`; an errno.
         "IBVERBS_1.1" fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut _compat_ibv_port_attr) -> c_int;
-        /// A protection domain; NULL and errno.
+        /// Allocates a protection domain; NULL and errno.
         "IBVERBS_1.1" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
         /// Frees it; an errno.
         "IBVERBS_1.1" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
-        /// A region of this process's memory; NULL and errno.
+        /// Registers memory of this process; NULL and errno.
         "IBVERBS_1.1" fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut std::ffi::c_void, length: usize, access: c_int) -> *mut ibv_mr;
-        /// Ends a region; an errno.
+        /// Deregisters a region; an errno.
         "IBVERBS_1.1" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
-        /// A completion channel; NULL and errno.
+        /// Creates a completion channel; NULL and errno.
         "IBVERBS_1.0" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
-        /// Ends it; an errno.
+        /// Destroys it; an errno.
         "IBVERBS_1.0" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
-        /// A completion queue; NULL and errno.
+        /// Creates a completion queue; NULL and errno.
         "IBVERBS_1.1" fn ibv_create_cq(
             context: *mut ibv_context, cqe: c_int, cq_context: *mut std::ffi::c_void, channel: *mut ibv_comp_channel,
             comp_vector: c_int
         ) -> *mut ibv_cq;
-        /// Ends it, once its events are acknowledged; an errno.
+        /// Destroys it, once its events are acknowledged; an errno.
         "IBVERBS_1.1" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
-        /// Waits for an event of a channel; -1 and errno.
+        /// Takes an event of a channel; -1 and errno.
         "IBVERBS_1.1" fn ibv_get_cq_event(
             channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut std::ffi::c_void
         ) -> c_int;
         /// Acknowledges events.
         "IBVERBS_1.1" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) -> ();
-        /// A shared receive queue; NULL and errno.
+        /// Creates a shared receive queue; NULL and errno.
         "IBVERBS_1.1" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq;
-        /// Its limit; an errno.
+        /// Sets its limit; an errno.
         "IBVERBS_1.1" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int;
-        /// Ends it; an errno.
+        /// Destroys it; an errno.
         "IBVERBS_1.1" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
-        /// A queue pair; NULL and errno.
+        /// Creates a queue pair; NULL and errno.
         "IBVERBS_1.1" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp;
         /// Changes it; an errno.
         "IBVERBS_1.1" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;
-        /// What it is; an errno.
+        /// Queries it; an errno.
         "IBVERBS_1.1" fn ibv_query_qp(
             qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, init: *mut ibv_qp_init_attr
         ) -> c_int;
-        /// Ends it; an errno.
+        /// Destroys it; an errno.
         "IBVERBS_1.1" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int;
-        /// A way to a peer; NULL and errno.
+        /// Creates an address handle; NULL and errno.
         "IBVERBS_1.1" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
-        /// Ends it; an errno.
+        /// Destroys it; an errno.
         "IBVERBS_1.1" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
     }
     optional {
-        /// A region whose addresses count from `iova`; NULL and errno.
+        /// Registers memory whose addresses count from `iova`; NULL and errno.
         "IBVERBS_1.7" @ 44 fn ibv_reg_mr_iova(
             pd: *mut ibv_pd, addr: *mut std::ffi::c_void, length: usize, iova: u64, access: c_int
         ) -> *mut ibv_mr;
@@ -204,20 +192,16 @@ macro_rules! for_each_symbol {
         "IBVERBS_1.8" @ 44 fn ibv_reg_mr_iova2(
             pd: *mut ibv_pd, addr: *mut std::ffi::c_void, length: usize, iova: u64, access: c_uint
         ) -> *mut ibv_mr;
-        /// The device's index in the kernel; -1.
-        "IBVERBS_1.9" @ 44 fn ibv_get_device_index(device: *mut ibv_device) -> c_int;
-        /// All valid rows of all ports: how many, or a negative errno.
+        /// Lists all GIDs of all ports: their number, or a negative errno.
         "IBVERBS_1.11" @ 44 fn _ibv_query_gid_table(
             context: *mut ibv_context, entries: *mut ibv_gid_entry, max: usize, flags: u32, size: usize
         ) -> isize;
-        /// A region of a dma-buf; NULL and errno.
+        /// Registers a dma-buf; NULL and errno.
         "IBVERBS_1.12" @ 44 fn ibv_reg_dmabuf_mr(
             pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int
         ) -> *mut ibv_mr;
-        /// A region, every way; NULL and errno.
+        /// Registers memory of any kind; NULL and errno.
         "IBVERBS_1.15" @ 65 fn ibv_reg_mr_ex(pd: *mut ibv_pd, init: *mut ibv_mr_init_attr) -> *mut ibv_mr;
-        /// The NIC's own memory as a dma-buf; -1 and errno.
-        "IBVERBS_1.16" @ 65 fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int;
     }
     }};
 }

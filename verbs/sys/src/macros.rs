@@ -3,14 +3,15 @@
 
 /// Defines structs of a header.
 ///
-/// `field: type` has the same name in C, or that of `= "path"`. `| since 65` is the oldest header
-/// that has it; `older` lists other sizes of older headers.
+/// `field: type` has the same name in C, or that of `= "path"`; `= ""` is a run of fields of C.
+/// `| since 65` is the oldest header that has it. `older` lists other sizes of older headers.
+/// `prefix true` is the beginning of a struct that only the library allocates.
 macro_rules! c_structs {
     (
         $header:literal;
         $(
             $(#[$doc:meta])*
-            struct $name:ident $(since $since:literal)? $(older $older:expr;)? {
+            struct $name:ident $(prefix $prefix:literal)? $(since $since:literal)? $(older $older:expr;)? {
                 $($(#[$field_doc:meta])* $field:ident: $type:ty $(= $path:literal)? $(| since $field_since:literal)?,)*
             }
         )*

@@ -11,8 +11,6 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use nix::libc::{pthread_cond_t, pthread_mutex_t};
-
 /// `union ibv_gid`: 16 bytes in network order.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,10 +35,10 @@ pub const IBV_SYSFS_NAME_MAX: usize = 64;
 /// `IBV_SYSFS_PATH_MAX`.
 pub const IBV_SYSFS_PATH_MAX: usize = 256;
 
-/// An operation that nobody calls here.
+/// An operation that this project does not call.
 pub type Unused = Option<unsafe extern "C" fn()>;
 
-/// Where a send's operation finds its remote side.
+/// The remote side of a send.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_send_wr_wr {
@@ -76,7 +74,7 @@ pub struct ibv_wr_ud {
     pub remote_qkey: u32,
 }
 
-/// Binding a window.
+/// Bind of a window.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wr_bind_mw {
@@ -85,7 +83,7 @@ pub struct ibv_wr_bind_mw {
     pub bind_info: ibv_mw_bind_info,
 }
 
-/// What an event is about.
+/// The object of an event.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_event_element {
@@ -96,22 +94,9 @@ pub union ibv_async_event_element {
     pub port_num: c_int,
 }
 
-macro_rules! opaque {
-    ($($name:ident $doc:literal;)*) => {$(
-        #[doc = $doc]
-        #[repr(C)]
-        #[derive(Debug)]
-        pub struct $name {
-            _private: [u8; 0],
-        }
-    )*};
-}
-
-opaque! {
-    _compat_ibv_port_attr "Port attributes of the first libibverbs, the beginning of [`ibv_port_attr`].";
-    ibv_dmah "A DMA handle for TLP processing hints.";
-    ibv_dm "Memory of the NIC.";
-}
+/// Port attributes of the first libibverbs, the beginning of [`ibv_port_attr`].
+#[derive(Debug)]
+pub enum _compat_ibv_port_attr {}
 
 /// Passes the structs of verbs.h to a macro: to the one that defines them, and to the check against
 /// the headers in tests/abi.
@@ -130,7 +115,7 @@ macro_rules! for_each_struct {
         ndev_ifindex: u32,
     }
 
-    /// What a device is and can.
+    /// Attributes of a device.
     struct ibv_device_attr {
         fw_ver: [c_char; 64],
         node_guid: be64,
@@ -174,85 +159,7 @@ macro_rules! for_each_struct {
         phys_port_cnt: u8,
     }
 
-    /// What can be faulted in on demand.
-    struct ibv_odp_caps {
-        general_caps: u64,
-        rc_odp_caps: u32 = "per_transport_caps.rc_odp_caps",
-        uc_odp_caps: u32 = "per_transport_caps.uc_odp_caps",
-        ud_odp_caps: u32 = "per_transport_caps.ud_odp_caps",
-    }
-
-    /// Segmentation.
-    struct ibv_tso_caps {
-        max_tso: u32,
-        supported_qpts: u32,
-    }
-
-    /// Spreading of receives.
-    struct ibv_rss_caps {
-        supported_qpts: u32,
-        max_rwq_indirection_tables: u32,
-        max_rwq_indirection_table_size: u32,
-        rx_hash_fields_mask: u64,
-        rx_hash_function: u8,
-    }
-
-    /// Limits of rates.
-    struct ibv_packet_pacing_caps {
-        qp_rate_limit_min: u32,
-        qp_rate_limit_max: u32,
-        supported_qpts: u32,
-    }
-
-    /// Tag matching.
-    struct ibv_tm_caps {
-        max_rndv_hdr_size: u32,
-        max_num_tags: u32,
-        flags: u32,
-        max_ops: u32,
-        max_sge: u32,
-    }
-
-    /// Moderation of completions.
-    struct ibv_cq_moderation_caps {
-        max_cq_count: u16,
-        max_cq_period: u16,
-    }
-
-    /// Atomics over PCI.
-    struct ibv_pci_atomic_caps {
-        fetch_add: u16,
-        swap: u16,
-        compare_swap: u16,
-    }
-
-    /// What a device is and can, at length.
-    struct ibv_device_attr_ex {
-        orig_attr: ibv_device_attr,
-        comp_mask: u32,
-        odp_caps: ibv_odp_caps,
-        completion_timestamp_mask: u64,
-        hca_core_clock: u64,
-        device_cap_flags_ex: u64,
-        tso_caps: ibv_tso_caps,
-        rss_caps: ibv_rss_caps,
-        max_wq_type_rq: u32,
-        packet_pacing_caps: ibv_packet_pacing_caps,
-        raw_packet_caps: u32,
-        tm_caps: ibv_tm_caps,
-        cq_mod_caps: ibv_cq_moderation_caps,
-        max_dm_size: u64,
-        pci_atomic_caps: ibv_pci_atomic_caps,
-        xrc_odp_caps: u32,
-        phys_port_cnt_ex: u32,
-    }
-
-    /// Nothing yet.
-    struct ibv_query_device_ex_input {
-        comp_mask: u32,
-    }
-
-    /// A port.
+    /// Attributes of a port.
     struct ibv_port_attr older &[(44, 52)]; {
         state: u32,
         max_mtu: u32,
@@ -279,7 +186,7 @@ macro_rules! for_each_struct {
         active_speed_ex: u32 | since 56,
     }
 
-    /// Something happened.
+    /// An asynchronous event.
     struct ibv_async_event {
         element: ibv_async_event_element,
         event_type: u32,
@@ -302,7 +209,7 @@ macro_rules! for_each_struct {
         dlid_path_bits: u8,
     }
 
-    /// What a window is to stand on.
+    /// Range and rights of a window.
     struct ibv_mw_bind_info {
         mr: *mut ibv_mr,
         addr: u64,
@@ -327,7 +234,7 @@ macro_rules! for_each_struct {
         rkey: u32,
     }
 
-    /// A memory region to make, every way.
+    /// A memory region to register, of any kind.
     struct ibv_mr_init_attr since 65 {
         length: usize | since 65,
         access: c_int | since 65,
@@ -336,17 +243,15 @@ macro_rules! for_each_struct {
         addr: *mut c_void | since 65,
         fd: c_int | since 65,
         fd_offset: u64 | since 65,
-        dmah: *mut ibv_dmah | since 65,
+        dmah: *mut c_void | since 65,
         buf: *mut c_void | since 65,
     }
 
     /// A memory window.
-    struct ibv_mw {
+    struct ibv_mw prefix true {
         context: *mut ibv_context,
         pd: *mut ibv_pd,
         rkey: u32,
-        handle: u32,
-        mw_type: u32 = "type",
     }
 
     /// A route.
@@ -358,7 +263,7 @@ macro_rules! for_each_struct {
         traffic_class: u8,
     }
 
-    /// A way to a peer.
+    /// A route to a peer.
     struct ibv_ah_attr {
         grh: ibv_global_route,
         dlid: u16,
@@ -369,27 +274,27 @@ macro_rules! for_each_struct {
         port_num: u8,
     }
 
-    /// A way to a peer, made.
+    /// An address handle.
     struct ibv_ah {
         context: *mut ibv_context,
         pd: *mut ibv_pd,
         handle: u32,
     }
 
-    /// Room of a shared receive queue.
+    /// Capacity of a shared receive queue.
     struct ibv_srq_attr {
         max_wr: u32,
         max_sge: u32,
         srq_limit: u32,
     }
 
-    /// A shared receive queue to make.
+    /// A shared receive queue to create.
     struct ibv_srq_init_attr {
         srq_context: *mut c_void,
         attr: ibv_srq_attr,
     }
 
-    /// Room of a queue pair.
+    /// Capacity of a queue pair.
     struct ibv_qp_cap {
         max_send_wr: u32,
         max_recv_wr: u32,
@@ -398,7 +303,7 @@ macro_rules! for_each_struct {
         max_inline_data: u32,
     }
 
-    /// A queue pair to make.
+    /// A queue pair to create.
     struct ibv_qp_init_attr {
         qp_context: *mut c_void,
         send_cq: *mut ibv_cq,
@@ -409,35 +314,7 @@ macro_rules! for_each_struct {
         sq_sig_all: c_int,
     }
 
-    /// Spreading of receives, to be set.
-    struct ibv_rx_hash_conf {
-        rx_hash_function: u8,
-        rx_hash_key_len: u8,
-        rx_hash_key: *mut u8,
-        rx_hash_fields_mask: u64,
-    }
-
-    /// A queue pair to make, at length.
-    struct ibv_qp_init_attr_ex {
-        qp_context: *mut c_void,
-        send_cq: *mut ibv_cq,
-        recv_cq: *mut ibv_cq,
-        srq: *mut ibv_srq,
-        cap: ibv_qp_cap,
-        qp_type: u32,
-        sq_sig_all: c_int,
-        comp_mask: u32,
-        pd: *mut ibv_pd,
-        xrcd: *mut c_void,
-        create_flags: u32,
-        max_tso_header: u16,
-        rwq_ind_tbl: *mut c_void,
-        rx_hash_conf: ibv_rx_hash_conf,
-        source_qpn: u32,
-        send_ops_flags: u64,
-    }
-
-    /// What a queue pair is set to, or is.
+    /// Attributes of a queue pair.
     struct ibv_qp_attr {
         qp_state: u32,
         cur_qp_state: u32,
@@ -496,26 +373,14 @@ macro_rules! for_each_struct {
         num_sge: c_int,
     }
 
-    /// A window of type 1, to be bound.
-    struct ibv_mw_bind {
-        wr_id: u64,
-        send_flags: c_uint,
-        bind_info: ibv_mw_bind_info,
-    }
-
     /// A shared receive queue.
-    struct ibv_srq {
+    struct ibv_srq prefix true {
         context: *mut ibv_context,
         srq_context: *mut c_void,
-        pd: *mut ibv_pd,
-        handle: u32,
-        mutex: pthread_mutex_t,
-        cond: pthread_cond_t,
-        events_completed: u32,
     }
 
     /// A queue pair.
-    struct ibv_qp {
+    struct ibv_qp prefix true {
         context: *mut ibv_context,
         qp_context: *mut c_void,
         pd: *mut ibv_pd,
@@ -524,34 +389,22 @@ macro_rules! for_each_struct {
         srq: *mut ibv_srq,
         handle: u32,
         qp_num: u32,
-        state: u32,
-        qp_type: u32,
-        mutex: pthread_mutex_t,
-        cond: pthread_cond_t,
-        events_completed: u32,
     }
 
     /// A completion channel.
-    struct ibv_comp_channel {
+    struct ibv_comp_channel prefix true {
         context: *mut ibv_context,
         fd: c_int,
-        refcnt: c_int,
     }
 
     /// A completion queue.
-    struct ibv_cq {
+    struct ibv_cq prefix true {
         context: *mut ibv_context,
         channel: *mut ibv_comp_channel,
         cq_context: *mut c_void,
-        handle: u32,
-        cqe: c_int,
-        mutex: pthread_mutex_t,
-        cond: pthread_cond_t,
-        comp_events_completed: u32,
-        async_events_completed: u32,
     }
 
-    /// A device, before it is opened. The two functions at its beginning are no longer used.
+    /// A device, before it is opened. The two functions at its beginning are unused.
     struct ibv_device {
         dummy1: Unused = "_ops._dummy1",
         dummy2: Unused = "_ops._dummy2",
@@ -563,51 +416,30 @@ macro_rules! for_each_struct {
         ibdev_path: [c_char; IBV_SYSFS_PATH_MAX],
     }
 
-    /// The provider's operations of the data path, and the remains of older ones.
+    /// The provider's operations of the data path. Fields named `compat` are unused, and several
+    /// fields of C each.
     struct ibv_context_ops {
-        compat_query_device: Unused = "_compat_query_device",
-        compat_query_port: Unused = "_compat_query_port",
-        compat_alloc_pd: Unused = "_compat_alloc_pd",
-        compat_dealloc_pd: Unused = "_compat_dealloc_pd",
-        compat_reg_mr: Unused = "_compat_reg_mr",
-        compat_rereg_mr: Unused = "_compat_rereg_mr",
-        compat_dereg_mr: Unused = "_compat_dereg_mr",
+        compat_control: [Unused; 7] = "",
         alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mw>,
-        bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+        bind_mw: Unused,
         dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
-        compat_create_cq: Unused = "_compat_create_cq",
+        compat_create_cq: [Unused; 1] = "",
         poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
         req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
-        compat_cq_event: Unused = "_compat_cq_event",
-        compat_resize_cq: Unused = "_compat_resize_cq",
-        compat_destroy_cq: Unused = "_compat_destroy_cq",
-        compat_create_srq: Unused = "_compat_create_srq",
-        compat_modify_srq: Unused = "_compat_modify_srq",
-        compat_query_srq: Unused = "_compat_query_srq",
-        compat_destroy_srq: Unused = "_compat_destroy_srq",
+        compat_queues: [Unused; 7] = "",
         post_srq_recv: Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
-        compat_create_qp: Unused = "_compat_create_qp",
-        compat_query_qp: Unused = "_compat_query_qp",
-        compat_modify_qp: Unused = "_compat_modify_qp",
-        compat_destroy_qp: Unused = "_compat_destroy_qp",
+        compat_queue_pairs: [Unused; 4] = "",
         post_send: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
         post_recv: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
-        compat_create_ah: Unused = "_compat_create_ah",
-        compat_destroy_ah: Unused = "_compat_destroy_ah",
-        compat_attach_mcast: Unused = "_compat_attach_mcast",
-        compat_detach_mcast: Unused = "_compat_detach_mcast",
-        compat_async_event: Unused = "_compat_async_event",
+        compat_routes: [Unused; 5] = "",
     }
 
     /// An open device.
-    struct ibv_context {
+    struct ibv_context prefix true {
         device: *mut ibv_device,
         ops: ibv_context_ops,
         cmd_fd: c_int,
         async_fd: c_int,
-        num_comp_vectors: c_int,
-        mutex: pthread_mutex_t,
-        abi_compat: *mut c_void,
     }
     }};
 }

@@ -59,7 +59,7 @@ pub const UVERBS_ATTR_F_MANDATORY: u16 = 1;
 
 nix::ioctl_readwrite!(rdma_verbs_ioctl, 0x1b, 1, ib_uverbs_ioctl_hdr);
 
-/// A call, with room for the arguments of the longest one.
+/// A call with up to nine arguments, as the longest one has.
 #[repr(C)]
 struct Call {
     header: ib_uverbs_ioctl_hdr,
@@ -94,31 +94,31 @@ fn attribute(attr_id: u16, len: u16, data: u64) -> ib_uverbs_attr {
     }
 }
 
-/// A region of a dma-buf to make, every field as the kernel takes it.
+/// A region of a dma-buf to register, every field as the kernel takes it.
 #[derive(Clone, Copy, Debug)]
 pub struct RegDmabufMr {
-    /// The kernel's number of the domain (`ibv_pd.handle`).
+    /// The kernel's handle of the domain (`ibv_pd.handle`).
     pub pd: u32,
     /// The first byte in the dma-buf.
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// What addresses count from; agrees with `offset` modulo 4096.
+    /// Address of the first byte for keys; agrees with `offset` modulo 4096.
     pub iova: u64,
-    /// The dma-buf; any number, so that a bad one can be tried.
+    /// The dma-buf, or an invalid number to probe for the operation.
     pub fd: RawFd,
     /// `IB_UVERBS_ACCESS_*`, which have the values of `IBV_ACCESS_*`.
     pub access: u32,
 }
 
-/// A region that the kernel made.
+/// A region that the kernel registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawMr {
-    /// The kernel's number of it.
+    /// The kernel's handle.
     pub handle: u32,
-    /// For work requests of this side.
+    /// Key for work requests of this end.
     pub lkey: u32,
-    /// For the peer's.
+    /// Key for the peer.
     pub rkey: u32,
 }
 
@@ -126,8 +126,8 @@ pub struct RawMr {
 /// rdma_driver_id`).
 ///
 /// # Errors
-/// `EINVAL` where the driver is another one, or a field is wrong; `EOPNOTSUPP` where the driver has
-/// no such operation; `EBADF` where `fd` is none; `EPROTONOSUPPORT` on a kernel before 5.12.
+/// `EINVAL` if the driver is another one, or a field is wrong; `EOPNOTSUPP` if the driver has no
+/// such operation; `EBADF` if `fd` is not open; `EPROTONOSUPPORT` on a kernel before 5.12.
 pub fn reg_dmabuf_mr(context: BorrowedFd<'_>, driver_id: u32, region: &RegDmabufMr) -> Result<RawMr, Errno> {
     let mut keys = [0_u32; 2];
     let words = keys.as_mut_ptr();

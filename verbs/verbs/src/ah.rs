@@ -7,17 +7,14 @@ use gaudi_seam::{Error, Result};
 use crate::context::Pd;
 use crate::device::Gid;
 use crate::handle::AhHandle;
-use crate::holders::Hold;
+use crate::object::Object;
 
 /// An address handle (`struct ibv_ah`). Close it only after the sends that use it have completed:
 /// some NICs look it up late.
 pub struct AddressHandle {
-    handle: AhHandle,
+    object: Object<AhHandle, Pd>,
     gid: Gid,
     lid: u16,
-    live: bool,
-    _hold: Hold,
-    pd: Pd,
 }
 
 impl Pd {
@@ -28,16 +25,12 @@ impl Pd {
     /// # Errors
     /// The errno of `ibv_create_ah`; `Unsupported` if the provider has no datagrams.
     pub fn create_ah(&self, gid: &Gid, lid: u16) -> Result<AddressHandle> {
-        const OPERATION: &str = "ibv_create_ah";
-        let device = self.context().device(OPERATION)?;
+        let device = self.context().device("ibv_create_ah")?;
         let handle = device.create_ah(self.handle(), gid, lid)?;
         Ok(AddressHandle {
-            handle,
+            object: Object::new(handle, self.clone(), format!("AddressHandle({gid})"), ()),
             gid: *gid,
             lid,
-            live: true,
-            _hold: self.hold(format!("AddressHandle({gid})")),
-            pd: self.clone(),
         })
     }
 }
@@ -45,7 +38,7 @@ impl Pd {
 impl AddressHandle {
     /// Returns the provider's handle.
     pub fn handle(&self) -> AhHandle {
-        self.handle
+        self.object.handle
     }
 
     /// Returns the GID of the peer's port.
@@ -60,7 +53,7 @@ impl AddressHandle {
 
     /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
-        &self.pd
+        &self.object.parent
     }
 
     /// Destroys the handle (`ibv_destroy_ah`), or returns it.
@@ -68,31 +61,13 @@ impl AddressHandle {
     /// # Errors
     /// The errno of `ibv_destroy_ah`; `Forked` in a fork child.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
-        match self.destroy() {
-            Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
-        }
-    }
-
-    fn destroy(&mut self) -> Result<()> {
-        let device = self.pd.context().device("ibv_destroy_ah")?;
-        device.destroy_ah(self.handle)?;
-        self.live = false;
-        Ok(())
-    }
-}
-
-impl Drop for AddressHandle {
-    fn drop(&mut self) {
-        if self.live {
-            let freed = self.destroy();
-            self.pd.context().report(freed);
-        }
+        let destroyed = self.object.destroy();
+        destroyed.map_err(|error| (self, error))
     }
 }
 
 impl fmt::Debug for AddressHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AddressHandle({} at {})", self.handle.0, self.gid)
+        write!(f, "AddressHandle({} at {})", self.handle().0, self.gid)
     }
 }

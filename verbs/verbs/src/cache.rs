@@ -11,11 +11,12 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex};
 
 use gaudi_ranges::{Cache, Held, Limits, Span, Stats, Tag};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
+use gaudi_sys::{IgnorePoison, lock};
 
 use crate::access::Access;
 use crate::context::Pd;
@@ -130,13 +131,9 @@ impl Leaving {
     fn wait(&self, span: Span, mut which: impl FnMut(Tag) -> bool) {
         let mut regions = lock(&self.regions);
         while regions.iter().any(|(of, tag)| of.overlaps(span) && which(*tag)) {
-            regions = self.removed.wait(regions).unwrap_or_else(PoisonError::into_inner);
+            regions = self.removed.wait(regions).ignore_poison();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MrCache {

@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
+use gaudi_sys::lock;
 
 use crate::device::{DeviceAttr, DmaBufSupport, GidEntry, PortAttr};
 use crate::event::{AsyncElement, AsyncEvent, AsyncEventType};
 use crate::handle::{PdHandle, QpHandle};
-use crate::holders::{Hold, Holders};
+use crate::holders::{Hold, Holders, take_last};
+use crate::object::{Object, Parent};
 use crate::provider::{Device, MrState};
 use crate::region::{Region, RegionInfo};
 use crate::{forked, invalid};
@@ -26,11 +27,9 @@ pub struct Context {
 struct ContextInner {
     device: Arc<dyn Device>,
     attr: DeviceAttr,
-    name: Arc<str>,
     owner: OwnerProcess,
     holders: Arc<Holders>,
     book: Mutex<Book>,
-    next_region: AtomicU64,
 }
 
 /// Objects of a context that events are about.
@@ -38,6 +37,7 @@ struct ContextInner {
 struct Book {
     /// Each stays until its [`Mr`](crate::Mr) is dropped, after it is deregistered.
     regions: HashMap<u64, Arc<Region>>,
+    next_region: u64,
     qps: HashMap<QpHandle, PdHandle>,
 }
 
@@ -45,17 +45,15 @@ impl Context {
     /// Wraps an open provider and queries its attributes once.
     ///
     /// # Errors
-    /// The errno of `ibv_query_device_ex`.
+    /// The errno of `ibv_query_device`.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
         let attr = device.query_device()?;
         let inner = ContextInner {
             device,
-            name: attr.name.as_str().into(),
             attr,
             owner: OwnerProcess::current(),
             holders: Arc::default(),
             book: Mutex::default(),
-            next_region: AtomicU64::new(0),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -148,7 +146,7 @@ impl Context {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.inner.book.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner.book)
     }
 
     fn live_regions(&self) -> Vec<Arc<Region>> {
@@ -157,21 +155,18 @@ impl Context {
         live.cloned().collect()
     }
 
-    pub(crate) fn next_region(&self) -> u64 {
-        self.inner.next_region.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn shared_name(&self) -> Arc<str> {
-        self.inner.name.clone()
-    }
-
     /// Returns the provider for objects that must not hold the context.
     pub(crate) fn shared_device(&self) -> Arc<dyn Device> {
         self.inner.device.clone()
     }
 
-    pub(crate) fn enter_region(&self, id: u64, region: Arc<Region>) {
-        self.book().regions.insert(id, region);
+    /// Records a region. Returns its number.
+    pub(crate) fn enter_region(&self, region: Arc<Region>) -> u64 {
+        let mut book = self.book();
+        book.next_region += 1;
+        let id = book.next_region;
+        book.regions.insert(id, region);
+        id
     }
 
     pub(crate) fn forget_region(&self, id: u64) {
@@ -192,16 +187,8 @@ impl Context {
     /// The errno of `ibv_alloc_pd`; `Forked` in a fork child.
     pub fn alloc_pd(&self) -> Result<Pd> {
         let handle = self.device("ibv_alloc_pd")?.alloc_pd()?;
-        let inner = PdInner {
-            handle,
-            live: true,
-            holders: Arc::default(),
-            _hold: self.hold(format!("Pd({})", handle.0)),
-            context: self.clone(),
-        };
-        Ok(Pd {
-            inner: Arc::new(inner),
-        })
+        let object = Object::new(handle, self.clone(), format!("Pd({})", handle.0), ());
+        Ok(Pd(Arc::new(object)))
     }
 
     /// Closes the context, or returns it. The provider itself closes with its last [`Arc`].
@@ -209,23 +196,13 @@ impl Context {
     /// # Errors
     /// `InUse` with the names of the objects that are still there.
     pub fn close(self) -> Result<(), (Self, Error)> {
-        const HELP: &str = "close queue pairs, windows, regions, domains and completion queues first";
-        match Arc::try_unwrap(self.inner) {
-            Ok(_) => Ok(()),
-            Err(inner) => {
-                let clones = Arc::strong_count(&inner)
-                    .saturating_sub(1)
-                    .saturating_sub(inner.holders.len());
-                let error = inner
-                    .holders
-                    .in_use("ibv_close_device", "the context", clones, HELP);
-                Err((Self { inner }, error))
-            }
-        }
-    }
-
-    pub(crate) fn hold(&self, name: String) -> Hold {
-        self.inner.holders.hold(name)
+        let close = [
+            "ibv_close_device",
+            "the context",
+            "close queue pairs, windows, regions, domains and completion queues first",
+        ];
+        let last = take_last(self.inner, |inner| &inner.holders, close);
+        last.map(drop).map_err(|(inner, error)| (Self { inner }, error))
     }
 
     /// Fails with the reason if the NIC cannot register dma-bufs.
@@ -283,36 +260,32 @@ impl fmt::Debug for Context {
     }
 }
 
-/// A protection domain: keys and queue pairs work together only within one. Clones share it.
-#[derive(Clone)]
-pub struct Pd {
-    inner: Arc<PdInner>,
+impl Parent for Context {
+    fn context(&self) -> &Context {
+        self
+    }
+
+    fn hold(&self, name: String) -> Hold {
+        self.inner.holders.hold(name)
+    }
 }
 
-struct PdInner {
-    handle: PdHandle,
-    live: bool,
-    holders: Arc<Holders>,
-    _hold: Hold,
-    context: Context,
-}
+/// A protection domain: keys and queue pairs work together only within one. Clones share it.
+#[derive(Clone)]
+pub struct Pd(Arc<Object<PdHandle, Context>>);
 
 impl Pd {
     /// Returns the NIC.
     pub fn context(&self) -> &Context {
-        &self.inner.context
+        &self.0.parent
     }
 
     pub(crate) fn handle(&self) -> PdHandle {
-        self.inner.handle
+        self.0.handle
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
-    }
-
-    pub(crate) fn hold(&self, name: String) -> Hold {
-        self.inner.holders.hold(name)
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Frees the domain (`ibv_dealloc_pd`), or returns it.
@@ -320,44 +293,24 @@ impl Pd {
     /// # Errors
     /// `InUse` (`EBUSY`) with the names of the objects and clones that hold it.
     pub fn close(self) -> Result<(), (Self, Error)> {
-        const OPERATION: &str = "ibv_dealloc_pd";
         const HELP: &str = "close queue pairs first, then windows, then regions, then the domain";
-        let mut inner = match Arc::try_unwrap(self.inner) {
-            Ok(inner) => inner,
-            Err(inner) => {
-                let clones = Arc::strong_count(&inner)
-                    .saturating_sub(1)
-                    .saturating_sub(inner.holders.len());
-                let error = inner.holders.in_use(OPERATION, "the domain", clones, HELP);
-                return Err((Self { inner }, error));
-            }
-        };
-        let freed = inner
-            .context
-            .device(OPERATION)
-            .and_then(|device| device.dealloc_pd(inner.handle));
-        if let Err(error) = freed {
-            let inner = Arc::new(inner);
-            return Err((Self { inner }, error));
-        }
-        inner.live = false;
-        Ok(())
+        let closed = self.0.close("the domain", HELP);
+        closed.map_err(|(object, error)| (Self(object), error))
     }
 }
 
-impl Drop for PdInner {
-    fn drop(&mut self) {
-        if !self.live {
-            return;
-        }
-        let freed = self.context.device("ibv_dealloc_pd");
-        self.context
-            .report(freed.and_then(|device| device.dealloc_pd(self.handle)));
+impl Parent for Pd {
+    fn context(&self) -> &Context {
+        self.context()
+    }
+
+    fn hold(&self, name: String) -> Hold {
+        self.0.hold(name)
     }
 }
 
 impl fmt::Debug for Pd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pd({} of {})", self.inner.handle.0, self.inner.context.name())
+        write!(f, "Pd({} of {})", self.handle().0, self.context().name())
     }
 }

@@ -1,33 +1,28 @@
 //! [`Cq`]: a completion queue.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gaudi_seam::{Errno, Error, Result};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use gaudi_seam::{Error, Result};
+use gaudi_sys::Deadline;
+use gaudi_sys::poll::readable;
 
 use crate::context::Context;
 use crate::handle::CqHandle;
-use crate::holders::{Hold, Holders};
+use crate::holders::Hold;
+use crate::object::Object;
 use crate::provider::CompletionQueue;
 use crate::wc::WorkCompletion;
 
 /// A completion queue with a completion channel of its own. Clones share it; any thread may poll.
 #[derive(Clone)]
-pub struct Cq {
-    inner: Arc<CqInner>,
-}
+pub struct Cq(Arc<Object<CqHandle, Context, Parts>>);
 
-struct CqInner {
-    handle: CqHandle,
-    live: bool,
+struct Parts {
     queue: Arc<dyn CompletionQueue>,
     depth: u32,
-    holders: Arc<Holders>,
-    _hold: Hold,
-    context: Context,
 }
 
 impl Context {
@@ -40,47 +35,34 @@ impl Context {
     /// `InvalidInput` if `depth` is 0 or exceeds the NIC's limit; the provider's errno.
     pub fn create_cq(&self, depth: u32) -> Result<Cq> {
         const OPERATION: &str = "ibv_create_cq";
-        let limit = u64::from(self.attr().max_cqe);
-        self.check_limit(
-            OPERATION,
-            "a completion queue cannot be so deep",
-            depth.into(),
-            limit,
-        )?;
+        let limit = self.attr().max_cqe.into();
+        let what = "a completion queue cannot be so deep";
+        self.check_limit(OPERATION, what, depth.into(), limit)?;
         let (handle, queue) = self.device(OPERATION)?.create_cq(depth)?;
-        let inner = CqInner {
-            handle,
-            live: true,
-            queue,
-            depth,
-            holders: Arc::default(),
-            _hold: self.hold(format!("Cq({}, depth {depth})", handle.0)),
-            context: self.clone(),
-        };
-        Ok(Cq {
-            inner: Arc::new(inner),
-        })
+        let name = format!("Cq({}, depth {depth})", handle.0);
+        let parts = Parts { queue, depth };
+        Ok(Cq(Arc::new(Object::new(handle, self.clone(), name, parts))))
     }
 }
 
 impl Cq {
     /// Returns the provider's handle, which an [`AsyncEvent`](crate::AsyncEvent) carries.
     pub fn handle(&self) -> CqHandle {
-        self.inner.handle
+        self.0.handle
     }
 
     pub(crate) fn hold(&self, name: String) -> Hold {
-        self.inner.holders.hold(name)
+        self.0.hold(name)
     }
 
     /// Returns the NIC.
     pub fn context(&self) -> &Context {
-        &self.inner.context
+        &self.0.parent
     }
 
     /// Returns its capacity.
     pub fn depth(&self) -> u32 {
-        self.inner.depth
+        self.0.parts.depth
     }
 
     /// Takes completions (`ibv_poll_cq`) and returns their number. Never blocks.
@@ -90,8 +72,8 @@ impl Cq {
     /// A NIC of libibverbs reports that only by the event `CQ_ERR`. Until a caller takes that
     /// ([`Context::get_async_event`]), the queue stays empty.
     pub fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
-        self.inner.context.check_process("ibv_poll_cq")?;
-        self.inner.queue.poll(into)
+        self.context().check_process("ibv_poll_cq")?;
+        self.0.parts.queue.poll(into)
     }
 
     /// Makes the next completion signal [`event_fd`](Self::event_fd) (`ibv_req_notify_cq`). Poll
@@ -100,14 +82,14 @@ impl Cq {
     /// # Errors
     /// The errno of `ibv_req_notify_cq`; `Forked` in a fork child.
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
-        self.inner.context.check_process("ibv_req_notify_cq")?;
-        self.inner.queue.req_notify(solicited_only)
+        self.context().check_process("ibv_req_notify_cq")?;
+        self.0.parts.queue.req_notify(solicited_only)
     }
 
     /// Returns a descriptor for poll(2) and epoll(7) that is readable while an event is pending.
     /// Call [`ack_event`](Self::ack_event) instead of reading it.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.inner.queue.event_fd()
+        self.0.parts.queue.event_fd()
     }
 
     /// Takes the pending event (`ibv_get_cq_event`, `ibv_ack_cq_events`).
@@ -115,8 +97,8 @@ impl Cq {
     /// # Errors
     /// The errno of `ibv_get_cq_event`; `Forked` in a fork child.
     pub fn ack_event(&self) -> Result<()> {
-        self.inner.context.check_process("ibv_get_cq_event")?;
-        self.inner.queue.ack_event()
+        self.context().check_process("ibv_get_cq_event")?;
+        self.0.parts.queue.ack_event()
     }
 
     /// Waits for at least one completion: polls, and sleeps on the event descriptor.
@@ -127,7 +109,7 @@ impl Cq {
     /// `TimedOut`; as [`poll`](Self::poll).
     pub fn wait(&self, into: &mut [WorkCompletion], timeout: Duration) -> Result<usize> {
         const OPERATION: &str = "completion queue wait";
-        let deadline = Instant::now().checked_add(timeout);
+        let deadline = Deadline::from(timeout);
         loop {
             match self.poll(into)? {
                 0 => self.req_notify(false)?,
@@ -138,21 +120,14 @@ impl Cq {
                 0 => {}
                 count => return Ok(count),
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            let left = deadline.remaining(Duration::MAX);
+            if left.is_zero() {
                 return Err(Error::timed_out(OPERATION));
             }
-            let left = left.map_or(PollTimeout::NONE, |left| {
-                // A time above the maximum only wakes early.
-                PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
-            });
-            match poll(
-                &mut [PollFd::new(self.event_fd().as_fd(), PollFlags::POLLIN)],
-                left,
-            ) {
-                Ok(0) | Err(Errno::EINTR) => {}
-                Ok(_) => self.ack_event()?,
-                Err(errno) => return Err(Error::from_errno(OPERATION, errno)),
+            let [signaled] =
+                readable([self.event_fd()], left).map_err(|errno| Error::from_errno(OPERATION, errno))?;
+            if signaled {
+                self.ack_event()?;
             }
         }
     }
@@ -162,57 +137,16 @@ impl Cq {
     /// # Errors
     /// `InUse` (`EBUSY`) with the names of the queue pairs and clones that hold it.
     pub fn close(self) -> Result<(), (Self, Error)> {
-        const OPERATION: &str = "ibv_destroy_cq";
-        let mut inner = match Arc::try_unwrap(self.inner) {
-            Ok(inner) => inner,
-            Err(inner) => {
-                let clones = Arc::strong_count(&inner)
-                    .saturating_sub(1)
-                    .saturating_sub(inner.holders.len());
-                let error = inner.holders.in_use(
-                    OPERATION,
-                    "the completion queue",
-                    clones,
-                    "close the queue pairs first",
-                );
-                return Err((Self { inner }, error));
-            }
-        };
-        match inner.destroy() {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                let inner = Arc::new(inner);
-                Err((Self { inner }, error))
-            }
-        }
-    }
-}
-
-impl CqInner {
-    fn destroy(&mut self) -> Result<()> {
-        self.context.device("ibv_destroy_cq")?.destroy_cq(self.handle)?;
-        self.live = false;
-        Ok(())
-    }
-}
-
-impl Drop for CqInner {
-    fn drop(&mut self) {
-        if self.live {
-            let freed = self.destroy();
-            self.context.report(freed);
-        }
+        let closed = self
+            .0
+            .close("the completion queue", "close the queue pairs first");
+        closed.map_err(|(object, error)| (Self(object), error))
     }
 }
 
 impl fmt::Debug for Cq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Cq({} of {}, depth {})",
-            self.inner.handle.0,
-            self.inner.context.name(),
-            self.inner.depth
-        )
+        let (name, depth) = (self.context().name(), self.depth());
+        write!(f, "Cq({} of {name}, depth {depth})", self.handle().0)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::open_enum::open_enum;
+
 /// `ibv_device_attr.node_guid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Guid(pub u64);
@@ -54,29 +56,16 @@ impl fmt::Display for Mtu {
     }
 }
 
-/// `enum ibv_port_state`, open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct PortState(pub u8);
-
-impl PortState {
-    /// `IBV_PORT_DOWN`.
-    pub const DOWN: Self = Self(1);
-    /// `IBV_PORT_ACTIVE`.
-    pub const ACTIVE: Self = Self(4);
-}
-
-impl fmt::Display for PortState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.0 {
-            0 => "NOP",
-            1 => "DOWN",
-            2 => "INIT",
-            3 => "ARMED",
-            4 => "ACTIVE",
-            5 => "ACTIVE_DEFER",
-            other => return write!(f, "Unknown({other:#x})"),
-        };
-        f.write_str(name)
+open_enum! {
+    /// `enum ibv_port_state`, open.
+    #[derive(Debug)]
+    PortState(u8) {
+        0 NOP "`IBV_PORT_NOP`.",
+        1 DOWN "`IBV_PORT_DOWN`.",
+        2 INIT "`IBV_PORT_INIT`.",
+        3 ARMED "`IBV_PORT_ARMED`.",
+        4 ACTIVE "`IBV_PORT_ACTIVE`.",
+        5 ACTIVE_DEFER "`IBV_PORT_ACTIVE_DEFER`.",
     }
 }
 
@@ -89,27 +78,13 @@ pub enum DmaBufSupport {
     No(String),
 }
 
-/// `enum ibv_atomic_cap`, open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct AtomicCap(pub u32);
-
-impl AtomicCap {
-    /// `IBV_ATOMIC_NONE`: no atomics.
-    pub const NONE: Self = Self(0);
-    /// `IBV_ATOMIC_HCA`: atomic only with respect to other atomics of this NIC.
-    pub const HCA: Self = Self(1);
-    /// `IBV_ATOMIC_GLOB`: atomic with respect to all accesses.
-    pub const GLOB: Self = Self(2);
-}
-
-impl fmt::Display for AtomicCap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => f.write_str("none"),
-            1 => f.write_str("within the NIC"),
-            2 => f.write_str("global"),
-            other => write!(f, "Unknown({other:#x})"),
-        }
+open_enum! {
+    /// `enum ibv_atomic_cap`, open.
+    #[derive(Debug)]
+    AtomicCap(u32) {
+        0 NONE "`IBV_ATOMIC_NONE`: no atomics." = "none",
+        1 HCA "`IBV_ATOMIC_HCA`: atomic only with respect to other atomics of this NIC." = "within the NIC",
+        2 GLOB "`IBV_ATOMIC_GLOB`: atomic with respect to all accesses." = "global",
     }
 }
 
@@ -149,31 +124,17 @@ pub struct GidEntry {
     pub netdev: Option<String>,
 }
 
-/// `enum ibv_port_attr.link_layer`, open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct LinkLayer(pub u8);
-
-impl LinkLayer {
-    /// `IBV_LINK_LAYER_UNSPECIFIED`.
-    pub const UNSPECIFIED: Self = Self(0);
-    /// `IBV_LINK_LAYER_INFINIBAND`.
-    pub const INFINIBAND: Self = Self(1);
-    /// `IBV_LINK_LAYER_ETHERNET`.
-    pub const ETHERNET: Self = Self(2);
-}
-
-impl fmt::Display for LinkLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => f.write_str("unspecified"),
-            1 => f.write_str("InfiniBand"),
-            2 => f.write_str("Ethernet"),
-            other => write!(f, "Unknown({other:#x})"),
-        }
+open_enum! {
+    /// `enum ibv_port_attr.link_layer`, open.
+    #[derive(Debug)]
+    LinkLayer(u8) {
+        0 UNSPECIFIED "`IBV_LINK_LAYER_UNSPECIFIED`." = "unspecified",
+        1 INFINIBAND "`IBV_LINK_LAYER_INFINIBAND`." = "InfiniBand",
+        2 ETHERNET "`IBV_LINK_LAYER_ETHERNET`." = "Ethernet",
     }
 }
 
-/// Attributes of a device (`ibv_query_device_ex`).
+/// Attributes of a device (`ibv_query_device`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceAttr {
     /// Name (`ibv_get_device_name`).

@@ -1,8 +1,7 @@
 //! [`AsyncEvent`]: asynchronous events of a NIC (`struct ibv_async_event`).
 
-use std::fmt;
-
 use crate::handle::{CqHandle, QpHandle, SrqHandle};
+use crate::open_enum::open_enum;
 
 /// The object of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,62 +19,31 @@ pub enum AsyncElement {
     Device,
 }
 
-/// `enum ibv_event_type` (infiniband/verbs.h), open.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct AsyncEventType(pub u32);
-
-macro_rules! events {
-    ($($value:literal $name:ident $text:literal,)*) => {
-        impl AsyncEventType {
-            $(#[doc = $text] pub const $name: Self = Self($value);)*
-
-            /// Returns rdma-core's name without its prefix, or `None` for an unknown value.
-            pub fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($value => Some(stringify!($name)),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-events! {
-    0 CQ_ERR "A completion queue overflowed.",
-    1 QP_FATAL "A queue pair failed.",
-    2 QP_REQ_ERR "A queue pair got a request that the protocol does not allow.",
-    3 QP_ACCESS_ERR "A peer used a key that does not allow it.",
-    4 COMM_EST "A message arrived before the queue pair was connected.",
-    5 SQ_DRAINED "A send queue is drained.",
-    6 PATH_MIG "The connection migrated to its alternate path.",
-    7 PATH_MIG_ERR "The connection failed to migrate.",
-    8 DEVICE_FATAL "The device failed.",
-    9 PORT_ACTIVE "A port came up.",
-    10 PORT_ERR "A port went down.",
-    11 LID_CHANGE "A port's local identifier changed.",
-    12 PKEY_CHANGE "A port's table of partition keys changed.",
-    13 SM_CHANGE "The subnet manager changed.",
-    14 SRQ_ERR "A shared receive queue failed.",
-    15 SRQ_LIMIT_REACHED "A shared receive queue has fewer receives left than it was armed for.",
-    16 QP_LAST_WQE_REACHED "A queue pair in error takes no more shared receives.",
-    17 CLIENT_REREGISTER "The subnet manager requests registration.",
-    18 GID_CHANGE "A port's table of addresses changed.",
-    19 WQ_FATAL "A work queue failed.",
-    20 DEVICE_SPEED_CHANGE "The device's speed changed.",
-}
-
-impl fmt::Display for AsyncEventType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "Unknown({:#x})", self.0),
-        }
-    }
-}
-
-impl fmt::Debug for AsyncEventType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+open_enum! {
+    named
+    /// `enum ibv_event_type` (infiniband/verbs.h), open.
+    AsyncEventType(u32) {
+        0 CQ_ERR "A completion queue overflowed.",
+        1 QP_FATAL "A queue pair failed.",
+        2 QP_REQ_ERR "A queue pair got a request that the protocol does not allow.",
+        3 QP_ACCESS_ERR "A peer used a key that does not allow it.",
+        4 COMM_EST "A message arrived before the queue pair was connected.",
+        5 SQ_DRAINED "A send queue is drained.",
+        6 PATH_MIG "The connection migrated to its alternate path.",
+        7 PATH_MIG_ERR "The connection failed to migrate.",
+        8 DEVICE_FATAL "The device failed.",
+        9 PORT_ACTIVE "A port came up.",
+        10 PORT_ERR "A port went down.",
+        11 LID_CHANGE "A port's local identifier changed.",
+        12 PKEY_CHANGE "A port's table of partition keys changed.",
+        13 SM_CHANGE "The subnet manager changed.",
+        14 SRQ_ERR "A shared receive queue failed.",
+        15 SRQ_LIMIT_REACHED "A shared receive queue has fewer receives left than it was armed for.",
+        16 QP_LAST_WQE_REACHED "A queue pair in error takes no more shared receives.",
+        17 CLIENT_REREGISTER "The subnet manager requests registration.",
+        18 GID_CHANGE "A port's table of addresses changed.",
+        19 WQ_FATAL "A work queue failed.",
+        20 DEVICE_SPEED_CHANGE "The device's speed changed.",
     }
 }
 

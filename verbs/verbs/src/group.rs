@@ -1,9 +1,10 @@
 //! [`RegionGroup`]: the regions of one device's memory, for the device's owner to deregister.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use gaudi_seam::{Error, Result};
+use gaudi_seam::Result;
+use gaudi_sys::lock;
 
 use crate::mr::Mr;
 use crate::nldev::{self, ForeignRegion};
@@ -44,19 +45,15 @@ impl RegionGroup {
         &self.inner.name
     }
 
-    fn members(&self) -> MutexGuard<'_, Vec<Arc<Region>>> {
-        self.inner.members.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn live(&self) -> Vec<Arc<Region>> {
-        let mut members = self.members();
+        let mut members = lock(&self.inner.members);
         members.retain(|region| region.is_registered());
         members.clone()
     }
 
     /// Adds a region. It leaves the group once it is deregistered.
     pub fn add(&self, mr: &Mr) {
-        let mut members = self.members();
+        let mut members = lock(&self.inner.members);
         if members.len() == members.capacity() {
             members.retain(|region| region.is_registered());
         }
@@ -70,10 +67,9 @@ impl RegionGroup {
 
     /// Marks all regions [`MrState::Suspect`] and returns their number.
     pub fn suspect(&self) -> usize {
-        self.live()
-            .iter()
-            .map(|region| region.mark(MrState::Suspect))
-            .count()
+        let live = self.live();
+        live.iter().for_each(|region| region.mark(MrState::Suspect));
+        live.len()
     }
 
     /// Deregisters all regions and returns their number. Each is [`MrState::Revoked`] then, and its
@@ -85,18 +81,9 @@ impl RegionGroup {
     /// # Errors
     /// The first error. All regions are tried; [`regions`](Self::regions) returns the rest.
     pub fn revoke(&self) -> Result<usize> {
-        let mut first: Option<Error> = None;
-        let mut count = 0;
-        for region in self.live() {
-            match region.dereg() {
-                Ok(()) => count += 1,
-                Err(error) => first = first.or(Some(error)),
-            }
-        }
-        match first {
-            None => Ok(count),
-            Some(error) => Err(error),
-        }
+        let ended: Vec<Result<()>> = self.live().iter().map(|region| region.dereg()).collect();
+        let count = ended.len();
+        ended.into_iter().collect::<Result<()>>().map(|()| count)
     }
 
     /// Returns the memory regions that may keep the device from closing.
@@ -111,12 +98,7 @@ impl RegionGroup {
 
 impl fmt::Debug for RegionGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "RegionGroup({}, {} regions)",
-            self.inner.name,
-            self.live().len()
-        )
+        write!(f, "RegionGroup({}, {} regions)", self.name(), self.live().len())
     }
 }
 

@@ -1,10 +1,11 @@
 //! [`Holders`]: names of the objects that hold a parent, for the error of a refused close.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use gaudi_seam::{Errno, Error, ErrorKind};
 use gaudi_sys::fork::OwnerProcess;
+use gaudi_sys::lock;
 
 /// The holders of one object. Changed when children are made and closed, never on a hot path.
 #[derive(Debug, Default)]
@@ -22,13 +23,9 @@ pub(crate) struct Hold {
 }
 
 impl Holders {
-    fn list(&self) -> MutexGuard<'_, Vec<(u64, String)>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn hold(self: &Arc<Self>, name: String) -> Hold {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.list().push((id, name));
+        lock(&self.list).push((id, name));
         Hold {
             holders: self.clone(),
             id,
@@ -37,19 +34,13 @@ impl Holders {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.list().len()
+        lock(&self.list).len()
     }
 
-    /// `InUse` (`EBUSY`, as the kernel would say) with the holders' names.
-    pub(crate) fn in_use(
-        &self,
-        operation: &'static str,
-        what: &str,
-        clones: usize,
-        help: &'static str,
-    ) -> Error {
+    /// `InUse` (`EBUSY`, as from the kernel) with the holders' names.
+    pub(crate) fn in_use(&self, [operation, what, help]: [&'static str; 3], clones: usize) -> Error {
         const SHOWN: usize = 8;
-        let list = self.list();
+        let list = lock(&self.list);
         let mut names: Vec<String> = list.iter().take(SHOWN).map(|(_, name)| name.clone()).collect();
         if list.len() > SHOWN {
             names.push(format!("{} more", list.len() - SHOWN));
@@ -66,13 +57,29 @@ impl Holders {
     }
 }
 
+/// Takes the last reference to a parent, or returns it with the names of its holders and clones.
+/// `close` is the operation, the name and the advice of the error.
+pub(crate) fn take_last<T>(
+    shared: Arc<T>,
+    holders: impl Fn(&T) -> &Holders,
+    close: [&'static str; 3],
+) -> Result<T, (Arc<T>, Error)> {
+    Arc::try_unwrap(shared).map_err(|shared| {
+        // Each holder has one reference.
+        let others = Arc::strong_count(&shared).saturating_sub(1);
+        let clones = others.saturating_sub(holders(&shared).len());
+        let error = holders(&shared).in_use(close, clones);
+        (shared, error)
+    })
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
         if self.owner.is_foreign() {
             // Another thread may have held the lock at the fork and does not exist in this child.
             return;
         }
-        let mut list = self.holders.list();
+        let mut list = lock(&self.holders.list);
         if let Some(place) = list.iter().position(|(id, _)| *id == self.id) {
             list.swap_remove(place);
         }
@@ -91,11 +98,11 @@ mod tests {
     fn fork_child_drops_guard_of_locked_list() {
         let holders = Arc::new(Holders::default());
         let hold = holders.hold("a child".to_owned());
-        let list = holders.list();
-        // SAFETY: the child only drops and leaves by _exit; the alarm ends it where it hangs.
+        let list = lock(&holders.list);
+        // SAFETY: the child only drops and leaves by _exit; the alarm ends it if it hangs.
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
-                // SAFETY: as said above.
+                // SAFETY: as described above.
                 unsafe { nix::libc::alarm(10) };
                 drop(hold);
                 // SAFETY: ends the child without running the parent's exit handlers.

@@ -48,6 +48,8 @@ mod holders;
 mod mr;
 mod mw;
 pub mod nldev;
+mod object;
+mod open_enum;
 mod post;
 pub mod provider;
 mod qp;
@@ -77,7 +79,7 @@ pub use group::{Blockers, RegionGroup};
 pub use handle::{AhHandle, MrHandle, MwHandle};
 pub use mr::Mr;
 pub use mw::{BindReady, Mw};
-pub use post::{RecvPost, SendPost, SendReady};
+pub use post::{Connection, Datagram, RecvPost, SendPost, SendReady, UdSendPost};
 pub use provider::{MrState, RegPath};
 pub use qp::Qp;
 pub use qp_core::QpInit;
@@ -85,11 +87,11 @@ pub use reaper::Closing;
 pub use region::RegionInfo;
 pub use relaxed::{OrderedMr, WriteOrder};
 pub use srq::{Srq, SrqRecvPost};
-pub use ud::{GRH_BYTES, UdQp, UdSendPost};
+pub use ud::{GRH_BYTES, UdQp};
 pub use wc::{WcOpcode, WcStatus, WorkCompletion};
 pub use wr::{
     Lkey, MrAddr, Payload, Psn, QpAddress, Qpn, RecvWr, RemoteAddr, RemoteRegion, Rkey, SendOp, SendWr, Sge,
-    UdDestination,
+    UdDestination, WindowBind,
 };
 
 /// Returns the error of an operation in a fork child.

@@ -15,6 +15,7 @@ use crate::access::Access;
 use crate::context::Pd;
 use crate::handle::MrHandle;
 use crate::invalid;
+use crate::object::Parent;
 use crate::provider::{DmaBufMr, MrState, NewMr, RegPath};
 use crate::region::{Memory, Region, RegionInfo, Registered};
 use crate::wr::{Lkey, MrAddr, RemoteRegion, Rkey, Sge};
@@ -31,6 +32,8 @@ pub struct Mr {
 }
 
 struct Body {
+    /// Number of the region in its context.
+    id: u64,
     region: Arc<Region>,
     pd: Pd,
 }
@@ -77,18 +80,9 @@ impl Pd {
     ) -> Result<Mr> {
         const OPERATION: &str = "ibv_reg_mr_iova";
         access.check(OPERATION)?;
-        self.check_mr(OPERATION, len, iova)?;
+        self.check_mr(OPERATION, len, iova, "the address", address.get())?;
         if address.checked_add(len).is_none() {
             return Err(invalid(OPERATION, "the range leaves the address space"));
-        }
-        if address.get() % PAGE != iova.0 % PAGE {
-            // ib_uverbs_reg_mr, uverbs_cmd.c.
-            return Err(
-                invalid(OPERATION, "iova and the address differ within a page").saw(
-                    format!("iova {iova}, address {address}"),
-                    format!("the same value modulo {PAGE}"),
-                ),
-            );
         }
         let device = self.context().device(OPERATION)?;
         // SAFETY: the caller promises what the provider requires.
@@ -107,17 +101,13 @@ impl Pd {
         const OPERATION: &str = "ibv_reg_dmabuf_mr";
         access.check_dmabuf(OPERATION)?;
         self.context().check_dmabuf(OPERATION)?;
-        self.check_mr(OPERATION, window.len(), iova)?;
-        if window.offset() % PAGE != iova.0 % PAGE {
-            return Err(invalid(
-                OPERATION,
-                "iova and the offset in the dma-buf differ within a page",
-            )
-            .saw(
-                format!("iova {iova}, offset {:#x}", window.offset()),
-                format!("the same value modulo {PAGE}"),
-            ));
-        }
+        self.check_mr(
+            OPERATION,
+            window.len(),
+            iova,
+            "the offset in the dma-buf",
+            window.offset(),
+        )?;
         let device = self.context().device(OPERATION)?;
         let new = device.reg_dmabuf_mr(&DmaBufMr {
             pd: self.handle(),
@@ -146,7 +136,15 @@ impl Pd {
         self.reg_dmabuf_mr(window, iova, access)
     }
 
-    fn check_mr(&self, operation: &'static str, len: u64, iova: MrAddr) -> Result<()> {
+    /// Checks length and `iova` of a region whose memory begins at `start`.
+    fn check_mr(
+        &self,
+        operation: &'static str,
+        len: u64,
+        iova: MrAddr,
+        what: &str,
+        start: u64,
+    ) -> Result<()> {
         let limit = self.context().attr().max_mr_size;
         self.context()
             .check_limit(operation, "a region cannot have so many bytes", len, limit)?;
@@ -154,30 +152,42 @@ impl Pd {
             return Err(invalid(operation, "iova and length leave the address space")
                 .saw(format!("{len} bytes at {iova}"), "an end below 2^64"));
         }
+        if start % PAGE != iova.0 % PAGE {
+            // ib_uverbs_reg_mr, uverbs_cmd.c; uverbs_std_types_mr.c.
+            return Err(
+                invalid(operation, &format!("iova and {what} differ within a page")).saw(
+                    format!("iova {iova}, {what} {start:#x}"),
+                    format!("the same value modulo {PAGE}"),
+                ),
+            );
+        }
         Ok(())
     }
 
     fn mr(&self, new: NewMr, iova: MrAddr, len: u64, access: Access, memory: Memory) -> Mr {
         let context = self.context();
+        let info = RegionInfo {
+            nic: context.name().to_owned(),
+            iova,
+            len,
+            lkey: new.lkey,
+            rkey: new.rkey,
+            access,
+            path: new.path,
+            state: MrState::Live,
+            dmabuf: None,
+        };
         let registered = Registered {
             device: context.shared_device(),
             _hold: self.hold(format!("Mr({len} bytes at {iova}, lkey {})", new.lkey)),
         };
-        let region = Arc::new(Region::new(
-            context.next_region(),
-            new,
-            (iova, len),
-            access,
-            self.handle(),
-            context.shared_name(),
-            registered,
-            memory,
-        ));
-        context.enter_region(region.id, region.clone());
+        let region = Region::new(new.handle, info, self.handle(), registered, memory);
+        let region = Arc::new(region);
         Mr {
             lkey: new.lkey,
             rkey: new.rkey,
             body: Box::new(Body {
+                id: context.enter_region(region.clone()),
                 region,
                 pd: self.clone(),
             }),
@@ -200,12 +210,12 @@ impl Mr {
 
     /// Returns the provider's handle.
     pub fn handle(&self) -> MrHandle {
-        self.region().new.handle
+        self.region().handle
     }
 
     /// Returns the address of the first byte, as the keys count it.
     pub fn addr(&self) -> MrAddr {
-        self.region().iova
+        self.region().info.iova
     }
 
     /// Returns the length in bytes, which is never 0.
@@ -214,12 +224,12 @@ impl Mr {
         reason = "a region is never empty, by construction"
     )]
     pub fn len(&self) -> u64 {
-        self.region().len
+        self.region().info.len
     }
 
     /// Returns the rights.
     pub fn access(&self) -> Access {
-        self.region().access
+        self.region().info.access
     }
 
     /// Returns the protection domain.
@@ -234,7 +244,7 @@ impl Mr {
 
     /// Returns how it was registered.
     pub fn path(&self) -> RegPath {
-        self.region().new.path
+        self.region().info.path
     }
 
     /// Returns whether it still reaches its memory. The sources are [`mark`](Self::mark),
@@ -305,10 +315,8 @@ impl Mr {
     /// `InUse` with their names if memory windows are bound to it and the NIC refuses; `Forked` in
     /// a fork child.
     pub fn close(self) -> Result<(), (Self, Error)> {
-        match self.region().dereg() {
-            Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
-        }
+        let freed = self.region().dereg();
+        freed.map_err(|error| (self, error))
     }
 
     pub(crate) fn region(&self) -> &Arc<Region> {
@@ -327,7 +335,7 @@ impl Drop for Mr {
             region.abandon();
         }
         let context = self.body.pd.context();
-        context.forget_region(region.id);
+        context.forget_region(self.body.id);
         context.report(freed);
     }
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use gaudi_seam::{Error, Result};
 
-use crate::access::Access;
 use crate::context::Pd;
 use crate::handle::MwHandle;
 use crate::holders::{Hold, Holders};
 use crate::invalid;
 use crate::mr::Mr;
-use crate::provider::{MwType, NewMw};
+use crate::object::Object;
+use crate::provider::MwType;
 use crate::qp_core::QpCore;
-use crate::wr::{MrAddr, RemoteRegion, Rkey};
+use crate::wr::{MrAddr, RemoteRegion, Rkey, WindowBind};
 
 /// A memory window: a key for a part of a region, bound and invalidated by work requests without a
 /// system call.
@@ -23,20 +23,15 @@ use crate::wr::{MrAddr, RemoteRegion, Rkey};
 /// `send_inv`, or by closing it. The region needs [`Access::MW_BIND`] and must outlive the binding:
 /// [`Mr::close`] names its windows.
 pub struct Mw {
-    new: NewMw,
+    object: Object<MwHandle, Pd>,
     mw_type: MwType,
     rkey: Rkey,
-    live: bool,
-    /// Boxed, so that a window stays small enough to hand back in an error.
-    binds: Box<Binds>,
-    _hold: Hold,
-    pd: Pd,
+    /// Posted binds, oldest first. Only completions report which of them succeeded, so earlier ones
+    /// are kept for [`take_back`](Self::take_back): as many as have distinct keys. Boxed, so that a
+    /// window stays small enough to return in an error.
+    #[expect(clippy::box_collection, reason = "see above")]
+    binds: Box<VecDeque<Bound>>,
 }
-
-/// Posted binds, oldest first. Only completions report which of them succeeded, so earlier ones are
-/// kept for [`Mw::take_back`]: as many as have distinct keys.
-#[derive(Default)]
-struct Binds(VecDeque<Bound>);
 
 struct Bound {
     rkey: Rkey,
@@ -46,19 +41,6 @@ struct Bound {
     /// Set for the last bind, and for the one before it, which is valid until the last one
     /// completes.
     hold: Option<Hold>,
-}
-
-impl Binds {
-    /// Registers the window with the regions of the last two binds only.
-    fn hold_last(&mut self) {
-        for (back, bound) in self.0.iter_mut().rev().enumerate().take(3) {
-            if back == 2 {
-                bound.hold = None;
-            } else if bound.hold.is_none() {
-                bound.hold = Some(bound.windows.hold(format!("Mw({})", bound.rkey)));
-            }
-        }
-    }
 }
 
 /// Binds of one window that can be outstanding: half of the keys that its lowest eight bits give.
@@ -77,13 +59,10 @@ impl Pd {
         }
         let new = context.device(OPERATION)?.alloc_mw(self.handle(), mw_type)?;
         Ok(Mw {
-            new,
+            object: Object::new(new.handle, self.clone(), format!("Mw({})", new.rkey), ()),
             mw_type,
             rkey: new.rkey,
-            live: true,
             binds: Box::default(),
-            _hold: self.hold(format!("Mw({})", new.rkey)),
-            pd: self.clone(),
         })
     }
 }
@@ -91,7 +70,7 @@ impl Pd {
 impl Mw {
     /// Returns the provider's handle.
     pub fn handle(&self) -> MwHandle {
-        self.new.handle
+        self.object.handle
     }
 
     /// Returns its type.
@@ -101,7 +80,7 @@ impl Mw {
 
     /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
-        &self.pd
+        &self.object.parent
     }
 
     /// Returns the key of the last bind that was posted and not [taken back](Self::take_back).
@@ -112,7 +91,7 @@ impl Mw {
     /// Returns what the peer needs to access it, once a bind is posted. The key is valid from that
     /// bind's completion until the window is invalidated.
     pub fn remote(&self) -> Option<RemoteRegion> {
-        self.binds.0.back().map(|bound| RemoteRegion {
+        self.binds.back().map(|bound| RemoteRegion {
             addr: bound.addr,
             len: bound.len,
             rkey: bound.rkey,
@@ -133,12 +112,23 @@ impl Mw {
             return false;
         }
         self.rkey = step(failed, u8::MAX);
-        let binds = &mut self.binds.0;
+        let binds = &mut self.binds;
         while binds.back().is_some_and(|bound| since(bound.rkey) < OUTSTANDING) {
             binds.pop_back();
         }
-        self.binds.hold_last();
+        self.hold_last();
         true
+    }
+
+    /// Registers the window with the regions of the last two binds only.
+    fn hold_last(&mut self) {
+        for (back, bound) in self.binds.iter_mut().rev().enumerate().take(3) {
+            if back == 2 {
+                bound.hold = None;
+            } else if bound.hold.is_none() {
+                bound.hold = Some(bound.windows.hold(format!("Mw({})", bound.rkey)));
+            }
+        }
     }
 
     /// Returns the key of the next bind. The owner counts in its lowest eight bits.
@@ -148,7 +138,7 @@ impl Mw {
 
     pub(crate) fn note_bound(&mut self, mr: &Mr, rkey: Rkey, addr: MrAddr, len: u64) {
         self.rkey = rkey;
-        let binds = &mut self.binds.0;
+        let binds = &mut self.binds;
         if binds.len() == OUTSTANDING {
             binds.pop_front();
         }
@@ -160,7 +150,7 @@ impl Mw {
             hold: None,
         });
         // Some NICs do not name the windows when they refuse to deregister a region.
-        self.binds.hold_last();
+        self.hold_last();
     }
 
     /// Deallocates the window, bound or not (`ibv_dealloc_mw`), or returns it. Its key is invalid
@@ -169,17 +159,8 @@ impl Mw {
     /// # Errors
     /// The errno of `ibv_dealloc_mw`; `Forked` in a fork child.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
-        match self.dealloc() {
-            Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
-        }
-    }
-
-    fn dealloc(&mut self) -> Result<()> {
-        let device = self.pd.context().device("ibv_dealloc_mw")?;
-        device.dealloc_mw(self.new.handle)?;
-        self.live = false;
-        Ok(())
+        let destroyed = self.object.destroy();
+        destroyed.map_err(|error| (self, error))
     }
 }
 
@@ -188,19 +169,10 @@ fn step(rkey: Rkey, by: u8) -> Rkey {
     Rkey(rkey.0 & !0xff | u32::from((rkey.0 as u8).wrapping_add(by)))
 }
 
-impl Drop for Mw {
-    fn drop(&mut self) {
-        if self.live {
-            let freed = self.dealloc();
-            self.pd.context().report(freed);
-        }
-    }
-}
-
 impl fmt::Debug for Mw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mw({:?}, rkey {}", self.mw_type, self.rkey)?;
-        if let Some(bound) = self.binds.0.back() {
+        if let Some(bound) = self.binds.back() {
             write!(f, ", {} bytes at {}", bound.len, bound.addr)?;
         }
         f.write_str(")")
@@ -215,7 +187,7 @@ pub struct BindReady<'q, 'm> {
     pub(crate) request: crate::wr::SendWr<'static>,
     pub(crate) mw: &'m mut Mw,
     pub(crate) mr: &'m Mr,
-    pub(crate) access: Access,
+    pub(crate) bind: WindowBind,
     pub(crate) wrong: Option<&'static str>,
 }
 
@@ -238,19 +210,13 @@ impl BindReady<'_, '_> {
         if let Some(wrong) = self.wrong {
             return Err(invalid(OPERATION, wrong));
         }
-        self.access.check_remote(OPERATION)?;
-        let crate::wr::SendOp::BindMw {
+        let WindowBind {
             rkey, addr, length, ..
-        } = self.request.op
-        else {
-            unreachable!("`bind_mw` makes no other request")
-        };
+        } = self.bind;
+        self.bind.access.check_remote(OPERATION)?;
         self.core.post(&self.request)?;
         self.mw.note_bound(self.mr, rkey, addr, length);
-        Ok(RemoteRegion {
-            addr,
-            len: length,
-            rkey,
-        })
+        let len = length;
+        Ok(RemoteRegion { addr, len, rkey })
     }
 }

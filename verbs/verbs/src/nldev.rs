@@ -61,7 +61,7 @@ const REPLY: usize = 64 * 1024;
 const TIMEOUT_SECONDS: i64 = 5;
 
 /// A memory region as the kernel lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForeignRegion {
     /// The NIC.
     pub nic: String,
@@ -93,15 +93,11 @@ impl fmt::Display for ForeignRegion {
 /// # Errors
 /// `Unsupported` if the kernel has no RDMA netlink.
 pub fn regions() -> Result<Vec<ForeignRegion>> {
-    let mut regions = Vec::new();
-    each_nic(CMD_RES_MR_GET, &mut |nic, message| {
-        parse_regions(nic, message, &mut regions);
-    })?;
-    Ok(regions)
+    list(CMD_RES_MR_GET, parse_regions)
 }
 
 /// A queue pair as the kernel lists it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForeignQp {
     /// The NIC.
     pub nic: String,
@@ -120,7 +116,7 @@ pub struct ForeignQp {
 }
 
 impl ForeignQp {
-    /// The name of its type: `RC`.
+    /// Returns the name of its type: `RC`.
     pub fn kind_name(&self) -> String {
         match self.kind {
             0 => "SMI".to_owned(),
@@ -136,7 +132,7 @@ impl ForeignQp {
         }
     }
 
-    /// The name of its state: `RTS`.
+    /// Returns the name of its state: `RTS`.
     pub fn state_name(&self) -> String {
         let names = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
         let name = names.get(usize::from(self.state));
@@ -149,18 +145,13 @@ impl ForeignQp {
 /// # Errors
 /// `Unsupported` if the kernel has no RDMA netlink.
 pub fn queue_pairs() -> Result<Vec<ForeignQp>> {
-    let mut queue_pairs = Vec::new();
-    each_nic(CMD_RES_QP_GET, &mut |nic, message| {
-        parse_queue_pairs(nic, message, &mut queue_pairs);
-    })?;
-    Ok(queue_pairs)
+    list(CMD_RES_QP_GET, parse_queue_pairs)
 }
 
-/// Dumps one kind of resource of every NIC, and passes each message with the NIC's name to a
-/// callback.
-fn each_nic(command: u16, each: &mut dyn FnMut(&str, &[u8])) -> Result<()> {
+/// Dumps one kind of resource of every NIC. `parse` gets each message with the NIC's name.
+fn list<T>(command: u16, parse: fn(&str, &[u8], &mut Vec<T>)) -> Result<Vec<T>> {
     let socket = open()?;
-    let mut nics = Vec::new();
+    let (mut nics, mut listed) = (Vec::new(), Vec::new());
     dump(&socket, CMD_GET, &[], &mut |message| {
         nics.extend(parse_device(message));
     })?;
@@ -169,14 +160,14 @@ fn each_nic(command: u16, each: &mut dyn FnMut(&str, &[u8])) -> Result<()> {
         request.extend(8u16.to_ne_bytes());
         request.extend(attr::DEV_INDEX.to_ne_bytes());
         request.extend(index.to_ne_bytes());
-        let listed = dump(&socket, command, &request, &mut |message| each(&name, message));
-        match listed {
+        let parse = &mut |message: &[u8]| parse(&name, message, &mut listed);
+        match dump(&socket, command, &request, parse) {
             // The NIC was removed meanwhile.
             Err(error) if matches!(error.errno(), Some(Errno::EINVAL | Errno::ENODEV | Errno::ENOENT)) => {}
             other => other?,
         }
     }
-    Ok(())
+    Ok(listed)
 }
 
 /// Returns [`regions`] without those of this process and of the kernel.
@@ -296,11 +287,7 @@ fn parse_regions(nic: &str, message: &[u8], into: &mut Vec<ForeignRegion>) {
     for entry in entries(message, attr::RES_MR, attr::RES_MR_ENTRY) {
         let mut region = ForeignRegion {
             nic: nic.to_owned(),
-            pid: None,
-            kernel_user: None,
-            len: 0,
-            mrn: 0,
-            rkey: None,
+            ..ForeignRegion::default()
         };
         for (kind, value) in attributes(entry) {
             match kind {
@@ -321,12 +308,9 @@ fn parse_queue_pairs(nic: &str, message: &[u8], into: &mut Vec<ForeignQp>) {
     for entry in entries(message, attr::RES_QP, attr::RES_QP_ENTRY) {
         let mut qp = ForeignQp {
             nic: nic.to_owned(),
-            pid: None,
-            kernel_user: None,
-            qpn: 0,
-            remote_qpn: None,
             kind: u8::MAX,
             state: u8::MAX,
+            ..ForeignQp::default()
         };
         for (kind, value) in attributes(entry) {
             match kind {
@@ -368,7 +352,7 @@ mod tests {
         bytes
     }
 
-    /// What the kernel of 7.3 sends for two regions, one of a process and one of its own
+    /// The reply of Linux 7.3 for two regions, one of a process and one of its own
     /// (fill_res_mr_entry, drivers/infiniband/core/nldev.c).
     fn fixture() -> Vec<u8> {
         let user = [
@@ -428,7 +412,7 @@ mod tests {
         assert_eq!(regions[0].rkey, Some(Rkey(0x3a6)));
     }
 
-    /// What the kernel of 7.3 sends for a connected queue pair of a process and for its own
+    /// The reply of Linux 7.3 for a connected queue pair of a process and for its own
     /// (fill_res_qp_entry of drivers/infiniband/core/nldev.c).
     fn queue_pair_fixture() -> Vec<u8> {
         let user = [

@@ -1,6 +1,8 @@
 //! Builders of work requests. A builder borrows its queue pair, so that two cannot be built at once
 //! and an incomplete one cannot be posted.
 
+use std::marker::PhantomData;
+
 use gaudi_seam::Result;
 
 use crate::access::Access;
@@ -8,19 +10,7 @@ use crate::invalid;
 use crate::mr::Mr;
 use crate::mw::{BindReady, Mw};
 use crate::qp_core::QpCore;
-use crate::wr::{MrAddr, Payload, RecvWr, RemoteAddr, Rkey, SendOp, SendWr, Sge};
-
-pub(crate) fn request(wr_id: u64, op: SendOp, payload: Payload<'_>) -> SendWr<'_> {
-    SendWr {
-        wr_id,
-        op,
-        payload,
-        ud: None,
-        signaled: true,
-        solicited: false,
-        fence: false,
-    }
-}
+use crate::wr::{MrAddr, Payload, RecvWr, RemoteAddr, Rkey, SendOp, SendWr, Sge, UdDestination, WindowBind};
 
 /// A send request: set options, then choose the operation.
 ///
@@ -31,22 +21,46 @@ pub(crate) fn request(wr_id: u64, op: SendOp, payload: Payload<'_>) -> SendWr<'_
 /// request.
 #[derive(Debug)]
 #[must_use = "nothing is posted until an operation is chosen and `post` is called"]
-pub struct SendPost<'q> {
+pub struct SendPost<'q, K = Connection> {
     core: &'q mut QpCore,
     wr_id: u64,
+    ud: Option<UdDestination>,
     signaled: bool,
     solicited: bool,
     fence: bool,
+    /// Why the request can never be posted.
+    wrong: Option<&'static str>,
+    kind: PhantomData<K>,
 }
 
-impl<'q> SendPost<'q> {
-    pub(crate) fn new(core: &'q mut QpCore, wr_id: u64) -> Self {
+/// The kind of a [`SendPost`] of a connected queue pair.
+#[derive(Debug)]
+pub enum Connection {}
+
+/// The kind of a [`SendPost`] of a datagram queue pair: a datagram is at most one packet. A longer
+/// message is not sent, and completes successfully (IBA C10-93.1.1).
+#[derive(Debug)]
+pub enum Datagram {}
+
+/// A datagram being built: options first, then the payload.
+pub type UdSendPost<'q> = SendPost<'q, Datagram>;
+
+impl<'q, K> SendPost<'q, K> {
+    pub(crate) fn new(
+        core: &'q mut QpCore,
+        wr_id: u64,
+        ud: Option<UdDestination>,
+        wrong: Option<&'static str>,
+    ) -> Self {
         Self {
             core,
             wr_id,
+            ud,
             signaled: true,
             solicited: false,
             fence: false,
+            wrong,
+            kind: PhantomData,
         }
     }
 
@@ -64,6 +78,49 @@ impl<'q> SendPost<'q> {
         self
     }
 
+    /// Sends local bytes to the peer's next receive.
+    pub fn send<'s>(self, local: &'s [Sge]) -> SendReady<'q, 's> {
+        self.ready(SendOp::Send, Payload::Sges(local))
+    }
+
+    /// Sends local bytes and immediate data to the peer's next receive.
+    pub fn send_imm<'s>(self, local: &'s [Sge], imm: u32) -> SendReady<'q, 's> {
+        self.ready(SendOp::SendImm(imm), Payload::Sges(local))
+    }
+
+    /// Sends bytes of the caller, which `post` copies, to the peer's next receive.
+    pub fn send_inline<'s>(self, bytes: &'s [u8]) -> SendReady<'q, 's> {
+        self.ready(SendOp::Send, Payload::Inline(bytes))
+    }
+
+    /// As [`send_inline`](Self::send_inline), with immediate data.
+    pub fn send_imm_inline<'s>(self, bytes: &'s [u8], imm: u32) -> SendReady<'q, 's> {
+        self.ready(SendOp::SendImm(imm), Payload::Inline(bytes))
+    }
+
+    fn ready<'s>(self, op: SendOp, payload: Payload<'s>) -> SendReady<'q, 's> {
+        let request = self.request(op, payload);
+        SendReady {
+            core: self.core,
+            request,
+            wrong: self.wrong,
+        }
+    }
+
+    fn request<'s>(&self, op: SendOp, payload: Payload<'s>) -> SendWr<'s> {
+        SendWr {
+            wr_id: self.wr_id,
+            op,
+            payload,
+            ud: self.ud,
+            signaled: self.signaled,
+            solicited: self.solicited,
+            fence: self.fence,
+        }
+    }
+}
+
+impl<'q> SendPost<'q> {
     /// Sets whether to wait for earlier reads and atomics (`IBV_SEND_FENCE`). Without it a write
     /// may pass them: it can send data that a read replaces, or overwrite data that a read fetches.
     pub fn fence(mut self, fence: bool) -> Self {
@@ -103,13 +160,9 @@ impl<'q> SendPost<'q> {
     /// A write's completion only means that the peer's NIC has the bytes, which may still be on
     /// their way to device memory. A read on the same queue pair cannot pass them. A read of no
     /// bytes flushes nothing: `post` fails with `InvalidInput`.
-    pub fn flush_remote<'s>(self, into: &'s Sge, last: RemoteAddr) -> SendReady<'q, 's> {
-        let wrong = (!(1..=8).contains(&into.length)).then_some("a flush reads 1 to 8 bytes");
-        self.checked(
-            SendOp::Read(last),
-            Payload::Sges(std::slice::from_ref(into)),
-            wrong,
-        )
+    pub fn flush_remote<'s>(mut self, into: &'s Sge, last: RemoteAddr) -> SendReady<'q, 's> {
+        self.wrong = (!(1..=8).contains(&into.length)).then_some("a flush reads 1 to 8 bytes");
+        self.ready(SendOp::Read(last), Payload::Sges(std::slice::from_ref(into)))
     }
 
     /// Adds to 8 aligned bytes of the peer, which needs `REMOTE_ATOMIC`. `was` receives the old
@@ -131,26 +184,6 @@ impl<'q> SendPost<'q> {
     ) -> SendReady<'q, 's> {
         let op = SendOp::CompareSwap { to, compare, swap };
         self.ready(op, Payload::Sges(std::slice::from_ref(was)))
-    }
-
-    /// Sends local bytes to the peer's next receive.
-    pub fn send<'s>(self, local: &'s [Sge]) -> SendReady<'q, 's> {
-        self.ready(SendOp::Send, Payload::Sges(local))
-    }
-
-    /// Sends local bytes and immediate data to the peer's next receive.
-    pub fn send_imm<'s>(self, local: &'s [Sge], imm: u32) -> SendReady<'q, 's> {
-        self.ready(SendOp::SendImm(imm), Payload::Sges(local))
-    }
-
-    /// Sends bytes of the caller, which `post` copies, to the peer's next receive.
-    pub fn send_inline<'s>(self, bytes: &'s [u8]) -> SendReady<'q, 's> {
-        self.ready(SendOp::Send, Payload::Inline(bytes))
-    }
-
-    /// As [`send_inline`](Self::send_inline), with immediate data.
-    pub fn send_imm_inline<'s>(self, bytes: &'s [u8], imm: u32) -> SendReady<'q, 's> {
-        self.ready(SendOp::SendImm(imm), Payload::Inline(bytes))
     }
 
     /// Sends local bytes to the peer's next receive, and invalidates the peer's memory window
@@ -187,7 +220,7 @@ impl<'q> SendPost<'q> {
             None
         };
         let rkey = mw.next_rkey();
-        let op = SendOp::BindMw {
+        let bind = WindowBind {
             mw: mw.handle(),
             old: mw.rkey(),
             rkey,
@@ -197,29 +230,14 @@ impl<'q> SendPost<'q> {
             length: len,
             access,
         };
-        let mut request = request(self.wr_id, op, Payload::Sges(&[]));
-        request.signaled = self.signaled;
-        request.fence = self.fence;
         BindReady {
+            request: self.request(SendOp::BindMw(bind), Payload::Sges(&[])),
             core: self.core,
-            request,
+            bind,
             mw,
             mr,
-            access,
             wrong,
         }
-    }
-
-    fn ready<'s>(self, op: SendOp, payload: Payload<'s>) -> SendReady<'q, 's> {
-        self.checked(op, payload, None)
-    }
-
-    fn checked<'s>(self, op: SendOp, payload: Payload<'s>, wrong: Option<&'static str>) -> SendReady<'q, 's> {
-        let mut request = request(self.wr_id, op, payload);
-        request.signaled = self.signaled;
-        request.solicited = self.solicited;
-        request.fence = self.fence;
-        SendReady::new(self.core, request, wrong)
     }
 }
 
@@ -233,10 +251,6 @@ pub struct SendReady<'q, 's> {
 }
 
 impl<'q, 's> SendReady<'q, 's> {
-    pub(crate) fn new(core: &'q mut QpCore, request: SendWr<'s>, wrong: Option<&'static str>) -> Self {
-        Self { core, request, wrong }
-    }
-
     /// As [`SendPost::signaled`].
     pub fn signaled(mut self, signaled: bool) -> Self {
         self.request.signaled = signaled;

@@ -27,6 +27,7 @@ use crate::device::{DeviceAttr, Gid, GidEntry, GidKind, Mtu, PortAttr};
 use crate::event::AsyncEvent;
 use crate::handle::{AhHandle, MrHandle, MwHandle};
 pub use crate::handle::{CqHandle, PdHandle, QpHandle, SrqHandle};
+use crate::open_enum::open_enum;
 use crate::wc::WorkCompletion;
 use crate::wr::{Lkey, MrAddr, Psn, QpAddress, Qpn, RecvWr, Rkey, SendWr};
 
@@ -41,16 +42,6 @@ pub enum MrState {
     /// The exporter revoked the memory, or a [`RegionGroup`](crate::RegionGroup) deregistered the
     /// region. Every use of its keys fails. It can only be closed.
     Revoked,
-}
-
-impl MrState {
-    pub(crate) fn of(value: u8) -> Self {
-        match value {
-            0 => Self::Live,
-            1 => Self::Suspect,
-            _ => Self::Revoked,
-        }
-    }
 }
 
 /// How a region was registered.
@@ -153,40 +144,17 @@ pub enum QpType {
     Ud,
 }
 
-/// `enum ibv_qp_state`, open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct QpState(pub u32);
-
-impl QpState {
-    /// `IBV_QPS_RESET`.
-    pub const RESET: Self = Self(0);
-    /// `IBV_QPS_INIT`.
-    pub const INIT: Self = Self(1);
-    /// `IBV_QPS_RTR`.
-    pub const RTR: Self = Self(2);
-    /// `IBV_QPS_RTS`.
-    pub const RTS: Self = Self(3);
-    /// `IBV_QPS_SQD`.
-    pub const SQD: Self = Self(4);
-    /// `IBV_QPS_SQE`.
-    pub const SQE: Self = Self(5);
-    /// `IBV_QPS_ERR`.
-    pub const ERR: Self = Self(6);
-}
-
-impl fmt::Display for QpState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.0 {
-            0 => "RESET",
-            1 => "INIT",
-            2 => "RTR",
-            3 => "RTS",
-            4 => "SQD",
-            5 => "SQE",
-            6 => "ERR",
-            other => return write!(f, "Unknown({other:#x})"),
-        };
-        f.write_str(name)
+open_enum! {
+    /// `enum ibv_qp_state`, open.
+    #[derive(Debug)]
+    QpState(u32) {
+        0 RESET "`IBV_QPS_RESET`.",
+        1 INIT "`IBV_QPS_INIT`.",
+        2 RTR "`IBV_QPS_RTR`.",
+        3 RTS "`IBV_QPS_RTS`.",
+        4 SQD "`IBV_QPS_SQD`.",
+        5 SQE "`IBV_QPS_SQE`.",
+        6 ERR "`IBV_QPS_ERR`.",
     }
 }
 
@@ -314,7 +282,7 @@ fn lacks<T>(operation: &'static str, what: &str) -> Result<T> {
     reason = "one contract for all methods, in the trait's documentation"
 )]
 pub trait Device: fmt::Debug + Send + Sync + 'static {
-    /// `ibv_query_device_ex`: returns the attributes of the device.
+    /// `ibv_query_device`: returns the attributes of the device.
     fn query_device(&self) -> Result<DeviceAttr>;
 
     /// `ibv_query_port`: returns the current attributes of the port.

@@ -39,17 +39,17 @@ macro_rules! queue_pair {
         impl $name {
             /// Returns its number on the wire.
             pub fn qpn(&self) -> Qpn {
-                self.core.qpn()
+                self.core.queue.qpn()
             }
 
             /// Returns the provider's handle, which an [`AsyncEvent`](crate::AsyncEvent) carries.
             pub fn handle(&self) -> QpHandle {
-                self.core.handle()
+                self.core.object.handle
             }
 
             /// Returns its capacity, at least the requested one.
             pub fn cap(&self) -> QpCap {
-                self.core.cap()
+                self.core.cap
             }
 
             /// Returns the state that the NIC reports (`ibv_query_qp`).
@@ -57,7 +57,8 @@ macro_rules! queue_pair {
             /// # Errors
             /// The errno of `ibv_query_qp`; `Forked` in a fork child.
             pub fn state(&self) -> Result<QpState> {
-                self.core.state()
+                let device = self.pd().context().device("ibv_query_qp")?;
+                device.query_qp(self.handle())
             }
 
             /// Returns its protection domain.
@@ -70,7 +71,16 @@ macro_rules! queue_pair {
             /// # Errors
             /// The errno of `ibv_query_port`; `Forked` in a fork child.
             pub fn address(&self) -> Result<QpAddress> {
-                self.core.address()
+                let context = self.pd().context();
+                let port = context.query_port()?;
+                Ok(QpAddress {
+                    qpn: self.qpn(),
+                    psn: self.core.psn,
+                    gid: port.gid,
+                    mtu: port.active_mtu,
+                    rd_atom: context.attr().max_qp_rd_atom,
+                    lid: port.lid,
+                })
             }
 
             /// Moves it to the error state: queued work completes with `WR_FLUSH_ERR`.
@@ -105,10 +115,8 @@ macro_rules! queue_pair {
             /// # Errors
             /// The errno of `ibv_destroy_qp`; `Forked` in a fork child.
             pub fn close(mut self) -> Result<(), (Self, Error)> {
-                match self.core.destroy() {
-                    Ok(()) => Ok(()),
-                    Err(error) => Err((self, error)),
-                }
+                let destroyed = self.core.object.destroy();
+                destroyed.map_err(|error| (self, error))
             }
         }
     };
@@ -130,10 +138,8 @@ impl Qp {
             QpTransition::UdInit { .. }
             | QpTransition::UdReadyToReceive
             | QpTransition::UdReadyToSend { .. } => {
-                return Err(invalid(
-                    OPERATION,
-                    "a datagram's transition of a reliable connection",
-                ));
+                let cause = "a datagram's transition of a reliable connection";
+                return Err(invalid(OPERATION, cause));
             }
             _ => {}
         }
@@ -153,22 +159,19 @@ impl Qp {
     /// `EINVAL` if it is not in RESET; `Disconnected` if the port does not reach the peer.
     pub fn connect(&mut self, remote: &QpAddress, access: Access) -> Result<()> {
         let context = self.core.pd().context();
-        let attr = context.attr();
-        let (answers, asks) = (
-            attr.max_qp_rd_atom,
-            attr.max_qp_init_rd_atom.min(remote.rd_atom.max(1)),
-        );
+        let max_dest_rd_atomic = context.attr().max_qp_rd_atom;
+        let max_rd_atomic = context.attr().max_qp_init_rd_atom.min(remote.rd_atom.max(1));
         let path_mtu = context.query_port()?.active_mtu.min(remote.mtu);
         self.modify(&QpTransition::Init { access })?;
         self.modify(&QpTransition::ReadyToReceive {
             remote: *remote,
             path_mtu,
-            max_dest_rd_atomic: answers,
+            max_dest_rd_atomic,
             min_rnr_timer: Duration::from_millis(100),
         })?;
         self.modify(&QpTransition::ReadyToSend {
-            sq_psn: self.core.psn(),
-            max_rd_atomic: asks,
+            sq_psn: self.core.psn,
+            max_rd_atomic,
             timeout: Duration::from_secs(2),
             retry_cnt: 7,
             rnr_retry: 6,
@@ -177,6 +180,6 @@ impl Qp {
 
     /// Begins a send. `wr_id` is returned in its completion.
     pub fn post_send(&mut self, wr_id: u64) -> SendPost<'_> {
-        SendPost::new(&mut self.core, wr_id)
+        SendPost::new(&mut self.core, wr_id, None, None)
     }
 }

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use gaudi_seam::Result;
 
-use crate::context::Pd;
+use crate::context::{Context, Pd};
 use crate::cq::Cq;
 use crate::handle::QpHandle;
 use crate::holders::Hold;
 use crate::invalid;
-use crate::provider::{QpCap, QpRequest, QpState, QpTransition, QpType, QueuePair};
-use crate::srq::{Srq, SrqInner};
-use crate::wr::{Payload, Psn, QpAddress, Qpn, RecvWr, SendOp, SendWr, check_elements};
+use crate::object::Object;
+use crate::provider::{QpCap, QpRequest, QpTransition, QpType, QueuePair};
+use crate::srq::{Srq, SrqObject};
+use crate::wr::{Payload, Psn, RecvWr, SendOp, SendWr, check_elements};
 
 /// Parameters of a new queue pair.
 #[derive(Debug, Clone, Copy)]
@@ -57,22 +58,21 @@ impl<'a> QpInit<'a> {
 
 /// The common part of both kinds of queue pair.
 pub(crate) struct QpCore {
-    handle: QpHandle,
-    live: bool,
-    queue: Arc<dyn QueuePair>,
-    cap: QpCap,
-    psn: Psn,
+    pub(crate) object: Object<QpHandle, Pd>,
+    pub(crate) queue: Arc<dyn QueuePair>,
+    pub(crate) cap: QpCap,
+    /// First packet sequence number of the send queue.
+    pub(crate) psn: Psn,
     /// Boxed, so that a queue pair stays small enough to return in an error.
-    kept: Box<Kept>,
-    pd: Pd,
+    parents: Box<Parents>,
 }
 
-/// Parents of a queue pair, held so that they outlive it.
-struct Kept {
+/// Further parents of a queue pair, held so that they outlive it.
+struct Parents {
     _holds: Vec<Hold>,
     _send_cq: Cq,
     _recv_cq: Cq,
-    srq: Option<Arc<SrqInner>>,
+    srq: Option<Arc<SrqObject>>,
 }
 
 /// Returns a random packet sequence number, so that packets of an earlier connection do not match.
@@ -90,61 +90,38 @@ impl QpCore {
     pub(crate) fn create(pd: &Pd, init: &QpInit<'_>, qp_type: QpType) -> Result<Self> {
         const OPERATION: &str = "ibv_create_qp";
         let context = pd.context();
-        for cq in [init.send_cq, init.recv_cq] {
-            if !cq.context().is_same(context) {
-                return Err(invalid(
-                    OPERATION,
-                    "the completion queue belongs to another context",
-                ));
-            }
+        let foreign = |parent: &Context| !parent.is_same(context);
+        if foreign(init.send_cq.context()) || foreign(init.recv_cq.context()) {
+            let cause = "the completion queue belongs to another context";
+            return Err(invalid(OPERATION, cause));
         }
         let srq = init.srq.map(Srq::shared);
-        if srq.is_some_and(|srq| !srq.pd().context().is_same(context)) {
-            return Err(invalid(
-                OPERATION,
-                "the shared receive queue belongs to another context",
-            ));
+        if srq.is_some_and(|srq| foreign(srq.parent.context())) {
+            let cause = "the shared receive queue belongs to another context";
+            return Err(invalid(OPERATION, cause));
         }
-        let attr = context.attr();
-        let sends = [
-            (
-                "a send queue cannot have so much room",
-                init.max_send_wr,
-                attr.max_qp_wr,
-            ),
-            (
-                "a send cannot have so many elements",
-                init.max_send_sge,
-                attr.max_sge,
-            ),
-        ];
-        let receives = [
-            (
-                "a receive queue cannot have so much room",
-                init.max_recv_wr,
-                attr.max_qp_wr,
-            ),
-            (
-                "a receive cannot have so many elements",
-                init.max_recv_sge,
-                attr.max_sge,
-            ),
-        ];
-        let checked = if srq.is_some() { 0 } else { receives.len() };
-        for (what, asked, limit) in sends.into_iter().chain(receives.into_iter().take(checked)) {
-            context.check_limit(OPERATION, what, asked.into(), limit.into())?;
+        let check =
+            |what, asked: u32, limit: u32| context.check_limit(OPERATION, what, asked.into(), limit.into());
+        let (max_wr, max_sge) = (context.attr().max_qp_wr, context.attr().max_sge);
+        check("a send queue cannot have so much room", init.max_send_wr, max_wr)?;
+        check("a send cannot have so many elements", init.max_send_sge, max_sge)?;
+        let (mut max_recv_wr, mut max_recv_sge) = (0, 0);
+        if srq.is_none() {
+            (max_recv_wr, max_recv_sge) = (init.max_recv_wr, init.max_recv_sge);
+            check("a receive queue cannot have so much room", max_recv_wr, max_wr)?;
+            check("a receive cannot have so many elements", max_recv_sge, max_sge)?;
         }
         let request = QpRequest {
             qp_type,
             pd: pd.handle(),
             send_cq: init.send_cq.handle(),
             recv_cq: init.recv_cq.handle(),
-            srq: srq.map(|srq| srq.handle()),
+            srq: srq.map(|srq| srq.handle),
             cap: QpCap {
                 max_send_wr: init.max_send_wr,
-                max_recv_wr: if srq.is_some() { 0 } else { init.max_recv_wr },
+                max_recv_wr,
                 max_send_sge: init.max_send_sge,
-                max_recv_sge: if srq.is_some() { 0 } else { init.max_recv_sge },
+                max_recv_sge,
                 max_inline_data: init.max_inline_data,
             },
             sq_sig_all: init.sq_sig_all,
@@ -157,64 +134,29 @@ impl QpCore {
         let mut holds = vec![
             init.send_cq.hold(half("send")),
             init.recv_cq.hold(half("receive")),
-            pd.hold(name.clone()),
         ];
-        holds.extend(srq.map(|srq| srq.hold(name)));
+        holds.extend(srq.map(|srq| srq.hold(name.clone())));
         Ok(Self {
-            handle: new.handle,
-            live: true,
+            object: Object::new(new.handle, pd.clone(), name, ()),
             queue: new.queue,
             cap: new.cap,
             psn: psn_other_than(None),
-            kept: Box::new(Kept {
+            parents: Box::new(Parents {
                 _holds: holds,
                 _send_cq: init.send_cq.clone(),
                 _recv_cq: init.recv_cq.clone(),
                 srq: srq.cloned(),
             }),
-            pd: pd.clone(),
         })
-    }
-
-    pub(crate) fn handle(&self) -> QpHandle {
-        self.handle
-    }
-
-    pub(crate) fn qpn(&self) -> Qpn {
-        self.queue.qpn()
-    }
-
-    pub(crate) fn cap(&self) -> QpCap {
-        self.cap
-    }
-
-    pub(crate) fn psn(&self) -> Psn {
-        self.psn
     }
 
     pub(crate) fn pd(&self) -> &Pd {
-        &self.pd
-    }
-
-    pub(crate) fn state(&self) -> Result<QpState> {
-        self.pd.context().device("ibv_query_qp")?.query_qp(self.handle)
-    }
-
-    pub(crate) fn address(&self) -> Result<QpAddress> {
-        let port = self.pd.context().query_port()?;
-        Ok(QpAddress {
-            qpn: self.qpn(),
-            psn: self.psn,
-            gid: port.gid,
-            mtu: port.active_mtu,
-            rd_atom: self.pd.context().attr().max_qp_rd_atom,
-            lid: port.lid,
-        })
+        &self.object.parent
     }
 
     pub(crate) fn modify(&mut self, transition: &QpTransition) -> Result<()> {
-        let device = self.pd.context().device("ibv_modify_qp")?;
-        device.modify_qp(self.handle, transition)?;
+        let device = self.pd().context().device("ibv_modify_qp")?;
+        device.modify_qp(self.object.handle, transition)?;
         if *transition == QpTransition::Reset {
             self.psn = psn_other_than(Some(self.psn));
         }
@@ -225,7 +167,7 @@ impl QpCore {
     #[inline]
     fn check(&self, request: &SendWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_send";
-        self.pd.context().check_process(OPERATION)?;
+        self.pd().context().check_process(OPERATION)?;
         if let Payload::Sges(sges) = request.payload {
             check_elements(OPERATION, sges.len(), self.cap.max_send_sge, "max_send_sge")?;
         }
@@ -241,14 +183,9 @@ impl QpCore {
         if let SendOp::FetchAdd { to, .. } | SendOp::CompareSwap { to, .. } = request.op {
             let len = request.payload.len();
             if to.addr.0 % 8 != 0 || len != 8 {
-                return Err(invalid(
-                    OPERATION,
-                    "an atomic needs 8 aligned bytes there and 8 bytes here",
-                )
-                .saw(
-                    format!("{len} bytes for {}", to.addr),
-                    "8 bytes for an address that 8 divides",
-                ));
+                let cause = "an atomic needs 8 aligned bytes there and 8 bytes here";
+                let wanted = "8 bytes for an address that 8 divides";
+                return Err(invalid(OPERATION, cause).saw(format!("{len} bytes for {}", to.addr), wanted));
             }
         }
         Ok(())
@@ -263,8 +200,8 @@ impl QpCore {
     #[inline]
     pub(crate) fn post_recv(&self, request: &RecvWr<'_>) -> Result<()> {
         const OPERATION: &str = "ibv_post_recv";
-        self.pd.context().check_process(OPERATION)?;
-        if self.kept.srq.is_some() {
+        self.pd().context().check_process(OPERATION)?;
+        if self.parents.srq.is_some() {
             return Err(invalid(OPERATION, "the queue pair has a shared receive queue"));
         }
         check_elements(
@@ -275,27 +212,10 @@ impl QpCore {
         )?;
         self.queue.post_recv(request)
     }
-
-    pub(crate) fn destroy(&mut self) -> Result<()> {
-        let context = self.pd.context();
-        context.device("ibv_destroy_qp")?.destroy_qp(self.handle)?;
-        context.forget_qp(self.handle);
-        self.live = false;
-        Ok(())
-    }
-}
-
-impl Drop for QpCore {
-    fn drop(&mut self) {
-        if self.live {
-            let freed = self.destroy();
-            self.pd.context().report(freed);
-        }
-    }
 }
 
 impl fmt::Debug for QpCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.qpn(), self.pd.context().name())
+        write!(f, "{} of {}", self.queue.qpn(), self.pd().context().name())
     }
 }

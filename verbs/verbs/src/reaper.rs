@@ -1,11 +1,12 @@
 //! [`Closing`]: deregistration on a thread of its own, one per process.
 
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use gaudi_seam::{Error, Result};
 use gaudi_sys::fork::OwnerProcess;
+use gaudi_sys::{Deadline, IgnorePoison, lock};
 
 use crate::mr::Mr;
 
@@ -26,11 +27,7 @@ struct Slot {
 impl Closing {
     /// Returns the result, once there is one.
     pub fn poll(&self) -> Option<Result<()>> {
-        self.slot
-            .answer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.slot.answer).clone()
     }
 
     /// Waits for the result.
@@ -38,27 +35,22 @@ impl Closing {
     /// # Errors
     /// That of [`Mr::close`]; `TimedOut`, after which the work continues.
     pub fn wait(&self, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now().checked_add(timeout);
-        let mut answer = self.slot.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = Deadline::from(timeout);
+        let mut answer = lock(&self.slot.answer);
         loop {
             if let Some(answer) = &*answer {
                 return answer.clone();
             }
-            let left = deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            let left = deadline.remaining(Duration::MAX);
             if left.is_zero() {
                 return Err(Error::timed_out(OPERATION));
             }
-            answer = self
-                .slot
-                .done
-                .wait_timeout(answer, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            answer = self.slot.done.wait_timeout(answer, left).ignore_poison().0;
         }
     }
 
     fn complete(&self, answer: Result<()>) {
-        *self.slot.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        *lock(&self.slot.answer) = Some(answer);
         self.slot.done.notify_all();
     }
 }
@@ -75,27 +67,22 @@ impl Mr {
     /// The keys become invalid on that thread, not when this returns. [`Closing::wait`] and the log
     /// report a region that cannot be deregistered.
     pub fn close_later(self) -> Closing {
-        close_later(self)
-    }
-}
-
-fn close_later(mr: Mr) -> Closing {
-    let closing = Closing { slot: Arc::default() };
-    if mr.pd().context().check_process(OPERATION).is_err() {
-        // In a fork child this fails at once, and another thread may hold the lock of the queue
+        let closing = Closing { slot: Arc::default() };
+        let job = (self, closing.clone());
+        // In a fork child the close fails at once, and another thread may hold the queue's lock
         // forever.
-        run_one((mr, closing.clone()));
-        return closing;
+        if job.0.pd().context().check_process(OPERATION).is_err() {
+            run_one(job);
+        } else if let Err(job) = hand_over(job) {
+            // There is no thread: close it here.
+            run_one(job);
+        }
+        closing
     }
-    if let Err((mr, closing)) = hand_over((mr, closing.clone())) {
-        // There is no thread: close it here.
-        run_one((mr, closing));
-    }
-    closing
 }
 
 fn hand_over(job: Job) -> std::result::Result<(), Job> {
-    let mut reaper = REAPER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reaper = lock(&REAPER);
     if reaper.as_ref().is_none_or(|(_, owner)| owner.is_foreign()) {
         let (sender, jobs) = channel();
         let spawned = std::thread::Builder::new()
@@ -113,13 +100,7 @@ fn hand_over(job: Job) -> std::result::Result<(), Job> {
 }
 
 fn run_one((mr, closing): Job) {
-    let answer = match mr.close() {
-        Ok(()) => Ok(()),
-        Err((mr, error)) => {
-            // Dropping tries again and logs.
-            drop(mr);
-            Err(error)
-        }
-    };
+    // Dropping a region that did not close tries again and logs.
+    let answer = mr.close().map_err(|(_, error)| error);
     closing.complete(answer);
 }

@@ -2,31 +2,29 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use gaudi_dmabuf::{Identity, Window};
-use gaudi_seam::{ErrorKind, RawMapping, Result};
+use gaudi_seam::{Errno, ErrorKind, RawMapping, Result};
 use gaudi_sys::fork::OwnerProcess;
+use gaudi_sys::lock;
 
 use crate::access::Access;
 use crate::forked;
-use crate::handle::PdHandle;
+use crate::handle::{MrHandle, PdHandle};
 use crate::holders::{Hold, Holders};
-use crate::provider::{Device, MrState, NewMr, RegPath};
+use crate::provider::{Device, MrState, RegPath};
 use crate::wr::{Lkey, MrAddr, Rkey};
 
 /// A memory region as its [`Mr`](crate::Mr), its context and each
 /// [`RegionGroup`](crate::RegionGroup) share it, so that the latter two can find and deregister it.
 /// It holds neither domain nor context.
 pub(crate) struct Region {
-    pub(crate) id: u64,
-    pub(crate) new: NewMr,
-    pub(crate) iova: MrAddr,
-    pub(crate) len: u64,
-    pub(crate) access: Access,
+    pub(crate) handle: MrHandle,
+    /// Without the current state and dma-buf: see [`info`](Self::info).
+    pub(crate) info: RegionInfo,
     is_dmabuf: bool,
     pd: PdHandle,
-    nic: Arc<str>,
     owner: OwnerProcess,
     state: AtomicU8,
     /// `None` once deregistered. Locked during deregistration, which can take seconds.
@@ -78,42 +76,24 @@ pub struct RegionInfo {
 
 impl fmt::Display for RegionInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            nic,
-            iova,
-            len,
-            rkey,
-            state,
-            ..
-        } = self;
-        write!(f, "{nic}: {len} bytes at {iova}, rkey {rkey}, {state:?}")
+        write!(f, "{}: {} bytes at {}", self.nic, self.len, self.iova)?;
+        write!(f, ", rkey {}, {:?}", self.rkey, self.state)
     }
 }
 
 impl Region {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the fields that a registration determines"
-    )]
     pub(crate) fn new(
-        id: u64,
-        new: NewMr,
-        (iova, len): (MrAddr, u64),
-        access: Access,
+        handle: MrHandle,
+        info: RegionInfo,
         pd: PdHandle,
-        nic: Arc<str>,
         registered: Registered,
         memory: Memory,
     ) -> Self {
         Self {
-            id,
-            new,
-            iova,
-            len,
-            access,
+            handle,
+            info,
             is_dmabuf: matches!(memory, Memory::DmaBuf(_)),
             pd,
-            nic,
             owner: OwnerProcess::current(),
             state: AtomicU8::new(MrState::Live as u8),
             registered: Mutex::new(Some(registered)),
@@ -122,24 +102,17 @@ impl Region {
         }
     }
 
-    fn registered(&self) -> MutexGuard<'_, Option<Registered>> {
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn memory(&self) -> MutexGuard<'_, Option<Memory>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the window of a registered dma-buf region.
     pub(crate) fn window(&self) -> Option<Window> {
-        match &*self.memory() {
+        match &*lock(&self.memory) {
             Some(Memory::DmaBuf(window)) => Some((**window).clone()),
             _ => None,
         }
     }
 
     pub(crate) fn state(&self) -> MrState {
-        MrState::of(self.state.load(Ordering::Acquire))
+        // Only discriminants are stored.
+        [MrState::Live, MrState::Suspect, MrState::Revoked][usize::from(self.state.load(Ordering::Acquire))]
     }
 
     /// Makes the state worse, never better.
@@ -158,26 +131,20 @@ impl Region {
 
     pub(crate) fn is_registered(&self) -> bool {
         // A region that is being deregistered has its memory until that is done.
-        self.memory().is_some()
+        lock(&self.memory).is_some()
     }
 
     /// Returns whether an access error of a queue pair of a domain may be about this region.
     pub(crate) fn is_suspicious_in(&self, pd: PdHandle) -> bool {
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        self.is_dmabuf && self.pd == pd && self.access.intersects(remote)
+        self.is_dmabuf && self.pd == pd && self.info.access.intersects(remote)
     }
 
     pub(crate) fn info(&self) -> RegionInfo {
         RegionInfo {
-            nic: (*self.nic).to_owned(),
-            iova: self.iova,
-            len: self.len,
-            lkey: self.new.lkey,
-            rkey: self.new.rkey,
-            access: self.access,
-            path: self.new.path,
             state: self.state(),
             dmabuf: self.window().map(|window| window.dmabuf().identity()),
+            ..self.info.clone()
         }
     }
 
@@ -189,34 +156,32 @@ impl Region {
             // Before any lock: a thread that held one at the fork does not exist here.
             return Err(forked(OPERATION));
         }
-        let mut registered = self.registered();
+        let mut registered = lock(&self.registered);
         let Some(Registered { device, .. }) = &*registered else {
             // Its group deregistered it.
             return Ok(());
         };
-        if let Err(error) = device.dereg_mr(self.new.handle) {
+        if let Err(error) = device.dereg_mr(self.handle) {
             if self.windows.len() == 0 {
                 return Err(error);
             }
-            let in_use = self.windows.in_use(OPERATION, "the region", 0, HELP);
-            return Err(match error.errno() {
-                Some(errno) => in_use.with_errno(errno).with_kind(ErrorKind::InUse),
-                None => in_use,
-            });
+            let in_use = self.windows.in_use([OPERATION, "the region", HELP], 0);
+            let errno = error.errno().unwrap_or(Errno::EBUSY);
+            return Err(in_use.with_errno(errno).with_kind(ErrorKind::InUse));
         }
         let ended = registered.take();
         self.mark(MrState::Revoked);
-        let memory = self.memory().take();
+        let memory = lock(&self.memory).take();
         drop(registered);
         // Outside the locks: releasing a dma-buf may be slow.
         drop((memory, ended));
         Ok(())
     }
 
-    /// Drops what the region holds. Deregistration failed, and no one tries it again.
+    /// Drops what the region holds. Deregistration failed, and is not tried again.
     pub(crate) fn abandon(&self) {
-        let left = self.registered().take();
-        let memory = self.memory().take();
+        let left = lock(&self.registered).take();
+        let memory = lock(&self.memory).take();
         drop(left);
         keep_mapped(memory);
     }

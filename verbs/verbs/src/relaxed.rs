@@ -77,9 +77,6 @@ impl OrderedMr {
                 first = first.or(Some(error));
             }
         }
-        match first {
-            None => Ok(()),
-            Some(error) => Err((left, error)),
-        }
+        first.map_or(Ok(()), |error| Err((left, error)))
     }
 }

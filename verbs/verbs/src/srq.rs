@@ -7,25 +7,20 @@ use gaudi_seam::{Error, Result};
 
 use crate::context::Pd;
 use crate::handle::SrqHandle;
-use crate::holders::{Hold, Holders};
+use crate::object::Object;
 use crate::provider::{SharedReceiveQueue, SrqRequest};
 use crate::wr::{RecvWr, Sge, check_elements};
 
 /// A shared receive queue. Queue pairs that use it ([`QpInit::srq`](crate::QpInit::srq)) have no
 /// receive queue of their own.
-pub struct Srq {
-    inner: Arc<SrqInner>,
-}
+pub struct Srq(Arc<SrqObject>);
 
-pub(crate) struct SrqInner {
-    handle: SrqHandle,
-    live: bool,
+pub(crate) type SrqObject = Object<SrqHandle, Pd, Parts>;
+
+pub(crate) struct Parts {
     queue: Arc<dyn SharedReceiveQueue>,
     max_wr: u32,
     max_sge: u32,
-    holders: Arc<Holders>,
-    _hold: Hold,
-    pd: Pd,
 }
 
 impl Pd {
@@ -39,10 +34,8 @@ impl Pd {
         let context = self.context();
         let attr = context.attr();
         if attr.max_srq == 0 {
-            return Err(Error::unsupported(
-                OPERATION,
-                "the NIC has no shared receive queues",
-            ));
+            let why = "the NIC has no shared receive queues";
+            return Err(Error::unsupported(OPERATION, why));
         }
         let what = "a shared receive queue cannot have so much room";
         context.check_limit(OPERATION, what, max_wr.into(), attr.max_srq_wr.into())?;
@@ -53,35 +46,30 @@ impl Pd {
             max_wr,
             max_sge,
         })?;
-        Ok(Srq {
-            inner: Arc::new(SrqInner {
-                handle,
-                live: true,
-                queue,
-                max_wr,
-                max_sge,
-                holders: Arc::default(),
-                _hold: self.hold(format!("Srq({})", handle.0)),
-                pd: self.clone(),
-            }),
-        })
+        let parts = Parts {
+            queue,
+            max_wr,
+            max_sge,
+        };
+        let name = format!("Srq({})", handle.0);
+        Ok(Srq(Arc::new(Object::new(handle, self.clone(), name, parts))))
     }
 }
 
 impl Srq {
     /// Returns the provider's handle, which an [`AsyncEvent`](crate::AsyncEvent) carries.
     pub fn handle(&self) -> SrqHandle {
-        self.inner.handle
+        self.0.handle
     }
 
     /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
-        &self.inner.pd
+        &self.0.parent
     }
 
     /// Returns the requested capacity.
     pub fn max_wr(&self) -> u32 {
-        self.inner.max_wr
+        self.0.parts.max_wr
     }
 
     /// Begins a receive. `wr_id` is returned in its completion, in the completion queue of the
@@ -96,12 +84,12 @@ impl Srq {
     /// # Errors
     /// `InvalidInput` if `limit` exceeds the queue's capacity.
     pub fn arm_limit(&mut self, limit: u32) -> Result<()> {
-        let device = self.inner.pd.context().device("ibv_modify_srq")?;
-        device.arm_srq(self.inner.handle, limit)
+        let device = self.pd().context().device("ibv_modify_srq")?;
+        device.arm_srq(self.handle(), limit)
     }
 
-    pub(crate) fn shared(&self) -> &Arc<SrqInner> {
-        &self.inner
+    pub(crate) fn shared(&self) -> &Arc<SrqObject> {
+        &self.0
     }
 
     /// Destroys the queue (`ibv_destroy_srq`), or returns it.
@@ -109,65 +97,16 @@ impl Srq {
     /// # Errors
     /// `InUse` with the names of the queue pairs that use it.
     pub fn close(self) -> Result<(), (Self, Error)> {
-        const OPERATION: &str = "ibv_destroy_srq";
-        const HELP: &str = "close the queue pairs first";
-        let mut inner = match Arc::try_unwrap(self.inner) {
-            Ok(inner) => inner,
-            Err(inner) => {
-                let error = inner
-                    .holders
-                    .in_use(OPERATION, "the shared receive queue", 0, HELP);
-                return Err((Self { inner }, error));
-            }
-        };
-        match inner.destroy() {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                let inner = Arc::new(inner);
-                Err((Self { inner }, error))
-            }
-        }
-    }
-}
-
-impl SrqInner {
-    pub(crate) fn handle(&self) -> SrqHandle {
-        self.handle
-    }
-
-    pub(crate) fn pd(&self) -> &Pd {
-        &self.pd
-    }
-
-    pub(crate) fn hold(&self, name: String) -> Hold {
-        self.holders.hold(name)
-    }
-
-    fn destroy(&mut self) -> Result<()> {
-        let device = self.pd.context().device("ibv_destroy_srq")?;
-        device.destroy_srq(self.handle)?;
-        self.live = false;
-        Ok(())
-    }
-}
-
-impl Drop for SrqInner {
-    fn drop(&mut self) {
-        if self.live {
-            let freed = self.destroy();
-            self.pd.context().report(freed);
-        }
+        let closed = self
+            .0
+            .close("the shared receive queue", "close the queue pairs first");
+        closed.map_err(|(object, error)| (Self(object), error))
     }
 }
 
 impl fmt::Debug for Srq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Srq({} of {})",
-            self.inner.handle.0,
-            self.inner.pd.context().name()
-        )
+        write!(f, "Srq({} of {})", self.handle().0, self.pd().context().name())
     }
 }
 
@@ -187,10 +126,10 @@ impl SrqRecvPost<'_> {
     /// allows.
     pub fn post(self, into: &[Sge]) -> Result<()> {
         const OPERATION: &str = "ibv_post_srq_recv";
-        let inner = &self.srq.inner;
-        inner.pd.context().check_process(OPERATION)?;
-        check_elements(OPERATION, into.len(), inner.max_sge, "max_sge")?;
-        inner.queue.post_recv(&RecvWr {
+        self.srq.pd().context().check_process(OPERATION)?;
+        let parts = &self.srq.0.parts;
+        check_elements(OPERATION, into.len(), parts.max_sge, "max_sge")?;
+        parts.queue.post_recv(&RecvWr {
             wr_id: self.wr_id,
             sges: into,
         })

@@ -6,11 +6,11 @@ use crate::ah::AddressHandle;
 use crate::context::Pd;
 use crate::handle::QpHandle;
 use crate::invalid;
-use crate::post::{RecvPost, SendReady, request};
+use crate::post::{RecvPost, SendPost, UdSendPost};
 use crate::provider::{QpCap, QpState, QpTransition, QpType};
 use crate::qp::queue_pair;
 use crate::qp_core::{QpCore, QpInit};
-use crate::wr::{Payload, QpAddress, Qpn, SendOp, Sge, UdDestination};
+use crate::wr::{QpAddress, Qpn, UdDestination};
 
 /// Bytes before every datagram in its receive: the global route header, or an IPv4 header in the
 /// last 20 of them. A receive must have room for them, and `byte_len` counts them.
@@ -63,84 +63,20 @@ impl UdQp {
         self.modify(&QpTransition::UdInit { qkey })?;
         self.modify(&QpTransition::UdReadyToReceive)?;
         self.modify(&QpTransition::UdReadyToSend {
-            sq_psn: self.core.psn(),
+            sq_psn: self.core.psn,
         })
     }
 
     /// Begins a datagram to `qpn` at the end of `to`. `wr_id` is returned in its completion, which
     /// only reports that it was sent.
     pub fn post_send(&mut self, wr_id: u64, to: &AddressHandle, qpn: Qpn, qkey: u32) -> UdSendPost<'_> {
-        UdSendPost {
-            foreign: !to.pd().is_same(self.core.pd()),
-            destination: UdDestination {
-                ah: to.handle(),
-                qpn,
-                qkey,
-            },
-            core: &mut self.core,
-            wr_id,
-            signaled: true,
-            solicited: false,
-        }
-    }
-}
-
-/// A datagram being built: options first, then the payload.
-#[derive(Debug)]
-#[must_use = "nothing is posted until a payload is chosen and `post` is called"]
-pub struct UdSendPost<'q> {
-    core: &'q mut QpCore,
-    wr_id: u64,
-    destination: UdDestination,
-    foreign: bool,
-    signaled: bool,
-    solicited: bool,
-}
-
-impl<'q> UdSendPost<'q> {
-    /// As [`SendPost::signaled`](crate::SendPost::signaled).
-    pub fn signaled(mut self, signaled: bool) -> Self {
-        self.signaled = signaled;
-        self
-    }
-
-    /// As [`SendPost::solicited`](crate::SendPost::solicited).
-    pub fn solicited(mut self, solicited: bool) -> Self {
-        self.solicited = solicited;
-        self
-    }
-
-    /// Sends local bytes, at most one packet. A longer message is not sent, and completes
-    /// successfully (IBA C10-93.1.1).
-    pub fn send<'s>(self, local: &'s [Sge]) -> SendReady<'q, 's> {
-        self.ready(SendOp::Send, Payload::Sges(local))
-    }
-
-    /// Sends local bytes, and immediate data.
-    pub fn send_imm<'s>(self, local: &'s [Sge], imm: u32) -> SendReady<'q, 's> {
-        self.ready(SendOp::SendImm(imm), Payload::Sges(local))
-    }
-
-    /// Sends bytes of the caller, which `post` copies.
-    pub fn send_inline<'s>(self, bytes: &'s [u8]) -> SendReady<'q, 's> {
-        self.ready(SendOp::Send, Payload::Inline(bytes))
-    }
-
-    /// Sends bytes of the caller, which `post` copies, and immediate data.
-    pub fn send_imm_inline<'s>(self, bytes: &'s [u8], imm: u32) -> SendReady<'q, 's> {
-        self.ready(SendOp::SendImm(imm), Payload::Inline(bytes))
-    }
-
-    fn ready<'s>(self, op: SendOp, payload: Payload<'s>) -> SendReady<'q, 's> {
-        let mut request = request(self.wr_id, op, payload);
-        request.ud = Some(self.destination);
-        request.signaled = self.signaled;
-        request.solicited = self.solicited;
-        SendReady::new(
-            self.core,
-            request,
-            self.foreign
-                .then_some("the address handle belongs to another domain"),
-        )
+        let is_foreign = !to.pd().is_same(self.core.pd());
+        let wrong = is_foreign.then_some("the address handle belongs to another domain");
+        let destination = UdDestination {
+            ah: to.handle(),
+            qpn,
+            qkey,
+        };
+        SendPost::new(&mut self.core, wr_id, Some(destination), wrong)
     }
 }

@@ -1,47 +1,12 @@
 //! Completions: `struct ibv_wc`.
 
-use std::fmt;
-
+use crate::open_enum::open_enum;
 use crate::wr::{Qpn, Rkey};
 
-macro_rules! open_enum {
-    ($(#[$doc:meta])* $name:ident { $($value:literal $variant:ident $text:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-        pub struct $name(pub u32);
-
-        impl $name {
-            $(#[doc = $text] pub const $variant: Self = Self($value);)*
-
-            /// Returns rdma-core's name without its prefix, or `None` for an unknown value.
-            pub fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($value => Some(stringify!($variant)),)*
-                    _ => None,
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self.name() {
-                    Some(name) => f.write_str(name),
-                    None => write!(f, "Unknown({:#x})", self.0),
-                }
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(self, f)
-            }
-        }
-    };
-}
-
 open_enum! {
+    named
     /// `enum ibv_wc_status` (infiniband/verbs.h), open.
-    WcStatus {
+    WcStatus(u32) {
         0 SUCCESS "Done.",
         1 LOC_LEN_ERR "A message longer than the receive, or than the port allows.",
         2 LOC_QP_OP_ERR "An operation that the queue pair cannot do.",
@@ -70,8 +35,9 @@ open_enum! {
 }
 
 open_enum! {
+    named
     /// `enum ibv_wc_opcode` (infiniband/verbs.h), open. Only valid in a completion that succeeded.
-    WcOpcode {
+    WcOpcode(u32) {
         0 SEND "A send is done.",
         1 RDMA_WRITE "A write is done.",
         2 RDMA_READ "A read is done.",

@@ -9,46 +9,38 @@ use crate::device::{Gid, Mtu};
 use crate::handle::{AhHandle, MrHandle, MwHandle};
 use crate::invalid;
 
-macro_rules! number {
-    ($(#[$doc:meta])* $name:ident($inner:ty), $format:literal) => {
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident($inner:ty);)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub struct $name(pub $inner);
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, $format, self.0)
+                write!(f, "{:#x}", self.0)
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "(", $format, ")"), self.0)
+                write!(f, concat!(stringify!($name), "({:#x})"), self.0)
             }
         }
-    };
+    )*};
 }
 
-number! {
+numbers! {
     /// `ibv_mr.lkey`: names a region to its own NIC.
-    Lkey(u32), "{:#x}"
-}
-number! {
+    Lkey(u32);
     /// `ibv_mr.rkey`: names a region to the peer's NIC.
-    Rkey(u32), "{:#x}"
-}
-number! {
+    Rkey(u32);
     /// A queue pair's number, 24 bits.
-    Qpn(u32), "{:#x}"
-}
-number! {
+    Qpn(u32);
     /// A packet sequence number, 24 bits.
-    Psn(u32), "{:#x}"
-}
-number! {
+    Psn(u32);
     /// An address in a region, as keys count it (`iova`). It is neither a host nor a device
     /// address, although most regions count from one of them.
-    MrAddr(u64), "{:#x}"
+    MrAddr(u64);
 }
 
 impl MrAddr {
@@ -180,26 +172,30 @@ pub enum SendOp {
         swap: u64,
     },
     /// `IBV_WR_BIND_MW`: binds a window to a part of a region.
-    BindMw {
-        /// The window.
-        mw: MwHandle,
-        /// Its current key.
-        old: Rkey,
-        /// Its new key, with the same upper 24 bits.
-        rkey: Rkey,
-        /// The region, which needs the right `MW_BIND`.
-        mr: MrHandle,
-        /// The region's local key.
-        lkey: Lkey,
-        /// Address of the first byte.
-        addr: MrAddr,
-        /// Length in bytes.
-        length: u64,
-        /// Rights of the window.
-        access: Access,
-    },
+    BindMw(WindowBind),
     /// `IBV_WR_LOCAL_INV`: invalidates the key of a bound window.
     LocalInv(Rkey),
+}
+
+/// A bind of a window to a part of a region (`struct ibv_mw_bind_info`, with the window's keys).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowBind {
+    /// The window.
+    pub mw: MwHandle,
+    /// Its current key.
+    pub old: Rkey,
+    /// Its new key, with the same upper 24 bits.
+    pub rkey: Rkey,
+    /// The region, which needs the right `MW_BIND`.
+    pub mr: MrHandle,
+    /// The region's local key.
+    pub lkey: Lkey,
+    /// Address of the first byte.
+    pub addr: MrAddr,
+    /// Length in bytes.
+    pub length: u64,
+    /// Rights of the window.
+    pub access: Access,
 }
 
 /// Payload of a send.

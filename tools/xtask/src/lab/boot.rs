@@ -2,21 +2,22 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::bench::{GuestKernel, Tools, Variant, Which, console_tail, machine, one};
+use super::bench::{Which, one};
 use super::build::{self, SERVER};
-use super::card::Cards;
 use super::channel::Message;
-use super::guest::Machine;
+use super::guest::{Machine, Qemu, Variant};
 use super::image::{self, Added, Entry, Job, Program};
 use super::kernels::{Kernels, Shape};
 use super::lock::Lock;
+use crate::files::{self, At as _};
+use crate::run::tail;
 use crate::workspace::Workspace;
 
 /// The default folder in the guest for added files: the home of its user.
@@ -26,21 +27,21 @@ const HOME: &str = "/root";
 #[derive(Args)]
 pub(crate) struct Boot {
     #[command(flatten)]
-    which: Which,
+    pub(super) which: Which,
     /// A machine of tests/lab/kernels.toml, such as gaudi2, which has a modelled card; otherwise
     /// the default machine
     #[arg(long, value_name = "ID")]
-    machine: Option<String>,
+    pub(super) machine: Option<String>,
     /// Memory of the guest, such as 4G; by default 1G, or 2G with cards
     #[arg(long, value_name = "SIZE", value_parser = memory)]
-    memory: Option<String>,
+    pub(super) memory: Option<String>,
     /// Build the programs of the workspace optimized
     #[arg(long)]
-    release: bool,
+    pub(super) release: bool,
     /// Copy a file or a folder into the guest, to an absolute path there, or into /root
     /// (repeatable); the libraries of programs are copied too
     #[arg(long = "add", value_name = "PATH[:DEST]", value_parser = Add::parse)]
-    adds: Vec<Add>,
+    pub(super) adds: Vec<Add>,
 }
 
 /// `run` and its command.
@@ -66,17 +67,6 @@ pub(crate) struct Run {
     command: Vec<String>,
 }
 
-/// `shell` and its guest.
-#[derive(Args)]
-#[command(after_long_help = "\
-With a modelled card, and your own program in /root:
-  cargo xtask lab shell --machine gaudi2 --add target/debug/my-program
-In the guest, `lab-card` loads the driver and the open flag; its words are parameters of the driver.")]
-pub(crate) struct Shell {
-    #[command(flatten)]
-    boot: Boot,
-}
-
 /// A size as QEMU takes it.
 fn memory(text: &str) -> Result<String, String> {
     let digits = text.strip_suffix(['M', 'G']).unwrap_or_default();
@@ -88,7 +78,7 @@ fn memory(text: &str) -> Result<String, String> {
 
 /// What `--add` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Add {
+pub(super) struct Add {
     host: PathBuf,
     /// Absolute, without `..`.
     guest: String,
@@ -101,9 +91,8 @@ impl Add {
             Some((host, guest)) if guest.starts_with('/') => (host, guest),
             _ => (text, ""),
         };
-        let host = Path::new(host)
-            .canonicalize()
-            .map_err(|error| format!("{host}: {error}"))?;
+        let found = Path::new(host).canonicalize();
+        let host = found.map_err(|error| format!("{host}: {error}"))?;
         let name = host.file_name().map(|name| name.to_string_lossy());
         let guest = match (guest, name) {
             ("", Some(name)) => format!("{HOME}/{name}"),
@@ -111,10 +100,7 @@ impl Add {
             ("" | "/", None) => return Err("it has no name: give its path in the guest".to_owned()),
             (guest, _) => guest.to_owned(),
         };
-        if Path::new(&guest)
-            .components()
-            .any(|part| part == Component::ParentDir)
-        {
+        if guest.split('/').any(|part| part == "..") {
             return Err(format!("{guest} has .. in it"));
         }
         Ok(Add { host, guest })
@@ -124,17 +110,13 @@ impl Add {
     fn entries(&self, all: &mut Vec<Added>) -> anyhow::Result<()> {
         let mut left = vec![(self.host.clone(), self.guest.clone())];
         while let Some((host, guest)) = left.pop() {
-            let metadata =
-                fs::symlink_metadata(&host).with_context(|| format!("cannot read {}", host.display()))?;
+            let metadata = fs::symlink_metadata(&host).at("read", &host)?;
             let entry = if metadata.is_symlink() {
                 Entry::Link(fs::read_link(&host)?.to_string_lossy().into_owned())
             } else if metadata.is_dir() {
-                for child in fs::read_dir(&host).with_context(|| format!("cannot read {}", host.display()))? {
-                    let child = child?;
-                    left.push((
-                        child.path(),
-                        format!("{guest}/{}", child.file_name().to_string_lossy()),
-                    ));
+                for child in files::children(&host)? {
+                    let place = format!("{guest}/{}", files::name(&child));
+                    left.push((child, place));
                 }
                 Entry::Folder
             } else if metadata.is_file() {
@@ -149,61 +131,80 @@ impl Add {
 }
 
 /// A guest that is ready to boot.
-struct Ready {
-    bench: Tools,
-    kernel: GuestKernel,
+pub(super) struct Ready {
+    qemu: Qemu,
+    release: String,
     machine: Machine,
-    cards: Option<Cards>,
     _lock: Lock,
 }
 
 impl Boot {
-    /// Builds, writes the guest's root and starts its cards. Without a command the guest has a
-    /// shell.
-    fn ready(&self, workspace: &Workspace, command: Option<&[String]>) -> anyhow::Result<Ready> {
+    /// Builds the named programs, or those of every guest if none is named. Writes the guest's root
+    /// and starts its cards. `plan` can add to the programs; without a job the guest has a shell.
+    pub(super) fn ready(
+        &self,
+        workspace: &Workspace,
+        names: &[&str],
+        plan: impl FnOnce(&mut Vec<Program>, &Variant) -> anyhow::Result<Vec<Job>>,
+    ) -> anyhow::Result<Ready> {
         let kernels = Kernels::load(&workspace.root)?;
-        let shape = self
-            .machine
-            .as_deref()
-            .map(|id| kernels.shape(id))
-            .transpose()?
-            .cloned();
-        let cards = shape.as_ref().is_some_and(|shape| shape.cards > 0);
-        let mut added = Vec::new();
+        let shape = self.machine.as_deref().map(|id| kernels.shape(id)).transpose()?;
+        let mut variant = Variant {
+            memory: self.memory.clone(),
+            ..Variant::of(shape.cloned())
+        };
         for add in &self.adds {
-            add.entries(&mut added)?;
+            add.entries(&mut variant.added)?;
         }
-        let mut names = kernels.guest.programs.clone();
+        let mut names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        if names.is_empty() {
+            names.clone_from(&kernels.guest.programs);
+        }
+        let cards = variant.cards() > 0;
         names.extend(cards.then(|| SERVER.to_owned()));
         let mut programs = build::programs(workspace, &names, self.release)?;
         let server = if cards { programs.pop() } else { None };
-        let mut plan = Vec::new();
-        if let Some(command) = command {
-            let words = words(command, &mut programs)?;
-            plan.push(job(words, shape.as_ref().is_some_and(Shape::has_driver)));
-        }
-        let (kernels, bench, kernel, lock) = one(workspace, &self.which)?;
+        let plan = plan(&mut programs, &variant)?;
+        let (kernel, lock) = one(workspace, &kernels, &self.which)?;
         if let Err(need) = &kernel.open_flag {
             eprintln!("without hl_open_flag: {need}");
         }
-        let variant = Variant {
-            side: None,
-            shape: shape.clone(),
-            memory: self.memory.clone(),
-            added,
-        };
-        let machine = machine(workspace, &kernels, &bench, &kernel, &programs, &plan, variant)?;
-        let cards = match (shape, server) {
-            (Some(shape), Some(server)) => Some(Cards::start(&server.host, &shape, &machine.console)?),
-            _ => None,
-        };
+        let server = server.as_ref().map(|server| server.host.as_path());
         Ok(Ready {
-            bench,
-            kernel,
-            machine,
-            cards,
+            qemu: kernel.tools.qemu.clone(),
+            machine: kernel.machine(workspace, &programs, &plan, variant, server)?,
+            release: kernel.release,
             _lock: lock,
         })
+    }
+}
+
+impl Ready {
+    /// Boots a guest with one job. Passes on the job's output and exit code.
+    pub(super) fn run(&self, seconds: u64) -> anyhow::Result<ExitCode> {
+        let mut ended = None;
+        let limit = Duration::from_secs(seconds);
+        let verdict = self.qemu.boot(&self.machine, limit, |message| match message {
+            // A closed stdout is not an error, and the guest must still be waited for.
+            Message::Out(line) => drop(writeln!(io::stdout(), "{line}")),
+            Message::Err(line) | Message::Noise(line) | Message::Skip(line) => {
+                drop(writeln!(io::stderr(), "{line}"));
+            }
+            Message::End { status, .. } => ended = Some(*status),
+            Message::Boot(_) | Message::Begin(_) | Message::Done(_) => {}
+        })?;
+        let _ = io::stdout().flush(); // a closed stdout is not an error
+        let boot = verdict.boot.unwrap_or_default(); // a guest that never came up
+        eprintln!(
+            "{} booted in {boot:.1} s, ended after {:.1} s",
+            self.release, verdict.wall
+        );
+        if !verdict.findings.is_empty() {
+            eprintln!("{}", tail(&self.machine.console));
+            bail!("{}", verdict.findings.join("; "));
+        }
+        let status = ended.context("the guest did not report how the command ended")?;
+        Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX))) // 255: out of range
     }
 }
 
@@ -212,16 +213,17 @@ impl Boot {
 fn words(command: &[String], programs: &mut Vec<Program>) -> anyhow::Result<Vec<String>> {
     let mut words = command.to_vec();
     for (at, word) in words.iter_mut().enumerate() {
-        // An absolute path may be the guest's.
-        if at > 0 && Path::new(word.as_str()).is_absolute() {
+        let path = Path::new(word.as_str());
+        // Without a slash it is a program of the guest; an absolute path may be the guest's.
+        if !word.contains('/') || !path.is_file() || (at > 0 && path.is_absolute()) {
             continue;
         }
-        if let Some(program) = of_this_machine(word)? {
-            *word = format!("/{}", program.guest);
-            // A release build replaces the guest's program of that name.
-            programs.retain(|other| other.guest != program.guest);
-            programs.push(program);
-        }
+        let host = path.canonicalize().at("find", path)?;
+        let guest = format!("{}/{}", image::PROGRAMS, files::name(path));
+        *word = format!("/{guest}");
+        // A release build replaces the guest's program of that name.
+        programs.retain(|other| other.guest != guest);
+        programs.push(Program { host, guest });
     }
     Ok(words)
 }
@@ -235,69 +237,23 @@ fn job(command: Vec<String>, driver: bool) -> Job {
     }
 }
 
-/// A path with a slash that names a file of this machine is copied.
-fn of_this_machine(word: &str) -> anyhow::Result<Option<Program>> {
-    let path = Path::new(word);
-    if !word.contains('/') || !path.is_file() {
-        return Ok(None);
-    }
-    let host = path
-        .canonicalize()
-        .with_context(|| format!("cannot find {word}"))?;
-    let name = path
-        .file_name()
-        .with_context(|| format!("{word} has no name"))?
-        .to_string_lossy();
-    let guest = format!("{}/{name}", image::PROGRAMS);
-    Ok(Some(Program { host, guest }))
-}
-
 /// Runs one command in a guest. Passes on its output and exit code.
 pub(super) fn run(workspace: &Workspace, run: &Run) -> anyhow::Result<ExitCode> {
-    let ready = run.boot.ready(workspace, Some(&run.command))?;
-    let (machine, kernel) = (&ready.machine, &ready.kernel);
-    let mut ended = None;
-    let begin = Instant::now();
-    let limit = Duration::from_secs(run.limit);
-    let verdict = ready
-        .bench
-        .qemu
-        .boot(machine, ready.cards.as_ref(), limit, |said| match said {
-            // A closed stdout is not an error, and the guest must still be waited for.
-            Message::Out(line) => drop(writeln!(io::stdout(), "{line}")),
-            Message::Err(line) | Message::Noise(line) | Message::Skip(line) => {
-                drop(writeln!(io::stderr(), "{line}"));
-            }
-            Message::End { status, .. } => ended = Some(*status),
-            Message::Boot(_) | Message::Begin(_) | Message::Done(_) => {}
-        })?;
-    let _ = io::stdout().flush(); // a closed stdout is not an error
-    let seconds = begin.elapsed().as_secs_f64();
-    let boot = verdict.boot.unwrap_or_default();
-    eprintln!(
-        "{} booted in {boot:.1} s, ended after {seconds:.1} s",
-        kernel.release
-    );
-    if !verdict.findings.is_empty() {
-        eprintln!(
-            "-- the end of {}\n{}",
-            machine.console.display(),
-            console_tail(&machine.console)
-        );
-        bail!("{}", verdict.findings.join("; "));
-    }
-    let status = ended.context("the guest did not report how the command ended")?;
-    Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
+    let plan = |programs: &mut Vec<Program>, variant: &Variant| {
+        let words = words(&run.command, programs)?;
+        let driver = variant.shape.as_ref().is_some_and(Shape::has_driver);
+        Ok(vec![job(words, driver)])
+    };
+    run.boot.ready(workspace, &[], plan)?.run(run.limit)
 }
 
 /// Boots a guest with its console on this terminal.
-pub(super) fn shell(workspace: &Workspace, shell: &Shell) -> anyhow::Result<ExitCode> {
-    let ready = shell.boot.ready(workspace, None)?;
-    Ok(if ready.bench.qemu.shell(&ready.machine, ready.cards.as_ref())? {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+pub(super) fn shell(workspace: &Workspace, boot: &Boot) -> anyhow::Result<ExitCode> {
+    let ready = boot.ready(workspace, &[], |_, _| Ok(Vec::new()))?;
+    match ready.qemu.shell(&ready.machine)? {
+        true => Ok(ExitCode::SUCCESS),
+        false => Ok(ExitCode::FAILURE),
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! What cargo builds for the guests: programs of tests, programs, examples.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -9,6 +8,7 @@ use cargo_metadata::{Artifact, Message, TargetKind};
 
 use super::image::Program;
 use super::kernels::Guest;
+use crate::run;
 use crate::workspace::{Crate, Workspace};
 
 /// The program that serves modelled cards to guests.
@@ -23,19 +23,28 @@ pub(super) struct Binary {
     pub(super) path: PathBuf,
 }
 
+/// What `lab test` boots guests with.
+pub(super) struct Built {
+    pub(super) binaries: Vec<Binary>,
+    /// Programs and examples that tests find on PATH.
+    pub(super) programs: Vec<Program>,
+    /// The program that serves cards.
+    pub(super) server: PathBuf,
+}
+
 /// Builds the tests of the crates with this machine's cargo, and the guest's programs and examples
 /// beside them.
 pub(super) fn tests(
     workspace: &Workspace,
-    crates: &[&str],
+    crates: &[String],
     guest: &Guest,
     release: bool,
-) -> anyhow::Result<(Vec<Binary>, Vec<Program>, PathBuf)> {
+) -> anyhow::Result<Built> {
     let examples: Vec<_> = guest.examples.iter().map(|row| target(row)).collect();
     let programs = guest.programs.iter().map(|row| target(row).0);
-    // A program comes with its own tests. Asked for alone, cargo would build all that it needs once
-    // more, with the features of that choice.
-    let named = crates.iter().copied().chain(programs).chain([SERVER]);
+    // The tests of a package come with its programs. In a build of their own, cargo would build
+    // their dependencies again, with other features.
+    let named = crates.iter().map(String::as_str).chain(programs).chain([SERVER]);
     let named: Vec<_> = named.chain(examples.iter().map(|row| row.0)).collect();
     let command = |words: &[&str]| {
         let mut command = workspace.cargo();
@@ -48,9 +57,6 @@ pub(super) fn tests(
         }
         command
     };
-    let manifest = |member: &Crate| workspace.root.join(&member.folder).join("Cargo.toml");
-    let members = workspace.crates.iter();
-    let folders: BTreeMap<_, _> = members.map(|member| (manifest(member), &member.name)).collect();
     let mut artifacts = built(command(&["test", "--no-run", "--lib", "--tests"]))?;
     if !examples.is_empty() {
         // By themselves: named to `cargo test`, an example becomes a harness of tests.
@@ -61,12 +67,14 @@ pub(super) fn tests(
         artifacts.extend(built(command)?);
     }
     let binary = |artifact: &Artifact| {
-        let package = (*folders.get(artifact.manifest_path.as_std_path())?).clone();
+        let manifest = artifact.manifest_path.strip_prefix(&workspace.root).ok()?;
+        let is_of = |member: &&Crate| manifest.parent().is_some_and(|folder| folder == member.folder);
+        let package = workspace.crates.iter().find(is_of)?.name.clone();
         let target = match artifact.target.kind.first()? {
             TargetKind::Test => artifact.target.name.clone(),
             kind => kind.to_string(),
         };
-        let is_test = artifact.profile.test && crates.contains(&package.as_str());
+        let is_test = artifact.profile.test && crates.contains(&package);
         let path = artifact.executable.clone().filter(|_| is_test)?;
         Some(Binary {
             name: format!("{package}/{target}"),
@@ -75,17 +83,19 @@ pub(super) fn tests(
         })
     };
     let mut binaries: Vec<_> = artifacts.iter().filter_map(binary).collect();
-    // In the order of the file: cargo's is that of its threads.
+    // In the order of the file: the order of cargo's messages depends on its threads.
     binaries.sort_by_key(|binary| {
         let place = crates.iter().position(|name| *name == binary.package);
         (place, binary.name.clone())
     });
     let server = programs_of(&artifacts, &TargetKind::Bin, &[SERVER.to_owned()])?.pop();
-    let server = server.context("cargo made no server of cards")?.host;
-    let mut beside = programs_of(&artifacts, &TargetKind::Bin, &guest.programs)?;
-    let examples: Vec<_> = examples.iter().map(|(_, name)| (*name).to_owned()).collect();
-    beside.extend(programs_of(&artifacts, &TargetKind::Example, &examples)?);
-    Ok((binaries, beside, server))
+    let mut programs = programs_of(&artifacts, &TargetKind::Bin, &guest.programs)?;
+    programs.extend(programs_of(&artifacts, &TargetKind::Example, &guest.examples)?);
+    Ok(Built {
+        binaries,
+        programs,
+        server: server.context("cargo made no server of cards")?.host,
+    })
 }
 
 /// The crate and the name of a program or an example of kernels.toml.
@@ -93,7 +103,7 @@ fn target(row: &str) -> (&str, &str) {
     row.split_once('/').unwrap_or((row, row))
 }
 
-/// Builds programs of the workspace, for speed or not; in the guest they are on PATH.
+/// Builds programs of the workspace, optimized or not; in the guest they are on PATH.
 pub(super) fn programs(
     workspace: &Workspace,
     names: &[String],
@@ -134,7 +144,7 @@ fn programs_of(artifacts: &[Artifact], kind: &TargetKind, names: &[String]) -> a
     names.iter().map(program).collect()
 }
 
-/// Runs a build; its words for people go to this terminal.
+/// Runs a build; its messages for the user go to this terminal.
 fn built(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
     command.arg("--message-format=json-render-diagnostics");
     command.stdin(Stdio::null()).stderr(Stdio::inherit());
@@ -154,12 +164,10 @@ fn built(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
 /// How many tests the binaries hold: what is skipped when none can run.
 pub(super) fn count<'a>(binaries: impl IntoIterator<Item = &'a Binary>, words: &[String]) -> usize {
     let tests = |binary: &Binary| {
-        let output = Command::new(&binary.path)
-            .args(["--list", "--format", "terse"])
-            .args(words)
-            .output();
-        output.map_or(0, |output| {
-            let text = String::from_utf8_lossy(&output.stdout);
+        let mut list = Command::new(&binary.path);
+        let text = run::text(list.args(["--list", "--format", "terse"]).args(words));
+        // A program that cannot list its tests is counted as none, and fails when it runs.
+        text.map_or(0, |text| {
             text.lines().filter(|line| line.ends_with(": test")).count()
         })
     };

@@ -1,8 +1,7 @@
-//! What the guest says on its virtio port, a line at a time; the kernel's log goes to the serial
-//! console.
+//! The lines that the guest writes to its virtio port; the kernel's log goes to the serial console.
 //!
-//! `tests/lab/init` writes it: a mark, a space, the rest. Programs cannot forge a mark, since each
-//! of their lines gets one of its own.
+//! `tests/lab/init` writes each line: a mark, a space, the rest. Programs cannot forge a mark,
+//! since init puts a mark before each of their lines.
 //!
 //! ```text
 //! = boot 2.9           the kernel is up, seconds since its start
@@ -11,7 +10,7 @@
 //! e TEXT               a line that it wrote to stderr
 //! s SKIP ID: NEED      a line that its tests wrote to GAUDI_SKIP_LOG
 //! = end STATUS 4.2     it ended: exit code, or 128 and the signal; seconds since the start
-//! = done 4.3           the plan is through and the guest powers off
+//! = done 4.3           the plan has ended and the guest powers off
 //! ```
 
 /// One line of the channel.
@@ -27,12 +26,12 @@ pub(crate) enum Message {
         seconds: f64,
     },
     Done(f64),
-    /// Not of this grammar: a defect of the init script, shown and counted.
+    /// Not of this grammar: a defect of the init script, printed and counted.
     Noise(String),
 }
 
 impl Message {
-    /// Reads a line without its end. Never fails: what it does not know is [`Message::Noise`].
+    /// Reads a line without its end. Never fails: an unknown line is [`Message::Noise`].
     pub(crate) fn read(line: &[u8]) -> Message {
         let text = String::from_utf8_lossy(line);
         let text = text.strip_suffix('\r').unwrap_or(&text);
@@ -64,8 +63,8 @@ impl Message {
     }
 }
 
-/// What begins a kernel's cry for help, after the time stamp.
-const CRIES: [&str; 11] = [
+/// The beginnings of a kernel's warnings, after the time stamp.
+const WARNINGS: [&str; 11] = [
     "WARNING: ",
     "BUG: ",
     "kernel BUG at ",
@@ -80,7 +79,7 @@ const CRIES: [&str; 11] = [
 ];
 
 /// Lines of a kernel's log that no run may have.
-pub(crate) fn cries(log: &str) -> Vec<&str> {
+pub(crate) fn warnings(log: &str) -> Vec<&str> {
     let message = |line: &str| -> usize {
         let stamp = line.starts_with('[').then(|| line.find("] ")).flatten();
         stamp.map_or(0, |end| end + 2)
@@ -89,7 +88,7 @@ pub(crate) fn cries(log: &str) -> Vec<&str> {
         .map(|line| line.trim_end_matches('\r'))
         .filter(|line| {
             let rest = line[message(line)..].trim_start();
-            CRIES.iter().any(|cry| rest.starts_with(cry))
+            WARNINGS.iter().any(|begin| rest.starts_with(begin))
         })
         .collect()
 }
@@ -151,13 +150,9 @@ mod tests {
     fn warnings_of_a_kernel_are_found() {
         let log = "[    1.0] Linux version 6.12\n[    2.0] WARNING: CPU: 0 PID: 1 at mm/x.c:1 f+0x1/0x2\n\
                    BUG: kernel NULL pointer dereference, address: 0\n[    3.0] Oops: 0000 [#1]\n\
-                   [    4.0] habanalabs: debugging WARNING: not a cry\n[cut";
-        let seen = cries(log);
-        assert_eq!(
-            seen.len(),
-            3,
-            "the fourth is a driver's words, not the kernel's: {seen:?}"
-        );
-        assert!(cries("").is_empty(), "an empty log is silent");
+                   [    4.0] habanalabs: debugging WARNING: not a warning\n[cut";
+        let seen = warnings(log);
+        assert_eq!(seen.len(), 3, "the fourth is a driver's own text: {seen:?}");
+        assert!(warnings("").is_empty(), "an empty log has none");
     }
 }

@@ -24,28 +24,22 @@ impl<W: Write> Cpio<W> {
         if path.is_empty() || self.names.contains(path) {
             return Ok(());
         }
-        self.entry(path, ModeFileType::Directory, 0o755, |entry| entry.nlink(2), &[])
+        self.entry(path, ModeFileType::Directory, 0o755, (0, 0), &[])
     }
 
     /// A file; `executable` is all of its mode that matters to a guest whose only user is root.
     pub(crate) fn file(&mut self, path: &str, executable: bool, content: &[u8]) -> io::Result<()> {
         let mode = if executable { 0o755 } else { 0o644 };
-        self.entry(path, ModeFileType::Regular, mode, |entry| entry, content)
+        self.entry(path, ModeFileType::Regular, mode, (0, 0), content)
     }
 
     pub(crate) fn link(&mut self, path: &str, target: &str) -> io::Result<()> {
-        self.entry(
-            path,
-            ModeFileType::Symlink,
-            0o777,
-            |entry| entry,
-            target.as_bytes(),
-        )
+        let target = target.as_bytes();
+        self.entry(path, ModeFileType::Symlink, 0o777, (0, 0), target)
     }
 
     pub(crate) fn character_device(&mut self, path: &str, major: u32, minor: u32) -> io::Result<()> {
-        let device = |entry: Builder| entry.rdev_major(major).rdev_minor(minor);
-        self.entry(path, ModeFileType::Char, 0o600, device, &[])
+        self.entry(path, ModeFileType::Char, 0o600, (major, minor), &[])
     }
 
     /// Ends the archive; the kernel reads no further.
@@ -60,7 +54,7 @@ impl<W: Write> Cpio<W> {
         path: &str,
         kind: ModeFileType,
         mode: u32,
-        more: impl FnOnce(Builder) -> Builder,
+        (major, minor): (u32, u32),
         content: &[u8],
     ) -> io::Result<()> {
         let path = path.trim_matches('/');
@@ -71,11 +65,12 @@ impl<W: Write> Cpio<W> {
             let message = format!("{path} is in the archive already");
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
         }
-        let size = u32::try_from(content.len())
-            .map_err(|_| io::Error::other(format!("{path} is larger than newc allows")))?;
+        let size = u32::try_from(content.len());
+        let size = size.map_err(|_| io::Error::other(format!("{path} is larger than newc allows")))?;
         let inode = u32::try_from(self.names.len()).map_err(io::Error::other)?;
         let entry = Builder::new(path).ino(inode).mode(mode).set_mode_file_type(kind);
-        let mut writer = more(entry).write(&mut self.out, size);
+        let entry = entry.rdev_major(major).rdev_minor(minor);
+        let mut writer = entry.write(&mut self.out, size);
         writer.write_all(content)?;
         writer.finish().map(drop)
     }
@@ -114,7 +109,7 @@ mod tests {
         cpio.link("lib64", "usr/lib64").expect("a link");
         cpio.character_device("dev/console", 5, 1).expect("a node");
         cpio.folder("usr/bin")
-            .expect("a folder that is there already is no error");
+            .expect("a folder that exists is not an error");
         let seen = read(&cpio.finish().expect("an archive"));
         let wanted = [
             ("usr", 0o040_755, (0, 0), ""),

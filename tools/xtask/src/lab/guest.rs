@@ -1,7 +1,5 @@
-//! One guest: starts QEMU, listens to the channel, ends it when its time is up, judges the kernel's
-//! log.
+//! One guest: starts QEMU, reads the channel, ends QEMU at the deadline, judges the kernel's log.
 
-use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -13,63 +11,58 @@ use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::card::{Cards, Sockets};
+use super::card::Cards;
 use super::channel::{self, Message};
+use super::image::Added;
 use super::kernels::Shape;
 use super::memory::Peak;
-use crate::run;
+use crate::{files, run};
 
-/// A line of the channel is cut here: a program that writes no line ends fills no memory.
+/// A longer line of the channel is cut: a program that ends no line must not fill the memory.
 const LONGEST: u64 = 1 << 20;
 
 /// loglevel 5 shows warnings. The watchdogs would measure the host's load, not the guest's health;
-/// so would the test of the timer, which panics when too few of its interrupts come in a moment.
-/// The log keeps every line of a run: tests look for what comes after a place in it.
+/// so would the test of the timer, which panics if too few of its interrupts come in time.
+/// The log has room for every line of a run: tests search it from a position on.
 ///
-/// vfio wants an IOMMU; devices of the kernel's own drivers pass through it untranslated, as on a
+/// vfio needs an IOMMU; devices of the kernel's own drivers pass through it untranslated, as on a
 /// machine that is set up for peer-to-peer DMA.
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog no_timer_check \
                             log_buf_len=8M rcupdate.rcu_cpu_stall_suppress=1 intel_iommu=on iommu=pt";
 
-/// An IOMMU, before all that it serves. Cards have one only where it is asked for: QEMU's serves a
-/// device of another process when it hears of each change, so that the device's process can be told
-/// (`caching-mode`), which costs the driver of the kernel and gains it nothing.
-const IOMMU: [&str; 2] = ["-device", "intel-iommu"];
-const IOMMU_OF_CARDS: [&str; 2] = ["-device", "intel-iommu,caching-mode=on"];
+/// An IOMMU, before all that it serves. Cards have one only if their machine asks for it: QEMU's
+/// IOMMU serves a device of another process only if it learns of each change, to pass it on
+/// (`caching-mode`). That costs the kernel's driver time and gains it nothing.
+const IOMMU: &str = "intel-iommu";
+const IOMMU_OF_CARDS: &str = "intel-iommu,caching-mode=on";
 /// Memory of a guest, and of one with cards: the driver takes 350 MiB for each.
 const MEMORY_SIZE: &str = "1G";
 const MEMORY_WITH_CARDS: &str = "2G";
-/// Another size for guests with cards, as QEMU writes it: for the one test that wants more.
+/// Another size for guests with cards, as QEMU writes it: for the one test that needs more.
 const MEMORY_VARIABLE: &str = "GAUDI_LAB_MEMORY";
-/// What is plugged into every guest, in this order: a port of the root complex; the other ends of
-/// the next.
-const DEVICES: [&str; 6] = [
-    "-device",
-    "pcie-root-port,id=root-port,chassis=1",
+/// A port of the root complex.
+const ROOT_PORT: &str = "pcie-root-port,id=root-port,chassis=1";
+/// The other ends of a NIC and of memory behind a BAR.
+const ENDS: [&str; 4] = [
     "-netdev",
     "user,id=nowhere,restrict=on",
     "-object",
     "memory-backend-memfd,id=bar,share=on,size=16M",
 ];
-/// A NIC that is a PCI function, with no one at the other end.
+/// A NIC that is a PCI function, with nothing at the other end.
 const NIC: &str = "virtio-net-pci,netdev=nowhere,disable-legacy=on,iommu_platform=on,romfile=";
 /// Memory behind a PCI BAR that vfio-pci can have. The bridge above it can reset it.
 const MEMORY: &str = "ivshmem-plain,memdev=bar";
 /// A switch: its port towards the processor, and two away from it.
-const SWITCH: [&str; 6] = [
-    "-device",
+const SWITCH: [&str; 3] = [
     "x3130-upstream,id=up,bus=root-port",
-    "-device",
     "xio3130-downstream,id=left,bus=up,chassis=2",
-    "-device",
     "xio3130-downstream,id=right,bus=up,chassis=3",
 ];
-/// The name of the first.
-const UPSTREAM: &str = "up";
 /// A processor whose root complex the kernel trusts with peer-to-peer DMA (drivers/pci/p2pdma.c).
 const PROCESSOR: &str = "EPYC";
 
-/// Findings of one kind that are told; more of them tell nothing new.
+/// The most findings of one kind that are reported; more of them add nothing.
 const MOST: usize = 8;
 
 /// QEMU as it was unpacked, with the loader and libraries that came with it.
@@ -79,49 +72,76 @@ pub(crate) struct Qemu {
 }
 
 /// What to boot.
-#[derive(Clone, Debug)]
-pub(crate) struct Machine {
-    pub(crate) kernel: PathBuf,
-    pub(crate) root: PathBuf,
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) kernel: PathBuf,
+    pub(super) root: PathBuf,
     /// The serial console, kept as a file.
-    pub(crate) console: PathBuf,
-    /// What joins it with another guest, where it has one.
-    pub(crate) side: Option<Side>,
-    /// What it is, where it is not the usual machine.
-    pub(crate) shape: Option<Shape>,
-    /// Its memory, as QEMU takes it, where it is not the usual.
-    pub(crate) memory: Option<String>,
+    pub(super) console: PathBuf,
+    pub(super) variant: Variant,
+    pub(super) cards: Option<Cards>,
+}
+
+/// How a guest differs from the default one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Variant {
+    /// One of two.
+    pub(super) side: Option<Side>,
+    /// Another machine.
+    pub(super) shape: Option<Shape>,
+    /// Its memory, as QEMU takes it.
+    pub(super) memory: Option<String>,
+    /// Files that the user adds to its root.
+    pub(super) added: Vec<Added>,
+}
+
+impl Variant {
+    /// The default guest, on this machine.
+    pub(super) fn of(shape: Option<Shape>) -> Variant {
+        Variant {
+            shape,
+            ..Variant::default()
+        }
+    }
+
+    /// For files and lines: the kernel's id, and what differs.
+    pub(super) fn name(&self, kernel: &str) -> String {
+        let side = self.side.iter().map(|side| side.letter.to_string());
+        let shape = self.shape.iter().map(|shape| shape.id.clone());
+        let parts: Vec<_> = [kernel.to_owned()].into_iter().chain(side).chain(shape).collect();
+        parts.join("-")
+    }
+
+    pub(super) fn cards(&self) -> u8 {
+        self.shape.as_ref().map_or(0, |shape| shape.cards)
+    }
 }
 
 /// One of two guests with a network between them.
 #[derive(Clone, Debug)]
-pub(crate) struct Side {
+pub(super) struct Side {
     /// `a` listens, `b` connects.
-    pub(crate) letter: char,
+    pub(super) letter: char,
     /// The socket between the two QEMUs.
-    pub(crate) socket: PathBuf,
+    pub(super) socket: PathBuf,
 }
 
 impl Side {
     /// A second NIC of the guest, `eth1`, with room for a packet of 4096 bytes of RDMA; its
     /// hardware address ends in 0a or 0b.
     fn devices(&self) -> [String; 4] {
-        let end = if self.letter == 'a' {
-            "server=on"
-        } else {
-            "server=off,reconnect-ms=200"
+        let (letter, socket) = (self.letter, self.socket.display());
+        let end = match letter {
+            'a' => "server=on",
+            _ => "server=off,reconnect-ms=200",
         };
         [
             "-netdev".to_owned(),
-            format!(
-                "stream,id=peer,{end},addr.type=unix,addr.path={}",
-                self.socket.display()
-            ),
+            format!("stream,id=peer,{end},addr.type=unix,addr.path={socket}"),
             "-device".to_owned(),
             format!(
                 "virtio-net-pci,netdev=peer,disable-legacy=on,iommu_platform=on,romfile=,host_mtu=4200,\
-                 mac=52:54:00:00:00:0{}",
-                self.letter
+                 mac=52:54:00:00:00:0{letter}"
             ),
         ]
     }
@@ -129,18 +149,15 @@ impl Side {
 
 /// How a guest ended.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Verdict {
+pub(super) struct Verdict {
     /// Seconds from the kernel's start to its first process.
-    pub(crate) boot: Option<f64>,
-    /// Whether the plan came to its end.
-    pub(crate) done: bool,
-    pub(crate) timed_out: bool,
+    pub(super) boot: Option<f64>,
     /// Seconds of the host, from QEMU's start to its end.
-    pub(crate) wall: f64,
-    /// The most memory of the host that it and its cards took, where it has cards.
+    pub(super) wall: f64,
+    /// The peak of the host's memory that the guest and its cards used, if it has cards.
     pub(super) memory: Option<Peak>,
     /// What is wrong with the run as a whole, each as a sentence.
-    pub(crate) findings: Vec<String>,
+    pub(super) findings: Vec<String>,
 }
 
 impl Qemu {
@@ -153,71 +170,65 @@ impl Qemu {
         for data in ["usr/share/qemu", "usr/share/seabios"] {
             command.arg("-L").arg(self.tree.join(data));
         }
-        // Its own place is that of the loader, so it would look for its modules in vain.
+        // QEMU looks for its modules beside its program, which here is the loader.
         command.env("QEMU_MODULE_DIR", libraries.join("qemu"));
         command
     }
 
     /// The first line of `--version`, which proves that it runs here.
     pub(crate) fn version(&self) -> anyhow::Result<String> {
-        let output = self
-            .command()
-            .arg("--version")
-            .output()
-            .context("cannot run QEMU")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let line = text.lines().next().filter(|_| output.status.success());
-        line.map(str::to_owned).with_context(|| {
-            format!(
-                "QEMU does not run: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            )
-        })
+        let text = run::text(self.command().arg("--version"))?;
+        Ok(text.lines().next().unwrap_or(&text).to_owned())
     }
 
     /// TCG only: a `/dev/kvm` that opens may still fail in the guest.
-    fn machine(&self, machine: &Machine, cards: Option<&Cards>) -> Command {
+    fn machine(&self, machine: &Machine) -> Command {
         let mut command = self.command();
-        let shape = machine.shape.as_ref();
+        let variant = &machine.variant;
+        let shape = variant.shape.as_ref();
+        let cards = machine.cards.as_ref();
         let processor = shape.map_or(PROCESSOR, |shape| &shape.cpu);
-        let asked = std::env::var(MEMORY_VARIABLE).ok();
-        let memory = match (&machine.memory, cards) {
+        let from_environment = std::env::var(MEMORY_VARIABLE).ok();
+        let memory = match (&variant.memory, cards) {
             (Some(memory), _) => memory,
-            (None, Some(_)) => asked.as_deref().unwrap_or(MEMORY_WITH_CARDS),
+            (None, Some(_)) => from_environment.as_deref().unwrap_or(MEMORY_WITH_CARDS),
             (None, None) => MEMORY_SIZE,
         };
         command.args(["-M", "q35", "-m", memory, "-smp", "2", "-cpu", processor]);
         command.args(["-accel", "tcg,thread=multi"]);
         command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        command.args(ENDS);
         let switch = shape.is_some_and(|shape| shape.switch);
+        let mut plugged = Vec::new();
         if let Some(cards) = cards {
-            if shape.is_some_and(|shape| shape.iommu) {
-                command.args(IOMMU_OF_CARDS);
-            }
-            command.args(cards.places().arguments(memory));
-            if !switch {
-                command.args(cards.places().devices(None));
-            }
-        } else {
-            command.args(IOMMU);
+            cards.add_options(&mut command, memory);
+            plugged = cards.devices(switch);
         }
-        command.args(DEVICES);
-        let (nic, memory) = if switch {
-            command.args(SWITCH);
-            (",bus=left", ",bus=right")
-        } else {
-            ("", ",bus=root-port")
+        // Their order is that of their places on the bus.
+        let mut devices: Vec<&str> = match cards {
+            None => vec![IOMMU],
+            Some(_) if shape.is_some_and(|shape| shape.iommu) => vec![IOMMU_OF_CARDS],
+            Some(_) => Vec::new(),
         };
-        if let Some(cards) = cards.filter(|_| switch) {
-            command.args(cards.places().devices(Some(UPSTREAM)));
+        let mut buses = ["", ",bus=root-port"];
+        if switch {
+            buses = [",bus=left", ",bus=right"];
+            devices.push(ROOT_PORT);
+            devices.extend(SWITCH);
         }
-        command.args(["-device", &format!("{NIC}{nic}")]);
-        command.args(["-device", &format!("{MEMORY}{memory}")]);
+        devices.extend(plugged.iter().map(String::as_str));
+        if !switch {
+            devices.push(ROOT_PORT);
+        }
+        let last = [format!("{NIC}{}", buses[0]), format!("{MEMORY}{}", buses[1])];
+        for device in devices.into_iter().chain(last.iter().map(String::as_str)) {
+            command.args(["-device", device]);
+        }
         let mut words = COMMAND_LINE.to_owned();
         if let Some(shape) = shape {
             words += &format!(" lab.machine={}", shape.id);
         }
-        if let Some(side) = &machine.side {
+        if let Some(side) = &variant.side {
             command.args(side.devices());
             words += &format!(" lab.side={}", side.letter);
         }
@@ -227,124 +238,105 @@ impl Qemu {
         command
     }
 
-    /// Boots, tells `hear` each line of the channel, and waits for the end.
-    pub(crate) fn boot(
+    /// Boots, passes each line of the channel to `hear`, and waits for the end.
+    pub(super) fn boot(
         &self,
         machine: &Machine,
-        cards: Option<&Cards>,
-        limit: Duration,
-        hear: impl FnMut(&Message),
-    ) -> anyhow::Result<Verdict> {
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            if let Some(cards) = cards {
-                scope.spawn(|| cards.serve(&over));
-                scope.spawn(|| cards.meter().sample(&over));
-            }
-            // However this ends, the two above end too.
-            let _over = Over(&over);
-            self.boot_alone(machine, cards, limit, hear)
-        })
-    }
-
-    fn boot_alone(
-        &self,
-        machine: &Machine,
-        cards: Option<&Cards>,
         limit: Duration,
         mut hear: impl FnMut(&Message),
     ) -> anyhow::Result<Verdict> {
         let begin = Instant::now();
-        let mut command = self.machine(machine, cards);
-        command
-            .arg("-serial")
-            .arg(format!("file:{}", machine.console.display()));
+        let cards = machine.cards.as_ref();
+        let mut command = self.machine(machine);
+        let console = machine.console.display();
+        command.arg("-serial").arg(format!("file:{console}"));
         command.args(["-device", "virtio-serial-pci"]);
         // Not `stdio`: an end of file on stdin would close the port.
         command.args(["-chardev", "file,id=channel,path=/dev/stdout"]);
         command.args(["-device", "virtserialport,chardev=channel,name=lab"]);
-        if cards.is_some() {
-            command.args(Sockets::port_device());
-        }
+        command.args(cards.map(|_| Cards::PORT).into_iter().flatten());
         let errors = machine.console.with_extension("qemu.log");
-        fs::write(&machine.console, "")
-            .with_context(|| format!("cannot write {}", machine.console.display()))?;
+        files::create(&machine.console)?;
         if let Some(cards) = cards {
-            command = cards.meter().within(command);
+            command = cards.meter.within(command);
         }
-        let child = run::limited(&command, limit)
+        let mut command = run::limited(&command, limit);
+        command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?)
-            .spawn()
-            .context("cannot run setpriv and timeout")?;
-        let mut child = Running(child);
-        if let Some(cards) = cards {
-            cards.meter().watch(child.0.id());
-        }
-        let mut verdict = Verdict::default();
-        if let Some(pipe) = child.0.stdout.take() {
+            .stderr(files::create(&errors)?);
+        let (mut verdict, mut done) = (Verdict::default(), false);
+        let status = with_cards(cards, || {
+            let mut child = Running(command.spawn().context("cannot run setpriv and timeout")?);
+            if let Some(cards) = cards {
+                cards.meter.watch(child.0.id());
+            }
+            let pipe = child.0.stdout.take().context("QEMU has no stdout")?;
             for_each_line(BufReader::new(pipe), |line| {
-                let said = Message::read(line);
-                match &said {
+                let message = Message::read(line);
+                match &message {
                     Message::Boot(seconds) => verdict.boot = Some(*seconds),
-                    Message::Done(_) => verdict.done = true,
-                    Message::Noise(text) if verdict.findings.len() < MOST => verdict
-                        .findings
-                        .push(format!("the guest said what no one understands: {text}")),
+                    Message::Done(_) => done = true,
+                    Message::Noise(text) if verdict.findings.len() < MOST => {
+                        let finding = format!("the guest's init wrote an unknown line: {text}");
+                        verdict.findings.push(finding);
+                    }
                     _ => {}
                 }
-                hear(&said);
+                hear(&message);
             });
-        }
-        let status = child.0.wait().context("cannot wait for QEMU")?;
+            child.0.wait().context("cannot wait for QEMU")
+        })?;
         verdict.wall = begin.elapsed().as_secs_f64();
-        verdict.memory = cards.map(|cards| cards.meter().peak()).transpose()?;
-        verdict.timed_out = !verdict.done && verdict.wall >= limit.as_secs_f64();
-        let console = String::from_utf8_lossy(&fs::read(&machine.console)?).into_owned();
-        let is_known = |cry: &&str| machine.shape.as_ref().is_some_and(|shape| shape.knows(cry));
-        let mut cries = channel::cries(&console);
-        cries.retain(|cry| !is_known(cry));
-        for cry in cries.into_iter().take(MOST) {
-            verdict.findings.push(format!("the kernel's log says: {cry}"));
+        verdict.memory = cards.map(|cards| cards.meter.peak()).transpose()?;
+        let log = files::read(&machine.console)?;
+        let log = String::from_utf8_lossy(&log);
+        let shape = machine.variant.shape.as_ref();
+        let is_known = |warning: &str| shape.is_some_and(|shape| shape.knows(warning));
+        let unknown = channel::warnings(&log)
+            .into_iter()
+            .filter(|warning| !is_known(warning));
+        for warning in unknown.take(MOST) {
+            verdict.findings.push(format!("the kernel's log has: {warning}"));
         }
-        if verdict.timed_out {
-            let limit = limit.as_secs();
-            verdict
-                .findings
-                .push(format!("the guest was killed after {limit} s"));
+        let end = if !done && verdict.wall >= limit.as_secs_f64() {
+            Some(format!("the guest was killed after {} s", limit.as_secs()))
         } else if !status.success() {
-            let said = fs::read_to_string(&errors).unwrap_or_default();
-            let last = said.lines().last().unwrap_or("no message");
-            verdict.findings.push(format!("QEMU ended with {status}: {last}"));
-        } else if !verdict.done {
-            verdict
-                .findings
-                .push("the guest ended before its plan did".to_owned());
-        }
+            Some(format!("QEMU ended with {status}: {}", run::last_line(&errors)))
+        } else {
+            (!done).then(|| "the guest ended before its plan did".to_owned())
+        };
+        verdict.findings.extend(end);
         Ok(verdict)
     }
 
     /// Boots with the serial console on this terminal.
-    pub(crate) fn shell(&self, machine: &Machine, cards: Option<&Cards>) -> anyhow::Result<bool> {
-        let mut command = self.machine(machine, cards);
+    pub(super) fn shell(&self, machine: &Machine) -> anyhow::Result<bool> {
+        let mut command = self.machine(machine);
         command.args(["-serial", "mon:stdio"]);
-        if cards.is_some() {
-            command.args(["-device", "virtio-serial-pci"]);
-            command.args(Sockets::port_device());
+        if machine.cards.is_some() {
+            command.args(["-device", "virtio-serial-pci"]).args(Cards::PORT);
         }
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            if let Some(cards) = cards {
-                scope.spawn(|| cards.serve(&over));
-            }
-            let _over = Over(&over);
-            Ok(command.status().context("cannot run QEMU")?.success())
-        })
+        let run = || command.status().context("cannot run QEMU");
+        Ok(with_cards(machine.cards.as_ref(), run)?.success())
     }
 }
 
-/// Sets a flag when it goes.
+/// Serves the guest's requests to its cards, and samples their memory, until `work` returns.
+fn with_cards<T>(cards: Option<&Cards>, work: impl FnOnce() -> T) -> T {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        if let Some(cards) = cards {
+            scope.spawn(|| cards.serve(&over));
+            scope.spawn(|| cards.meter.sample(&over));
+        }
+        // However `work` ends, these two threads end too.
+        let _over = Over(&over);
+        work()
+    })
+}
+
+/// Sets a flag when it is dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -359,10 +351,10 @@ struct Running(Child);
 impl Drop for Running {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // timeout(1) passes it on to QEMU.
+            // timeout(1) passes the signal on to QEMU.
             let pid = i32::try_from(self.0.id()).map(Pid::from_raw);
-            let _ = pid.map(|pid| kill(pid, Signal::SIGTERM));
-            let _ = self.0.wait();
+            let _ = pid.map(|pid| kill(pid, Signal::SIGTERM)); // it may have ended since
+            let _ = self.0.wait(); // its end is all that is wanted
         }
     }
 }

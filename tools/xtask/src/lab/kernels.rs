@@ -1,12 +1,12 @@
 //! `tests/lab/kernels.toml`: which kernels the lab boots, and with what.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::packages::{Bundle, Pin, Release, Slice};
+use crate::files;
+use crate::packages::{Bundle, Pin, RELEASE, Release, Slice};
 
 /// The file, relative to the workspace's root.
 pub(crate) const FILE: &str = "tests/lab/kernels.toml";
@@ -23,7 +23,7 @@ pub(crate) struct Kernels {
     #[serde(rename = "kernel")]
     pub(crate) rows: Vec<Kernel>,
     pub(crate) guest: Guest,
-    /// Machines beside the usual one.
+    /// Machines beside the default one.
     #[serde(rename = "machine", default)]
     pub(crate) shapes: Vec<Shape>,
 }
@@ -39,13 +39,13 @@ pub(crate) struct Kernel {
     series: String,
     /// The image and the folder of modules below the package's root; `{release}` stands for the
     /// release.
-    image: String,
-    modules: String,
+    pub(crate) image: String,
+    pub(crate) modules: String,
     packages: Vec<Pin>,
     pub(crate) rxe: Rxe,
 }
 
-/// What the lab's own build of `rdma_rxe` is made with and of.
+/// The tools and the sources of the lab's own build of `rdma_rxe`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rxe {
@@ -56,7 +56,7 @@ pub(crate) struct Rxe {
     source: Pin,
 }
 
-/// What every guest holds.
+/// What every guest has.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Guest {
@@ -66,13 +66,13 @@ pub(crate) struct Guest {
     pub(crate) examples: Vec<String>,
     pub(crate) crates: Vec<String>,
     /// Test programs of those crates, or single tests (CRATE/FILE::TEST), that need files of the
-    /// workspace or ask nothing of a kernel.
+    /// workspace or do not depend on the kernel.
     pub(crate) host_only: Vec<String>,
     /// Test programs that run in two guests at once, with a network between them.
     pub(crate) pairs: Vec<String>,
 }
 
-/// A machine beside the usual one, and what runs there.
+/// A machine beside the default one, and the tests that run there.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
@@ -85,7 +85,7 @@ pub(crate) struct Shape {
     /// How many modelled Gaudi2 are plugged in.
     #[serde(default)]
     pub(crate) cards: u8,
-    /// Bytes of HBM of each, as `vgaudi serve --dram` takes them, where it is not the usual.
+    /// Bytes of HBM of each, as `vgaudi serve --dram` takes them, if not the default.
     #[serde(default)]
     pub(crate) dram: Option<String>,
     /// Whether its tests run in two such guests at once, with a network between them.
@@ -94,11 +94,11 @@ pub(crate) struct Shape {
     /// Whether the cards are behind an IOMMU.
     #[serde(default)]
     pub(crate) iommu: bool,
-    /// Bytes of their memory that the BAR of each shows, as `vgaudi serve --bar4` takes them; what
-    /// that takes by itself when none are given.
+    /// Bytes of each card's memory that its BAR maps, as `vgaudi serve --bar4` takes them, if not
+    /// the default.
     #[serde(default)]
     pub(crate) bar: Option<String>,
-    /// Parts of cries of the kernel that its tests provoke and that are no defect of ours.
+    /// Parts of warnings of the kernel that its tests provoke and that are not defects of ours.
     #[serde(default)]
     known_cries: Vec<String>,
     /// Test programs (CRATE/FILE). Those of a machine with cards run on such machines alone.
@@ -107,7 +107,7 @@ pub(crate) struct Shape {
 
 impl Kernels {
     pub(crate) fn load(root: &Path) -> anyhow::Result<Kernels> {
-        let text = fs::read_to_string(root.join(FILE)).with_context(|| format!("cannot read {FILE}"))?;
+        let text = files::read_text(&root.join(FILE))?;
         Kernels::parse(&text).with_context(|| format!("{FILE} is wrong"))
     }
 
@@ -128,62 +128,64 @@ impl Kernels {
                 bail!("two kernels have the id {}", row.id);
             }
             if !row.release.starts_with(&row.series) {
-                bail!("{} is no release of the series {}", row.release, row.series);
+                bail!("{} is not a release of the series {}", row.release, row.series);
             }
         }
         if kernels.qemu.suites.is_empty() {
             bail!("qemu has no suite");
         }
         let of_row = |row: &'_ Kernel| {
-            let rxe = row.rxe.tools.iter().chain([&row.rxe.source]);
-            row.packages.iter().chain(rxe).cloned().collect::<Vec<_>>()
+            [
+                &row.packages[..],
+                &row.rxe.tools,
+                std::slice::from_ref(&row.rxe.source),
+            ]
+            .concat()
         };
-        let pins: Vec<Pin> = kernels.rows.iter().flat_map(of_row).collect();
-        for pin in pins
-            .iter()
-            .chain(&kernels.qemu.packages)
-            .chain(&kernels.verbs.packages)
-        {
-            if !pin.is_whole() {
-                bail!("{}: {:?} is no SHA-256", pin.name, pin.sha256);
-            }
+        let mut pins: Vec<Pin> = kernels.rows.iter().flat_map(of_row).collect();
+        pins.extend_from_slice(&kernels.qemu.packages);
+        pins.extend_from_slice(&kernels.verbs.packages);
+        if let Some(pin) = pins.iter().find(|pin| !pin.is_whole()) {
+            bail!("{}: {:?} is not a SHA-256", pin.name, pin.sha256);
         }
         Ok(kernels)
     }
 
     /// The rows with these ids, in the file's order; all when none is named.
     pub(crate) fn chosen(&self, ids: &[String]) -> anyhow::Result<Vec<&Kernel>> {
-        let known = || self.rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>();
-        if let Some(unknown) = ids.iter().find(|id| !known().contains(&id.as_str())) {
-            bail!("no kernel {unknown}; {FILE} has {}", known().join(", "));
+        for id in ids {
+            named(&self.rows, id, |row| &row.id)?;
         }
         let is_chosen = |row: &&Kernel| ids.is_empty() || ids.contains(&row.id);
         Ok(self.rows.iter().filter(is_chosen).collect())
     }
 
+    /// The last of the [`chosen`](Kernels::chosen) rows.
+    pub(crate) fn newest_of(&self, ids: &[String]) -> anyhow::Result<&Kernel> {
+        self.chosen(ids)?.pop().context("there is no kernel")
+    }
+
     /// The machine of this name.
     pub(crate) fn shape(&self, id: &str) -> anyhow::Result<&Shape> {
-        let known = || {
-            self.shapes
-                .iter()
-                .map(|shape| shape.id.as_str())
-                .collect::<Vec<_>>()
-        };
-        let found = self.shapes.iter().find(|shape| shape.id == id);
-        found.with_context(|| format!("there is no machine {id}; {FILE} has {}", known().join(", ")))
+        named(&self.shapes, id, |shape| &shape.id)
     }
 
     /// Whether a test program (CRATE/FILE) needs a card.
     pub(crate) fn needs_card(&self, program: &str) -> bool {
-        let with_cards = self.shapes.iter().filter(|shape| shape.cards > 0);
-        with_cards
-            .flat_map(|shape| &shape.tests)
-            .any(|test| test == program)
+        let mut with_cards = self.shapes.iter().filter(|shape| shape.cards > 0);
+        with_cards.any(|shape| shape.tests.iter().any(|test| test == program))
     }
 }
 
+/// The row of this id.
+fn named<'a, T>(rows: &'a [T], id: &str, id_of: impl Fn(&T) -> &String) -> anyhow::Result<&'a T> {
+    let known: Vec<_> = rows.iter().map(|row| id_of(row).as_str()).collect();
+    let found = rows.iter().find(|row| id_of(row) == id);
+    found.with_context(|| format!("{FILE} has no {id}, only {}", known.join(", ")))
+}
+
 impl Shape {
-    /// The same machine, where no cry is known.
+    /// The same machine, without known warnings.
     pub(crate) fn strict(&self) -> Shape {
         Shape {
             known_cries: Vec::new(),
@@ -196,9 +198,11 @@ impl Shape {
         self.cards > 0 && !self.iommu
     }
 
-    /// Whether a cry of the kernel is one that its tests provoke.
-    pub(crate) fn knows(&self, cry: &str) -> bool {
-        self.known_cries.iter().any(|part| cry.contains(part.as_str()))
+    /// Whether its tests provoke this warning of the kernel.
+    pub(crate) fn knows(&self, warning: &str) -> bool {
+        self.known_cries
+            .iter()
+            .any(|part| warning.contains(part.as_str()))
     }
 }
 
@@ -224,28 +228,28 @@ impl Kernel {
         }
     }
 
-    /// Headers of this very release, with a compiler and all that a build needs: a root to change
-    /// into.
+    /// The headers of this release, with a compiler and all that a build needs: a tree for
+    /// chroot(1).
     pub(crate) fn tools(&self, release: &str) -> Bundle {
-        let mut packages = self.rxe.tools.clone();
-        for pin in &mut packages {
-            pin.name = pin.name.replace("{release}", release);
-        }
+        let named = |pin: &Pin| Pin {
+            name: pin.name.replace(RELEASE, release),
+            ..pin.clone()
+        };
+        let without = ["linux-image-", "initramfs-tools", "udev_", "klibc-utils_"];
         Bundle {
             id: format!("tools-{}", self.id),
             suites: self.rxe.suites.clone(),
-            packages,
+            packages: self.rxe.tools.iter().map(named).collect(),
             closure: true,
-            // Bookworm's headers depend on the kernel itself, which wants to write an initramfs.
-            without: ["linux-image-", "initramfs-tools", "udev_", "klibc-utils_"]
-                .map(str::to_owned)
-                .to_vec(),
+            // Bookworm's headers depend on the kernel itself, whose installation writes an
+            // initramfs.
+            without: without.map(str::to_owned).to_vec(),
             ..Bundle::default()
         }
     }
 
-    /// The driver's sources, and where in the tree they are.
-    pub(crate) fn source(&self) -> (Bundle, String) {
+    /// The driver's sources, cut out by `busybox`, and where in the tree they are.
+    pub(crate) fn source(&self, busybox: &Path) -> (Bundle, String) {
         let name = &self.rxe.source.name;
         let folder = format!("{name}/drivers/infiniband/sw/rxe");
         let bundle = Bundle {
@@ -255,18 +259,11 @@ impl Kernel {
             slice: Some(Slice {
                 archive: format!("usr/src/{name}.tar.xz"),
                 folder: folder.clone(),
+                busybox: busybox.to_owned(),
             }),
             ..Bundle::default()
         };
         (bundle, folder)
-    }
-
-    pub(crate) fn image(&self, release: &str) -> String {
-        self.image.replace("{release}", release)
-    }
-
-    pub(crate) fn modules(&self, release: &str) -> String {
-        self.modules.replace("{release}", release)
     }
 }
 
@@ -276,7 +273,7 @@ mod tests {
 
     fn real() -> String {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        fs::read_to_string(root.join(FILE)).expect("the file is part of the workspace")
+        files::read_text(&root.join(FILE)).expect("the file is part of the workspace")
     }
 
     #[test]
@@ -290,7 +287,7 @@ mod tests {
         );
         let row = &kernels.rows[1];
         assert_eq!(
-            row.image("7.4.1+x"),
+            row.image.replace(RELEASE, "7.4.1+x"),
             "usr/lib/modules/7.4.1+x/vmlinuz.unsigned",
             "a stand-in's release is in its paths"
         );
@@ -311,25 +308,35 @@ mod tests {
             let error = Kernels::parse(&text.replacen(from, to, 1)).expect_err("it is wrong");
             format!("{error:#}")
         };
-        assert!(
-            refused("sha256 = \"447d", "sha256 = \"447").contains("no SHA-256"),
-            "a short digest"
-        );
-        assert!(
-            refused("id = \"7.3\"", "id = \"6.12\"").contains("two kernels"),
-            "one id, one kernel"
-        );
-        assert!(
-            refused("id = \"7.3\"", "id = \"../7\"").contains("file names"),
-            "an id is no path"
-        );
-        assert!(
-            refused("series = \"7.\"", "series = \"8.\"").contains("series 8."),
-            "a release of another series"
-        );
-        assert!(
-            refused("[guest]", "[gast]").contains("gast"),
-            "an unknown word is named"
-        );
+        for (from, to, part, why) in [
+            (
+                "sha256 = \"447d",
+                "sha256 = \"447",
+                "not a SHA-256",
+                "a short digest",
+            ),
+            (
+                "id = \"7.3\"",
+                "id = \"6.12\"",
+                "two kernels",
+                "one id, one kernel",
+            ),
+            (
+                "id = \"7.3\"",
+                "id = \"../7\"",
+                "file names",
+                "an id is not a path",
+            ),
+            (
+                "series = \"7.\"",
+                "series = \"8.\"",
+                "series 8.",
+                "a release of another series",
+            ),
+            ("[guest]", "[gast]", "gast", "an unknown word is named"),
+        ] {
+            let message = refused(from, to);
+            assert!(message.contains(part), "{why}: {message}");
+        }
     }
 }

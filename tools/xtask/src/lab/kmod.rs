@@ -3,22 +3,23 @@
 //!
 //! - Everything comes from Debian's packages and is unpacked in the cache. The machine needs a user
 //!   namespace to change its root in.
-//! - A module is cached under a digest of its inputs, so that a later run needs neither.
-//! - A missing module does not fail the run: tests that need it are skipped, and the reason names
-//!   the remedy.
+//! - A module is cached under a digest of its inputs, so that a later run needs no build.
+//! - A missing module, or a patch that does not apply, does not fail the run: tests that need it
+//!   are skipped, and the reason names the remedy.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
 
 use super::kernels::Kernel;
-use crate::missing::missing;
+use crate::files::{self, At as _};
+use crate::missing::{OrSkip as _, missing};
 use crate::packages::Cache;
-use crate::run;
+use crate::run::{self, Show};
 
 /// Ten times the build time of the largest module on two busy cores.
 const LIMIT: Duration = Duration::from_secs(1200);
@@ -38,42 +39,65 @@ in_tree make -j2 -C "/usr/src/linux-headers-$release" M=/build CONFIG_DEBUG_INFO
 in_tree strip --strip-debug "/build/$module"
 "#;
 
-/// The inputs of a module.
-pub(super) struct Recipe<'a> {
+/// A module that the lab builds.
+pub(super) struct Recipe {
     /// The file that the build leaves, such as `rdma_rxe.ko`.
-    pub(super) module: &'a str,
+    module: &'static str,
     /// The folder of its sources, relative to the workspace's root.
-    pub(super) folder: &'a str,
+    folder: &'static str,
     /// The files of that folder that it is built from.
-    pub(super) files: &'a [&'a str],
-    /// A folder of the kernel's sources that the module also needs; it is part of the digest.
-    pub(super) source: Option<&'a Path>,
+    files: &'static [&'static str],
+    /// If the module is built from the kernel's own driver, a patch for it in that folder.
+    patch: Option<&'static str>,
     /// Variables for make(1).
-    pub(super) variables: &'a [&'a str],
+    variables: &'static [&'static str],
 }
 
-/// Builds the module for a kernel's release. `fill` copies the sources into the folder to build.
+/// The lab's `rdma_rxe`.
+pub(super) const RXE: Recipe = Recipe {
+    module: "rdma_rxe.ko",
+    folder: "tests/lab/rxe-dmabuf",
+    files: &["rxe_dmabuf.c", "rxe_dmabuf.h"],
+    patch: Some("hooks.patch"),
+    variables: &["CONFIG_RDMA_RXE=m"],
+};
+
+/// The open flag, for guests with cards.
+pub(super) const OPEN_FLAG: Recipe = Recipe {
+    module: "hl_open_flag.ko",
+    folder: "tools/hl-open-flag",
+    files: &["hl_open_flag.c", "Makefile"],
+    patch: None,
+    variables: &[],
+};
+
+/// Builds the module for a kernel's release.
 pub(super) fn build(
     cache: &Cache,
     root: &Path,
     row: &Kernel,
     release: &str,
     busybox: &Path,
-    recipe: &Recipe<'_>,
-    fill: impl FnOnce(&Path) -> anyhow::Result<()>,
+    recipe: &Recipe,
 ) -> anyhow::Result<PathBuf> {
-    let tools = cache.bundle_with(&row.tools(release), busybox)?.tree;
+    let own = |name: &&str| root.join(recipe.folder).join(name);
+    let mut source = None;
+    if let Some(patch) = recipe.patch {
+        let (bundle, folder) = row.source(busybox);
+        source = Some((own(&patch), cache.bundle(&bundle)?.tree, folder));
+    }
+    let tools = cache.bundle(&row.tools(release))?.tree;
     let mut digest = Sha256::new();
-    for tree in [Some(tools.as_path()), recipe.source].into_iter().flatten() {
-        digest.update(tree.file_name().unwrap_or_default().as_encoded_bytes());
+    for tree in [&tools].into_iter().chain(source.iter().map(|(_, tree, _)| tree)) {
+        digest.update(files::name(tree));
     }
     digest.update(SCRIPT);
-    for variable in recipe.variables {
-        digest.update(variable);
-    }
-    for name in recipe.files {
-        let file = root.join(recipe.folder).join(name);
-        digest.update(fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
+    recipe
+        .variables
+        .iter()
+        .for_each(|variable| digest.update(variable));
+    for name in recipe.patch.iter().chain(recipe.files) {
+        digest.update(files::read(&own(name))?);
     }
     cache.made(&digest.finalize(), recipe.module, |part| {
         eprintln!(
@@ -81,92 +105,73 @@ pub(super) fn build(
             recipe.module
         );
         let build = part.join("build");
-        fs::create_dir_all(&build)?;
-        fill(&build)?;
+        files::make_folder(&build)?;
+        if let Some((_, tree, folder)) = &source {
+            copy(files::children(&tree.join(folder))?, &build)?;
+        }
+        copy(recipe.files.iter().map(own), &build)?;
+        if let Some((patch, _, _)) = &source {
+            apply(patch, &build)?;
+        }
         make(&tools, &build, release, recipe)?;
         fs::rename(build.join(recipe.module), part.join(recipe.module))
             .context("the build left no module")?;
-        fs::remove_dir_all(build)?;
-        Ok(())
+        files::remove_folder(&build)
     })
 }
 
-/// The open flag's module, for guests with cards (`tools/hl-open-flag`).
-pub(super) fn open_flag(
-    cache: &Cache,
-    root: &Path,
-    row: &Kernel,
-    release: &str,
-    busybox: &Path,
-) -> anyhow::Result<PathBuf> {
-    const FOLDER: &str = "tools/hl-open-flag";
-    const FILES: [&str; 2] = ["hl_open_flag.c", "Makefile"];
-    let recipe = Recipe {
-        module: "hl_open_flag.ko",
-        folder: FOLDER,
-        files: &FILES,
-        source: None,
-        variables: &[],
-    };
-    build(cache, root, row, release, busybox, &recipe, |build| {
-        for name in FILES {
-            fs::copy(root.join(FOLDER).join(name), build.join(name))?;
-        }
-        Ok(())
-    })
-}
-
-fn make(tools: &Path, build: &Path, release: &str, recipe: &Recipe<'_>) -> anyhow::Result<()> {
-    prepare(tools)?;
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount"]);
-    if !command
-        .arg("true")
-        .output()
-        .is_ok_and(|output| output.status.success())
-    {
-        return missing(
-            "this machine gives no user namespace to build in: set kernel.unprivileged_userns_clone=1, or run as a \
-             user who may",
-        );
+/// Copies files, and leaves out folders.
+fn copy(from: impl IntoIterator<Item = PathBuf>, to: &Path) -> anyhow::Result<()> {
+    for file in from.into_iter().filter(|path| !path.is_dir()) {
+        fs::copy(&file, to.join(files::name(&file))).at("copy", &file)?;
     }
-    let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", SCRIPT, "lab"]);
-    command.arg(tools).arg(build).arg(release);
-    command.arg(recipe.module).args(recipe.variables);
-    let log = build.join("build.log");
-    let file = File::create(&log)?;
-    let status = run::limited(&command, LIMIT)
-        .stdin(Stdio::null())
-        .stdout(file.try_clone()?)
-        .stderr(file)
-        .status()
-        .context("cannot run timeout")?;
-    if status.success() {
+    Ok(())
+}
+
+/// Applies a patch with git: patch(1) may be missing.
+fn apply(patch: &Path, build: &Path) -> anyhow::Result<()> {
+    let mut command = Command::new("git");
+    command.arg("apply").arg(patch).current_dir(build);
+    // In a repository around the cache, git would take the paths for that repository's.
+    command.env("GIT_CEILING_DIRECTORIES", build.parent().unwrap_or(build));
+    let applied = run::output(&mut command).map(drop);
+    applied
+        .with_context(|| format!("{} does not apply to this kernel", patch.display()))
+        .or_skip("install git, move the patch, or pin a kernel that it knows")
+}
+
+fn make(tools: &Path, build: &Path, release: &str, recipe: &Recipe) -> anyhow::Result<()> {
+    prepare(tools)?;
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount"]);
+        command
+    };
+    run::output(unshare().arg("true")).or_skip(
+        "a module is built in a user namespace: set kernel.unprivileged_userns_clone=1, or run as a user who may",
+    )?;
+    let mut command = unshare();
+    command.args(["sh", "-c", SCRIPT, "lab"]).arg(tools).arg(build);
+    command.args([release, recipe.module]).args(recipe.variables);
+    let outcome = run::run(&command, &build.join("build.log"), LIMIT, Show::Quiet)?;
+    if outcome.ok() {
         return Ok(());
     }
-    let said = fs::read(&log).unwrap_or_default();
-    let said = String::from_utf8_lossy(&said);
-    let is_error = |line: &&str| {
-        ["error", "Error", "rror:", "not found"]
-            .iter()
-            .any(|word| line.contains(word))
-    };
-    let line = said
-        .lines()
-        .find(is_error)
-        .or(said.lines().last())
-        .unwrap_or("no message");
+    let words = ["error", "Error", "rror:", "not found"];
+    let is_error = |line: &String| words.iter().any(|word| line.contains(word));
+    let line = outcome.lines().find(is_error).or_else(|| outcome.lines().last());
     missing(format!(
-        "{} cannot be built for {release} ({line}): pin headers and sources of one version, or fix {}",
-        recipe.module, recipe.folder
+        "{} cannot be built for {release} ({}): pin headers and sources of one version, or fix {}",
+        recipe.module,
+        line.as_deref().unwrap_or("no message"),
+        recipe.folder
     ))
 }
 
 /// Steps of installing the packages: folders that are mounted over, and the names of a merged /usr.
 fn prepare(tools: &Path) -> anyhow::Result<()> {
     for folder in ["proc", "dev", "tmp", "build"] {
-        fs::create_dir_all(tools.join(folder))?;
+        files::make_folder(&tools.join(folder))?;
     }
     let links = [
         ("bin", "usr/bin"),
@@ -178,8 +183,7 @@ fn prepare(tools: &Path) -> anyhow::Result<()> {
     for (name, target) in links {
         let name = tools.join(name);
         if fs::symlink_metadata(&name).is_err() {
-            std::os::unix::fs::symlink(target, &name)
-                .with_context(|| format!("cannot make {}", name.display()))?;
+            std::os::unix::fs::symlink(target, &name).at("make", &name)?;
         }
     }
     if !tools.join("bin/sh").exists() {

@@ -1,9 +1,9 @@
 //! One lab at a time on a machine: a lab runs several guests at once where their figures do not
 //! count, and more would only slow each other down.
 //!
-//! - An advisory lock (flock(2)) on a file of the cache: the kernel takes it back when its holder
-//!   dies, so nothing is ever stale.
-//! - The file says who holds it, for the message of the one that waits; it is no more than words.
+//! - An advisory lock (flock(2)) on a file of the cache: the kernel releases it when its holder
+//!   dies, so it is never stale.
+//! - The file names its holder, for the message of a process that waits; it has no other use.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -20,7 +20,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Waits for the lab; `wait` is told whom for, once.
+    /// Waits for the lab. If another process holds it, calls `wait` once with that process's name.
     pub(crate) fn take(cache: &Path, purpose: &str, wait: impl FnOnce(&str)) -> anyhow::Result<Lock> {
         let path = cache.join("lab.lock");
         let open = || {
@@ -35,7 +35,10 @@ impl Lock {
             Err((mut file, Errno::EWOULDBLOCK)) => {
                 let mut holder = String::new();
                 let _ = file.read_to_string(&mut holder); // only for the message
-                let holder = holder.lines().next().unwrap_or("someone who has not said so yet");
+                let holder = holder
+                    .lines()
+                    .next()
+                    .unwrap_or("a process that has not written its name yet");
                 wait(holder);
                 Flock::lock(file, FlockArg::LockExclusive)
                     .map_err(|(_, errno)| errno)
@@ -65,18 +68,18 @@ mod tests {
     fn second_lab_waits_and_names_the_holder() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let first = Lock::take(folder.path(), "lab test in /a", |holder| {
-            panic!("the lab is free, {holder} is told")
+            panic!("the lab is free, but {holder} is waited for")
         })
         .expect("a lock");
-        let (told, hear) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         thread::scope(|scope| {
             let second = scope.spawn(|| {
                 Lock::take(folder.path(), "lab run in /b", move |holder| {
-                    told.send(holder.to_owned()).expect("the test listens");
+                    sender.send(holder.to_owned()).expect("the test listens");
                 })
                 .map(drop)
             });
-            let holder = hear
+            let holder = receiver
                 .recv_timeout(Duration::from_secs(60))
                 .expect("the second waits");
             assert!(holder.contains("lab test in /a"), "the holder is named: {holder}");

@@ -1,12 +1,12 @@
-//! What a guest and its cards take of the host's memory at the most.
+//! The peak of the host's memory that a guest and its cards use.
 //!
-//! - *The kernel's own peak, where a control group was given to us*: [`GROUP`] names its folder.
-//!   Each guest gets a group below it, in which QEMU and the servers of cards start. We make none
-//!   elsewhere: groups belong to whoever runs the machine.
+//! - *The kernel's own peak, if [`GROUP`] names the folder of a control group*. Each guest gets a
+//!   group below it, in which QEMU and the servers of cards start. The lab makes no groups
+//!   elsewhere: groups belong to the administrator of the machine.
 //! - *Samples otherwise*: the pages of each process that are its own, and each shared memory file
-//!   once, since the guest's memory and the card's are mapped by both sides. What came and went
-//!   between two samples is not seen.
-//! - *The figure says which it was.*
+//!   once, since the guest's memory and the card's are mapped by both sides. Memory that
+//!   is released before the next sample is not counted.
+//! - *The figure names its source.*
 
 use std::collections::BTreeMap;
 use std::env;
@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
+use crate::files::At as _;
 use crate::run;
 
 /// The variable that names a control group's folder: one with the memory controller for the groups
@@ -29,7 +30,13 @@ use crate::run;
 const GROUP: &str = "GAUDI_LAB_CGROUP";
 /// Its peak by version 2 and by version 1 (Documentation/admin-guide/cgroup-v2.rst,
 /// cgroup-v1/memory.rst), bytes.
-const PEAKS: [&str; 2] = ["memory.peak", "memory.max_usage_in_bytes"];
+const PEAKS: [(&str, &str); 2] = [
+    ("memory.peak", "the control group's memory.peak"),
+    (
+        "memory.max_usage_in_bytes",
+        "the control group's memory.max_usage_in_bytes",
+    ),
+];
 /// A process enters before it is what it will be: what it takes is counted from its first page on.
 const ENTER: &str = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
 /// Between two samples.
@@ -46,12 +53,8 @@ pub(super) struct Peak {
 
 impl fmt::Display for Peak {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:.0} MiB ({})",
-            self.bytes as f64 / f64::from(1 << 20),
-            self.how
-        )
+        let mebibytes = self.bytes as f64 / f64::from(1 << 20);
+        write!(f, "{mebibytes:.0} MiB ({})", self.how)
     }
 }
 
@@ -68,16 +71,14 @@ impl Meter {
     /// For one guest.
     pub(super) fn new() -> anyhow::Result<Meter> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let group = match env::var_os(GROUP) {
-            Some(above) => {
-                let number = NEXT.fetch_add(1, Ordering::Relaxed);
-                let name = format!("gaudi-lab-{}-{number}", std::process::id());
-                Some(group(Path::new(&above), &name).with_context(|| GROUP)?)
-            }
-            None => None,
-        };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gaudi-lab-{}-{number}", std::process::id());
+        let above = env::var_os(GROUP).map(PathBuf::from);
         Ok(Meter {
-            group,
+            group: above
+                .map(|above| group(&above, &name))
+                .transpose()
+                .context(GROUP)?,
             processes: Mutex::default(),
             sampled: AtomicU64::new(0),
         })
@@ -85,14 +86,12 @@ impl Meter {
 
     /// The command, started where it is counted.
     pub(super) fn within(&self, command: Command) -> Command {
-        match &self.group {
-            None => command,
-            Some(group) => {
-                let mut shell = Command::new("sh");
-                shell.args(["-c", ENTER]).arg(group);
-                run::after(shell, &command)
-            }
-        }
+        let Some(group) = &self.group else {
+            return command;
+        };
+        let mut shell = Command::new("sh");
+        shell.args(["-c", ENTER]).arg(group);
+        run::after(shell, &command)
     }
 
     /// Counts a process and what it starts.
@@ -117,21 +116,14 @@ impl Meter {
                 how: "sampled: own pages of each process, shared memory once",
             });
         };
-        for file in PEAKS {
+        for (file, how) in PEAKS {
             if let Ok(text) = fs::read_to_string(group.join(file)) {
-                let bytes = text
-                    .trim()
-                    .parse()
-                    .with_context(|| format!("{file} says {text:?}"))?;
-                let how = if file == PEAKS[0] {
-                    "the control group's memory.peak"
-                } else {
-                    "the control group's memory.max_usage_in_bytes"
-                };
+                let bytes = text.trim().parse();
+                let bytes = bytes.with_context(|| format!("{file} has {text:?}"))?;
                 return Ok(Peak { bytes, how });
             }
         }
-        bail!("{} tells no peak", group.display())
+        bail!("{} has no peak", group.display())
     }
 
     fn processes(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
@@ -142,7 +134,7 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         if let Some(group) = &self.group {
-            // A group with a process that outlived us stays; whoever gave the folder sees its name.
+            // A group with a process that outlived us stays, under a name that shows its origin.
             let _ = fs::remove_dir(group);
         }
     }
@@ -151,19 +143,18 @@ impl Drop for Meter {
 /// A new group that counts memory.
 fn group(above: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let group = above.join(name);
-    fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
-    if PEAKS.iter().any(|file| group.join(file).exists()) {
+    fs::create_dir(&group).at("make", &group)?;
+    if PEAKS.iter().any(|(file, _)| group.join(file).exists()) {
         return Ok(group);
     }
-    let _ = fs::remove_dir(&group);
+    let _ = fs::remove_dir(&group); // the error is the answer
+    let above = above.display();
     bail!(
-        "{} has no memory controller for the groups below it: as root, `echo +memory >{}/cgroup.subtree_control`",
-        above.display(),
-        above.display()
+        "{above} has no memory controller for the groups below it: as root, `echo +memory >{above}/cgroup.subtree_control`"
     )
 }
 
-/// Bytes that these processes and their descendants take now. One that is gone takes nothing.
+/// Bytes that these processes and their descendants use now. One that has ended uses none.
 fn taken(processes: &[u32]) -> u64 {
     let mut all = processes.to_vec();
     let mut at = 0;
@@ -172,18 +163,20 @@ fn taken(processes: &[u32]) -> u64 {
     while let Some(process) = all.get(at).copied() {
         at += 1;
         let place = PathBuf::from(format!("/proc/{process}"));
+        // A file of a process that has ended cannot be read.
         let read = |file: &str| fs::read_to_string(place.join(file)).unwrap_or_default();
         let children = read(&format!("task/{process}/children"));
-        all.extend(
-            children
-                .split_whitespace()
-                .filter_map(|child| child.parse::<u32>().ok()),
-        );
+        let children = children
+            .split_whitespace()
+            .map_while(|child| child.parse::<u32>().ok());
+        all.extend(children);
         own += own_bytes(&read("status"));
         for file in fs::read_dir(place.join("fd")).into_iter().flatten().flatten() {
-            let is_memory = fs::read_link(file.path())
-                .is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:"));
-            if let Some(seen) = is_memory.then(|| fs::metadata(file.path()).ok()).flatten() {
+            let target = fs::read_link(file.path()).unwrap_or_default(); // closed since
+            if let (true, Ok(seen)) = (
+                target.to_string_lossy().starts_with("/memfd:"),
+                fs::metadata(file.path()),
+            ) {
                 shared.insert((seen.dev(), seen.ino()), seen.blocks() * 512);
             }
         }
@@ -212,7 +205,7 @@ mod tests {
         assert_eq!(
             own_bytes("RssAnon:\tmany kB\nRssFile:"),
             0,
-            "what is no number is none"
+            "a value that is not a number counts as 0"
         );
     }
 
@@ -295,6 +288,6 @@ mod tests {
         );
         let folder = meter.group.clone().expect("it has one");
         drop(meter);
-        assert!(!folder.exists(), "the group goes");
+        assert!(!folder.exists(), "the group is removed");
     }
 }

@@ -4,14 +4,14 @@
 //! walk reads what depmod reads: the `.modinfo` section of each module.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use object::Endianness;
 use object::read::elf::ElfFile64;
 use object::read::{Object as _, ObjectSection as _};
+
+use crate::files;
 
 /// A module as it goes into the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,80 +26,54 @@ pub(crate) struct Module {
 }
 
 /// All module files below a kernel's folder, by name.
-#[derive(Debug)]
-pub(crate) struct Tree {
-    folder: PathBuf,
-    files: BTreeMap<String, PathBuf>,
-}
-
-impl Tree {
-    pub(crate) fn open(folder: &Path) -> anyhow::Result<Tree> {
-        let mut files = BTreeMap::new();
-        let mut folders = vec![folder.join("kernel")];
-        while let Some(next) = folders.pop() {
-            let entries = fs::read_dir(&next).with_context(|| format!("cannot read {}", next.display()))?;
-            for entry in entries {
-                let entry = entry?;
-                if entry.file_type()?.is_dir() {
-                    folders.push(entry.path());
-                } else if let Some((stem, _)) = entry.file_name().to_string_lossy().split_once(".ko") {
-                    files.insert(plain(stem), entry.path());
-                }
+fn module_files(folder: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![folder.join("kernel")];
+    while let Some(next) = folders.pop() {
+        for path in files::children(&next)? {
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Some((stem, _)) = files::name(&path).split_once(".ko") {
+                all.insert(plain(stem), path);
             }
         }
-        Ok(Tree {
-            folder: folder.to_owned(),
-            files,
-        })
     }
+    Ok(all)
+}
 
-    /// The named modules and all that they need, dependencies first. `read` takes off the file's
-    /// compression.
-    pub(crate) fn closure(
-        &self,
-        names: &[String],
-        read: impl Fn(&Path) -> anyhow::Result<Vec<u8>>,
-    ) -> anyhow::Result<Vec<Module>> {
-        let load = |name: &str| {
-            let file = self
-                .files
-                .get(name)
-                .with_context(|| format!("{} holds no module {name}", self.folder.display()))?;
-            let content = read(file)?;
-            let info = info(&content).with_context(|| format!("cannot read {}", file.display()))?;
-            let place = file
-                .strip_prefix(&self.folder)
-                .unwrap_or(file)
-                .display()
-                .to_string();
-            let path = place
-                .find(".ko")
-                .map_or(place.clone(), |at| place[..at].to_owned() + ".ko");
-            Ok(Module {
-                name: name.to_owned(),
-                path,
-                content,
-                depends: info
-                    .iter()
-                    .filter(|(key, _)| key == "depends")
-                    .flat_map(|(_, value)| value.split(',').filter(|name| !name.is_empty()).map(plain))
-                    .collect(),
-                aliases: info
-                    .iter()
-                    .filter(|(key, _)| key == "alias")
-                    .map(|(_, value)| value.clone())
-                    .collect(),
-            })
-        };
-        // A name with a question mark is wanted where the kernel has it: a library of a newer one
-        // may have been a module.
-        let is_there = |name: &String| match name.strip_suffix('?') {
-            Some(name) => Some(plain(name)).filter(|name| self.files.contains_key(name)),
-            None => Some(plain(name)),
-        };
-        let names: Vec<_> = names.iter().filter_map(is_there).collect();
-        in_order(&names, load)
-    }
+/// The named modules of a kernel's folder and all that they need, dependencies first. `read`
+/// removes the file's compression.
+pub(super) fn closure(
+    folder: &Path,
+    names: &[String],
+    read: impl Fn(&Path) -> anyhow::Result<Vec<u8>>,
+) -> anyhow::Result<Vec<Module>> {
+    let files = module_files(folder)?;
+    let load = |name: &str| {
+        let file = files.get(name);
+        let file = file.with_context(|| format!("{} holds no module {name}", folder.display()))?;
+        let content = read(file)?;
+        let info = info(&content).with_context(|| format!("cannot read {}", file.display()))?;
+        let values = |wanted| info.iter().filter(move |(key, _)| key == wanted);
+        let depends = values("depends").flat_map(|(_, value)| value.split(','));
+        let place = file.strip_prefix(folder).unwrap_or(file).display().to_string();
+        let (stem, _) = place.split_once(".ko").context("a module ends in .ko")?;
+        Ok(Module {
+            name: name.to_owned(),
+            path: format!("{stem}.ko"),
+            depends: depends.filter(|name| !name.is_empty()).map(plain).collect(),
+            aliases: values("alias").map(|(_, value)| value.clone()).collect(),
+            content,
+        })
+    };
+    // A name with a question mark is wanted where the kernel has it: a library of a newer one may
+    // have been a module.
+    let is_there = |name: &String| match name.strip_suffix('?') {
+        Some(name) => Some(plain(name)).filter(|name| files.contains_key(name)),
+        None => Some(plain(name)),
+    };
+    let names: Vec<_> = names.iter().filter_map(is_there).collect();
+    in_order(&names, load)
 }
 
 /// Depth first, each once. A circle is the kernel's error, not a reason to recurse for ever.
@@ -146,12 +120,8 @@ pub(crate) fn modules_dep(modules: &[Module]) -> String {
                 wanted.extend(found.depends.iter().rev());
             }
         }
-        text += &module.path;
-        text.push(':');
-        for other in needed {
-            let _ = write!(text, " {}", other.path);
-        }
-        text.push('\n');
+        let needed: String = needed.iter().flat_map(|other| [" ", &other.path]).collect();
+        text += &format!("{}:{needed}\n", module.path);
     }
     text
 }
@@ -188,6 +158,8 @@ fn info(elf: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn module(name: &str, depends: &[&str]) -> Module {
@@ -288,17 +260,15 @@ mod tests {
         let place = folder.path().join("kernel/drivers");
         fs::create_dir_all(&place).expect("folders");
         fs::write(place.join("vfio-pci.ko.xz"), elf(".modinfo", b"depends=\0")).expect("a module");
-        let tree = Tree::open(folder.path()).expect("a tree");
         let read = |path: &Path| Ok(fs::read(path)?);
-        let modules = tree.closure(&["vfio-pci".to_owned()], read).expect("it is there");
+        let modules = closure(folder.path(), &["vfio-pci".to_owned()], read).expect("it is there");
         assert_eq!(
             (modules[0].name.as_str(), modules[0].path.as_str()),
             ("vfio_pci", "kernel/drivers/vfio-pci.ko"),
             "name and place"
         );
-        let error = tree
-            .closure(&["mlx5_core".to_owned()], read)
-            .expect_err("there is no such file");
+        let error =
+            closure(folder.path(), &["mlx5_core".to_owned()], read).expect_err("there is no such file");
         assert!(
             error.to_string().contains("mlx5_core"),
             "the missing one is named: {error}"

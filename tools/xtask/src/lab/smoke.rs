@@ -1,24 +1,22 @@
 //! `cargo xtask lab smoke`: one card's whole chain, boot after boot: probe, export, region, RDMA
 //! write, read and atomic, each verified.
 //!
-//! - *No boot may fail, and none is tried again*: the first that does ends the series, with its
-//!   logs.
-//! - *Nothing is known to cry here*: cries that other tests of the machine provoke are failures.
-//! - *Seconds are told, not judged*: they are this machine's. Memory is judged: it is the guest's.
+//! - *No boot may fail, and none is retried*: the first that fails ends the series; its logs stay.
+//! - *No warning is known here*: those that other tests of the machine provoke are failures.
+//! - *Seconds are printed, not judged*: they depend on the machine. Memory is judged.
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 
-use super::bench::{Variant, Which, lock};
+use super::bench::{Which, one};
 use super::build;
-use super::guest::Verdict;
-use super::kernels::{Kernels, Shape};
-use super::suite::{self, CRATE, Test};
-use crate::ledger::{Ledger, Row};
-use crate::missing::or_missing;
-use crate::packages::Cache;
+use super::guest::{Variant, Verdict};
+use super::kernels::Kernels;
+use super::memory::Peak;
+use super::suite::{CRATE, Test};
+use crate::ledger::{self, Row};
 use crate::workspace::Workspace;
 
 /// The machine of `kernels.toml`, and the test program and test that are the chain.
@@ -32,117 +30,84 @@ const MEMORY: u64 = 2 << 30;
 pub(crate) struct Selection {
     #[command(flatten)]
     which: Which,
-    /// How often
+    /// The number of boots
     #[arg(long, value_name = "TIMES", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     boots: u32,
 }
 
 pub(crate) fn run(workspace: &Workspace, choice: &Selection) -> anyhow::Result<ExitCode> {
     let kernels = Kernels::load(&workspace.root)?;
-    let named: Vec<_> = choice.which.kernel.iter().cloned().collect();
-    let row = *kernels.chosen(&named)?.last().context("there is no kernel")?;
     let shape = kernels.shape(MACHINE)?.strict();
-    let (mut binaries, programs, vgaudi) = build::tests(workspace, &[CRATE], &kernels.guest, false)?;
-    binaries.retain(|binary| binary.name == PROGRAM);
-    let cache = or_missing(Cache::open())?;
-    let _lock = cache
-        .as_ref()
-        .ok()
-        .map(|cache| lock(workspace, cache))
-        .transpose()?;
-    let mut ledger = Ledger::default();
-    let mut ready = None;
-    ledger.push(Row::time("lab set-up", |row_of| {
-        ready = Some(suite::set_up(row_of, workspace, &cache, &kernels, &[row]));
-    }));
-    let ready = ready.context("the set-up did not run")?;
-    let kernel = ready.kernels.into_iter().next().context("no kernel was set up")?;
-    let (bench, kernel) = match (ready.bench, kernel) {
-        (Ok(bench), Ok(kernel)) => (bench, kernel),
-        (Err(need), _) | (_, Err(need)) => bail!("{need}"),
-    };
+    let built = build::tests(workspace, &[CRATE.to_owned()], &kernels.guest, false)?;
+    let (kernel, _lock) = one(workspace, &kernels, &choice.which)?;
     if let Err(need) = &kernel.rxe {
         bail!("the chain needs the lab's own build of rdma_rxe: {need}");
     }
+    let is_chain = |binary: &&build::Binary| binary.name == PROGRAM;
     let test = Test {
         workspace,
         kernels: &kernels,
-        bench: &bench,
         kernel: &kernel,
-        binaries: binaries.iter().collect(),
-        variant: variant(shape),
-        programs: &programs,
-        vgaudi: &vgaudi,
+        binaries: built.binaries.iter().filter(is_chain).collect(),
+        variant: Variant::of(Some(shape)),
+        built: &built,
         words: &["--exact".to_owned(), TEST.to_owned()],
     };
-    let mut booted = Vec::new();
+    let (mut rows, mut booted) = (Vec::new(), Vec::new());
     for turn in 1..=choice.boots {
-        let name = format!("smoke {} {turn}/{}", row.id, choice.boots);
+        let name = format!("smoke {} {turn}/{}", kernel.id, choice.boots);
         let mut verdict = Verdict::default();
         let row = Row::time(&name, |row| {
-            match test.run(row) {
-                Ok(seen) => verdict = seen,
-                Err(error) => row.fail(format!("{error:#}")),
-            }
+            verdict = test.run(row)?;
             judge(row, &verdict);
+            Ok(())
         });
         let failed = row.counts.failed > 0;
+        let word = if failed { "FAIL" } else { "ok  " };
         println!(
-            "{}  {name}  {}",
-            if failed { "FAIL" } else { "ok  " },
-            line(&verdict)
+            "{word}  {name}  {:.1} s, memory {}",
+            verdict.wall,
+            peak(verdict.memory.as_ref())
         );
-        ledger.push(row);
+        rows.push(row);
         booted.push(verdict);
         if failed {
-            break; // what it left in the logs is wanted
+            break; // its logs must not be overwritten
         }
     }
     println!("\nboot  seconds  to init  memory");
     for (turn, verdict) in booted.iter().enumerate() {
         println!("{:>4}  {}", turn + 1, columns(verdict));
     }
-    println!("\nsmoke {}: {}", row.id, summary(&booted, choice.boots));
-    Ok(ledger.finish())
+    println!("\nsmoke {}: {}", kernel.id, summary(&booted, choice.boots));
+    Ok(ledger::finish(&rows))
 }
 
-fn variant(shape: Shape) -> Variant {
-    Variant {
-        shape: Some(shape),
-        ..Variant::default()
-    }
-}
-
-/// What a row of the harness does not say: that the test ran, and what the guest took.
+/// Fails the row if the test did not run, or if the guest used too much memory.
 fn judge(row: &mut Row, verdict: &Verdict) {
-    if row.counts.failed == 0 && (row.counts.passed, row.counts.skipped) != (1, 0) {
-        row.fail(format!(
-            "{TEST} did not run: {} passed, {} skipped",
-            row.counts.passed, row.counts.skipped
-        ));
+    let (passed, skipped) = (row.counts.passed, row.counts.skipped);
+    if row.counts.failed == 0 && (passed, skipped) != (1, 0) {
+        row.fail(format!("{TEST} did not run: {passed} passed, {skipped} skipped"));
     }
     if let Some(peak) = verdict.memory.as_ref().filter(|peak| peak.bytes > MEMORY) {
         row.fail(format!(
-            "the guest and its card took {peak}, 2048 MiB are wanted at most"
+            "the guest and its card used {peak}; at most 2048 MiB are allowed"
         ));
     }
 }
 
-fn line(verdict: &Verdict) -> String {
-    let memory = verdict
-        .memory
-        .as_ref()
-        .map_or_else(|| "none".to_owned(), ToString::to_string);
-    format!("{:.1} s, memory {memory}", verdict.wall)
+fn peak(peak: Option<&Peak>) -> String {
+    peak.map_or_else(|| "unknown".to_owned(), ToString::to_string)
 }
 
 fn columns(verdict: &Verdict) -> String {
-    let mebibytes = verdict
-        .memory
-        .as_ref()
-        .map_or(0, |peak| (peak.bytes + (1 << 19)) >> 20);
-    let boot = verdict.boot.unwrap_or_default();
-    format!("{:>7.1}  {boot:>7.1}  {mebibytes:>4} MiB", verdict.wall)
+    let bytes = verdict.memory.as_ref().map_or(0, |peak| peak.bytes);
+    let boot = verdict.boot.unwrap_or_default(); // a guest that never came up
+    format!(
+        "{:>7.1}  {boot:>7.1}  {:>4} MiB",
+        verdict.wall,
+        (bytes + (1 << 19)) >> 20
+    )
 }
 
 /// Median, least, most and spread of the seconds, and the most memory of all.
@@ -153,7 +118,7 @@ fn summary(booted: &[Verdict], wanted: u32) -> String {
         return "no boot".to_owned();
     };
     let (low, high) = (seconds[(seconds.len() - 1) / 2], seconds[seconds.len() / 2]);
-    let peak = booted
+    let most_memory = booted
         .iter()
         .filter_map(|verdict| verdict.memory.as_ref())
         .max_by_key(|peak| peak.bytes);
@@ -162,13 +127,12 @@ fn summary(booted: &[Verdict], wanted: u32) -> String {
         booted.len(),
         (low + high) / 2.0,
         most - least,
-        peak.map_or_else(|| "unknown".to_owned(), ToString::to_string),
+        peak(most_memory),
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::Peak;
     use super::*;
 
     fn verdict(wall: f64, mebibytes: u64) -> Verdict {
@@ -206,8 +170,13 @@ mod tests {
     #[test]
     fn boot_that_skips_or_exceeds_memory_fails() {
         assert_eq!(judged(1, 0, 2048), [""; 0], "just fits");
-        assert!(judged(0, 1, 900)[0].contains("did not run"), "a skip is no pass");
-        assert!(judged(0, 0, 900)[0].contains("did not run"), "nor is nothing");
-        assert!(judged(1, 0, 2049)[0].contains("2049 MiB (guessed)"), "too much");
+        for (passed, skipped, mebibytes, part) in [
+            (0, 1, 900, "did not run: 0 passed, 1 skipped"),
+            (0, 0, 900, "did not run: 0 passed, 0 skipped"),
+            (1, 0, 2049, "2049 MiB (guessed)"),
+        ] {
+            let failures = judged(passed, skipped, mebibytes);
+            assert!(failures[0].contains(part), "{part:?} is not in {failures:?}");
+        }
     }
 }

@@ -1,27 +1,26 @@
 //! `cargo xtask lab test`: test binaries of this machine's cargo, run in a guest of each kernel.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 
-use super::bench::{GuestKernel, LIMIT, Tools, Variant, bench, console_tail, folder, kernel, lock, machine};
-use super::build::{self, Binary, count};
-use super::card::Cards;
+use super::bench::{GuestKernel, LIMIT, Tools, folder, open};
+use super::build::{self, Binary, Built, count};
 use super::channel::Message;
-use super::guest::{Side, Verdict};
+use super::guest::{Side, Variant, Verdict};
 use super::image::{Job, PROGRAMS, Program};
 use super::kernels::{Kernel, Kernels};
+use super::lock::Lock;
+use crate::files;
 use crate::ledger::Row;
 use crate::missing::or_missing;
 use crate::packages::Cache;
-use crate::run::Outcome;
+use crate::run::{Outcome, tail};
 use crate::test::report::{Report, skips, test_line};
 use crate::workspace::Workspace;
 
@@ -40,7 +39,7 @@ pub(crate) struct Selection {
     /// Run it so many times, each in a fresh guest; the first run that fails is the last
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Build the tests for speed: for what moves much
+    /// Build the tests optimized: for tests that move much data
     #[arg(long)]
     release: bool,
     /// Words for the test harness, such as a part of a test's name
@@ -51,21 +50,10 @@ pub(crate) struct Selection {
 /// Fetches and builds what the lab needs, so that [`rows`] finds it in the cache.
 pub(crate) fn prepare(workspace: &Workspace) -> Row {
     Row::time("lab fetch", |row| {
-        let mut prepared = || {
-            let kernels = Kernels::load(&workspace.root)?;
-            let cache = or_missing(Cache::open())?;
-            let _lock = cache
-                .as_ref()
-                .ok()
-                .map(|cache| lock(workspace, cache))
-                .transpose()?;
-            let chosen = kernels.chosen(&[])?;
-            set_up(row, workspace, &cache, &kernels, &chosen);
-            anyhow::Ok(())
-        };
-        if let Err(error) = prepared() {
-            row.fail(format!("{error:#}"));
-        }
+        let kernels = Kernels::load(&workspace.root)?;
+        let cache = or_missing(open(workspace))?;
+        set_up(row, workspace, &cache, &kernels, &kernels.chosen(&[])?);
+        Ok(())
     })
 }
 
@@ -74,51 +62,40 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Selection) -> anyhow::Result<
     let kernels = Kernels::load(&workspace.root)?;
     let chosen = kernels.chosen(&choice.kernels)?;
     let crates = crates(workspace, &kernels, &choice.packages)?;
-    let mut binaries = Vec::new();
-    let mut programs_built = Vec::new();
-    let mut vgaudi = PathBuf::new();
+    let mut built = None;
     let mut rows = vec![Row::time("lab build", |row| {
-        match build::tests(workspace, &crates, &kernels.guest, choice.release) {
-            Ok(built) => {
-                (binaries, programs_built, vgaudi) = built;
-                row.pass();
-            }
-            Err(error) => row.fail(format!("{error:#}")),
-        }
+        built = Some(build::tests(workspace, crates, &kernels.guest, choice.release)?);
+        row.pass();
+        Ok(())
     })];
-    if rows[0].counts.failed > 0 {
+    let Some(mut built) = built else {
         return Ok(rows);
-    }
+    };
+    let mut binaries = std::mem::take(&mut built.binaries);
     binaries.retain(|binary| !kernels.guest.host_only.contains(&binary.name));
     if !choice.words.is_empty() {
         // For a word that names no test of a program no guest need boot.
         binaries.retain(|binary| count([binary], &choice.words) > 0);
     }
-    let cache = or_missing(Cache::open())?;
-    // Without a cache nothing will run.
-    let _lock = cache
-        .as_ref()
-        .ok()
-        .map(|cache| lock(workspace, cache))
-        .transpose()?;
-    let mut ready = None;
+    let cache = or_missing(open(workspace))?; // without it nothing will run
+    let mut ready = Vec::new();
     rows.push(Row::time("lab set-up", |row| {
-        ready = Some(set_up(row, workspace, &cache, &kernels, &chosen));
+        ready = set_up(row, workspace, &cache, &kernels, &chosen);
+        Ok(())
     }));
-    let ready = ready.context("the set-up did not run")?;
     let is_pair = |binary: &&Binary| kernels.guest.pairs.contains(&binary.name);
     let (pairs, alone): (Vec<_>, Vec<_>) = binaries.iter().partition(is_pair);
     for turn in 1..=choice.repeat.max(1) {
         let mut guests = Vec::new();
         // The newest kernel's first: it runs what the others leave out.
-        for (row, kernel) in chosen.iter().zip(&ready.kernels).rev() {
+        for (row, kernel) in chosen.iter().zip(&ready).rev() {
             let name = match choice.repeat {
                 0 | 1 => format!("lab {}", row.id),
                 times => format!("lab {} {turn}/{times}", row.id),
             };
-            let (bench, kernel) = match (&ready.bench, kernel) {
-                (Ok(bench), Ok(kernel)) => (bench, kernel),
-                (Err(need), _) | (_, Err(need)) => {
+            let kernel = match kernel {
+                Ok(kernel) => kernel,
+                Err(need) => {
                     rows.push(skipped(&name, need, &binaries));
                     continue;
                 }
@@ -126,15 +103,10 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Selection) -> anyhow::Result<
             let test = |binaries: Vec<_>, shape| Test {
                 workspace,
                 kernels: &kernels,
-                bench,
                 kernel,
                 binaries,
-                variant: Variant {
-                    shape,
-                    ..Variant::default()
-                },
-                programs: &programs_built,
-                vgaudi: &vgaudi,
+                variant: Variant::of(shape),
+                built: &built,
                 words: &choice.words,
             };
             let (with_card, usual): (Vec<_>, Vec<_>) =
@@ -156,7 +128,7 @@ pub(crate) fn rows(workspace: &Workspace, choice: &Selection) -> anyhow::Result<
         guests.retain(|(_, test, _)| !test.binaries.is_empty());
         rows.extend(side_by_side(guests));
         if rows.iter().any(|row| row.counts.failed > 0) {
-            break; // what it left in the logs is wanted
+            break; // its logs must not be overwritten
         }
     }
     Ok(rows)
@@ -169,23 +141,21 @@ const GUESTS: usize = 3;
 /// Runs guests and pairs of guests side by side, each with a row.
 fn side_by_side(mut guests: Vec<(String, Test<'_>, bool)>) -> Vec<Row> {
     // Those with a card take longest.
-    guests.sort_by_key(|(_, test, _)| test.cards() == 0);
+    guests.sort_by_key(|(_, test, _)| test.variant.cards() == 0);
     let free = Mutex::new(GUESTS);
     let changed = Condvar::new();
     std::thread::scope(|scope| {
         let mut running = Vec::new();
         for (name, test, is_pair) in &guests {
             let needed = if *is_pair { 2 } else { 1 };
-            let wait = changed.wait_while(free.lock().unwrap_or_else(PoisonError::into_inner), |free| {
-                *free < needed
-            });
-            *wait.unwrap_or_else(PoisonError::into_inner) -= needed;
+            let unlocked = free.lock().unwrap_or_else(PoisonError::into_inner);
+            let enough = changed.wait_while(unlocked, |free| *free < needed);
+            *enough.unwrap_or_else(PoisonError::into_inner) -= needed;
             let (free, changed) = (&free, &changed);
             running.push(scope.spawn(move || {
-                let rows = if *is_pair {
-                    pair(name, test)
-                } else {
-                    vec![test.row(name)]
+                let rows = match is_pair {
+                    true => pair(name, test),
+                    false => vec![test.row(name)],
                 };
                 *free.lock().unwrap_or_else(PoisonError::into_inner) += needed;
                 changed.notify_one();
@@ -204,6 +174,7 @@ fn skipped<'a>(name: &str, need: &str, binaries: impl IntoIterator<Item = &'a Bi
     Row::time(name, |row| {
         row.skip(name, need);
         row.counts.skipped = count(binaries, &[]).max(1);
+        Ok(())
     })
 }
 
@@ -233,54 +204,41 @@ fn pair(name: &str, test: &Test<'_>) -> Vec<Row> {
     rows.into()
 }
 
-/// QEMU and the kernels, or what the machine lacks; every other error is a failure of the row.
-pub(super) fn set_up(
+/// The chosen kernels, or what the machine lacks for each; every other error is a failure of the
+/// row.
+fn set_up(
     row: &mut Row,
     workspace: &Workspace,
-    cache: &Result<Cache, String>,
+    cache: &Result<(Cache, Lock), String>,
     kernels: &Kernels,
     chosen: &[&Kernel],
-) -> SetUp {
-    let found = cache.as_ref().map_err(Clone::clone);
-    let bench = found.and_then(|cache| or_fail(row, bench(cache, kernels)));
-    note(row, "qemu", bench.as_ref().map(|bench| bench.note.as_str()));
-    if let Ok(bench) = &bench {
-        note(
-            row,
-            "verbs",
-            bench.verbs.as_ref().map(|_| bench.verbs_note.as_str()),
-        );
+) -> Vec<Result<GuestKernel, String>> {
+    let cache = cache.as_ref().map_err(Clone::clone);
+    let tools = cache.and_then(|(cache, _)| Ok((cache, Arc::new(or_fail(row, Tools::get(cache, kernels))?))));
+    note(row, "qemu", tools.as_ref().map(|(_, tools)| &*tools.note));
+    if let Ok((_, tools)) = &tools {
+        note(row, "verbs", tools.verbs.as_ref().map(|(_, note)| &**note));
     }
-    let kernels = chosen.iter().map(|one| {
+    let mut ready = Vec::new();
+    for one in chosen {
         let begin = Instant::now();
         // Without QEMU a kernel is not worth its download.
-        let ready = cache.as_ref().and_then(|cache| Ok((cache, bench.as_ref()?)));
-        let booted = ready
-            .map_err(Clone::clone)
-            .and_then(|(cache, bench)| or_fail(row, kernel(workspace, cache, bench, one)));
-        note(row, &one.id, booted.as_ref().map(|kernel| kernel.note.as_str()));
-        if let Ok(kernel) = &booted {
+        let kernel = tools.clone().and_then(|(cache, tools)| {
+            or_fail(row, GuestKernel::get(workspace, cache, &tools, kernels, one))
+        });
+        note(row, &one.id, kernel.as_ref().map(|kernel| &*kernel.note));
+        if let Ok(kernel) = &kernel {
             let seconds = begin.elapsed().as_secs_f64();
             let built = format!("the lab's own build of rdma_rxe, here after {seconds:.1} s");
-            note(
-                row,
-                &format!("{} rxe", one.id),
-                kernel.rxe.as_ref().map(|_| built.as_str()),
-            );
+            let rxe = kernel.rxe.as_ref().map(|_| &*built);
             let flag = kernel.open_flag.as_ref().map(|_| "tools/hl-open-flag, built");
-            note(row, &format!("{} hl_open_flag", one.id), flag);
+            for (module, found) in [("rxe", rxe), ("hl_open_flag", flag)] {
+                note(row, &format!("{} {module}", one.id), found);
+            }
         }
-        booted
-    });
-    let kernels = kernels.collect();
-    SetUp { bench, kernels }
-}
-
-/// What [`set_up`] found, or what the machine lacks.
-pub(super) struct SetUp {
-    pub(super) bench: Result<Tools, String>,
-    /// In the order of the chosen ones.
-    pub(super) kernels: Vec<Result<GuestKernel, String>>,
+        ready.push(kernel);
+    }
+    ready
 }
 
 fn note(row: &mut Row, what: &str, found: Result<&str, &String>) {
@@ -306,17 +264,13 @@ fn crates<'a>(
     workspace: &Workspace,
     kernels: &'a Kernels,
     named: &'a [String],
-) -> anyhow::Result<Vec<&'a str>> {
+) -> anyhow::Result<&'a [String]> {
     let is_member = |name: &String| workspace.crates.iter().any(|member| member.name == *name);
-    if let Some(other) = named.iter().find(|name| !is_member(name)) {
-        bail!("{other} is no crate of this workspace");
+    match named.iter().find(|name| !is_member(name)) {
+        Some(other) => bail!("{other} is not a crate of this workspace"),
+        None if named.is_empty() => Ok(&kernels.guest.crates),
+        None => Ok(named),
     }
-    let source = if named.is_empty() {
-        &kernels.guest.crates
-    } else {
-        named
-    };
-    Ok(source.iter().map(String::as_str).collect())
 }
 
 /// Test programs in one guest.
@@ -324,43 +278,31 @@ fn crates<'a>(
 pub(super) struct Test<'a> {
     pub(super) workspace: &'a Workspace,
     pub(super) kernels: &'a Kernels,
-    pub(super) bench: &'a Tools,
     pub(super) kernel: &'a GuestKernel,
     pub(super) binaries: Vec<&'a Binary>,
     pub(super) variant: Variant,
-    pub(super) programs: &'a [Program],
-    /// The program that serves cards.
-    pub(super) vgaudi: &'a Path,
+    pub(super) built: &'a Built,
     /// For the harness of each.
     pub(super) words: &'a [String],
 }
 
 impl Test<'_> {
-    fn cards(&self) -> u8 {
-        self.variant.shape.as_ref().map_or(0, |shape| shape.cards)
-    }
-
     /// A row of its own.
     fn row(&self, name: &str) -> Row {
-        Row::time(name, |row| {
-            if let Err(error) = self.run(row) {
-                println!("FAIL  {name}  {error:#}");
-                row.fail(format!("{error:#}"));
-            }
-        })
+        Row::time(name, |row| self.run(row).map(drop))
     }
 
     /// Boots, runs them and fills in the row.
     pub(super) fn run(&self, row: &mut Row) -> anyhow::Result<Verdict> {
-        let mut programs = self.programs.to_vec();
+        let mut programs = self.built.programs.clone();
         let mut plan = Vec::new();
         for binary in &self.binaries {
-            let guest = format!("{PROGRAMS}/{}", file_name(&binary.path));
+            let guest = format!("{PROGRAMS}/{}", files::name(&binary.path));
             let mut words = vec![format!("/{guest}")];
             if binary.package == CRATE {
                 words.push("--include-ignored".to_owned());
             }
-            if self.variant.side.is_some() || self.cards() > 0 {
+            if self.variant.side.is_some() || self.variant.cards() > 0 {
                 // Each test meets its other half: both guests must be at the same one. And a card
                 // has one user at a time.
                 words.push("--test-threads=1".to_owned());
@@ -379,88 +321,72 @@ impl Test<'_> {
             });
         }
         let begin = Instant::now();
-        let machine = machine(
-            self.workspace,
-            self.kernels,
-            self.bench,
-            self.kernel,
-            &programs,
-            &plan,
-            self.variant.clone(),
-        )?;
+        let (kernel, variant) = (self.kernel, self.variant.clone());
+        let server = Some(&*self.built.server);
+        let machine = kernel.machine(self.workspace, &programs, &plan, variant, server)?;
         let image = begin.elapsed().as_secs_f64();
-        let name = self.variant.name(&self.kernel.id);
+        let name = self.variant.name(&kernel.id);
         let log = folder(self.workspace)?.join(format!("{name}.log"));
-        let mut file =
-            BufWriter::new(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?);
-        let mut heard = Transcript::new(&name);
-        let cards = match &self.variant.shape {
-            Some(shape) if shape.cards > 0 => Some(Cards::start(self.vgaudi, shape, &machine.console)?),
-            _ => None,
+        let mut file = BufWriter::new(files::create(&log)?);
+        let mut transcript = Transcript {
+            kernel: name.clone(),
+            ..Transcript::default()
         };
-        let verdict = self.bench.qemu.boot(&machine, cards.as_ref(), LIMIT, |said| {
-            if let Some(line) = heard.hear(said) {
+        let verdict = kernel.tools.qemu.boot(&machine, LIMIT, |message| {
+            // A closed stdout or a full disk must not stop the guest: the ledger is the answer.
+            if let Some(line) = transcript.hear(message) {
                 let _ = writeln!(io::stdout(), "{line}");
             }
-            // A full disk must not stop the guest: the ledger is the answer.
-            let _ = heard.last.as_ref().map(|line| writeln!(file, "{line}"));
+            let _ = transcript.last.as_ref().map(|line| writeln!(file, "{line}"));
         })?;
         drop(file);
+        let boot = verdict.boot.unwrap_or_default(); // a guest that never came up
         let memory = verdict.memory.as_ref();
-        println!(
-            "{name} ({}): image {image:.1} s, boot {:.1} s, guest {:.1} s{}",
-            self.kernel.release,
-            verdict.boot.unwrap_or_default(),
-            verdict.wall,
-            memory.map_or_else(String::new, |peak| format!(", with its cards {peak} at most")),
-        );
+        let memory = memory.map_or_else(String::new, |peak| format!(", with its cards {peak} at most"));
+        let (release, wall) = (&kernel.release, verdict.wall);
+        println!("{name} ({release}): image {image:.1} s, boot {boot:.1} s, guest {wall:.1} s{memory}");
         let outcome = Outcome {
-            code: Some(heard.worst),
+            code: Some(transcript.worst),
             timed_out: false,
             log,
         };
-        self.judge(row, heard, &verdict, &outcome);
+        self.judge(row, transcript, &verdict, &outcome);
         if !row.failures.is_empty() {
-            let console = console_tail(&machine.console);
-            println!("\n-- the end of {}\n{console}", machine.console.display());
+            println!("\n{}", tail(&machine.console));
         }
         Ok(verdict)
     }
 
-    fn judge(&self, row: &mut Row, heard: Transcript, verdict: &Verdict, outcome: &Outcome) {
-        let unheard: Vec<_> = self
-            .binaries
-            .iter()
-            .map(|binary| &binary.name)
-            .filter(|name| !heard.ended.contains(name))
-            .cloned()
-            .collect();
-        let mut report = Report::read(heard.lines.into_iter());
-        report.take_back(skips(&heard.skips));
-        let said = report.excerpt();
+    fn judge(&self, row: &mut Row, transcript: Transcript, verdict: &Verdict, outcome: &Outcome) {
+        let mut report = Report::read(transcript.lines.into_iter());
+        report.take_back(skips(&transcript.skips));
+        let excerpt = report.excerpt();
         report.into_row(row, "a test in the guest", outcome);
-        if !said.is_empty() {
-            println!("\n-- from {}\n{said}", outcome.log.display());
+        if !excerpt.is_empty() {
+            println!("\n-- from {}\n{excerpt}", outcome.log.display());
         }
         for finding in &verdict.findings {
             row.fail(finding.clone());
         }
-        if !unheard.is_empty() {
-            let last = if heard.program.is_empty() {
-                "nothing"
-            } else {
-                &heard.program
+        let names = self.binaries.iter().map(|binary| binary.name.as_str());
+        let endless: Vec<_> = names
+            .filter(|name| !transcript.ended.iter().any(|end| end == name))
+            .collect();
+        if !endless.is_empty() {
+            let last = match transcript.program.as_str() {
+                "" => "nothing",
+                program => program,
             };
             row.fail(format!(
                 "the last to run was {last}; without an end: {}",
-                unheard.join(", ")
+                endless.join(", ")
             ));
         }
     }
 }
 
-/// What the guest's programs said, in the form that the report of cargo's own tests reads.
-#[derive(Debug)]
+/// What the guest's programs printed, in the form that the report of cargo's own tests reads.
+#[derive(Debug, Default)]
 struct Transcript {
     kernel: String,
     program: String,
@@ -473,42 +399,29 @@ struct Transcript {
 }
 
 impl Transcript {
-    fn new(kernel: &str) -> Transcript {
-        Transcript {
-            kernel: kernel.to_owned(),
-            program: String::new(),
-            lines: Vec::new(),
-            last: None,
-            skips: String::new(),
-            ended: Vec::new(),
-            worst: 0,
-        }
-    }
-
-    /// Takes a line; the answer is for the terminal: one line a test, and how a program died.
-    fn hear(&mut self, said: &Message) -> Option<String> {
+    /// Takes a message. Returns the line for the terminal: one for each test, and how a program
+    /// died.
+    fn hear(&mut self, message: &Message) -> Option<String> {
         self.last = None;
-        match said {
+        let (word, text) = match message {
             Message::Begin(name) => {
                 self.program.clone_from(name);
                 self.last = Some(format!("== {name}"));
-                None
+                return None;
             }
             Message::Out(line) | Message::Err(line) => {
                 self.last = Some(line.clone());
                 self.lines.push(line.clone());
                 let (test, verdict) = test_line(line)?;
-                let word = match verdict.split(',').next() {
-                    Some("ok") => "ok  ",
-                    Some("ignored") => "skip",
-                    _ => "FAIL",
-                };
-                Some(format!("{word}  {}  {}  {test}", self.kernel, self.program))
+                match verdict.split(',').next() {
+                    Some("ok") => ("ok  ", test.to_owned()),
+                    Some("ignored") => ("skip", test.to_owned()),
+                    _ => ("FAIL", test.to_owned()),
+                }
             }
             Message::Skip(line) => {
-                self.skips += line;
-                self.skips.push('\n');
-                Some(format!("skip  {}  {}  {line}", self.kernel, self.program))
+                self.skips += &format!("{line}\n");
+                ("skip", line.clone())
             }
             Message::End { status, seconds } => {
                 self.ended.push(self.program.clone());
@@ -517,43 +430,40 @@ impl Transcript {
                 if *status == 0 {
                     return None;
                 }
-                // As cargo says it, so that a program that died without a result is counted.
-                self.lines.push(format!(
-                    "error: test failed, to rerun pass `{} in the lab`",
-                    self.program
-                ));
-                Some(format!(
-                    "FAIL  {}  {}  ended with status {status}",
-                    self.kernel, self.program
-                ))
+                // As cargo prints it, so that a program that died without a result is counted.
+                let rerun = format!("`{} in the lab`", self.program);
+                self.lines
+                    .push(format!("error: test failed, to rerun pass {rerun}"));
+                ("FAIL", format!("ended with status {status}"))
             }
-            Message::Noise(line) => Some(format!("?     {}  {line}", self.kernel)),
-            Message::Boot(_) | Message::Done(_) => None,
-        }
+            Message::Noise(line) => return Some(format!("?     {}  {line}", self.kernel)),
+            Message::Boot(_) | Message::Done(_) => return None,
+        };
+        Some(format!("{word}  {}  {}  {text}", self.kernel, self.program))
     }
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn heard(said: &[Message]) -> (Transcript, Vec<String>) {
-        let mut heard = Transcript::new("7.3");
-        let shown = said.iter().filter_map(|said| heard.hear(said)).collect();
-        (heard, shown)
+    fn transcript(messages: &[Message]) -> (Transcript, Vec<String>) {
+        let mut transcript = Transcript {
+            kernel: "7.3".to_owned(),
+            ..Transcript::default()
+        };
+        let shown = messages
+            .iter()
+            .filter_map(|message| transcript.hear(message))
+            .collect();
+        (transcript, shown)
     }
 
     fn program(name: &str, lines: &[&str], status: i32) -> Vec<Message> {
-        let mut said = vec![Message::Begin(name.into())];
-        said.extend(lines.iter().map(|line| Message::Out((*line).into())));
-        said.push(Message::End { status, seconds: 1.0 });
-        said
+        let mut messages = vec![Message::Begin(name.into())];
+        messages.extend(lines.iter().map(|line| Message::Out((*line).into())));
+        messages.push(Message::End { status, seconds: 1.0 });
+        messages
     }
 
     #[test]
@@ -564,7 +474,7 @@ mod tests {
             "test later ... ignored, needs a NIC",
             "test bad ... FAILED",
         ];
-        let (_, shown) = heard(&program("gaudi-lab/dmabuf", &lines, 0));
+        let (_, shown) = transcript(&program("gaudi-lab/dmabuf", &lines, 0));
         assert_eq!(
             shown,
             [
@@ -572,14 +482,14 @@ mod tests {
                 "skip  7.3  gaudi-lab/dmabuf  later",
                 "FAIL  7.3  gaudi-lab/dmabuf  bad"
             ],
-            "other words stay in the log"
+            "other lines stay in the log"
         );
     }
 
     #[test]
     fn crashed_program_is_a_failure() {
-        let (heard, shown) = heard(&program("gaudi-sys/lib", &["test a ... ok"], 139));
-        assert_eq!(heard.worst, 139, "the status is kept");
+        let (transcript, shown) = transcript(&program("gaudi-sys/lib", &["test a ... ok"], 139));
+        assert_eq!(transcript.worst, 139, "the status is kept");
         assert!(
             shown.iter().any(|line| line.contains("status 139")),
             "it is shown: {shown:?}"
@@ -588,9 +498,9 @@ mod tests {
         let outcome = Outcome {
             code: Some(139),
             timed_out: false,
-            log: PathBuf::new(),
+            log: std::path::PathBuf::new(),
         };
-        Report::read(heard.lines.into_iter()).into_row(&mut row, "the guest", &outcome);
+        Report::read(transcript.lines.into_iter()).into_row(&mut row, "the guest", &outcome);
         assert_eq!(row.counts.failed, 1, "it is counted: {row:?}");
         assert!(
             row.failures[0].contains("gaudi-sys/lib"),
@@ -601,9 +511,9 @@ mod tests {
 
     #[test]
     fn skips_in_the_guest_are_read() {
-        let (heard, _) = heard(&[Message::Skip("SKIP maps: a Gaudi".into())]);
+        let (transcript, _) = transcript(&[Message::Skip("SKIP maps: a Gaudi".into())]);
         assert_eq!(
-            skips(&heard.skips)[0].need,
+            skips(&transcript.skips)[0].need,
             "a Gaudi",
             "as it would be read from the file"
         );

@@ -17,16 +17,17 @@ const LONGEST: usize = 3;
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
 /// One finding for each cycle that is too long, in any target of a crate.
-pub(super) fn check(member: &Crate, texts: &[Text]) -> Vec<Finding> {
-    let folder = format!("{}/", member.folder);
+pub(super) fn check(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
     let mut cycles = BTreeSet::new();
     let mut findings = Vec::new();
-    for root in &member.roots {
+    let roots = crates
+        .iter()
+        .flat_map(|member| member.roots.iter().map(move |root| (member, root)));
+    for (member, root) in roots {
+        let folder = format!("{}/", member.folder);
         let uses = uses(root, &source::modules(root, texts));
-        for cycle in too_long(&uses)
-            .into_iter()
-            .filter(|cycle| cycles.insert(cycle.clone()))
-        {
+        let too_long = too_long(&uses).into_iter();
+        for cycle in too_long.filter(|cycle| cycles.insert(cycle.clone())) {
             let short = |file: &str| file.strip_prefix(&folder).unwrap_or(file).to_owned();
             let arrows = cycle.iter().map(|file| {
                 let inside: Vec<_> = uses[file].intersection(&cycle).map(|file| short(file)).collect();
@@ -56,36 +57,30 @@ fn uses(root: &str, modules: &Modules) -> Uses {
     uses
 }
 
-fn too_long(uses: &Uses) -> Vec<BTreeSet<String>> {
+fn too_long(uses: &Uses) -> BTreeSet<BTreeSet<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> =
         uses.keys().map(|file| (file, reached(uses, file))).collect();
-    let mut cycles = Vec::new();
-    let mut seen = BTreeSet::new();
-    for file in uses.keys() {
+    let cycle = |file| {
         let back = |other: &&&String| reached[**other].contains(file);
-        let cycle: BTreeSet<_> = reached[file]
+        reached[file]
             .iter()
             .filter(back)
             .map(|other| (*other).clone())
-            .collect();
-        if cycle.len() > LONGEST && seen.insert(cycle.clone()) {
-            cycles.push(cycle);
-        }
-    }
+            .collect()
+    };
+    let cycles = uses.keys().map(cycle);
     cycles
+        .filter(|cycle: &BTreeSet<_>| cycle.len() > LONGEST)
+        .collect()
 }
 
-/// Every file that `file` uses, itself or through others.
-fn reached<'a>(uses: &'a Uses, file: &'a String) -> BTreeSet<&'a String> {
+/// All that `file` uses, itself or through others.
+pub(super) fn reached<'a>(uses: &'a Uses, file: &'a String) -> BTreeSet<&'a String> {
     let mut reached = BTreeSet::new();
     let mut next = vec![file];
     while let Some(file) = next.pop() {
-        next.extend(
-            uses.get(file)
-                .into_iter()
-                .flatten()
-                .filter(|other| reached.insert(*other)),
-        );
+        let used = uses.get(file).into_iter().flatten();
+        next.extend(used.filter(|other| reached.insert(*other)));
     }
     reached
 }
@@ -95,20 +90,17 @@ mod tests {
     use super::*;
 
     fn arrows(files: &[(&str, &str)]) -> Vec<String> {
-        let text = |(path, text): &(&str, &str)| Text {
-            path: format!("hal/a/src/{path}"),
-            text: (*text).to_owned(),
-        };
+        let text = |(path, text): &(&str, &str)| Text::new(&format!("hal/a/src/{path}"), *text);
         let texts: Vec<_> = files.iter().map(text).collect();
         let root = "hal/a/src/lib.rs";
         let uses = uses(root, &source::modules(root, &texts));
         let short = |path: &str| path.replace("hal/a/src/", "").replace(".rs", "");
-        let arrow = |from: &str, to: &BTreeSet<String>| {
-            to.iter()
-                .map(|to| format!("{} {}", short(from), short(to)))
-                .collect::<Vec<_>>()
-        };
-        uses.iter().flat_map(|(from, to)| arrow(from, to)).collect()
+        let arrows = uses
+            .iter()
+            .flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
+        arrows
+            .map(|(from, to)| format!("{} {}", short(from), short(to)))
+            .collect()
     }
 
     #[test]
@@ -164,6 +156,6 @@ mod tests {
             names.iter().zip(next).map(arrow).collect::<Uses>()
         };
         assert_eq!(too_long(&uses(&["a", "b", "c", "d"])).len(), 1);
-        assert_eq!(too_long(&uses(&["a", "b", "c"])), []);
+        assert_eq!(too_long(&uses(&["a", "b", "c"])).len(), 0);
     }
 }

@@ -1,9 +1,9 @@
 //! The graph of the crates as a page of the documentation, generated from the manifests.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 
-use super::{Finding, Text};
+use super::cycles::reached;
+use super::{Finding, Text, text_of};
 use crate::workspace::Crate;
 
 /// The page, relative to the workspace's root.
@@ -24,20 +24,16 @@ depends on B and B on C, no arrow leads from A to C. Dependencies of tests, and 
 
 /// The page is what [`page`] returns.
 pub(super) fn check(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
-    let committed = texts.iter().find(|text| text.path == PAGE);
-    let is_same = committed.is_some_and(|text| text.text == page(crates));
-    let finding = Finding::new(PAGE, 1, "differs from the manifests: run `cargo xtask graph`");
-    if is_same { Vec::new() } else { vec![finding] }
+    let differs = text_of(texts, PAGE) != Some(&page(crates));
+    let finding = || Finding::new(PAGE, 1, "differs from the manifests: run `cargo xtask graph`");
+    differs.then(finding).into_iter().collect()
 }
 
 /// The page's text.
 pub(crate) fn page(crates: &[Crate]) -> String {
     let shown = |member: &&Crate| !member.folder.starts_with("tests/");
-    let crates: BTreeMap<&str, &Crate> = crates
-        .iter()
-        .filter(shown)
-        .map(|member| (member.name.as_str(), member))
-        .collect();
+    let members = crates.iter().filter(shown);
+    let crates: BTreeMap<&str, &Crate> = members.map(|member| (&*member.name, member)).collect();
     let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, member) in &crates {
         let group = member.folder.split('/').next().unwrap_or(&member.folder);
@@ -45,43 +41,26 @@ pub(crate) fn page(crates: &[Crate]) -> String {
     }
     let mut text = HEAD.to_owned() + "flowchart TD\n";
     for (group, names) in &groups {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "    subgraph folder-{group} [\"{group}/\"]");
+        text += &format!("    subgraph folder-{group} [\"{group}/\"]\n");
         for name in names {
-            let _ = writeln!(text, "        {name}");
+            text += &format!("        {name}\n");
         }
         text += "    end\n";
     }
+    let uses = crates
+        .values()
+        .map(|member| (member.name.clone(), member.normal.clone()));
+    let uses = uses.collect();
     for (name, member) in &crates {
         let direct = member.normal.iter().filter(|to| crates.contains_key(to.as_str()));
         for to in direct.clone() {
-            let through_another = |other: &&String| *other != to && reaches(&crates, other, to);
+            let through_another = |other: &&String| *other != to && reached(&uses, other).contains(to);
             if !direct.clone().any(|other| through_another(&other)) {
-                let _ = writeln!(text, "    {name} --> {to}");
+                text += &format!("    {name} --> {to}\n");
             }
         }
     }
     text + "```\n"
-}
-
-/// Whether `from` depends on `to`, directly or through other crates.
-fn reaches(crates: &BTreeMap<&str, &Crate>, from: &str, to: &str) -> bool {
-    let mut seen = BTreeSet::new();
-    let mut next = vec![from];
-    while let Some(name) = next.pop() {
-        if name == to {
-            return true;
-        }
-        if seen.insert(name) {
-            let member = crates.get(name);
-            next.extend(
-                member
-                    .into_iter()
-                    .flat_map(|member| member.normal.iter().map(String::as_str)),
-            );
-        }
-    }
-    false
 }
 
 #[cfg(test)]
@@ -121,12 +100,7 @@ mod tests {
     #[test]
     fn page_that_differs_is_a_finding() {
         let crates = [member("hal/spec", &[])];
-        let committed = |text: String| {
-            vec![Text {
-                path: PAGE.to_owned(),
-                text,
-            }]
-        };
+        let committed = |text: String| vec![Text::new(PAGE, text)];
         assert_eq!(check(&crates, &committed(page(&crates))), []);
         assert_eq!(check(&crates, &committed(String::new())).len(), 1);
         assert_eq!(check(&crates, &[]).len(), 1);

@@ -1,7 +1,7 @@
-//! Rules about a crate as a whole: its folder, its manifest, the first words of its roots.
+//! Rules about a crate as a whole: its folder, its manifest, the first line of its roots.
 
 use super::arrows::manifest_of;
-use super::{Finding, Text};
+use super::{Finding, Text, text_of};
 use crate::workspace::Crate;
 
 /// Crates that hold only data: they must be usable from a kernel, a firmware or a fuzzer.
@@ -12,7 +12,7 @@ const FORBID: &str = "#![forbid(unsafe_code)]";
 
 /// A folder's name is its crate's name less `gaudi-`; where another crate has that name too, its
 /// path is (`verbs/sys` of `gaudi-verbs-sys`).
-pub(crate) fn folders(crates: &[Crate]) -> Vec<Finding> {
+pub(super) fn folders(crates: &[Crate]) -> Vec<Finding> {
     let wrong = |member: &Crate| {
         let folder = member.folder.rsplit('/').next().unwrap_or_default();
         let wanted = match member.name.as_str() {
@@ -20,10 +20,8 @@ pub(crate) fn folders(crates: &[Crate]) -> Vec<Finding> {
             "gaudi-cli" => "gaudi",
             name => name.strip_prefix("gaudi-").unwrap_or(name),
         };
-        let message = format!(
-            "crate {} lives in a folder named {folder}, wanted {wanted}",
-            member.name
-        );
+        let name = &member.name;
+        let message = format!("crate {name} lives in a folder named {folder}, wanted {wanted}");
         (folder != wanted && member.folder.replace('/', "-") != wanted)
             .then(|| Finding::new(&manifest_of(member), 1, message))
     };
@@ -31,7 +29,7 @@ pub(crate) fn folders(crates: &[Crate]) -> Vec<Finding> {
 }
 
 /// Every crate takes the lints of the workspace.
-pub(crate) fn inherit_lints(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
+pub(super) fn inherit_lints(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
     let wrong = |member: &Crate| {
         let manifest = manifest_of(member);
         let inherits = text_of(texts, &manifest).is_some_and(takes_workspace_lints);
@@ -41,43 +39,24 @@ pub(crate) fn inherit_lints(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
 }
 
 fn takes_workspace_lints(manifest: &str) -> bool {
-    let mut table = "";
-    manifest
-        .lines()
-        .map(|line| line.split('#').next().unwrap_or_default().trim())
-        .any(|line| {
-            if line.starts_with('[') {
-                table = line;
-            }
-            let words: String = line.split_whitespace().collect();
-            (table == "[lints]" && words == "workspace=true")
-                || (table.is_empty() && words == "lints.workspace=true")
-        })
+    // cargo reports the errors of a manifest.
+    let table: toml::Table = toml::from_str(manifest).unwrap_or_default();
+    let lints = table.get("lints").and_then(|lints| lints.get("workspace"));
+    lints.and_then(toml::Value::as_bool) == Some(true)
 }
 
 /// The crates of pure data are `no_std` and forbid unsafe code, so that nothing inside can allow
 /// it.
-pub(crate) fn pure_data(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
+pub(super) fn pure_data(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for member in crates
         .iter()
         .filter(|member| PURE_DATA.contains(&member.name.as_str()))
     {
-        let Some((root, text)) = member
-            .library
-            .as_deref()
-            .and_then(|root| Some((root, text_of(texts, root)?)))
-        else {
-            findings.push(Finding::new(
-                &manifest_of(member),
-                1,
-                "has no library that can be read",
-            ));
-            continue;
-        };
-        let has = |wanted: &[&str]| text.lines().any(|line| wanted.contains(&line.trim()));
+        let root = &format!("{}/src/lib.rs", member.folder);
+        let text = text_of(texts, root).unwrap_or_default(); // nothing is in a missing file
         for wanted in [&NO_STD[..], &[FORBID]] {
-            if !has(wanted) {
+            if !text.lines().any(|line| wanted.contains(&line.trim())) {
                 findings.push(Finding::new(root, 1, format!("`{}` is missing", wanted[0])));
             }
         }
@@ -85,21 +64,14 @@ pub(crate) fn pure_data(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
     findings
 }
 
-/// Every crate root, of tests and examples too, begins by saying what it is.
-pub(crate) fn crate_words(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
+/// Every crate root, of tests and examples too, begins with what it is.
+pub(super) fn crate_words(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
     let roots = crates.iter().flat_map(|member| &member.roots);
     let wrong = |root: &String| {
-        let says = text_of(texts, root).is_some_and(|text| text.starts_with("//! "));
-        (!says).then(|| Finding::new(root, 1, "a crate root begins with `//!` and what it is"))
+        let begins = text_of(texts, root).is_some_and(|text| text.starts_with("//! "));
+        (!begins).then(|| Finding::new(root, 1, "a crate root begins with `//!` and what it is"))
     };
     roots.filter_map(wrong).collect()
-}
-
-fn text_of<'a>(texts: &'a [Text], path: &str) -> Option<&'a str> {
-    texts
-        .iter()
-        .find(|text| text.path == path)
-        .map(|text| text.text.as_str())
 }
 
 #[cfg(test)]
@@ -111,15 +83,7 @@ mod tests {
             name: "gaudi-spec".to_owned(),
             folder: "hal/spec".to_owned(),
             roots: vec!["hal/spec/src/lib.rs".to_owned()],
-            library: Some("hal/spec/src/lib.rs".to_owned()),
             ..Crate::default()
-        }
-    }
-
-    fn text(path: &str, text: &str) -> Text {
-        Text {
-            path: path.to_owned(),
-            text: text.to_owned(),
         }
     }
 
@@ -143,7 +107,7 @@ mod tests {
             ("[lints.rust]\nworkspace = true\n", 1),
             ("[dependencies.x]\nworkspace = true\n", 1),
         ] {
-            let seen = inherit_lints(&[spec()], &[text("hal/spec/Cargo.toml", manifest)]);
+            let seen = inherit_lints(&[spec()], &[Text::new("hal/spec/Cargo.toml", manifest)]);
             assert_eq!(
                 seen.len(),
                 wanted,
@@ -159,19 +123,19 @@ mod tests {
 
     #[test]
     fn pure_data_forbids_std_and_unsafe() {
-        let check = |words: &str| pure_data(&[spec()], &[text("hal/spec/src/lib.rs", words)]).len();
-        assert_eq!(
-            check("//! S.\n#![no_std]\n#![forbid(unsafe_code)]\n"),
-            0,
-            "both attributes are there"
-        );
-        assert_eq!(
-            check("//! S.\n#![cfg_attr(not(test), no_std)]\n#![forbid(unsafe_code)]\n"),
-            0,
-            "std in tests"
-        );
-        assert_eq!(check("//! S.\n#![no_std]\n"), 1, "forbid is missing");
-        assert_eq!(check("//! S.\n// #![no_std]\n"), 2, "a comment is no attribute");
+        let check = |words: &str| pure_data(&[spec()], &[Text::new("hal/spec/src/lib.rs", words)]).len();
+        for (words, wanted, why) in [
+            ("#![no_std]\n#![forbid(unsafe_code)]\n", 0, "both are there"),
+            (
+                "#![cfg_attr(not(test), no_std)]\n#![forbid(unsafe_code)]\n",
+                0,
+                "std in tests",
+            ),
+            ("#![no_std]\n", 1, "forbid is missing"),
+            ("// #![no_std]\n", 2, "a comment is not an attribute"),
+        ] {
+            assert_eq!(check(&format!("//! S.\n{words}")), wanted, "{why}");
+        }
         let other = Crate {
             name: "gaudi-sys".to_owned(),
             ..spec()
@@ -181,13 +145,17 @@ mod tests {
 
     #[test]
     fn crate_root_begins_with_its_description() {
-        let check = |words: &str| crate_words(&[spec()], &[text("hal/spec/src/lib.rs", words)]).len();
-        assert_eq!(check("//! Silicon as data.\n"), 0, "it says what it is");
-        assert_eq!(
-            check("#![no_std]\n//! Silicon as data.\n"),
-            1,
-            "the words come first"
-        );
-        assert_eq!(check("//!\n"), 1, "an empty line says nothing");
+        let check = |words: &str| crate_words(&[spec()], &[Text::new("hal/spec/src/lib.rs", words)]).len();
+        for (words, wanted, why) in [
+            ("//! Silicon as data.\n", 0, "it begins with what it is"),
+            (
+                "#![no_std]\n//! Silicon as data.\n",
+                1,
+                "the description comes first",
+            ),
+            ("//!\n", 1, "an empty line describes nothing"),
+        ] {
+            assert_eq!(check(words), wanted, "{why}");
+        }
     }
 }

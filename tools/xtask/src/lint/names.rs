@@ -1,12 +1,10 @@
-//! A chip's name and the eras of the kernel's interface stay where they belong, and elsewhere are
+//! A chip's name and the eras of the kernel's interface stay in their modules; the exceptions are
 //! counted.
 
-use std::str::FromStr as _;
-
-use proc_macro2::{TokenStream, TokenTree};
+use proc_macro2::TokenTree;
 
 use super::arrows::manifest_of;
-use super::{Finding, Text};
+use super::{Finding, Text, source};
 use crate::workspace::Crate;
 
 /// In file and folder names: modules of one chip. In code: that chip.
@@ -35,9 +33,8 @@ pub(super) fn era(crates: &[Crate], texts: &[Text]) -> Vec<Finding> {
 }
 
 fn production(crates: &[Crate]) -> impl Iterator<Item = &Crate> {
-    crates
-        .iter()
-        .filter(|member| !member.folder.starts_with("tests/") && member.name != "xtask")
+    let is_it = |member: &&Crate| !member.folder.starts_with("tests/") && member.name != "xtask";
+    crates.iter().filter(is_it)
 }
 
 fn differs(
@@ -48,13 +45,12 @@ fn differs(
     texts: &[Text],
 ) -> Option<Finding> {
     let sources = format!("{}/src/", member.folder);
-    let of_crate = texts
+    let is_source = |text: &&Text| text.is_rust() && text.path.starts_with(&sources);
+    let counts = texts
         .iter()
-        .filter(|text| text.is_rust() && text.path.starts_with(&sources));
-    let counts: Vec<_> = of_crate
-        .map(|text| (text.path.as_str(), count(text)))
-        .filter(|(_, count)| *count > 0)
-        .collect();
+        .filter(is_source)
+        .map(|text| (&text.path, count(text)));
+    let counts: Vec<_> = counts.filter(|(_, count)| *count > 0).collect();
     let total: usize = counts.iter().map(|(_, count)| count).sum();
     let files: Vec<_> = counts
         .iter()
@@ -68,36 +64,23 @@ fn differs(
     Some(Finding::new(&manifest_of(member), 1, message))
 }
 
-/// How many words and strings of the code, comments left out, `is_counted`.
+/// How many words and strings of the code, attributes and documentation left out, `is_counted`.
 fn words(text: &Text, is_counted: &dyn Fn(&str) -> bool) -> usize {
-    // rustc reports what is not Rust.
-    let tokens = TokenStream::from_str(&text.text).unwrap_or_default();
-    count(tokens, is_counted)
+    count(source::tokens(text), is_counted)
 }
 
-fn count(tokens: TokenStream, is_counted: &dyn Fn(&str) -> bool) -> usize {
+fn count(tokens: Vec<TokenTree>, is_counted: &dyn Fn(&str) -> bool) -> usize {
     let mut sum = 0;
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {
         sum += match token {
-            // Documentation, and `cfg(test)` with the module that it stands at.
             TokenTree::Punct(punct) if punct.as_char() == '#' => {
-                let attribute = tokens.next().map(|token| token.to_string()).unwrap_or_default();
-                if attribute.split_whitespace().collect::<String>() == "[cfg(test)]" {
-                    let is_body = |token: &TokenTree| match token {
-                        TokenTree::Group(_) => true,
-                        token => token.to_string() == ";",
-                    };
-                    tokens.by_ref().find(is_body);
-                } else if attribute == "!" {
-                    tokens.next();
-                }
+                tokens.next_if(|token| token.to_string() == "!");
+                tokens.next();
                 0
             }
-            TokenTree::Group(group) => count(group.stream(), is_counted),
-            TokenTree::Ident(word) => usize::from(is_counted(&word.to_string())),
-            TokenTree::Literal(word) => usize::from(is_counted(&word.to_string())),
-            TokenTree::Punct(_) => 0,
+            TokenTree::Group(group) => count(source::code(group.stream()), is_counted),
+            token => usize::from(is_counted(&token.to_string())),
         };
     }
     sum
@@ -117,31 +100,17 @@ mod tests {
             ..Crate::default()
         };
         member.lint.chip_names = allowed;
-        let text = Text {
-            path: path.to_owned(),
-            text: CODE.to_owned(),
-        };
-        chip(&[member], &[text])
+        chip(&[member], &[Text::new(path, CODE)])
     }
 
     #[test]
     fn chip_names_outside_chip_modules_are_counted() {
-        assert_eq!(
-            sample(3, "hal/mock/src/open.rs"),
-            [],
-            "a use, a type and a string"
-        );
+        let place = "hal/mock/src/open.rs";
+        assert_eq!(sample(3, place), [], "a use, a type and a string");
         assert_eq!(sample(0, "hal/mock/src/gaudi2/queue.rs"), [], "a chip's module");
-        let findings = sample(2, "hal/mock/src/open.rs");
-        assert!(findings[0].message.contains("3, at most 2"), "saw {findings:?}");
-    }
-
-    #[test]
-    fn count_that_fell_must_be_written_down() {
-        let findings = sample(4, "hal/mock/src/open.rs");
-        assert!(
-            findings[0].message.contains("write chip-names = 3"),
-            "saw {findings:?}"
-        );
+        for (allowed, part) in [(2, "3, at most 2"), (4, "write chip-names = 3")] {
+            let findings = sample(allowed, place);
+            assert!(findings[0].message.contains(part), "saw {findings:?}");
+        }
     }
 }

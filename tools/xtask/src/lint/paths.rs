@@ -8,15 +8,16 @@ const GUIDE: &str = "CONTRIBUTING.md";
 /// Relative links of documents, and quoted paths of [`GUIDE`], lead to files or folders that exist.
 pub(super) fn check(texts: &[Text]) -> Vec<Finding> {
     let exists = |path: &str| {
-        let inside = format!("{path}/");
+        let rest = |text: &Text| text.path.strip_prefix(path).map(|rest| rest.chars().next());
         path.is_empty()
             || texts
                 .iter()
-                .any(|text| text.path == path || text.path.starts_with(&inside))
+                .filter_map(rest)
+                .any(|next| matches!(next, None | Some('/')))
     };
     let mut findings = Vec::new();
     for text in texts.iter().filter(|text| text.path.ends_with(".md")) {
-        let folder = text.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let folder = parent(&text.path);
         let mut in_code = false;
         for (index, line) in text.text.lines().enumerate() {
             in_code ^= line.trim_start().starts_with("```");
@@ -24,15 +25,11 @@ pub(super) fn check(texts: &[Text]) -> Vec<Finding> {
                 continue;
             }
             let linked = links(line).map(|target| resolve(folder, target));
-            let quoted = quoted_paths(line)
-                .map(str::to_owned)
-                .filter(|_| text.path == GUIDE);
+            let quoted = quoted_paths(line).filter(|_| text.path == GUIDE);
+            let quoted = quoted.map(|path| resolve("", path));
             for path in linked.chain(quoted).filter(|path| !exists(path)) {
-                findings.push(Finding::new(
-                    &text.path,
-                    index + 1,
-                    format!("{path} does not exist"),
-                ));
+                let message = format!("{path} does not exist");
+                findings.push(Finding::new(&text.path, index + 1, message));
             }
         }
     }
@@ -41,18 +38,12 @@ pub(super) fn check(texts: &[Text]) -> Vec<Finding> {
 
 /// Targets of the links in a line, without those to other hosts and without anchors.
 fn links(line: &str) -> impl Iterator<Item = &str> {
-    let target = |rest: &&str| {
-        rest.split_once(')')
-            .is_some_and(|(target, _)| !target.contains(' '))
-    };
     let targets = line
         .split("](")
         .skip(1)
-        .filter(target)
-        .map(|rest| rest.split(')').next().unwrap_or(rest));
-    targets
-        .filter(|target| !target.contains("://") && !target.starts_with('#'))
-        .map(|target| target.split('#').next().unwrap_or(target))
+        .filter_map(|rest| Some(rest.split_once(')')?.0));
+    let inside = targets.filter(|target| !target.contains(' ') && !target.contains("://"));
+    inside.map(|target| target.split_once('#').map_or(target, |(path, _)| path))
 }
 
 /// Words in backquotes that look like a path of this repository.
@@ -61,15 +52,16 @@ fn quoted_paths(line: &str) -> impl Iterator<Item = &str> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
         word.contains('/') && word.chars().all(plain)
     };
-    line.split('`')
-        .skip(1)
-        .step_by(2)
-        .filter(is_path)
-        .map(|path| path.trim_end_matches('/'))
+    line.split('`').skip(1).step_by(2).filter(is_path)
+}
+
+/// The folder of a file.
+pub(super) fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
 /// `target` as seen from `folder`, relative to the workspace's root.
-fn resolve(folder: &str, target: &str) -> String {
+pub(super) fn resolve(folder: &str, target: &str) -> String {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in target.split('/') {
         match part {
@@ -85,38 +77,28 @@ fn resolve(folder: &str, target: &str) -> String {
 mod tests {
     use super::*;
 
-    fn missing(path: &str, text: &str) -> Vec<String> {
-        let file = |path: &str, text: &str| Text {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        };
-        let texts = [file(path, text), file("hal/seam/src/io.rs", "")];
-        check(&texts).into_iter().map(|finding| finding.message).collect()
-    }
-
     #[test]
     fn paths_that_do_not_exist_are_found() {
-        let none: [&str; 0] = [];
-        assert_eq!(
-            missing(GUIDE, "`hal/seam/src/io.rs`, `hal/seam` and `cargo xtask`"),
-            none
-        );
-        assert_eq!(
-            missing(GUIDE, "`hal/seam/src/no.rs`"),
-            ["hal/seam/src/no.rs does not exist"]
-        );
-        assert_eq!(missing("docs/a.md", "`hal/no.rs` is not checked here"), none);
-        assert_eq!(
-            missing(
+        for (path, text, missing) in [
+            (GUIDE, "`hal/seam/src/io.rs`, `hal/seam/` and `cargo xtask`", None),
+            (GUIDE, "`hal/seam/src/no.rs`", Some("hal/seam/src/no.rs")),
+            (GUIDE, "`hal/sea`", Some("hal/sea")),
+            ("docs/a.md", "`hal/no.rs` is not checked here", None),
+            (
                 "docs/a.md",
-                "[io](../hal/seam/src/io.rs#top), [web](https://e.org/x)"
+                "[io](../hal/seam/src/io.rs#top), [web](https://e.org/x), [up](#top)",
+                None,
             ),
-            none
-        );
-        assert_eq!(
-            missing("docs/a.md", "[io](hal/seam)"),
-            ["docs/hal/seam does not exist"]
-        );
-        assert_eq!(missing(GUIDE, "```\n[io](no)\n```"), none);
+            ("docs/a.md", "[io](hal/seam)", Some("docs/hal/seam")),
+            (GUIDE, "```\n[io](no)\n```", None),
+        ] {
+            let texts = [Text::new(path, text), Text::new("hal/seam/src/io.rs", "")];
+            let seen: Vec<_> = check(&texts).into_iter().map(|finding| finding.message).collect();
+            let wanted: Vec<_> = missing
+                .iter()
+                .map(|path| format!("{path} does not exist"))
+                .collect();
+            assert_eq!(seen, wanted, "{path}: {text}");
+        }
     }
 }

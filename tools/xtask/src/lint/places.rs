@@ -1,59 +1,48 @@
 //! No tracked file names a place that exists only on one machine or one network.
 
-use super::house::line_at;
 use super::{Finding, Text};
 
 /// Where cargo's crates must come from, as `Cargo.lock` writes it.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
-/// Ends of host names that resolve only inside someone's network.
+/// Ends of host names that resolve only inside a private network.
 const PRIVATE: [&str; 6] = [".internal", ".local", ".lan", ".corp", ".intranet", ".svc"];
 
 /// Home folders and private hosts, and crates from anywhere but crates.io.
-pub(crate) fn check(texts: &[Text]) -> Vec<Finding> {
-    texts
-        .iter()
-        .flat_map(|text| [paths(text), hosts(text), registries(text)].concat())
-        .collect()
+pub(super) fn check(texts: &[Text]) -> Vec<Finding> {
+    let all = |text| [paths(text), hosts(text), registries(text)].concat();
+    texts.iter().flat_map(all).collect()
 }
 
 fn paths(text: &Text) -> Vec<Finding> {
     // In pieces, so that this file passes its own rule.
     let marks = ["home", "root", "work"].map(|folder| ["/", folder, "/"].concat());
-    let mut findings = Vec::new();
-    for (offset, mark) in marks
+    let hits = marks
         .iter()
-        .flat_map(|mark| text.text.match_indices(mark.as_str()))
-    {
-        // A mark in the middle of a relative path is none; only a path that begins here is a
-        // machine's.
-        let before = text.text[..offset].chars().next_back();
-        if !before.is_some_and(|c| c.is_alphanumeric() || "._-~}>*".contains(c)) {
-            let message = format!("`{mark}` is a path of one machine");
-            findings.push(Finding::new(&text.path, line_at(&text.text, offset), message));
-        }
-    }
-    findings
+        .flat_map(|mark| text.text.match_indices(mark.as_str()));
+    // Only a path that begins with the mark is a machine's, not one that has it in its middle.
+    let begins = |(offset, _): &(usize, &str)| {
+        let before = text.text[..*offset].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "._-~}>*".contains(c))
+    };
+    let finding = |(offset, mark)| text.finding(offset, format!("`{mark}` is a path of one machine"));
+    hits.filter(begins).map(finding).collect()
 }
 
 fn hosts(text: &Text) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (offset, scheme) in text.text.match_indices("://") {
+    let host = |(offset, scheme): (usize, &str)| {
         let rest = &text.text[offset + scheme.len()..];
-        let end = rest
-            .find(|c: char| c.is_whitespace() || "/\"'`)>],;\\".contains(c))
-            .unwrap_or(rest.len());
-        let authority = rest[..end].rsplit('@').next().unwrap_or_default();
+        let is_end = |c: char| c.is_whitespace() || "/\"'`)>],;\\".contains(c);
+        let authority = rest.split(is_end).next()?;
         let host = authority
+            .rsplit('@')
+            .next()?
             .split(':')
-            .next()
-            .unwrap_or_default()
+            .next()?
             .to_ascii_lowercase();
-        if is_private(&host) {
-            let message = format!("`{host}` is a host of one network");
-            findings.push(Finding::new(&text.path, line_at(&text.text, offset), message));
-        }
-    }
-    findings
+        let finding = || text.finding(offset, format!("`{host}` is a host of one network"));
+        is_private(&host).then(finding)
+    };
+    text.text.match_indices("://").filter_map(host).collect()
 }
 
 fn is_private(host: &str) -> bool {
@@ -84,8 +73,9 @@ fn registries(text: &Text) -> Vec<Finding> {
         .lines()
         .enumerate()
         .filter(|(_, line)| wrong(line.trim()));
+    let message = "crates come from crates.io only";
     lines
-        .map(|(line, _)| Finding::new(&text.path, line + 1, "crates come from crates.io only"))
+        .map(|(line, _)| Finding::new(&text.path, line + 1, message))
         .collect()
 }
 
@@ -94,78 +84,85 @@ mod tests {
     use super::*;
 
     fn count(path: &str, pieces: &[&str]) -> usize {
-        check(&[Text {
-            path: path.to_owned(),
-            text: pieces.concat(),
-        }])
-        .len()
+        check(&[Text::new(path, pieces.concat())]).len()
     }
 
     #[test]
     fn paths_of_one_machine_are_found() {
         for folder in ["home", "root", "work"] {
-            assert_eq!(
-                count("README.md", &["see /", folder, "/x"]),
-                1,
-                "/{folder}/ begins a machine's path"
-            );
-            assert_eq!(
-                count("README.md", &["`/", folder, "/x`"]),
-                1,
-                "a quote before it changes nothing"
-            );
-            assert_eq!(
-                count("README.md", &["target/", folder, "/x"]),
-                0,
-                "a relative path may hold {folder}"
-            );
+            for (before, wanted, why) in [
+                ("see /", 1, "it begins a machine's path"),
+                ("`/", 1, "a quote before it changes nothing"),
+                ("target/", 0, "a relative path may hold it"),
+            ] {
+                assert_eq!(
+                    count("README.md", &[before, folder, "/x"]),
+                    wanted,
+                    "{folder}: {why}"
+                );
+            }
         }
-        let seen = check(&[Text {
-            path: "a.rs".to_owned(),
-            text: ["\n\n\"/", "root/x\""].concat(),
-        }]);
+        let seen = check(&[Text::new("a.rs", ["\n\n\"/", "root/x\""].concat())]);
         assert_eq!(seen[0].line, 3, "the line is counted from 1");
     }
 
     #[test]
     fn private_hosts_are_found() {
-        for host in [
+        let private = [
             "10.1.2.3",
             "mirror",
             "cache.corp",
             "proxy.svc",
             "user@repo.internal:8080",
-        ] {
-            assert_eq!(
-                count("a.toml", &["u = \"http:/", "/", host, "/x\""]),
-                1,
-                "{host} is private"
-            );
-        }
-        for host in ["docs.kernel.org", "localhost:80", "127.0.0.1", "{host}", ""] {
-            assert_eq!(
-                count("a.toml", &["u = \"http:/", "/", host, "/x\""]),
-                0,
-                "{host} is public or a placeholder"
-            );
+        ];
+        let public = ["docs.kernel.org", "localhost:80", "127.0.0.1", "{host}", ""];
+        for (hosts, wanted) in [(private, 1), (public, 0)] {
+            for host in hosts {
+                assert_eq!(
+                    count("a.toml", &["u = \"http:/", "/", host, "/x\""]),
+                    wanted,
+                    "{host}"
+                );
+            }
         }
     }
 
     #[test]
     fn crates_come_from_crates_io() {
-        let lock = |source: &str| count("Cargo.lock", &["[[package]]\nsource = \"", source, "\"\n"]);
-        assert_eq!(lock(REGISTRY), 0, "crates.io is where crates come from");
-        assert_eq!(lock("sparse+https://mirror.example.org/"), 1, "a mirror is not");
-        assert_eq!(lock("git+https://github.com/a/b#c"), 1, "a git dependency is not");
-        assert_eq!(
-            count(".cargo/config.toml", &["[source.crates-io]\n"]),
-            1,
-            "a replaced source is a finding"
-        );
-        assert_eq!(
-            count(".cargo/config.toml", &["[alias]\nxtask = \"run\"\n"]),
-            0,
-            "an alias is none"
-        );
+        let lock = |source: &str| format!("[[package]]\nsource = \"{source}\"\n");
+        for (path, text, wanted, why) in [
+            (
+                "Cargo.lock",
+                lock(REGISTRY),
+                0,
+                "crates.io is where crates come from",
+            ),
+            (
+                "Cargo.lock",
+                lock("sparse+https://mirror.example.org/"),
+                1,
+                "a mirror",
+            ),
+            (
+                "Cargo.lock",
+                lock("git+https://github.com/a/b#c"),
+                1,
+                "a git dependency",
+            ),
+            (
+                ".cargo/config.toml",
+                "[source.crates-io]\n".to_owned(),
+                1,
+                "a replaced source",
+            ),
+            (
+                ".cargo/config.toml",
+                "[alias]\nxtask = \"run\"\n".to_owned(),
+                0,
+                "an alias",
+            ),
+        ] {
+            assert_eq!(count(path, &[&text]), wanted, "{why}");
+        }
     }
 }

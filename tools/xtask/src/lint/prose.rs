@@ -11,22 +11,18 @@ const CELL: usize = 120;
 pub(super) fn columns(text: &Text) -> Vec<Finding> {
     let is_document = text.path.ends_with(".md");
     let mut in_code = false;
-    let mut findings = Vec::new();
-    for (index, line) in text.text.lines().enumerate() {
-        if is_document && line.trim_start().starts_with("```") {
-            in_code = !in_code;
-        }
+    let finding = |(index, line): (usize, &str)| {
+        in_code ^= is_document && line.trim_start().starts_with("```");
         let prose = match text.path.rsplit('.').next() {
             Some("md") if !in_code => Some(line),
             Some("rs") => comment(line, "//"),
             Some("toml" | "sh") => comment(line, "#"),
             _ => None,
         };
-        if let Some(message) = prose.and_then(too_long) {
-            findings.push(Finding::new(&text.path, index + 1, message));
-        }
-    }
-    findings
+        let message = too_long(prose?)?;
+        Some(Finding::new(&text.path, index + 1, message))
+    };
+    text.text.lines().enumerate().filter_map(finding).collect()
 }
 
 /// The line, if it ends with a comment.
@@ -58,53 +54,42 @@ fn too_long(line: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn count(path: &str, text: &str) -> usize {
-        let text = Text {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        };
-        columns(&text).len()
+    fn check(rows: &[(&str, String, usize, &str)]) {
+        for (path, text, wanted, why) in rows {
+            let seen = columns(&Text::new(path, text.as_str()));
+            assert_eq!(seen.len(), *wanted, "{path}: {why}: {text:?}");
+        }
     }
 
     #[test]
     fn long_comments_are_found() {
         let words = "word ".repeat(20);
-        assert_eq!(count("a.rs", &format!("// {words}")), 1, "103 columns");
-        assert_eq!(count("a.rs", &format!("/// {}", &words[..96])), 0, "100 columns");
-        assert_eq!(count("a.rs", &format!("let {words}= 1;")), 0, "code is rustfmt's");
-        assert_eq!(
-            count("a.rs", &format!("f(); // {words}")),
-            1,
-            "a comment after code"
-        );
-        assert_eq!(count("a.rs", &format!("f(\"a // {words}\");")), 0, "a string");
-        assert_eq!(
-            count("a.rs", &format!("// {}", "x".repeat(200))),
-            0,
-            "one word cannot be broken"
-        );
-        assert_eq!(
-            count("Cargo.toml", &format!("# {words}")),
-            1,
-            "a manifest's comment"
-        );
+        check(&[
+            ("a.rs", format!("// {words}"), 1, "103 columns"),
+            ("a.rs", format!("/// {}", &words[..96]), 0, "100 columns"),
+            ("a.rs", format!("let {words}= 1;"), 0, "code is rustfmt's"),
+            ("a.rs", format!("f(); // {words}"), 1, "a comment after code"),
+            ("a.rs", format!("f(\"a // {words}\");"), 0, "a string"),
+            (
+                "a.rs",
+                format!("// {}", "x".repeat(200)),
+                0,
+                "one word cannot be broken",
+            ),
+            ("Cargo.toml", format!("# {words}"), 1, "a manifest's comment"),
+        ]);
     }
 
     #[test]
     fn long_text_and_wide_cells_are_found() {
         let words = "word ".repeat(30);
-        assert_eq!(count("a.md", &words), 1, "text");
-        assert_eq!(count("a.md", &format!("```text\n{words}\n```\n")), 0, "code");
-        assert_eq!(
-            count("a.md", &format!("| {} | {} |", "x".repeat(119), "y".repeat(119))),
-            0,
-            "cells fit"
-        );
-        assert_eq!(count("a.md", &format!("| a | {words} |")), 1, "a cell of 149");
-        assert_eq!(
-            count("a.rs", &format!("/// | a | {words} |")),
-            1,
-            "a table in a comment"
-        );
+        let fitting = format!("| {} | {} |", "x".repeat(119), "y".repeat(119));
+        check(&[
+            ("a.md", words.clone(), 1, "text"),
+            ("a.md", format!("```text\n{words}\n```\n"), 0, "code"),
+            ("a.md", fitting, 0, "cells fit"),
+            ("a.md", format!("| a | {words} |"), 1, "a cell of 149"),
+            ("a.rs", format!("/// | a | {words} |"), 1, "a table in a comment"),
+        ]);
     }
 }

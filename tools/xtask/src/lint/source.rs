@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr as _;
 
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 use super::Text;
+use super::paths::{parent, resolve};
 
 /// The names that a module makes visible and the paths that it names.
 #[derive(Debug, Default)]
@@ -42,8 +43,50 @@ pub(super) fn modules(root: &str, texts: &[Text]) -> Modules {
         texts,
         modules: Modules::new(),
     };
-    reader.file(root, parent(root), Vec::new());
+    reader.file(root, parent(root), &[]);
     reader.modules
+}
+
+/// The tokens of a file, without items for tests alone.
+pub(super) fn tokens(text: &Text) -> Vec<TokenTree> {
+    // rustc reports what is not Rust.
+    code(TokenStream::from_str(&text.text).unwrap_or_default())
+}
+
+/// These tokens, without items for tests alone.
+pub(super) fn code(tokens: TokenStream) -> Vec<TokenTree> {
+    let mut all: Vec<_> = tokens.into_iter().collect();
+    let mut at = 0;
+    while let [mark, rest @ ..] = &all[at..] {
+        match rest.first() {
+            Some(TokenTree::Group(group)) if is_char(mark, '#') && is_for_tests(group) => {
+                all.drain(at..=at + item_length(rest));
+            }
+            _ => at += 1,
+        }
+    }
+    all
+}
+
+/// An attribute without spaces.
+fn attribute(group: &Group) -> String {
+    group.to_string().split_whitespace().collect()
+}
+
+fn is_for_tests(group: &Group) -> bool {
+    let attribute = attribute(group);
+    attribute.starts_with("[cfg(test") || attribute.starts_with("[cfg(all(test")
+}
+
+/// The file of `#[path = "…"]`.
+fn named_file(group: &Group) -> Option<String> {
+    let attribute = (group.delimiter() == Delimiter::Bracket).then(|| attribute(group))?;
+    let path = attribute.strip_prefix("[path=\"")?.strip_suffix("\"]")?;
+    Some(path.to_owned())
+}
+
+fn is_char(token: &TokenTree, c: char) -> bool {
+    matches!(token, TokenTree::Punct(punct) if punct.as_char() == c)
 }
 
 struct Reader<'a> {
@@ -51,55 +94,43 @@ struct Reader<'a> {
     modules: Modules,
 }
 
-/// Where the reader stands.
+/// The place that is read.
 #[derive(Clone, Copy)]
 struct Scope<'a> {
+    file: &'a str,
     module: &'a [String],
     /// The folder of the files that `mod` lines name here.
     folder: &'a str,
-    /// False inside functions, types and macros.
-    of_module: bool,
 }
 
 impl Reader<'_> {
-    fn file(&mut self, path: &str, folder: &str, module: Vec<String>) {
-        let Some(text) = self.texts.iter().find(|text| text.path == path) else {
+    fn file(&mut self, file: &str, folder: &str, module: &[String]) {
+        let Some(text) = self.texts.iter().find(|text| text.path == file) else {
             return; // generated, or selected by a condition that does not hold
         };
-        // rustc reports what is not Rust.
-        let tokens = TokenStream::from_str(&text.text).unwrap_or_default();
-        let scope = Scope {
-            module: &module,
-            folder,
-            of_module: true,
-        };
-        self.enter(path, scope, tokens);
+        let scope = Scope { file, module, folder };
+        self.enter(scope, &tokens(text));
     }
 
-    fn enter(&mut self, file: &str, scope: Scope<'_>, tokens: TokenStream) {
+    fn enter(&mut self, scope: Scope<'_>, tokens: &[TokenTree]) {
         let module = Module {
-            file: file.to_owned(),
+            file: scope.file.to_owned(),
             ..Module::default()
         };
         self.modules.insert(scope.module.to_vec(), module);
-        self.scan(file, scope, tokens);
+        self.scan(scope, true, tokens);
     }
 
-    fn scan(&mut self, file: &str, scope: Scope<'_>, tokens: TokenStream) {
-        let tokens: Vec<_> = tokens.into_iter().collect();
+    /// `of_module` is false inside functions, types and macros.
+    fn scan(&mut self, scope: Scope<'_>, of_module: bool, tokens: &[TokenTree]) {
         let (mut at, mut public, mut other_file) = (0, false, None);
         while let Some(token) = tokens.get(at) {
             let rest = &tokens[at + 1..];
             at += 1;
             match token {
-                TokenTree::Punct(punct) if punct.as_char() == '#' => {
-                    let attribute = rest.first().map(TokenTree::to_string).unwrap_or_default();
-                    let attribute: String = attribute.split_whitespace().collect();
-                    if attribute.starts_with("[cfg(test") || attribute.starts_with("[cfg(all(test") {
-                        at += item_length(rest);
-                    } else if let Some(path) = attribute.strip_prefix("[path=\"") {
-                        other_file = path.strip_suffix("\"]").map(str::to_owned);
-                    }
+                TokenTree::Group(group) => {
+                    other_file = named_file(group).or(other_file);
+                    self.scan(scope, false, &code(group.stream()));
                 }
                 TokenTree::Ident(ident) => match ident.to_string().as_str() {
                     "pub" => {
@@ -107,32 +138,33 @@ impl Reader<'_> {
                         at += usize::from(matches!(rest.first(), Some(TokenTree::Group(_))));
                         continue;
                     }
-                    "mod" if scope.of_module => {
-                        let other_file = other_file.take();
-                        self.child(file, scope, rest, other_file);
+                    "mod" if of_module => {
+                        self.child(scope, rest, other_file.take());
                         at += 2;
                     }
                     "use" => {
-                        let end = rest.iter().position(is_end).unwrap_or(rest.len());
+                        let mut parts = rest.split(|token| is_char(token, ';'));
+                        let tree = parts.next().unwrap_or_default(); // there is always one
                         let mut leaves = Vec::new();
-                        use_tree(&rest[..end], &mut Vec::new(), &mut leaves);
+                        use_tree(tree, &mut Vec::new(), &mut leaves);
                         for (segments, name) in leaves {
-                            let origin = match scope.of_module {
+                            let origin = match of_module {
                                 true => Origin::Use { name, public },
                                 false => Origin::LocalUse,
                             };
-                            self.name(scope, segments, origin);
+                            self.module(scope).paths.push(Named { segments, origin });
                         }
-                        at += end + 1;
+                        at += tree.len() + 1;
                     }
                     "crate" | "super" | "self" if is_path(rest) => {
-                        let (segments, length) = path(&tokens[at - 1..]);
-                        self.name(scope, segments, Origin::Code);
-                        at += length - 1;
+                        let segments = path(&tokens[at - 1..]);
+                        at += (segments.len() - 1) * 3;
+                        let origin = Origin::Code;
+                        self.module(scope).paths.push(Named { segments, origin });
                     }
                     "fn" | "struct" | "enum" | "union" | "trait" | "type" | "const" | "static"
                     | "macro_rules"
-                        if scope.of_module =>
+                        if of_module =>
                     {
                         let item = rest.iter().find_map(|token| match token {
                             TokenTree::Ident(ident) if *ident != "mut" => Some(ident.to_string()),
@@ -142,13 +174,6 @@ impl Reader<'_> {
                     }
                     _ => {}
                 },
-                TokenTree::Group(group) => {
-                    let inner = Scope {
-                        of_module: false,
-                        ..scope
-                    };
-                    self.scan(file, inner, group.stream());
-                }
                 _ => {}
             }
             public = false;
@@ -156,32 +181,27 @@ impl Reader<'_> {
     }
 
     /// `rest` follows the word `mod`.
-    fn child(&mut self, file: &str, scope: Scope<'_>, rest: &[TokenTree], other_file: Option<String>) {
+    fn child(&mut self, scope: Scope<'_>, rest: &[TokenTree], other_file: Option<String>) {
         let [TokenTree::Ident(name), body, ..] = rest else {
-            return; // not a module: a macro's pattern
+            return; // a macro's pattern
         };
-        let name = name.to_string();
-        let module = [scope.module, std::slice::from_ref(&name)].concat();
-        let folder = format!("{}/{name}", scope.folder);
-        match body {
-            TokenTree::Group(body) => {
-                let scope = Scope {
-                    module: &module,
-                    folder: &folder,
-                    of_module: true,
-                };
-                self.enter(file, scope, body.stream());
-            }
-            _ if other_file.is_some() => {
-                let path = normal(&format!("{}/{}", parent(file), other_file.unwrap_or_default()));
-                self.file(&path, parent(&path), module);
-            }
-            _ => {
-                let candidates = [format!("{folder}.rs"), format!("{folder}/mod.rs")];
-                let exists = |path: &&String| self.texts.iter().any(|text| text.path == **path);
-                if let Some(path) = candidates.iter().find(exists) {
-                    self.file(path, &folder, module);
-                }
+        let module = &[scope.module, &[name.to_string()]].concat();
+        let folder = &format!("{}/{name}", scope.folder);
+        if let TokenTree::Group(body) = body {
+            let scope = Scope {
+                module,
+                folder,
+                ..scope
+            };
+            self.enter(scope, &code(body.stream()));
+        } else if let Some(other) = other_file {
+            let path = resolve(parent(scope.file), &other);
+            self.file(&path, parent(&path), module);
+        } else {
+            let candidates = [format!("{folder}.rs"), format!("{folder}/mod.rs")];
+            let exists = |path: &&String| self.texts.iter().any(|text| text.path == **path);
+            if let Some(path) = candidates.iter().find(exists) {
+                self.file(path, folder, module);
             }
         }
     }
@@ -189,46 +209,35 @@ impl Reader<'_> {
     fn module(&mut self, scope: Scope<'_>) -> &mut Module {
         self.modules.entry(scope.module.to_vec()).or_default()
     }
-
-    fn name(&mut self, scope: Scope<'_>, segments: Vec<String>, origin: Origin) {
-        self.module(scope).paths.push(Named { segments, origin });
-    }
 }
 
-/// The tokens of the item behind an attribute's `#`, so that they can be left out.
-fn item_length(rest: &[TokenTree]) -> usize {
-    let ends = |token: &TokenTree| {
-        let is_body = |group: &proc_macro2::Group| group.delimiter() == Delimiter::Brace;
-        is_end(token) || matches!(token, TokenTree::Group(group) if is_body(group))
-    };
+/// The length of the item that begins with an attribute.
+fn item_length(tokens: &[TokenTree]) -> usize {
     let is_word = |token: &TokenTree| matches!(token, TokenTree::Ident(word) if *word == "use");
-    let is_use = rest.iter().take(4).any(is_word);
-    let end = match is_use {
-        true => rest.iter().position(is_end),
-        false => rest.iter().position(ends),
+    let is_use = tokens.iter().take(4).any(is_word);
+    let is_body = |group: &Group| group.delimiter() == Delimiter::Brace && !is_use;
+    let ends = |token: &TokenTree| match token {
+        TokenTree::Group(group) => is_body(group),
+        token => is_char(token, ';'),
     };
-    end.map_or(rest.len(), |end| end + 1)
-}
-
-fn is_end(token: &TokenTree) -> bool {
-    matches!(token, TokenTree::Punct(punct) if punct.as_char() == ';')
+    let end = tokens.iter().position(ends);
+    end.map_or(tokens.len(), |end| end + 1)
 }
 
 /// Whether `::` and a name follow.
 fn is_path(rest: &[TokenTree]) -> bool {
-    let colon = |at: usize| matches!(rest.get(at), Some(TokenTree::Punct(p)) if p.as_char() == ':');
-    colon(0) && colon(1) && matches!(rest.get(2), Some(TokenTree::Ident(_)))
+    matches!(rest, [one, two, TokenTree::Ident(_), ..] if is_char(one, ':') && is_char(two, ':'))
 }
 
-/// The segments of the path that `tokens` begins with, and its length in tokens.
-fn path(tokens: &[TokenTree]) -> (Vec<String>, usize) {
+/// The segments of the path that `tokens` begins with.
+fn path(tokens: &[TokenTree]) -> Vec<String> {
     let mut segments = vec![tokens[0].to_string()];
-    let mut at = 1;
-    while is_path(&tokens[at..]) {
-        segments.push(tokens[at + 2].to_string());
-        at += 3;
+    let mut rest = &tokens[1..];
+    while is_path(rest) {
+        segments.push(rest[2].to_string());
+        rest = &rest[3..];
     }
-    (segments, at)
+    segments
 }
 
 /// Adds each leaf of a `use` tree with the name that it makes visible.
@@ -243,12 +252,12 @@ fn use_tree(tokens: &[TokenTree], prefix: &mut Vec<String>, leaves: &mut Vec<(Ve
                 break;
             }
             TokenTree::Ident(word) => prefix.push(word.to_string()),
-            TokenTree::Punct(star) if star.as_char() == '*' => alias = Some("*".to_owned()),
+            star if is_char(star, '*') => alias = Some("*".to_owned()),
             TokenTree::Group(group) => {
                 is_leaf = false;
                 let inner: Vec<_> = group.stream().into_iter().collect();
-                let is_comma = |token: &TokenTree| matches!(token, TokenTree::Punct(p) if p.as_char() == ',');
-                for branch in inner.split(is_comma).filter(|branch| !branch.is_empty()) {
+                let branches = inner.split(|token| is_char(token, ','));
+                for branch in branches.filter(|branch| !branch.is_empty()) {
                     use_tree(branch, prefix, leaves);
                 }
             }
@@ -259,28 +268,10 @@ fn use_tree(tokens: &[TokenTree], prefix: &mut Vec<String>, leaves: &mut Vec<(Ve
         if prefix.len() > 1 && prefix.last().is_some_and(|last| last == "self") {
             prefix.pop();
         }
-        let name = alias.or_else(|| prefix.last().cloned()).unwrap_or_default();
+        let name = alias.or_else(|| prefix.last().cloned()).unwrap_or_default(); // `use {};`
         leaves.push((prefix.clone(), name));
     }
     prefix.truncate(depth);
-}
-
-/// The folder of a file.
-fn parent(path: &str) -> &str {
-    path.rsplit_once('/').map_or("", |(folder, _)| folder)
-}
-
-/// `path` without `..`.
-fn normal(path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            ".." => drop(parts.pop()),
-            "." => {}
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
 }
 
 impl Module {
@@ -317,10 +308,7 @@ fn locate<'a>(
         "super" => {}
         _ if is_use && !modules.contains_key(&child(&module, first)) => {
             let here = &modules[&module];
-            if segments.len() > 1 && here.items.contains(first) {
-                return Some(&here.file);
-            }
-            return None;
+            return (segments.len() > 1 && here.items.contains(first)).then_some(&*here.file);
         }
         _ => {}
     }

@@ -2,12 +2,14 @@
 
 use std::cmp::Ordering;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use anyhow::Context as _;
+
 use super::sources::Archive;
-use crate::missing::missing;
+use crate::files::{self, At as _};
+use crate::missing::{OrSkip as _, missing};
 
 /// Seconds that one apt command may take.
 const LIMIT: &str = "600";
@@ -22,45 +24,37 @@ pub(crate) struct Apt {
 impl Apt {
     /// Writes configuration and sources.
     pub(crate) fn prepare(cache: &Path, id: &str, suites: &[String]) -> anyhow::Result<Apt> {
-        let dump = match Command::new("apt-config").arg("dump").output() {
-            Ok(dump) => dump,
-            Err(error) => {
-                return missing(format!(
-                    "apt does not run ({error}): install apt, or run on Debian"
-                ));
-            }
-        };
+        let dump = Command::new("apt-config").arg("dump").output();
+        let dump = dump
+            .context("apt does not run")
+            .or_skip("install apt, or run on Debian")?;
+        let dump = String::from_utf8_lossy(&dump.stdout);
         let archive = Archive::of_machine(Path::new("/etc/apt"))?;
-        let apt = Apt {
-            folder: cache.join(format!("apt-{id}-{}", std::process::id())),
-        };
-        let fill = || -> io::Result<()> {
-            for folder in ["lists/partial", "archives/partial", "out"] {
-                fs::create_dir_all(apt.folder.join(folder))?;
-            }
-            fs::write(apt.folder.join("debian.sources"), archive.stanzas(suites))?;
+        let folder = cache.join(format!("apt-{id}-{}", std::process::id()));
+        let apt = Apt { folder };
+        let need = "set GAUDI_CACHE to a folder that is writable";
+        for folder in ["lists/partial", "archives/partial", "out"] {
+            files::make_folder(&apt.folder.join(folder)).or_skip(need)?;
+        }
+        for (file, text) in [
+            ("debian.sources", archive.stanzas(suites)),
             // Without it every installed package would be a version that "apt-get download" may
             // choose.
-            fs::write(apt.folder.join("status"), "")?;
-            fs::write(
-                apt.folder.join("apt.conf"),
-                apt.configuration(&String::from_utf8_lossy(&dump.stdout)),
-            )
-        };
-        match fill() {
-            Ok(()) => Ok(apt),
-            Err(error) => missing(format!("cannot write {}: {error}", apt.folder.display())),
+            ("status", String::new()),
+            ("apt.conf", apt.configuration(&dump)),
+        ] {
+            let file = apt.folder.join(file);
+            fs::write(&file, text).at("write", &file).or_skip(need)?;
         }
+        Ok(apt)
     }
 
     /// The machine's `Acquire` settings (proxies, time limits) and nothing else of it: its hooks
     /// run commands that change the machine's own apt.
     fn configuration(&self, dump: &str) -> String {
         let here = |name: &str| self.folder.join(name).display().to_string();
-        let mut text: String = dump
-            .lines()
-            .filter(|line| line.starts_with("Acquire"))
-            .fold(String::new(), |text, line| text + line + "\n");
+        let kept = dump.lines().filter(|line| line.starts_with("Acquire"));
+        let mut text: String = kept.flat_map(|line| [line, "\n"]).collect();
         for (key, value) in [
             ("Dir::Etc::Main", "/dev/null"),
             ("Dir::Etc::Parts", "/dev/null"),
@@ -74,7 +68,7 @@ impl Apt {
             ("Dir::Cache::pkgcache", ""),
             ("Dir::Cache::srcpkgcache", ""),
             ("APT::Install-Recommends", "false"),
-            // else a mirror out of reach is a warning and exit code 0
+            // otherwise an unreachable mirror is a warning and exit code 0
             ("APT::Update::Error-Mode", "any"),
             // as root, `_apt` could not read a cache below a home folder
             ("APT::Sandbox::User", "root"),
@@ -97,16 +91,15 @@ impl Apt {
 
     /// The wanted version of each package, or the nearest newer one that the suites list. One call
     /// for all packages: each call of apt reads all lists.
-    pub(crate) fn versions(&self, packages: &[(&str, &str)]) -> anyhow::Result<Vec<String>> {
+    pub(crate) fn versions(&self, names: &[String], wanted: &[&String]) -> anyhow::Result<Vec<String>> {
         let mut args = vec!["madison"];
-        args.extend(packages.iter().map(|(name, _)| *name));
+        args.extend(names.iter().map(String::as_str));
         let listed = self.apt("apt-cache", &args)?;
-        let choose =
-            |(name, wanted): &(&str, &str)| match choose(wanted, &versions(&listed, name), newer_by_dpkg) {
-                Some(version) => Ok(version),
-                None => missing(format!("Debian lists no {name} {wanted} or newer: move the pin")),
-            };
-        packages.iter().map(choose).collect()
+        let choose = |(name, wanted): (&String, &&String)| {
+            let version = choose(wanted, &versions(&listed, name), newer_by_dpkg);
+            version.or_skip(format!("Debian lists no {name} {wanted} or newer: move the pin"))
+        };
+        names.iter().zip(wanted).map(choose).collect()
     }
 
     /// Names of the packages that a regular expression matches.
@@ -119,14 +112,10 @@ impl Apt {
     /// One package's archive.
     pub(crate) fn download(&self, name: &str, version: &str) -> anyhow::Result<PathBuf> {
         self.apt("apt-get", &["-qq", "download", &format!("{name}={version}")])?;
-        let archive = self
-            .fetched("out")
-            .into_iter()
-            .find(|path| file_name(path).starts_with(&format!("{name}_")));
-        match archive {
-            Some(archive) => Ok(archive),
-            None => missing(format!("apt fetched no archive of {name} {version}")),
-        }
+        let begin = format!("{name}_");
+        let mut archives = self.fetched("out")?.into_iter();
+        let archive = archives.find(|path| files::name(path).starts_with(&begin));
+        archive.or_skip(format!("apt fetched no archive of {name} {version}"))
     }
 
     /// The archives of packages (`name=version`) and of all that they depend on, as if nothing were
@@ -135,19 +124,14 @@ impl Apt {
         let mut args = vec!["-qq", "-y", "--download-only", "-t", suite, "install"];
         args.extend(packages.iter().map(String::as_str));
         self.apt("apt-get", &args)?;
-        Ok(self.fetched("archives"))
+        self.fetched("archives")
     }
 
     /// Archives in one of the private folders, by name.
-    fn fetched(&self, folder: &str) -> Vec<PathBuf> {
-        let files = fs::read_dir(self.folder.join(folder)).into_iter().flatten();
-        let mut archives: Vec<_> = files
-            .filter_map(Result::ok)
-            .map(|entry| entry.path())
-            .filter(|path| path.extension().is_some_and(|end| end == "deb"))
-            .collect();
-        archives.sort();
-        archives
+    fn fetched(&self, folder: &str) -> anyhow::Result<Vec<PathBuf>> {
+        let mut archives = files::children(&self.folder.join(folder))?;
+        archives.retain(|path| path.extension().is_some_and(|end| end == "deb"));
+        Ok(archives)
     }
 
     fn apt(&self, program: &str, args: &[&str]) -> anyhow::Result<String> {
@@ -161,7 +145,7 @@ impl Apt {
         match command.output() {
             Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             Ok(output) => missing(need(&what, &output)),
-            Err(error) => missing(format!("{what} does not run ({error}): install apt")),
+            Err(error) => Err(error).context(what).or_skip("install apt"),
         }
     }
 }
@@ -172,23 +156,16 @@ impl Drop for Apt {
     }
 }
 
-pub(crate) fn file_name(path: &Path) -> String {
-    path.file_name()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default()
-}
-
-/// What apt said, with the step that would help.
+/// The message of apt, with the step that would help.
 fn need(what: &str, output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line = said
-        .lines()
-        .find(|line| line.starts_with("E: ") || line.starts_with("W: "));
-    let line = line.or(said.lines().next()).unwrap_or("no message").trim();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let is_message = |line: &&str| line.starts_with("E: ") || line.starts_with("W: ");
+    let line = errors.lines().find(is_message);
+    let line = line.or(errors.lines().next()).unwrap_or("no message").trim();
     if output.status.code() == Some(124) {
         return format!("{what} took longer than {LIMIT} s: try again with a network that reaches Debian");
     }
-    let step = if said.contains("NO_PUBKEY") {
+    let step = if errors.contains("NO_PUBKEY") {
         "install a debian-archive-keyring that knows the release (2023.3+deb12u2 or newer), then run again"
     } else {
         "run once with a network that reaches Debian; the cache serves later runs"
@@ -208,7 +185,7 @@ fn versions(listed: &str, name: &str) -> Vec<String> {
     versions
 }
 
-/// The wanted version, else the nearest newer one, by an order on versions.
+/// The wanted version, otherwise the nearest newer one, by an order on versions.
 pub(crate) fn choose(
     wanted: &str,
     versions: &[String],
@@ -222,27 +199,22 @@ pub(crate) fn choose(
 
 /// Debian's order: `~` before the end, digits by value.
 pub(crate) fn newer_by_dpkg(a: &str, b: &str) -> Ordering {
-    let holds = |relation: &str| {
-        let mut command = Command::new("dpkg");
-        command
-            .args(["--compare-versions", a, relation, b])
-            .status()
-            .is_ok_and(|status| status.success())
+    let is_newer = || {
+        let status = Command::new("dpkg")
+            .args(["--compare-versions", a, "gt", b])
+            .status();
+        status.is_ok_and(|status| status.success())
     };
-    match (a == b, holds("gt")) {
-        (true, _) => Ordering::Equal,
-        (_, true) => Ordering::Greater,
-        _ => Ordering::Less,
+    match a == b {
+        true => Ordering::Equal,
+        false if is_newer() => Ordering::Greater,
+        false => Ordering::Less,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn listed(versions: &[&str]) -> Vec<String> {
-        versions.iter().map(|version| (*version).to_owned()).collect()
-    }
 
     #[test]
     fn madison_is_read() {
@@ -259,23 +231,14 @@ mod tests {
 
     #[test]
     fn vanished_version_yields_nearest_newer_one() {
-        let all = listed(&["7", "3", "5", "1"]);
-        let by_text = |a: &str, b: &str| a.cmp(b);
-        assert_eq!(
-            choose("3", &all, by_text).as_deref(),
-            Some("3"),
-            "the pin itself when it is there"
-        );
-        assert_eq!(
-            choose("4", &all, by_text).as_deref(),
-            Some("5"),
-            "the nearest newer, not the newest"
-        );
-        assert_eq!(
-            choose("8", &all, by_text),
-            None,
-            "an older version does not stand in"
-        );
+        let all = ["7", "3", "5", "1"].map(str::to_owned);
+        for (wanted, found, why) in [
+            ("3", Some("3"), "the pin itself when it is there"),
+            ("4", Some("5"), "the nearest newer, not the newest"),
+            ("8", None, "an older version does not stand in"),
+        ] {
+            assert_eq!(choose(wanted, &all, |a, b| a.cmp(b)).as_deref(), found, "{why}");
+        }
     }
 
     #[test]
@@ -299,20 +262,24 @@ mod tests {
     #[test]
     fn what_apt_says_becomes_a_next_step() {
         let output = |script: &str| Command::new("sh").args(["-c", script]).output().expect("sh runs");
-        let said = need(
-            "apt-get update",
-            &output("echo 'W: NO_PUBKEY 1234' >&2; exit 100"),
-        );
-        assert!(said.contains("debian-archive-keyring"), "a missing key: {said}");
-        let said = need(
-            "apt-get update",
-            &output("echo 'E: cannot resolve' >&2; exit 100"),
-        );
-        assert!(
-            said.contains("network") && said.contains("cannot resolve"),
-            "no network: {said}"
-        );
-        let said = need("apt-get update", &output("exit 124"));
-        assert!(said.contains("longer than"), "time ran out: {said}");
+        for (script, parts, why) in [
+            (
+                "echo 'W: NO_PUBKEY 1234' >&2; exit 100",
+                &["debian-archive-keyring"][..],
+                "a missing key",
+            ),
+            (
+                "echo 'E: cannot resolve' >&2; exit 100",
+                &["network", "cannot resolve"],
+                "no network",
+            ),
+            ("exit 124", &["longer than"], "time ran out"),
+        ] {
+            let message = need("apt-get update", &output(script));
+            assert!(
+                parts.iter().all(|part| message.contains(part)),
+                "{why}: {message}"
+            );
+        }
     }
 }

@@ -1,12 +1,11 @@
 //! Several packages that make one tree, with or without all that they depend on.
 //!
-//! - A tree lies under a digest of its archives' digests. A record per bundle says which tree
-//!   serves which pins, so that a later run needs no network.
-//! - Kernel packages carry the kernel's release in their names (`{release}` in a pin). If the
-//!   pinned release has vanished, the nearest newer one of the series stands in, and the note says
-//!   so.
+//! - A tree lies under a digest of its archives' digests. A record for each bundle has its pins and
+//!   the name of its tree, so that a later run needs no network.
+//! - Kernel packages have the kernel's release in their names (`{release}` in a pin). If Debian no
+//!   longer has the pinned release, the nearest newer one of the series replaces it, and the note
+//!   has both.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,10 +16,12 @@ use sha2::{Digest, Sha256};
 
 use super::apt::{self, Apt};
 use super::unpack::hex;
-use crate::missing::missing;
+use crate::files::At as _;
+use crate::missing::OrSkip as _;
+use crate::run;
 
 /// Stands for the kernel's release in names and paths.
-const RELEASE: &str = "{release}";
+pub(crate) const RELEASE: &str = "{release}";
 
 /// One package of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,11 +36,8 @@ pub(crate) struct Pin {
 impl Pin {
     /// Whether the digest is a SHA-256.
     pub(crate) fn is_whole(&self) -> bool {
-        self.sha256.len() == 64
-            && self
-                .sha256
-                .bytes()
-                .all(|byte| b"0123456789abcdef".contains(&byte))
+        let is_hex = |byte| b"0123456789abcdef".contains(&byte);
+        self.sha256.len() == 64 && self.sha256.bytes().all(is_hex)
     }
 }
 
@@ -72,28 +70,30 @@ pub(crate) struct Bundle {
     pub(crate) slice: Option<Slice>,
 }
 
-/// One folder of an archive that a package carries: of a kernel's sources a driver is wanted, not
-/// all of them.
+/// One folder of an archive in a package, such as one driver of a kernel's sources.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Slice {
     /// A `.tar.xz`, its place below the package's root. It is removed afterwards.
     pub(crate) archive: String,
     /// What of it is kept, at the tree's root.
     pub(crate) folder: String,
+    /// The program that unpacks it, since the machine need not have xz.
+    #[serde(skip)]
+    pub(crate) busybox: PathBuf,
 }
 
 impl Slice {
     /// Leaves the wanted folder in the place of the archive.
-    pub(super) fn cut(&self, part: &Path, busybox: &Path) -> anyhow::Result<()> {
+    pub(super) fn cut(&self, part: &Path) -> anyhow::Result<()> {
         let archive = part.join(&self.archive);
-        let mut command = Command::new(busybox);
-        command.arg("tar").arg("-xJf").arg(&archive).arg("-C").arg(part);
-        let output = command.arg(&self.folder).output().context("cannot run busybox")?;
-        if !output.status.success() || !part.join(&self.folder).is_dir() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            bail!("{} holds no {}: {said}", self.archive, self.folder);
+        let mut command = Command::new(&self.busybox);
+        command.args(["tar", "-xJf"]).arg(&archive);
+        command.arg("-C").arg(part).arg(&self.folder);
+        run::output(&mut command).with_context(|| format!("cannot unpack {}", self.archive))?;
+        if !part.join(&self.folder).is_dir() {
+            bail!("{} holds no {}", self.archive, self.folder);
         }
-        fs::remove_file(&archive).with_context(|| format!("cannot remove {}", archive.display()))
+        fs::remove_file(&archive).at("remove", &archive)
     }
 }
 
@@ -106,10 +106,8 @@ pub(super) struct Chosen {
 
 impl Chosen {
     pub(super) fn is_pinned(&self, bundle: &Bundle) -> bool {
-        bundle
-            .release
-            .as_ref()
-            .is_none_or(|release| release.pinned == self.release)
+        let release = bundle.release.as_ref();
+        release.is_none_or(|release| release.pinned == self.release)
     }
 }
 
@@ -118,50 +116,39 @@ impl Bundle {
         Ok(hex(&Sha256::digest(serde_json::to_vec(self)?)))
     }
 
-    /// Names and versions that Debian has.
-    pub(super) fn choose(&self, apt: &Apt) -> anyhow::Result<Chosen> {
-        let release = match &self.release {
-            None => String::new(),
-            Some(release) => {
-                let mut listed = Vec::new();
-                for pin in &self.packages {
-                    listed.push(apt.names(&pattern(&pin.name, release))?);
-                }
-                let releases = releases(&self.packages, &listed);
-                match apt::choose(&release.pinned, &releases, apt::newer_by_dpkg) {
-                    Some(release) => release,
-                    None => {
-                        return missing(format!(
-                            "{} lists no kernel {} or a newer one of {}: move the pin",
-                            self.suites.join(" "),
-                            release.pinned,
-                            release.series
-                        ));
-                    }
-                }
-            }
+    /// The release that Debian has of this bundle's; empty without one.
+    fn release(&self, apt: &Apt) -> anyhow::Result<String> {
+        let Some(release) = &self.release else {
+            return Ok(String::new());
         };
-        let names: Vec<_> = self
+        let list = |pin: &Pin| apt.names(&pattern(&pin.name, release));
+        let listed = self
             .packages
             .iter()
-            .map(|pin| pin.name.replace(RELEASE, &release))
-            .collect();
-        let wanted = names.iter().zip(&self.packages);
-        let wanted: Vec<_> = wanted
-            .map(|(name, pin)| (name.as_str(), pin.version.as_str()))
-            .collect();
-        let versions = apt.versions(&wanted)?;
+            .map(list)
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let releases = releases(&self.packages, &listed);
+        let found = apt::choose(&release.pinned, &releases, apt::newer_by_dpkg);
+        let (suites, Release { pinned, series }) = (self.suites.join(" "), release);
+        let need = format!("{suites} lists no kernel {pinned} or a newer one of {series}: move the pin");
+        found.or_skip(need)
+    }
+
+    /// Names and versions that Debian has.
+    pub(super) fn choose(&self, apt: &Apt) -> anyhow::Result<Chosen> {
+        let release = self.release(apt)?;
+        let named = |pin: &Pin| pin.name.replace(RELEASE, &release);
+        let names: Vec<_> = self.packages.iter().map(named).collect();
+        let wanted: Vec<_> = self.packages.iter().map(|pin| &pin.version).collect();
+        let versions = apt.versions(&names, &wanted)?;
         let packages = names.into_iter().zip(versions).collect();
         Ok(Chosen { release, packages })
     }
 
     pub(super) fn download(&self, apt: &Apt, chosen: &Chosen) -> anyhow::Result<Vec<PathBuf>> {
         if self.closure {
-            let packages: Vec<_> = chosen
-                .packages
-                .iter()
-                .map(|(name, version)| format!("{name}={version}"))
-                .collect();
+            let package = |(name, version): &(String, String)| format!("{name}={version}");
+            let packages: Vec<_> = chosen.packages.iter().map(package).collect();
             return apt.closure(&packages, &self.suites[0]);
         }
         let download = |(name, version): &(String, String)| apt.download(name, version);
@@ -169,40 +156,34 @@ impl Bundle {
     }
 
     pub(super) fn note(&self, chosen: &Chosen) -> String {
-        let mut note = String::new();
-        for (pin, (name, version)) in self.packages.iter().zip(&chosen.packages) {
-            let separator = if note.is_empty() { "" } else { ", " };
-            let _ = write!(note, "{separator}{name} {version}");
-            let wanted = pin
-                .name
-                .replace(RELEASE, self.release.as_ref().map_or("", |r| &r.pinned));
-            if *version != pin.version || *name != wanted {
-                let _ = write!(
-                    note,
-                    " (stands in for {wanted} {}, which has vanished)",
-                    pin.version
-                );
+        let pinned = self.release.as_ref().map_or("", |release| &release.pinned);
+        let note = |(pin, (name, version)): (&Pin, &(String, String))| {
+            let wanted = pin.name.replace(RELEASE, pinned);
+            if *version == pin.version && *name == wanted {
+                return format!("{name} {version}");
             }
-        }
-        note
+            format!(
+                "{name} {version} (stands in for {wanted} {}, which has vanished)",
+                pin.version
+            )
+        };
+        let notes: Vec<_> = self.packages.iter().zip(&chosen.packages).map(note).collect();
+        notes.join(", ")
     }
 }
 
 /// A regular expression for the pin's name with any release of the series and of the same flavour.
 fn pattern(name: &str, release: &Release) -> String {
     let quote = |text: &str| {
-        text.chars().fold(String::new(), |mut quoted, c| {
-            if !c.is_ascii_alphanumeric() && c != '-' {
-                quoted.push('\\');
-            }
-            quoted.push(c);
-            quoted
-        })
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let quoted = |c: char| match is_plain(c) {
+            true => c.to_string(),
+            false => format!("\\{c}"),
+        };
+        text.chars().map(quoted).collect::<String>()
     };
-    let flavour = release
-        .pinned
-        .find('+')
-        .map_or("", |plus| &release.pinned[plus..]);
+    let plus = release.pinned.find('+').unwrap_or(release.pinned.len());
+    let flavour = &release.pinned[plus..];
     let any = format!("{}[0-9.]+{}", quote(&release.series), quote(flavour));
     let (before, after) = name.split_once(RELEASE).unwrap_or((name, ""));
     format!("^{}{any}{}$", quote(before), quote(after))
@@ -216,7 +197,7 @@ fn releases(pins: &[Pin], listed: &[Vec<String>]) -> Vec<String> {
         names.iter().filter_map(release).collect()
     };
     let mut all = pins.iter().zip(listed).map(|(pin, names)| of(pin, names));
-    let first = all.next().unwrap_or_default();
+    let first = all.next().unwrap_or_default(); // no packages, no releases
     all.fold(first, |mut both, next| {
         both.retain(|release| next.contains(release));
         both
@@ -301,25 +282,28 @@ mod tests {
         let slice = Slice {
             archive: "usr/src/all.tar.xz".into(),
             folder: "all/driver".into(),
+            busybox: folder.path().join("program"),
         };
         fs::create_dir_all(folder.path().join("usr/src")).expect("a folder");
         fs::write(folder.path().join("usr/src/all.tar.xz"), "").expect("an archive");
         // A stand-in for busybox: it makes what was asked for.
-        let program = folder.path().join("program");
+        let program = &slice.busybox;
         let script = "#!/bin/sh\n[ \"$1 $2 $4\" = 'tar -xJf -C' ] && mkdir -p \"$5/$6\"\n";
-        fs::write(&program, script).expect("a script");
-        let mut mode = fs::metadata(&program).expect("it is there").permissions();
+        fs::write(program, script).expect("a script");
+        let mut mode = fs::metadata(program).expect("it is there").permissions();
         std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
-        fs::set_permissions(&program, mode).expect("it may run");
-        slice.cut(folder.path(), &program).expect("it is cut");
+        fs::set_permissions(program, mode).expect("it may run");
+        slice.cut(folder.path()).expect("it is cut");
         assert!(folder.path().join("all/driver").is_dir(), "the folder is kept");
         assert!(
             !folder.path().join("usr/src/all.tar.xz").exists(),
             "the archive is not"
         );
-        let error = slice
-            .cut(folder.path(), Path::new("/bin/false"))
-            .expect_err("no archive, no folder");
+        let slice = Slice {
+            busybox: "/bin/false".into(),
+            ..slice
+        };
+        let error = slice.cut(folder.path()).expect_err("no archive, no folder");
         assert!(error.to_string().contains("all.tar.xz"), "it is named: {error}");
     }
 }

@@ -4,14 +4,15 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::apt::{self, Apt};
+use super::apt::Apt;
 use super::bundle::{Bundle, Chosen};
 use super::unpack::{hex, move_in, sha256, unpack};
-use crate::missing::missing;
+use crate::files;
+use crate::missing::OrSkip as _;
 
 /// The cache folder.
 #[derive(Debug)]
@@ -19,9 +20,12 @@ pub(crate) struct Cache {
     folder: PathBuf,
 }
 
-/// A bundle's files.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A bundle's files, and what a finished fetch records for later runs.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Unpacked {
+    /// Digest of the requested row: a changed row is fetched again.
+    wanted: String,
+    /// Its name alone in a record.
     pub(crate) tree: PathBuf,
     /// The kernel's release, where the bundle has one.
     pub(crate) release: String,
@@ -29,172 +33,143 @@ pub(crate) struct Unpacked {
     pub(crate) note: String,
 }
 
-/// What a finished fetch leaves for later runs.
-#[derive(Debug, Serialize, Deserialize)]
-struct Record {
-    /// Digest of the row that was asked for: a changed row is fetched anew.
-    wanted: String,
-    tree: String,
-    release: String,
-    note: String,
-}
-
 impl Cache {
     /// The cache of the environment.
     pub(crate) fn open() -> anyhow::Result<Cache> {
-        let Some(folder) = Cache::place(|name| env::var_os(name).map(PathBuf::from)) else {
-            return missing("no cache folder: set GAUDI_CACHE to an absolute path (HOME is not set)");
-        };
-        let make = || {
-            fs::create_dir_all(folder.join("sha256"))?;
-            fs::create_dir_all(folder.join("stand-in"))
-        };
-        if let Err(error) = make() {
-            let folder = folder.display();
-            return missing(format!(
-                "cannot write the cache {folder} ({error}): set GAUDI_CACHE to a folder that is writable"
-            ));
+        let folder = Cache::locate(|name| env::var_os(name).map(PathBuf::from))
+            .or_skip("no cache folder: set GAUDI_CACHE to an absolute path (HOME is not set)")?;
+        for part in ["sha256", "stand-in"] {
+            let made = files::make_folder(&folder.join(part));
+            made.or_skip("set GAUDI_CACHE to a folder that is writable")?;
         }
         Ok(Cache { folder })
     }
 
-    /// Where it is.
+    /// The folder that holds it.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// An empty or relative XDG_CACHE_HOME is ignored, as its specification asks.
-    fn place(var: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    fn locate(var: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
         let absolute = |name: &str| var(name).filter(|path| path.is_absolute());
         absolute("GAUDI_CACHE")
             .or_else(|| absolute("XDG_CACHE_HOME").map(|path| path.join("gaudi-hal")))
             .or_else(|| absolute("HOME").map(|path| path.join(".cache/gaudi-hal")))
     }
 
-    /// The bundle's tree: from the cache, else from Debian.
+    /// The bundle's tree: from the cache, otherwise from Debian.
     pub(crate) fn bundle(&self, bundle: &Bundle) -> anyhow::Result<Unpacked> {
-        self.bundle_with(bundle, Path::new("busybox"))
-    }
-
-    /// The same; `busybox` is the program that unpacks a slice, since the machine need not have xz.
-    pub(crate) fn bundle_with(&self, bundle: &Bundle, busybox: &Path) -> anyhow::Result<Unpacked> {
         if let Some(record) = self.record(bundle) {
-            return Ok(self.unpacked(record, "cached"));
+            return Ok(self.unpacked(record, ", cached"));
         }
         let folder = self.folder.display();
         eprintln!("fetching {} from Debian into {folder}, once", bundle.id);
-        // apt's folder holds the archives until its drop.
+        // apt's folder holds the archives until `apt` is dropped.
         let apt = Apt::prepare(&self.folder, &bundle.id, &bundle.suites)?;
         apt.update()?;
         let chosen = bundle.choose(&apt)?;
         let archives = bundle.download(&apt, &chosen)?;
-        let record = Record {
+        let record = Unpacked {
             wanted: bundle.digest()?,
-            tree: self.add(bundle, &chosen, &archives, busybox)?,
+            tree: self.add(bundle, &chosen, &archives)?.into(),
             release: chosen.release.clone(),
             note: bundle.note(&chosen),
         };
         fs::write(self.record_file(bundle), serde_json::to_vec_pretty(&record)?)?;
-        Ok(self.unpacked(record, "fetched"))
+        Ok(self.unpacked(record, ", fetched"))
     }
 
     /// Removes the trees of all bundles, those of former pins too, and the folders of interrupted
     /// runs. Returns the removed folders.
     pub(crate) fn clear(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let mut removed = folders(&self.folder.join("sha256"))?;
-        for left in folders(&self.folder)? {
-            let name = apt::file_name(&left);
+        let mut removed = files::children(&self.folder.join("sha256"))?;
+        for left in files::children(&self.folder)? {
+            let name = files::name(&left);
             let begun = ["part-", "apt-"].iter().any(|begin| name.starts_with(begin));
-            let process = name.rsplit('-').next().unwrap_or_default();
+            let process = name.rsplit('-').next().unwrap_or(&name);
             if begun && !Path::new("/proc").join(process).exists() {
                 removed.push(left);
             }
         }
-        for record in fs::read_dir(self.folder.join("stand-in"))? {
-            let record = record?.path();
-            if apt::file_name(&record).starts_with("bundle-") {
+        for record in files::children(&self.folder.join("stand-in"))? {
+            if files::name(&record).starts_with("bundle-") {
                 fs::remove_file(record)?;
             }
         }
         for folder in &removed {
-            fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+            files::remove_folder(folder)?;
         }
         Ok(removed)
     }
 
-    /// A file that is made from other files of the cache, once, under their digest. `make` fills a
-    /// folder, which is moved to its place when it is whole.
+    /// The folder of a digest. If it is missing, `make` fills a folder, which is moved to its place
+    /// when it is whole.
+    fn place(
+        &self,
+        digest: &str,
+        name: &str,
+        make: impl FnOnce(&Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<PathBuf> {
+        let place = self.folder.join("sha256").join(digest);
+        if !place.exists() {
+            let part = self.folder.join(format!("part-{name}-{}", std::process::id()));
+            files::make_folder(&part)?;
+            if let Err(error) = make(&part) {
+                let _ = fs::remove_dir_all(&part); // the error is the answer
+                return Err(error);
+            }
+            move_in(&part, &place)?;
+        }
+        Ok(place)
+    }
+
+    /// A file that is made from other files of the cache, once, under their digest.
     pub(crate) fn made(
         &self,
         digest: &[u8],
         file: &str,
         make: impl FnOnce(&Path) -> anyhow::Result<()>,
     ) -> anyhow::Result<PathBuf> {
-        let place = self.folder.join("sha256").join(hex(digest));
-        if place.join(file).is_file() {
-            return Ok(place.join(file));
-        }
-        let part = self.folder.join(format!("part-{file}-{}", std::process::id()));
-        fs::create_dir_all(&part).with_context(|| format!("cannot make {}", part.display()))?;
-        if let Err(error) = make(&part) {
-            let _ = fs::remove_dir_all(&part); // the error is the answer
-            return Err(error);
-        }
-        move_in(&part, &place)?;
-        Ok(place.join(file))
+        Ok(self.place(&hex(digest), file, make)?.join(file))
     }
 
-    fn unpacked(&self, record: Record, how: &str) -> Unpacked {
-        Unpacked {
-            tree: self.folder.join("sha256").join(record.tree),
-            release: record.release,
-            note: format!("{}, {how}", record.note),
-        }
+    fn unpacked(&self, mut record: Unpacked, how: &str) -> Unpacked {
+        record.tree = self.folder.join("sha256").join(record.tree);
+        record.note += how;
+        record
     }
 
     fn record_file(&self, bundle: &Bundle) -> PathBuf {
-        self.folder
-            .join("stand-in")
-            .join(format!("bundle-{}.json", bundle.id))
+        let name = format!("bundle-{}.json", bundle.id);
+        self.folder.join("stand-in").join(name)
     }
 
-    fn record(&self, bundle: &Bundle) -> Option<Record> {
+    fn record(&self, bundle: &Bundle) -> Option<Unpacked> {
         let text = fs::read(self.record_file(bundle)).ok()?;
-        let record: Record = serde_json::from_slice(&text).ok()?;
-        let plain = record.tree.len() == 64 && record.tree.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let record: Unpacked = serde_json::from_slice(&text).ok()?;
+        let name = record.tree.to_str()?;
+        let plain = name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
         let fits = plain && record.wanted == bundle.digest().ok()?;
         (fits && self.folder.join("sha256").join(&record.tree).is_dir()).then_some(record)
     }
 
     /// Verifies the pinned archives and unpacks all of them. Returns the tree's digest.
-    fn add(
-        &self,
-        bundle: &Bundle,
-        chosen: &Chosen,
-        archives: &[PathBuf],
-        busybox: &Path,
-    ) -> anyhow::Result<String> {
+    fn add(&self, bundle: &Bundle, chosen: &Chosen, archives: &[PathBuf]) -> anyhow::Result<String> {
         let mut all = Sha256::new();
-        let holds = |package: &str| {
-            let begin = format!("{package}_");
-            archives
-                .iter()
-                .any(|archive| apt::file_name(archive).starts_with(&begin))
-        };
-        if let Some((package, _)) = chosen.packages.iter().find(|(package, _)| !holds(package)) {
-            bail!("apt fetched no archive of {package}");
+        let is_of = |archive: &Path, package: &str| files::name(archive).starts_with(&format!("{package}_"));
+        for (package, _) in &chosen.packages {
+            if !archives.iter().any(|archive| is_of(archive, package)) {
+                bail!("apt fetched no archive of {package}");
+            }
         }
         for archive in archives {
-            let digest = sha256(archive)?;
-            let name = apt::file_name(archive);
+            let (digest, name) = (sha256(archive)?, files::name(archive));
             for (pin, (package, version)) in bundle.packages.iter().zip(&chosen.packages) {
-                let is_it = name.starts_with(&format!("{package}_"));
-                let pinned = *version == pin.version && chosen.is_pinned(bundle);
-                if is_it && pinned && is_of_pins(&name) && digest != pin.sha256 {
-                    bail!(
-                        "{package} {version} has SHA-256 {digest}, pinned is {}",
-                        pin.sha256
-                    );
+                let pinned = *version == pin.version && chosen.is_pinned(bundle) && is_of_pins(&name);
+                if is_of(archive, package) && pinned && digest != pin.sha256 {
+                    let pinned = &pin.sha256;
+                    bail!("{package} {version} has SHA-256 {digest}, pinned is {pinned}");
                 }
             }
             all.update(format!("{digest}  {name}\n"));
@@ -203,26 +178,15 @@ impl Cache {
             all.update(format!("{}\n", slice.folder));
         }
         let digest = hex(&all.finalize());
-        let tree = self.folder.join("sha256").join(&digest);
-        if !tree.exists() {
-            let part = self
-                .folder
-                .join(format!("part-{}-{}", bundle.id, std::process::id()));
-            let is_wanted = |archive: &&Path| {
-                let name = apt::file_name(archive);
-                !bundle.without.iter().any(|begin| name.starts_with(begin))
+        self.place(&digest, &bundle.id, |part| {
+            let is_left_out = |archive: &&PathBuf| {
+                let name = files::name(archive);
+                bundle.without.iter().any(|begin| name.starts_with(begin))
             };
-            let archives = archives.iter().map(PathBuf::as_path);
-            let archives: Vec<&Path> = archives.filter(is_wanted).collect();
-            unpack(&archives, &part)?;
-            if let Some(slice) = &bundle.slice {
-                if let Err(error) = slice.cut(&part, busybox) {
-                    let _ = fs::remove_dir_all(&part); // the error is the answer
-                    return Err(error);
-                }
-            }
-            move_in(&part, &tree)?;
-        }
+            let (_, wanted): (Vec<_>, Vec<&PathBuf>) = archives.iter().partition(is_left_out);
+            unpack(&wanted, part)?;
+            bundle.slice.as_ref().map_or(Ok(()), |slice| slice.cut(part))
+        })?;
         Ok(digest)
     }
 }
@@ -230,19 +194,6 @@ impl Cache {
 /// Whether an archive is of the architecture whose digests are pinned, or of all.
 fn is_of_pins(archive: &str) -> bool {
     archive.ends_with("_amd64.deb") || archive.ends_with("_all.deb")
-}
-
-/// The folders right below one.
-fn folders(below: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut all = Vec::new();
-    for entry in fs::read_dir(below).with_context(|| format!("cannot read {}", below.display()))? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            all.push(entry.path());
-        }
-    }
-    all.sort();
-    Ok(all)
 }
 
 #[cfg(test)]
@@ -258,30 +209,30 @@ mod tests {
                     .find(|(key, _)| *key == name)
                     .map(|(_, value)| PathBuf::from(value))
             };
-            Cache::place(var).map(|path| path.display().to_string())
+            Cache::locate(var).map(|path| path.display().to_string())
         };
         let home = ("HOME", "/h");
-        assert_eq!(
-            place(&[home]).as_deref(),
-            Some("/h/.cache/gaudi-hal"),
-            "HOME alone"
-        );
-        assert_eq!(
-            place(&[home, ("XDG_CACHE_HOME", "/x")]).as_deref(),
-            Some("/x/gaudi-hal"),
-            "XDG before HOME"
-        );
-        assert_eq!(
-            place(&[home, ("XDG_CACHE_HOME", "x")]).as_deref(),
-            Some("/h/.cache/gaudi-hal"),
-            "relative XDG"
-        );
-        assert_eq!(
-            place(&[home, ("GAUDI_CACHE", "/g")]).as_deref(),
-            Some("/g"),
-            "GAUDI_CACHE before all"
-        );
-        assert_eq!(place(&[]), None, "no home, no cache");
+        for (vars, wanted, why) in [
+            (&[home][..], Some("/h/.cache/gaudi-hal"), "HOME alone"),
+            (
+                &[home, ("XDG_CACHE_HOME", "/x")],
+                Some("/x/gaudi-hal"),
+                "XDG before HOME",
+            ),
+            (
+                &[home, ("XDG_CACHE_HOME", "x")],
+                Some("/h/.cache/gaudi-hal"),
+                "relative XDG",
+            ),
+            (
+                &[home, ("GAUDI_CACHE", "/g")],
+                Some("/g"),
+                "GAUDI_CACHE before all",
+            ),
+            (&[], None, "no home, no cache"),
+        ] {
+            assert_eq!(place(vars).as_deref(), wanted, "{why}");
+        }
     }
 
     #[test]
@@ -304,7 +255,7 @@ mod tests {
                 release: "7.3.4+deb13-amd64".into(),
                 packages,
             };
-            let error = cache.add(&bundle(), &chosen, &archives, Path::new("busybox"));
+            let error = cache.add(&bundle(), &chosen, &archives);
             format!("{:#}", error.expect_err("these are no archives"))
         };
         assert!(add("amd64").contains("pinned is aa"), "both digests are named");
@@ -324,9 +275,9 @@ mod tests {
         fs::create_dir_all(folder.path().join("sha256").join(&tree)).expect("a tree");
         fs::create_dir_all(folder.path().join("stand-in")).expect("a folder");
         let write = |tree: &str| {
-            let record = Record {
+            let record = Unpacked {
                 wanted: bundle().digest().expect("a digest"),
-                tree: tree.to_owned(),
+                tree: tree.into(),
                 release: "7.3.4+deb13-amd64".into(),
                 note: "kernel".into(),
             };
@@ -346,7 +297,7 @@ mod tests {
         write(&"b".repeat(64));
         assert!(
             cache.record(&bundle()).is_none(),
-            "a tree that is gone is fetched anew"
+            "a missing tree is fetched again"
         );
     }
 
@@ -363,16 +314,16 @@ mod tests {
         }
         fs::write(cache.record_file(&bundle()), "{}").expect("a record");
         let removed = cache.clear().expect("all of it can be removed");
-        let names: Vec<_> = removed.iter().map(|path| apt::file_name(path)).collect();
+        let names: Vec<_> = removed.iter().map(|path| files::name(path)).collect();
         assert_eq!(
             names,
             ["aa", "bb", "part-qemu-0"],
             "trees of former pins too; a running process keeps its own"
         );
-        assert!(!folder.path().join("sha256/aa").exists(), "the tree is gone");
+        assert!(!folder.path().join("sha256/aa").exists(), "the tree is removed");
         assert!(
             !cache.record_file(&bundle()).exists(),
-            "a record without its tree is gone too"
+            "a record is removed with its tree"
         );
     }
 }

@@ -1,12 +1,12 @@
 //! `packages.toml`: which packages, from which suites, in which version.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
 use serde::Deserialize;
 
 use super::bundle::Bundle;
+use crate::files;
 
 /// The file, relative to the workspace's root.
 const FILE: &str = "tools/xtask/packages.toml";
@@ -36,7 +36,7 @@ pub(crate) struct Headers {
 
 impl Pins {
     pub(crate) fn load(root: &Path) -> anyhow::Result<Pins> {
-        let text = fs::read_to_string(root.join(FILE)).with_context(|| format!("cannot read {FILE}"))?;
+        let text = files::read_text(&root.join(FILE))?;
         toml::from_str(&text).with_context(|| format!("{FILE} is wrong"))
     }
 }
@@ -54,7 +54,7 @@ mod tests {
             .chain([&pins.ucx, &pins.rust])
             .flat_map(|bundle| &bundle.packages)
         {
-            assert!(pin.is_whole(), "{}: {:?} is no SHA-256", pin.name, pin.sha256);
+            assert!(pin.is_whole(), "{}: {:?} is not a SHA-256", pin.name, pin.sha256);
         }
         for (index, row) in pins.headers.iter().enumerate() {
             let twin = pins.headers[..index]

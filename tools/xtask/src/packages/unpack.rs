@@ -2,20 +2,20 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
 
-use crate::missing::missing;
+use crate::files::{self, At as _};
+use crate::missing::OrSkip as _;
 
 /// Unpacks archives over one another, each into its own folder first, so that a link of one cannot
 /// redirect the next out of the tree.
-pub(super) fn unpack(archives: &[&Path], into: &Path) -> anyhow::Result<()> {
+pub(super) fn unpack(archives: &[&PathBuf], into: &Path) -> anyhow::Result<()> {
     // Named after `into`, which ends in the process's number: two threads may unpack at once.
-    let name = into.file_name().unwrap_or_default().to_string_lossy();
-    let one = into.with_file_name(format!("part-one-{name}"));
+    let one = into.with_file_name(format!("part-one-{}", files::name(into)));
     let unpacked = unpack_each(archives, into, &one);
     let _ = fs::remove_dir_all(&one); // it may not be there
     if unpacked.is_err() {
@@ -24,17 +24,17 @@ pub(super) fn unpack(archives: &[&Path], into: &Path) -> anyhow::Result<()> {
     unpacked
 }
 
-fn unpack_each(archives: &[&Path], into: &Path, one: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(into).with_context(|| format!("cannot make {}", into.display()))?;
+fn unpack_each(archives: &[&PathBuf], into: &Path, one: &Path) -> anyhow::Result<()> {
+    files::make_folder(into)?;
     let root = into.canonicalize()?;
     for archive in archives {
-        match Command::new("dpkg-deb").arg("-x").arg(archive).arg(one).output() {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => bail!(
+        let output = Command::new("dpkg-deb").arg("-x").arg(archive).arg(one).output();
+        let output = output.context("dpkg-deb does not run").or_skip("install dpkg")?;
+        if !output.status.success() {
+            bail!(
                 "dpkg-deb -x failed: {}",
                 String::from_utf8_lossy(&output.stderr).trim()
-            ),
-            Err(error) => return missing(format!("dpkg-deb does not run ({error}): install dpkg")),
+            );
         }
         merge(one, &root, &root).with_context(|| format!("cannot unpack {}", archive.display()))?;
         fs::remove_dir_all(one)?;
@@ -55,20 +55,15 @@ fn merge(from: &Path, root: &Path, to: &Path) -> anyhow::Result<()> {
         let is_folder = entry.file_type()?.is_dir();
         match old {
             Some(old) if is_folder => {
-                let folder = place
-                    .canonicalize()
-                    .ok()
-                    .filter(|folder| folder.starts_with(root));
-                let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
+                let target = place.canonicalize().ok();
+                let Some(folder) = target.filter(|target| target.starts_with(root) && target.is_dir()) else {
                     let what = if old.is_symlink() {
                         "a link out of the tree"
                     } else {
                         "a file"
                     };
-                    bail!(
-                        "{} is {what} in an earlier package, a folder in this one",
-                        place.display()
-                    );
+                    let place = place.display();
+                    bail!("{place} is {what} in an earlier package, a folder in this one");
                 };
                 merge(&entry.path(), root, &folder)?;
             }
@@ -91,14 +86,14 @@ pub(super) fn move_in(part: &Path, tree: &Path) -> anyhow::Result<()> {
     if let Err(error) = fs::rename(part, tree) {
         let _ = fs::remove_dir_all(part); // the error is the answer
         if !tree.exists() {
-            return Err(error).with_context(|| format!("cannot move into {}", tree.display()));
+            return Err(error).at("move into", tree);
         }
     }
     Ok(())
 }
 
 pub(super) fn sha256(path: &Path) -> anyhow::Result<String> {
-    let mut file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut file = File::open(path).at("read", path)?;
     let mut hasher = Sha256::new();
     io::copy(&mut file, &mut hasher)?;
     Ok(hex(&hasher.finalize()))
@@ -111,7 +106,6 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::env;
-    use std::path::PathBuf;
 
     use super::*;
 

@@ -12,16 +12,15 @@ use crate::workspace::Workspace;
 
 const LIMIT: Duration = Duration::from_secs(600);
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// Stages on a file's way at which the demo can be told to flip a bit.
+/// Stages on a file's way at which the demo can flip a bit.
 const STAGES: [&str; 5] = ["host-a", "dma-a", "nic", "dma-b", "host-b"];
 /// Bytes of the files that must arrive whole.
 const SIZES: [u64; 5] = [0, 1, 4097, 64 << 20, 1 << 30];
-/// What a node may take at its peak, whatever the file: two slots of 8 MiB in device memory, in
-/// pinned memory and in the processor's hands, and the program itself. A file of 1 GiB must fit as
-/// one of 64 MiB does.
+/// The most memory that a node may use at its peak, for a file of any size: two slots of 8 MiB in
+/// device memory, in pinned memory and in the processor's memory, and the program itself.
 const PEAK_BYTES: u64 = 128 << 20;
 
-/// Builds the program for speed.
+/// Builds the program optimized.
 pub(super) fn build(workspace: &Workspace, show: Show) -> anyhow::Result<Outcome> {
     let mut build = workspace.cargo();
     build.args(["build", "--release", "--locked"]);
@@ -31,14 +30,12 @@ pub(super) fn build(workspace: &Workspace, show: Show) -> anyhow::Result<Outcome
 /// Runs what [`build`] built.
 pub(super) fn run(workspace: &Workspace, built: anyhow::Result<Outcome>) -> Row {
     Row::time("demo", |row| {
-        if let Err(error) = built.and_then(|built| steps(workspace, row, &built)) {
-            println!("FAIL  demo  {error:#}");
-            row.fail(format!("{error:#}"));
-        }
+        built?.check("cargo build --release")?;
+        steps(workspace, row)
     })
 }
 
-fn steps(workspace: &Workspace, row: &mut Row, built: &Outcome) -> anyhow::Result<()> {
+fn steps(workspace: &Workspace, row: &mut Row) -> anyhow::Result<()> {
     let gaudi = |name: &str, args: &[&str], show: Show| {
         let mut command = workspace.cargo();
         command
@@ -54,11 +51,6 @@ fn steps(workspace: &Workspace, row: &mut Row, built: &Outcome) -> anyhow::Resul
             show,
         )
     };
-    if !built.ok() {
-        println!("{}", built.tail(40));
-        row.fail(built.why("cargo build --release"));
-        return Ok(());
-    }
     judge(row, "demo", &gaudi("whole", &["demo"], Show::Stream)?, None);
     for stage in STAGES {
         let outcome = gaudi(
@@ -105,7 +97,7 @@ fn judge_size(row: &mut Row, size: u64, outcome: &Outcome) {
         .lines()
         .find_map(|line| serde_json::from_str::<serde_json::Value>(&line).ok());
     let Some(report) = report.filter(|_| outcome.ok()) else {
-        println!("{}\nFAIL  {what}", outcome.tail(40));
+        println!("{}\nFAIL  {what}", run::tail(&outcome.log));
         row.fail(outcome.why(&what));
         return;
     };
@@ -145,7 +137,7 @@ fn judge(row: &mut Row, what: &str, outcome: &Outcome, stage: Option<&str>) {
             row.pass();
         }
         Some(why) => {
-            println!("{}\nFAIL  {what}  {why}", outcome.tail(40));
+            println!("{}\nFAIL  {what}  {why}", run::tail(&outcome.log));
             row.fail(why);
         }
     }
@@ -208,6 +200,6 @@ mod tests {
         assert_eq!(failures(1, Some("export")), 0, "it failed and named the stage");
         assert_eq!(failures(1, Some("read-back")), 1, "it named another stage");
         assert_eq!(failures(0, Some("export")), 1, "it did not notice");
-        assert_eq!(failures(101, Some("export")), 1, "a panic is no detection");
+        assert_eq!(failures(101, Some("export")), 1, "a panic is not a detection");
     }
 }

@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
+use crate::files::{self, At as _};
 use crate::ledger::Row;
 use crate::missing::missing;
 use crate::packages::{Cache, Pins};
-use crate::run::{self, LIMIT, Show, TAIL};
+use crate::run::{self, LIMIT, Show};
 use crate::workspace::Workspace;
 
 const NAME: &str = "rust-version";
@@ -45,19 +46,16 @@ pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
     let claim = claim(workspace)?;
     let tree = Cache::open()?.bundle(&Pins::load(&workspace.root)?.rust)?.tree;
     let target = workspace.root.join("target/oldest");
-    fs::create_dir_all(&target).with_context(|| format!("cannot make {}", target.display()))?;
+    files::make_folder(&target)?;
     let compiler = wrapper(&tree, &target)?;
-    let output = Command::new(&compiler)
-        .arg("--version")
-        .output()
-        .context("cannot run rustc")?;
-    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return missing(format!(
-            "the unpacked rustc does not run ({said}): set GAUDI_CACHE to a folder that is not mounted noexec"
-        ));
-    }
+    let version = match run::text(Command::new(&compiler).arg("--version")) {
+        Ok(version) => version,
+        Err(error) => {
+            return missing(format!(
+                "{error:#}: set GAUDI_CACHE to a folder that is not mounted noexec"
+            ));
+        }
+    };
     if !is_of(&version, &claim) {
         return missing(format!(
             "Debian's compiler is {version} now, but the manifests have rust-version {claim}: change the pin or the manifests"
@@ -80,14 +78,7 @@ pub(super) fn check(workspace: &Workspace, show: Show) -> Checked {
         command.env_remove(name);
     }
     let outcome = run::run(&command, &workspace.logs.join("oldest.log"), LIMIT, show)?;
-    if !outcome.ok() {
-        println!(
-            "\n-- the end of {}\n{}",
-            outcome.log.display(),
-            outcome.tail(TAIL)
-        );
-        bail!("{}", outcome.why("cargo check by Rust of the claim"));
-    }
+    outcome.check("cargo check by Rust of the claim")?;
     Ok(version)
 }
 
@@ -131,7 +122,7 @@ fn loaded(tree: &Path, program: &str) -> Command {
     command
 }
 
-/// rustc as one program, which is what cargo runs.
+/// rustc as one program, as cargo expects it.
 fn wrapper(tree: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
     let libraries = tree.join(LIBRARIES);
@@ -145,7 +136,7 @@ fn wrapper(tree: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     let path = folder.join("rustc");
     // cargo treats a compiler with a newer time as another one and rebuilds everything.
     if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, text).at("write", &path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
     }
     Ok(path)
@@ -170,6 +161,7 @@ mod tests {
             root: PathBuf::new(),
             logs: PathBuf::new(),
             crates,
+            arrows: crate::workspace::Arrows::new(),
         }
     }
 

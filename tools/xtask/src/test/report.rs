@@ -1,5 +1,4 @@
-//! Reads what `cargo test` printed: results, names, targets that died before they could say
-//! anything.
+//! Reads the output of `cargo test`: results, names, targets that died without a result.
 
 use std::collections::BTreeSet;
 
@@ -81,12 +80,12 @@ impl Report {
         report
     }
 
-    /// Adds the skips that tests wrote themselves, and takes back the "ok" that their harness
+    /// Adds the skips that tests wrote themselves, and uncounts the "ok" that their harness
     /// printed.
     pub(crate) fn take_back(&mut self, skips: Vec<Skip>) {
         for skip in skips {
             if self.passed.remove(&skip.id) {
-                // A target that died after the test said "ok" but counted nothing.
+                // A target that died after the test printed "ok" counted nothing.
                 self.counts.passed = self.counts.passed.saturating_sub(1);
             }
             self.counts.skipped += 1;
@@ -94,7 +93,7 @@ impl Report {
         }
     }
 
-    /// What to show once more where it is not missed; empty when no test said why.
+    /// What to print once more at the end; empty if no test printed a reason.
     pub(crate) fn excerpt(&self) -> String {
         self.excerpt.join("\n")
     }
@@ -216,7 +215,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(report.skips, [skip], "the reason is what would un-skip it");
         assert!(
             report.passed.contains("tests::panics"),
-            "the note is no part of the name: {:?}",
+            "the note is not part of the name: {:?}",
             report.passed
         );
         assert_eq!(row(report, 0).counts.failed, 0, "a good run has no failure");
@@ -237,7 +236,7 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
                 failed: 0,
                 skipped: 3
             },
-            "the named test is no pass any more; a case inside a test is only one skip more"
+            "the named test is not a pass; a case inside a test only adds a skip"
         );
     }
 

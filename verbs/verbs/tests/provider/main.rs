@@ -15,7 +15,7 @@ use gaudi_seam::{Errno, ErrorKind, HostVa, RawMapping, Result};
 use gaudi_verbs::provider::{MwType, QpTransition};
 use gaudi_verbs::{
     Access, AsyncElement, AsyncEvent, AsyncEventType, CacheLimits, Context, Cq, Mr, MrAddr, MrCache, MrKey,
-    MrState, Mtu, Mw, Pd, Qp, QpInit, RegionGroup, Rkey, SendOp, WorkCompletion,
+    MrState, Mtu, Mw, Pd, Qp, QpInit, RegionGroup, Rkey, SendOp, WindowBind, WorkCompletion,
 };
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -392,7 +392,7 @@ fn failed_bind_is_undone_alone() {
             .unwrap();
         assert_eq!(window.remote(), Some(region));
         let noted = node.nic.noted();
-        let Some(SendOp::BindMw { old, rkey, .. }) = noted.sends.last().copied() else {
+        let Some(SendOp::BindMw(WindowBind { old, rkey, .. })) = noted.sends.last().copied() else {
             panic!("a bind");
         };
         assert_eq!(
