@@ -4,26 +4,29 @@ mod plan;
 mod registry;
 mod state;
 mod text;
+mod verdict;
 
 use std::sync::Arc;
 
-use gaudi_seam::operation::{WaitCs, WaitMultiCs};
 use gaudi_seam::{
     Answer as _, AnyAnswer, AnyRequest, KernelIo, Layer, MultiWaitAnswer, Operation, Request, Result,
     WaitAnswer, WaitStatus,
 };
+use gaudi_seam::{WaitCs, WaitMultiCs};
 use gaudi_uapi::info::{DeviceStatus, InfoOp};
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 use zerocopy::IntoBytes as _;
 
+use crate::Below;
 use crate::time::Time;
 use state::{Pass, Shared, Waited};
 
-pub use plan::{Plan, PlanError, Rule, Schedule, Target, Verdict};
+pub use plan::{Plan, PlanError, Rule, Schedule, Target};
 pub(crate) use registry::record as record_handles;
 pub use registry::{handles, tally};
 pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog, RuleCount};
 pub use text::{PlanSource, load_plan};
+pub use verdict::Verdict;
 
 /// Injects the faults of a plan. Operations that no rule matches pass unchanged.
 ///
@@ -40,17 +43,8 @@ pub use text::{PlanSource, load_plan};
 ///   call through a table is added; over `dyn KernelIo` it costs that call too.
 #[derive(Debug)]
 pub struct FaultLayer<K: KernelIo + ?Sized = dyn KernelIo> {
-    inner: Inner<K>,
+    inner: Below<K>,
     shared: Arc<Shared>,
-}
-
-/// The node below. `Debug` prints its [`Node`](gaudi_seam::Node).
-struct Inner<K: KernelIo + ?Sized>(Arc<K>);
-
-impl<K: KernelIo + ?Sized> std::fmt::Debug for Inner<K> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.node().fmt(f)
-    }
 }
 
 impl<K: KernelIo + ?Sized> FaultLayer<K> {
@@ -58,7 +52,7 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
     pub fn new(inner: Arc<K>, plan: &Plan, time: Arc<dyn Time>) -> Self {
         let shared = Arc::new(Shared::new(inner.node().device, plan, time));
         Self {
-            inner: Inner(inner),
+            inner: Below(inner),
             shared,
         }
     }
@@ -102,28 +96,6 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
     }
 }
 
-/// Information that needs a device in operation (habanalabs_ioctl.c:_hl_info_ioctl).
-fn needs_operation(op: InfoOp) -> bool {
-    matches!(
-        op,
-        InfoOp::HW_IDLE
-            | InfoOp::DEVICE_UTILIZATION
-            | InfoOp::CLK_RATE
-            | InfoOp::TIME_SYNC
-            | InfoOp::PCI_COUNTERS
-            | InfoOp::TOTAL_ENERGY
-            | InfoOp::PLL_FREQUENCY
-            | InfoOp::POWER
-            | InfoOp::DRAM_REPLACED_ROWS
-            | InfoOp::DRAM_PENDING_ROWS
-            | InfoOp::SECURED_ATTESTATION
-            | InfoOp::REGISTER_EVENTFD
-            | InfoOp::ENGINE_STATUS
-            | InfoOp::FW_GENERIC_REQ
-            | InfoOp::DEV_SIGNED
-    )
-}
-
 impl<K: KernelIo + ?Sized> Layer for FaultLayer<K> {
     type Below = K;
 
@@ -148,12 +120,12 @@ impl<K: KernelIo + ?Sized> Layer for FaultLayer<K> {
         let pass = self.shared.before(R::OPERATION)?;
         match request.view() {
             AnyRequest::Info(info) if pass == Pass::InReset => {
-                let op = info.request.op;
-                if needs_operation(op) {
+                let asked = info.request;
+                if asked.needs_operation() {
                     return Err(self.shared.in_reset(R::OPERATION));
                 }
                 let answer = next(request)?;
-                if op == InfoOp::DEVICE_STATUS {
+                if asked.op == InfoOp::DEVICE_STATUS {
                     let status = DeviceStatus::IN_RESET;
                     for (to, from) in request.output().iter_mut().zip(status.as_bytes()) {
                         *to = *from;

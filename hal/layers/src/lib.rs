@@ -18,6 +18,11 @@
 //! # Ok::<(), gaudi_layers::fault::PlanError>(())
 //! ```
 
+use std::fmt;
+use std::sync::Arc;
+
+use gaudi_seam::KernelIo;
+
 pub mod fault;
 mod file_error;
 mod stack;
@@ -26,3 +31,12 @@ pub mod trace;
 pub mod validate;
 
 pub use stack::Stack;
+
+/// The node below a layer. `Debug` prints its [`Node`](gaudi_seam::Node).
+struct Below<K: KernelIo + ?Sized = dyn KernelIo>(Arc<K>);
+
+impl<K: KernelIo + ?Sized> fmt::Debug for Below<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.node().fmt(f)
+    }
+}

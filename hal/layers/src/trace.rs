@@ -13,9 +13,10 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gaudi_seam::{Answer as _, Error, KernelIo, Layer, NodeKind, Request, Result, SharedIo};
+use gaudi_seam::{Answer as _, Error, KernelIo, Layer, Node, NodeKind, Request, Result, SharedIo};
 use gaudi_sys::fork::OwnerProcess;
 
+use crate::Below;
 use crate::time::Time;
 use sink::Sink;
 
@@ -35,7 +36,7 @@ pub use record::{
 /// - A fork child writes nothing: the file belongs to the parent.
 #[derive(Debug)]
 pub struct TraceLayer {
-    inner: Inner,
+    inner: Below,
     session: u64,
     output: Output,
     time: Arc<dyn Time>,
@@ -51,14 +52,6 @@ enum Output {
     File(Sink),
     /// To the program's log.
     Log,
-}
-
-struct Inner(SharedIo);
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.node().fmt(f)
-    }
 }
 
 thread_local! {
@@ -86,11 +79,7 @@ impl TraceLayer {
             session,
             backend: node.device.backend.name().to_owned(),
             device: node.device.to_string(),
-            node: match node.kind {
-                NodeKind::Compute => "compute",
-                NodeKind::Control => "control",
-            }
-            .to_owned(),
+            node: kind_name(node).to_owned(),
             name: node.name.clone(),
             era: node.era.to_string(),
             pid: std::process::id(),
@@ -109,8 +98,15 @@ impl TraceLayer {
             time,
             started: AtomicU64::new(0),
             owner: OwnerProcess::current(),
-            inner: Inner(inner),
+            inner: Below(inner),
         }
+    }
+}
+
+fn kind_name(node: &Node) -> &'static str {
+    match node.kind {
+        NodeKind::Compute => "compute",
+        NodeKind::Control => "control",
     }
 }
 

@@ -1,6 +1,5 @@
 //! The validate layer: reports misuse before the driver sees it.
 
-mod counters;
 mod held;
 mod ledger;
 
@@ -14,6 +13,7 @@ use gaudi_seam::{
 };
 use gaudi_sys::fork::OwnerProcess;
 
+use crate::Below;
 use ledger::{Ledger, Misuse};
 
 pub use held::{HeldAllocation, HeldBuffer, HeldMapping, Leaks, Mapped};
@@ -77,19 +77,11 @@ impl fmt::Display for Finding {
 /// The records are complete if every operation of the node passes through this layer.
 #[derive(Debug)]
 pub struct ValidateLayer {
-    inner: Inner,
+    inner: Below,
     policy: Policy,
     ledger: Mutex<Ledger>,
     findings: Mutex<Findings>,
     owner: OwnerProcess,
-}
-
-struct Inner(SharedIo);
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.node().fmt(f)
-    }
 }
 
 #[derive(Debug, Default)]
@@ -102,7 +94,7 @@ impl ValidateLayer {
     /// A layer over a node without objects.
     pub fn new(inner: SharedIo, policy: Policy) -> Self {
         Self {
-            inner: Inner(inner),
+            inner: Below(inner),
             policy,
             ledger: Mutex::default(),
             findings: Mutex::default(),
@@ -143,44 +135,47 @@ impl ValidateLayer {
         call: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let device = self.node().device;
-        if misuse.certain {
-            tracing::warn!("device {device}: {operation}: {}", misuse.sentence);
-        }
-        let stopped = misuse
-            .errno
-            .filter(|_| misuse.certain && self.policy == Policy::Refuse);
-        let result = match stopped {
-            Some(errno) => {
-                let error = Error::from_errno(operation.kernel_name(), errno)
-                    .on(device)
-                    .with_kind(misuse.kind);
-                self.find(operation, &misuse, Judgement::Stopped);
-                return Err(explain(error, misuse));
+        let (rule, seen, certain) = match misuse {
+            Misuse::Accepted(sentence, help) => {
+                tracing::warn!("device {device}: {operation}: {sentence}; {help}");
+                let result = call();
+                let outcome = match &result {
+                    Ok(_) => Judgement::Accepted,
+                    Err(error) => Judgement::Refused(error.errno()),
+                };
+                self.find(operation, sentence, None, outcome);
+                return result;
             }
-            None => call(),
+            Misuse::Refused(rule, seen, certain) => (rule, seen, certain),
         };
-        match result {
-            Ok(answer) => {
-                if misuse.certain {
-                    self.find(operation, &misuse, Judgement::Accepted);
-                }
-                Ok(answer)
-            }
-            Err(error) => {
-                let expected = misuse.errno.is_some() && error.errno() == misuse.errno;
-                if !misuse.certain && expected {
-                    tracing::warn!("device {device}: {operation}: {}", misuse.sentence);
-                }
-                if misuse.certain || expected {
-                    self.find(operation, &misuse, Judgement::Refused(error.errno()));
-                }
-                // Another errno has another cause: a device in reset rejects valid operations too.
-                Err(if expected { explain(error, misuse) } else { error })
-            }
+        let sentence = format!("{} (saw {seen})", rule.condition);
+        let result = match certain && self.policy == Policy::Refuse {
+            true => Err(Error::from_rule(operation, rule).on(device)),
+            false => call(),
+        };
+        let expected = result
+            .as_ref()
+            .is_err_and(|error| error.errno() == Some(rule.errno));
+        if certain || expected {
+            tracing::warn!("device {device}: {operation}: {sentence}");
+            let outcome = match &result {
+                Ok(_) => Judgement::Accepted,
+                Err(_) if certain && self.policy == Policy::Refuse => Judgement::Stopped,
+                Err(error) => Judgement::Refused(error.errno()),
+            };
+            self.find(operation, sentence, Some(rule.errno), outcome);
         }
+        // Another errno has another cause: a device in reset rejects valid operations too.
+        result.map_err(|error| match expected {
+            true => error
+                .with_rule(operation, rule)
+                .because(rule.condition)
+                .showing(seen),
+            false => error,
+        })
     }
 
-    fn find(&self, operation: Operation, misuse: &Misuse, outcome: Judgement) {
+    fn find(&self, operation: Operation, sentence: String, expected: Option<Errno>, outcome: Judgement) {
         let mut findings = lock(&self.findings);
         if findings.kept.len() == FINDINGS {
             findings.kept.pop_front();
@@ -188,8 +183,8 @@ impl ValidateLayer {
         }
         findings.kept.push_back(Finding {
             operation,
-            sentence: misuse.sentence.clone(),
-            expected: misuse.errno,
+            sentence,
+            expected,
             outcome,
         });
     }
@@ -211,19 +206,6 @@ impl ValidateLayer {
                 self.book().cb_va(handle, va);
             }
         }
-    }
-}
-
-/// Adds the cause to the driver's error.
-fn explain(error: Error, misuse: Misuse) -> Error {
-    let error = error.because(misuse.sentence);
-    let error = match misuse.seen {
-        Some((seen, wanted)) => error.saw(seen, wanted),
-        None => error,
-    };
-    match misuse.help {
-        Some(help) => error.helped_by(help),
-        None => error,
     }
 }
 

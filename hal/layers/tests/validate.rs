@@ -40,7 +40,7 @@ type Mistake = (&'static str, fn(&dyn KernelIo) -> Option<Error>, Operation);
 
 const REFUSED: &[Mistake] = &[
     (
-        "freed while it is mapped at",
+        "the memory is still mapped (saw 1, mapped at",
         |io| {
             let handle = alloc(io, 4096).ok()?;
             map(io, handle).ok()?;
@@ -49,7 +49,7 @@ const REFUSED: &[Mistake] = &[
         Operation::MemFree,
     ),
     (
-        "was freed already",
+        "which was released already",
         |io| {
             let handle = alloc(io, 4096).ok()?;
             io.mem_free(handle).ok()?;
@@ -58,7 +58,7 @@ const REFUSED: &[Mistake] = &[
         Operation::MemFree,
     ),
     (
-        "was freed already",
+        "which was released already",
         |io| {
             let handle = alloc(io, 4096).ok()?;
             io.mem_free(handle).ok()?;
@@ -67,7 +67,7 @@ const REFUSED: &[Mistake] = &[
         Operation::MemMapDevice,
     ),
     (
-        "was unmapped already",
+        "which was released already",
         |io| {
             let va = map_host(io, 0x7000, 4096).ok()?;
             io.mem_unmap(va).ok()?;
@@ -76,7 +76,7 @@ const REFUSED: &[Mistake] = &[
         Operation::MemUnmap,
     ),
     (
-        "lies inside the mapping at",
+        "no mapping starts at this address (saw 0xfff0000100001000, inside the mapping at 0xfff0000100000000 of 8192 bytes)",
         |io| {
             let va = map_host(io, 0x7000, 8192).ok()?;
             io.mem_unmap(DeviceVa(va.0 + 4096)).err()
@@ -84,17 +84,13 @@ const REFUSED: &[Mistake] = &[
         Operation::MemUnmap,
     ),
     (
-        "needs bytes and must not wrap",
+        "the size is 0 or wraps round",
         |io| map_host(io, u64::MAX - 8, 4096).err(),
         Operation::MemMapHost,
     ),
+    ("the size is 0", |io| alloc(io, 0).err(), Operation::MemAlloc),
     (
-        "device memory of 0 bytes",
-        |io| alloc(io, 0).err(),
-        Operation::MemAlloc,
-    ),
-    (
-        "an export has whole pages",
+        "the offset is not a multiple of 4096 (saw 123)",
         |io| {
             let va = map(io, alloc(io, 8192).ok()?).ok()?;
             export(io, va, 4096, 123).err()
@@ -102,7 +98,7 @@ const REFUSED: &[Mistake] = &[
         Operation::ExportDmabuf,
     ),
     (
-        "an export has whole pages",
+        "the size is 0 or not a multiple of 4096 (saw 0)",
         |io| {
             let va = map(io, alloc(io, 8192).ok()?).ok()?;
             export(io, va, 0, 0).err()
@@ -110,7 +106,7 @@ const REFUSED: &[Mistake] = &[
         Operation::ExportDmabuf,
     ),
     (
-        "the export leaves the mapping",
+        "offset and size leave the mapping",
         |io| {
             let va = map(io, alloc(io, 8192).ok()?).ok()?;
             export(io, va, gaudi2::DRAM_PAGE, 4096).err()
@@ -118,7 +114,7 @@ const REFUSED: &[Mistake] = &[
         Operation::ExportDmabuf,
     ),
     (
-        "an export begins at the mapping's start",
+        ", inside the mapping at",
         |io| {
             let va = map(io, alloc(io, 8192).ok()?).ok()?;
             export(io, DeviceVa(va.0 + 4096), 4096, 0).err()
@@ -126,7 +122,7 @@ const REFUSED: &[Mistake] = &[
         Operation::ExportDmabuf,
     ),
     (
-        "only device memory is exported",
+        "the address maps host memory",
         |io| {
             let va = map_host(io, 0x7000, 4096).ok()?;
             export(io, va, 4096, 0).err()
@@ -134,7 +130,7 @@ const REFUSED: &[Mistake] = &[
         Operation::ExportDmabuf,
     ),
     (
-        "cannot be that large",
+        "the size is above HL_MAX_CB_SIZE",
         |io| {
             io.cb_create(CbCreate {
                 size: 2 << 20,
@@ -145,7 +141,7 @@ const REFUSED: &[Mistake] = &[
         Operation::CbCreate,
     ),
     (
-        "was destroyed already",
+        "which was released already",
         |io| {
             let handle = io
                 .cb_create(CbCreate {
@@ -159,7 +155,7 @@ const REFUSED: &[Mistake] = &[
         Operation::CbDestroy,
     ),
     (
-        "made without HL_CB_FLAGS_MAP",
+        "it was made without MAP",
         |io| {
             let handle = io
                 .cb_create(CbCreate {
@@ -172,7 +168,7 @@ const REFUSED: &[Mistake] = &[
         Operation::CbInfo,
     ),
     (
-        "is mapped whole or not at all",
+        "the length must be the buffer's size",
         |io| {
             let handle = io
                 .cb_create(CbCreate {
@@ -189,12 +185,12 @@ const REFUSED: &[Mistake] = &[
         Operation::Mmap,
     ),
     (
-        "a submission has 1 to 512 chunks",
+        "the submission has no chunks",
         |io| submit(io, &[]).err(),
         Operation::Submit,
     ),
     (
-        "is SIGNAL or WAIT, not both",
+        "types of submission that exclude one another (saw SIGNAL|WAIT)",
         |io| {
             let flags = CsFlags::SIGNAL | CsFlags::WAIT;
             io.submit(&CsRequest {
@@ -206,7 +202,7 @@ const REFUSED: &[Mistake] = &[
         Operation::Submit,
     ),
     (
-        "no submission has the number 2 yet",
+        "no such submission yet: the number is above the last one submitted (saw 2 of 1)",
         |io| {
             let va = map_host(io, 0x7000, 4096).ok()?;
             submit(io, &[HlCsChunk::user(0, va.0, 64)]).ok()?;
@@ -215,17 +211,17 @@ const REFUSED: &[Mistake] = &[
         Operation::WaitCs,
     ),
     (
-        "for 32 submissions at most",
+        "more than 32 submissions (saw 33)",
         |io| io.wait_multi_cs(&[CsSeq(1); 33], Duration::ZERO).err(),
         Operation::WaitMultiCs,
     ),
     (
-        "cannot have that many timestamps",
+        "more than 1048576 elements (saw 1048577)",
         |io| io.ts_alloc((1 << 20) + 1).err(),
         Operation::TsAlloc,
     ),
     (
-        "counter 512 lies behind the end",
+        "the counter's index is behind the buffer's end (saw 512 of 512)",
         |io| {
             io.wait_interrupt(&InterruptWait {
                 interrupt: InterruptId(48),
@@ -238,17 +234,17 @@ const REFUSED: &[Mistake] = &[
         Operation::WaitInterrupt,
     ),
     (
-        "counter 4096 lies behind the end",
+        "the counter's index is behind the buffer's end (saw 4096 of 512)",
         |io| register(io, 4096, None, 0).err(),
         Operation::RegisterTimestamp,
     ),
     (
-        "timestamp 8 lies behind the end",
+        "the timestamp's index is behind the buffer's end (saw 8 of 8)",
         |io| register(io, 0, None, 8).err(),
         Operation::RegisterTimestamp,
     ),
     (
-        "a command to engines names none",
+        "the command names no cores, or more than the chip has (saw 0)",
         |io| {
             io.submit(&CsRequest::engine_cores(&[], EngineCommand::CORE_RUN))
                 .err()
@@ -256,7 +252,7 @@ const REFUSED: &[Mistake] = &[
         Operation::Submit,
     ),
     (
-        "is no command to them",
+        "the command is not one to cores (saw STALL)",
         |io| {
             io.submit(&CsRequest::engine_cores(&[0], EngineCommand::STALL))
                 .err()
@@ -264,7 +260,7 @@ const REFUSED: &[Mistake] = &[
         Operation::Submit,
     ),
     (
-        "the chip has fewer cores than the command names",
+        "the command names no cores, or more than the chip has (saw 70)",
         |io| {
             io.submit(&CsRequest::engine_cores(&[0; 70], EngineCommand::CORE_RUN))
                 .err()
@@ -272,7 +268,7 @@ const REFUSED: &[Mistake] = &[
         Operation::Submit,
     ),
     (
-        "the chip has fewer engines than the command names",
+        "the command names no engines, or more than the chip has (saw 80)",
         |io| {
             io.submit(&CsRequest::engines(&[2; 80], EngineCommand::STALL))
                 .err()
@@ -280,7 +276,7 @@ const REFUSED: &[Mistake] = &[
         Operation::Submit,
     ),
     (
-        "STALL is for engines that can stall",
+        "this engine cannot be stalled (saw",
         |io| {
             let decoder = Gaudi2EngineId::DCORE1_ENGINE_ID_DEC_0.0;
             io.submit(&CsRequest::engines(&[2, decoder], EngineCommand::STALL))
@@ -322,7 +318,7 @@ fn unknown_timestamp_buffer_only_explains_a_refusal() {
     assert_eq!(io.findings(), []);
     below.refuse(Operation::RegisterTimestamp, Errno::EINVAL);
     let error = register(&io, 0, Some(TsHandle(0xabc)), 0).expect_err("the driver knows none");
-    let expected = "no timestamps buffer 0xabc was made here";
+    let expected = "no such timestamps buffer (saw 0xabc, which was not made here)";
     assert!(
         error.to_string().contains(expected),
         "{expected:?} must be reported: {error}"
@@ -355,12 +351,8 @@ fn strict_mode_rejects_before_the_driver() {
             "{finding}"
         );
         let reached = below.seen().iter().filter(|seen| *seen == operation).count();
-        let good = usize::from(
-            matches!(
-                *expected,
-                "was freed already" | "was unmapped already" | "was destroyed already"
-            ) && *operation != Operation::MemMapDevice,
-        );
+        let good =
+            usize::from(*expected == "which was released already" && *operation != Operation::MemMapDevice);
         assert_eq!(
             reached, good,
             "{expected}: the wrong one did not reach the driver"
@@ -379,7 +371,7 @@ fn default_mode_explains_the_drivers_refusal() {
     assert_eq!(
         error.to_string(),
         format!(
-            "HL_MEM_OP_FREE on device mock0: device memory 1 is freed while it is mapped at {va} [EINVAL]"
+            "HL_MEM_OP_FREE on device mock0: the memory is still mapped (saw 1, mapped at {va}) [EINVAL]"
         )
     );
     assert_eq!(error.help(), Some("unmap it first"));
@@ -478,7 +470,7 @@ fn uncertain_findings_need_a_refusal() {
     assert!(
         error
             .to_string()
-            .contains("while a dma-buf of it is alive (1 were made)"),
+            .contains("the memory is exported (saw 0x1001000200000000, exported 1 times)"),
         "{error}"
     );
     assert_eq!(io.findings().len(), 1);
@@ -578,7 +570,10 @@ fn destroyed_cb_answers_info_while_referenced() {
     io.cb_destroy(handle).expect_err("once is enough");
     below.refuse(Operation::CbInfo, Errno::EINVAL);
     let error = io.cb_info(handle, false).expect_err("nothing holds it");
-    assert!(error.to_string().contains("was destroyed already"), "{error}");
+    assert!(
+        error.to_string().contains("which was released already"),
+        "{error}"
+    );
 }
 
 #[test]

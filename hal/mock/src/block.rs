@@ -30,23 +30,15 @@ pub(crate) struct Blocks {
 impl Blocks {
     pub(crate) fn mmap(&mut self, asic: &Asic, request: MmapRequest) -> Result<RawMapping> {
         const OP: Operation = Operation::Mmap;
-        let refuse = |rule, why: String| Error::from_rule(OP, rule).because(why);
         // The driver keeps 32 bits of the number (memory.c:1471).
         let number = ((request.offset / PAGE) & NUMBER) as u32;
         // gaudi2.c:11613
         let Some(block) = (asic.blocks.block)(number) else {
-            return Err(refuse(
-                &rules::block::MMAP_UNKNOWN,
-                format!("there is no block {number}"),
-            ));
+            return Err(Error::from_rule(OP, &rules::block::MMAP_UNKNOWN).showing(number));
         };
         // gaudi2.c:11619
-        if whole_pages(request.len) != u64::from(block.size) {
-            return Err(refuse(
-                &rules::block::MMAP_LENGTH,
-                format!("block {number} is mapped whole"),
-            )
-            .saw(request.len, block.size));
+        if request.whole_pages() != u64::from(block.size) {
+            return Err(Error::from_rule(OP, &rules::block::MMAP_LENGTH).saw(request.len, block.size));
         }
         if !matches!(block.kind, BlockKind::Dccm(_)) {
             return Err(Error::unsupported(
@@ -67,11 +59,4 @@ impl Blocks {
         };
         RawMapping::of_fd(&*memory, 0, request.len).map_err(failed)
     }
-}
-
-/// Bytes of an mmap as the driver gets them: whole pages (mm/mmap.c rounds up first, and a length
-/// that wraps becomes 0).
-pub(crate) fn whole_pages(len: usize) -> u64 {
-    // 0 is no length of a buffer, so the request is refused.
-    (len as u64).checked_next_multiple_of(PAGE).unwrap_or(0)
 }

@@ -118,14 +118,20 @@ impl Buffers {
             .count()
     }
 
-    fn window(&self, buffer: &Buffer) -> Window {
+    /// The file of command buffers.
+    pub(crate) fn memory(&self) -> &Memfd {
+        &self.memory
+    }
+
+    /// The bytes of a buffer in [`memory`](Self::memory).
+    pub(crate) fn window(&self, buffer: &Buffer) -> Window {
         Window {
             offset: buffer.at.0 - self.pool.0,
             len: buffer.size,
         }
     }
 
-    pub(crate) fn is_mapped(&self, buffer: &Buffer) -> bool {
+    fn is_mapped(&self, buffer: &Buffer) -> bool {
         standin::is_exported(&self.memory, self.window(buffer)).unwrap_or(true)
     }
 
@@ -223,15 +229,6 @@ impl Buffers {
     /// A timestamps buffer by its number.
     pub(crate) fn timestamps(&self, number: u32) -> Option<&Timestamps> {
         self.timestamps.get(&number)
-    }
-
-    /// Returns a mapping of a buffer's memory, which counts as mapped until the mapping is dropped.
-    pub(crate) fn map(&self, buffer: &Buffer, len: usize) -> std::result::Result<RawMapping, Errno> {
-        let window = self.window(buffer);
-        // The mapping keeps the file open, and with it the lock that shows that the buffer is
-        // mapped.
-        let file = standin::export(&self.memory, window)?;
-        RawMapping::of_fd(&file, window.offset, len)
     }
 
     /// One whose handle was not destroyed.

@@ -1,36 +1,28 @@
 //! Command buffers and mmap (command_buffer.c, memory_mgr.c, device.c `hl_mmap`).
 
+use gaudi_seam::rules::When;
 use gaudi_seam::{
-    CbCreate, CbHandle, CbInfo, Errno, Error, MmapRequest, Operation, RawMapping, Result, TsHandle, rules,
+    CbCreate, CbHandle, CbInfo, Errno, Error, MmapRequest, Operation, RawMapping, Result, TsAlloc, TsHandle,
+    rules,
 };
 use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{Memfd, PAGE};
-use gaudi_uapi::limits::{HL_MAX_CB_SIZE, TS_MAX_ELEMENTS_NUM};
 
-use crate::block::{TYPE_BLOCK, whole_pages};
+use crate::block::TYPE_BLOCK;
 use crate::buffers::{Buffer, TYPE_CB, TYPE_MASK, TYPE_TS, Timestamps, number};
 use crate::open::Device;
 
 impl Device {
     pub(crate) fn cb_create(&self, request: CbCreate) -> Result<CbHandle> {
         const OP: Operation = Operation::CbCreate;
-        let mut guard = self.enter(OP)?;
-        // command_buffer.c `hl_cb_create`
-        if request.size > HL_MAX_CB_SIZE {
-            return Err(self
-                .refuse(OP, &rules::buffer::TOO_LARGE)
-                .because("a command buffer cannot be that large")
-                .saw(request.size, format!("at most {HL_MAX_CB_SIZE}")));
-        }
+        let mut guard = self.admit(&request)?;
         let (context, engine) = guard.parts();
         let buffers = &mut context.buffers;
         buffers.reap(engine);
         let size = u64::from(request.size).max(1).next_multiple_of(PAGE);
         // command_buffer.c:35
         let Some(at) = buffers.space_for(request.map_to_device).take_lowest(size) else {
-            return Err(self
-                .refuse(OP, &rules::buffer::NO_ADDRESS)
-                .because("the addresses of command buffers are used up"));
+            return Err(self.refuse(OP, &rules::buffer::NO_ADDRESS));
         };
         if request.map_to_device {
             if let Err(errno) = buffers.map_to_device(engine, at, size) {
@@ -85,10 +77,7 @@ impl Device {
         }
         if !buffer.mapped_to_device {
             // command_buffer.c:334
-            return Err(self
-                .refuse(OP, &rules::buffer::NOT_MAPPED)
-                .because("the command buffer is not mapped to the device")
-                .helped_by("create it with HL_CB_FLAGS_MAP"));
+            return Err(self.refuse(OP, &rules::buffer::NOT_MAPPED));
         }
         Ok(CbInfo {
             usage_count: 0,
@@ -98,15 +87,8 @@ impl Device {
 
     pub(crate) fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         const OP: Operation = Operation::Mmap;
-        // mm/mmap.c `file_mmap_ok`: before a driver is asked. Offsets are of 64 bits here
-        // (`FOP_UNSIGNED_OFFSET`).
-        let len = whole_pages(request.len);
-        if len > 0 && request.offset > len.wrapping_neg() {
-            return Err(self
-                .refuse(OP, &rules::mmap::PAST_THE_LAST_OFFSET)
-                .because("the range leaves the file")
-                .saw(format!("{:#x}", request.offset), "a buffer's handle"));
-        }
+        // mm/mmap.c `file_mmap_ok`: before a driver is asked.
+        self.check_arguments(&request, When::Early)?;
         // device.c:650 looks at no status: what a user has can be mapped in a reset too.
         let mut state = self.lock();
         state.settle();
@@ -126,74 +108,47 @@ impl Device {
         let is_buffer = [TYPE_CB, TYPE_TS].contains(&kind);
         let timestamps = number(handle).filter(|_| is_buffer);
         if let Some(timestamps) = timestamps.and_then(|key| buffers.timestamps(key)) {
-            return self.mmap_timestamps(&timestamps.memory, request);
+            let memory = &timestamps.memory;
+            let whole = Window {
+                offset: 0,
+                len: memory.len(),
+            };
+            return self.mmap_buffer(memory, whole, request);
         }
         let Some((_, buffer)) = buffers.live(handle).filter(|_| is_buffer) else {
             return Err(self.no_buffer(OP, handle));
         };
-        if whole_pages(request.len) != buffer.size {
-            // memory_mgr.c:253
-            return Err(self
-                .refuse(OP, &rules::mmap::LENGTH)
-                .because("a buffer is mapped whole")
-                .saw(request.len, buffer.size));
+        self.mmap_buffer(buffers.memory(), buffers.window(buffer), request)
+    }
+
+    /// Maps the window of a buffer in its file (memory_mgr.c `hl_mem_mgr_mmap`).
+    fn mmap_buffer(&self, memory: &Memfd, window: Window, request: MmapRequest) -> Result<RawMapping> {
+        const OP: Operation = Operation::Mmap;
+        if request.whole_pages() != window.len {
+            return Err(self.refuse(OP, &rules::mmap::LENGTH).saw(request.len, window.len));
         }
-        if buffers.is_mapped(buffer) {
-            // memory_mgr.c:271
-            return Err(self
-                .refuse(OP, &rules::mmap::TWICE)
-                .because("the buffer is mapped already")
-                .helped_by("share the mapping"));
+        // If the kernel does not answer, it counts as mapped.
+        if standin::is_exported(memory, window).unwrap_or(true) {
+            return Err(self.refuse(OP, &rules::mmap::TWICE));
         }
-        buffers
-            .map(buffer, request.len)
+        // The mapping keeps the file open, and with it the lock that shows that the buffer is
+        // mapped.
+        standin::export(memory, window)
+            .and_then(|file| RawMapping::of_fd(&file, window.offset, request.len))
             .map_err(|errno| self.refusal(OP, errno))
     }
 
     /// `HL_MEM_OP_TS_ALLOC` (memory.c:2174)
     pub(crate) fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
-        const OP: Operation = Operation::TsAlloc;
-        let mut guard = self.enter(OP)?;
+        let mut guard = self.admit(&TsAlloc(elements))?;
         let (context, engine) = guard.parts();
-        if elements > TS_MAX_ELEMENTS_NUM {
-            return Err(self
-                .refuse(OP, &rules::timestamps::TOO_MANY)
-                .because("a timestamps buffer cannot be that large")
-                .saw(elements, format!("at most {TS_MAX_ELEMENTS_NUM}")));
-        }
-        // memory.c `hl_ts_alloc_buf`: memory of 0 bytes cannot be allocated.
         let size = (u64::from(elements) * 8).next_multiple_of(PAGE);
-        let made = match size {
-            0 => Err(Errno::ENOMEM),
-            size => Timestamps::new(size, elements),
-        };
-        let timestamps = made.map_err(|_| self.refuse(OP, &rules::timestamps::NONE))?;
+        let timestamps = Timestamps::new(size, elements)
+            .map_err(|_| self.refuse(Operation::TsAlloc, &rules::timestamps::NONE))?;
         // The number of a command buffer whose mapping went since is free again.
         context.buffers.reap(engine);
         let key = context.buffers.add_timestamps(timestamps);
         Ok(TsHandle(TYPE_TS | (u64::from(key) * PAGE)))
-    }
-
-    fn mmap_timestamps(&self, memory: &Memfd, request: MmapRequest) -> Result<RawMapping> {
-        const OP: Operation = Operation::Mmap;
-        let whole = Window {
-            offset: 0,
-            len: memory.len(),
-        };
-        if whole_pages(request.len) != whole.len {
-            return Err(self
-                .refuse(OP, &rules::mmap::LENGTH)
-                .because("a buffer is mapped whole")
-                .saw(request.len, whole.len));
-        }
-        if standin::is_exported(memory, whole).unwrap_or(true) {
-            return Err(self
-                .refuse(OP, &rules::mmap::TWICE)
-                .because("the buffer is mapped already")
-                .helped_by("share the mapping"));
-        }
-        let file = standin::export(memory, whole).map_err(|errno| self.refusal(OP, errno))?;
-        RawMapping::of_fd(&file, 0, request.len).map_err(|errno| self.refusal(OP, errno))
     }
 
     fn no_buffer(&self, operation: Operation, handle: CbHandle) -> Error {
@@ -203,7 +158,6 @@ impl Device {
             Operation::Mmap => &rules::mmap::UNKNOWN,
             _ => &rules::buffer::UNKNOWN,
         };
-        self.refuse(operation, rule)
-            .because(format!("no buffer has handle {:#x}", handle.0))
+        self.refuse(operation, rule).showing(format!("{:#x}", handle.0))
     }
 }

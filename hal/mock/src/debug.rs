@@ -2,16 +2,14 @@
 //!
 //! The mock has no CoreSight: an enabled component traces nothing, and every counter reads as zero.
 
-use gaudi_seam::{DebugRequest, DeviceVa, Error, Operation, Result, rules};
+use gaudi_seam::rules::When;
+use gaudi_seam::{AnyRequest, DebugRequest, DeviceVa, Error, Operation, Result, Rule, rules};
 use gaudi_spec::Asic;
-use gaudi_spec::asic::{Components, VaRange};
+use gaudi_spec::asic::VaRange;
 use gaudi_uapi::debug::{DebugOp, HlDebugParamsEtr, HlDebugParamsSpmu};
 use zerocopy::{FromBytes, IntoBytes};
 
 const OP: Operation = Operation::Debug;
-
-/// The most that the driver can allocate at once for an answer (`KMALLOC_MAX_SIZE` of x86-64).
-const MOST_OUTPUT: usize = 4 << 20;
 
 /// What the driver keeps of debugging: it is the device's.
 #[derive(Debug)]
@@ -52,23 +50,23 @@ impl Debugging {
                 }
             };
         }
+        let check = |when| match Rule::broken_by(AnyRequest::Debug(&request), asic, when) {
+            Some((rule, seen)) => Err(Error::from_rule(OP, rule).showing(seen)),
+            None => Ok(()),
+        };
+        check(When::Early)?;
         let size = match request.op {
             DebugOp::ETR => size_of::<HlDebugParamsEtr>(),
             DebugOp::ETF | DebugOp::STM => size_of::<gaudi_uapi::debug::HlDebugParamsStm>(),
             DebugOp::BMON => size_of::<gaudi_uapi::debug::HlDebugParamsBmon>(),
             DebugOp::SPMU => size_of::<HlDebugParamsSpmu>(),
-            DebugOp::FUNNEL | DebugOp::TIMESTAMP => 0,
-            // habanalabs_ioctl.c:1220
-            _ => return refuse(&rules::debug::UNKNOWN),
+            _ => 0,
         };
         if !debugging.on {
             // habanalabs_ioctl.c:1205
             return refuse(&rules::debug::OUTSIDE_MODE);
         }
-        if request.output.len() > MOST_OUTPUT {
-            // habanalabs_ioctl.c: `kzalloc(args->output_size)`
-            return refuse(&rules::debug::TOO_LARGE);
-        }
+        check(When::Late)?;
         // A shorter input is padded with zeros; an empty one is none (habanalabs_ioctl.c
         // `debug_coresight`).
         let given = request
@@ -76,84 +74,71 @@ impl Debugging {
             .get(..size.min(request.input.len()))
             .unwrap_or_default();
         let has_input = !given.is_empty();
-        let at = |components: &Components| match request.reg_idx {
-            index if index >= components.0 => Err(()),
-            index => Ok(!components.1.contains(&index)),
-        };
-        let there = match request.op {
-            DebugOp::STM => at(&asic.debug.stms),
-            DebugOp::ETF => at(&asic.debug.etfs),
-            DebugOp::FUNNEL => at(&asic.debug.funnels),
-            DebugOp::BMON => at(&asic.debug.bmons),
-            DebugOp::SPMU => at(&asic.debug.spmus),
-            _ => Ok(true),
-        };
-        let Ok(there) = there else {
-            return refuse(&rules::debug::COMPONENT);
-        };
-        if there {
-            let wants_input = match request.op {
-                DebugOp::STM | DebugOp::BMON | DebugOp::SPMU => request.enable,
-                // What is on already is left alone before the input is looked at.
-                DebugOp::ETF => {
-                    request.enable
-                        && !debugging
-                            .etfs
-                            .get(request.reg_idx as usize)
-                            .copied()
-                            .unwrap_or(true)
-                }
-                DebugOp::ETR => request.enable && !debugging.etr,
-                _ => false,
-            };
-            if wants_input && !has_input {
-                return refuse(&rules::debug::PARAMETERS);
-            }
-            // gaudi2_coresight.c `gaudi2_config_etr`: the ETR reports how far it wrote when it is
-            // switched off.
-            let mut written = None;
-            match request.op {
-                DebugOp::ETF => {
-                    if let Some(etf) = debugging.etfs.get_mut(request.reg_idx as usize) {
-                        *etf = request.enable;
-                    }
-                }
-                DebugOp::ETR => {
-                    let etr = padded::<HlDebugParamsEtr>(given);
-                    if wants_input && !takes_trace(asic, &etr) {
-                        return refuse(if etr.buffer_size == 0 {
-                            &rules::debug::TRACE_BUFFER_EMPTY
-                        } else {
-                            &rules::debug::TRACE_BUFFER_ADDRESS
-                        });
-                    }
-                    if wants_input {
-                        debugging.buffer = etr.buffer_address;
-                    } else if debugging.etr && !request.enable {
-                        written = Some(debugging.buffer);
-                    }
-                    debugging.etr = request.enable;
-                }
-                DebugOp::SPMU => {
-                    let events = if request.enable {
-                        padded::<HlDebugParamsSpmu>(given).event_types_num
-                    } else {
-                        // The overflow and the cycle count are the last two.
-                        (request.output.len() as u32 / 8).saturating_sub(2)
-                    };
-                    if events > asic.debug.spmu_counters {
-                        return refuse(&rules::debug::EVENTS);
-                    }
-                }
-                _ => {}
-            }
+        let components = request.components(asic);
+        let there = components.is_none_or(|components| !components.1.contains(&request.reg_idx));
+        if !there {
             request.output.fill(0);
-            if let (Some(written), Some(place)) = (written, request.output.first_chunk_mut::<8>()) {
-                *place = written.to_le_bytes();
-            }
             return Ok(());
         }
+        let wants_input = match request.op {
+            DebugOp::STM | DebugOp::BMON | DebugOp::SPMU => request.enable,
+            // What is on already is left alone before the input is looked at.
+            DebugOp::ETF => {
+                request.enable
+                    && !debugging
+                        .etfs
+                        .get(request.reg_idx as usize)
+                        .copied()
+                        .unwrap_or(true)
+            }
+            DebugOp::ETR => request.enable && !debugging.etr,
+            _ => false,
+        };
+        if wants_input && !has_input {
+            return refuse(&rules::debug::PARAMETERS);
+        }
+        // gaudi2_coresight.c `gaudi2_config_etr`: the ETR reports how far it wrote when it is
+        // switched off.
+        let mut written = None;
+        match request.op {
+            DebugOp::ETF => {
+                if let Some(etf) = debugging.etfs.get_mut(request.reg_idx as usize) {
+                    *etf = request.enable;
+                }
+            }
+            DebugOp::ETR => {
+                let etr = padded::<HlDebugParamsEtr>(given);
+                if wants_input && !takes_trace(asic, &etr) {
+                    return refuse(if etr.buffer_size == 0 {
+                        &rules::debug::TRACE_BUFFER_EMPTY
+                    } else {
+                        &rules::debug::TRACE_BUFFER_ADDRESS
+                    });
+                }
+                if wants_input {
+                    debugging.buffer = etr.buffer_address;
+                } else if debugging.etr && !request.enable {
+                    written = Some(debugging.buffer);
+                }
+                debugging.etr = request.enable;
+            }
+            DebugOp::SPMU => {
+                let events = if request.enable {
+                    padded::<HlDebugParamsSpmu>(given).event_types_num
+                } else {
+                    // The overflow and the cycle count are the last two.
+                    (request.output.len() as u32 / 8).saturating_sub(2)
+                };
+                if events > asic.debug.spmu_counters {
+                    return refuse(&rules::debug::EVENTS);
+                }
+            }
+            _ => {}
+        }
         request.output.fill(0);
+        if let (Some(written), Some(place)) = (written, request.output.first_chunk_mut::<8>()) {
+            *place = written.to_le_bytes();
+        }
         Ok(())
     }
 }

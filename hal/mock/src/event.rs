@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use gaudi_seam::{DebugRequest, Errno, Error, Operation, Result, rules};
+use gaudi_seam::{DebugRequest, Errno, Operation, Result, rules};
 
 use crate::open::Device;
 
@@ -32,12 +32,6 @@ impl Device {
         context
             .map_or(Err(Errno::EINVAL), |context| context.notifier.unregister())
             .map_err(|_| self.refuse(OP, &rules::events::NOT_REGISTERED))
-    }
-
-    /// The refusal of an operation that only the compute node has (habanalabs_ioctl.c
-    /// `hl_info_ioctl_control`).
-    pub(crate) fn not_on_control(&self, operation: Operation) -> Error {
-        self.refuse(operation, &rules::info::CONTROL_EVENTS)
     }
 
     pub(crate) fn debug(&self, request: DebugRequest<'_>) -> Result<()> {

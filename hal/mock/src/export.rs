@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use gaudi_seam::engine::HostRange;
+use gaudi_seam::rules::When;
 use gaudi_seam::{
     DeviceVa, Errno, Error, ExportRequest, Operation, RawMapping, RegisterDmabuf, Result, rules,
 };
@@ -40,46 +41,26 @@ impl Device {
 
     fn export(&self, request: ExportRequest) -> Result<OwnedFd> {
         let mut state = self.enter(OP)?;
-        let refuse = |rule| self.refuse(OP, rule);
         let handle = match state.context().mappings.get(&request.address.0) {
             // memory.c:1796
-            None if request.address.0 % PAGE != 0 => {
-                return Err(refuse(&rules::export::UNALIGNED_ADDRESS).showing(request.address));
-            }
-            None => {
-                return Err(refuse(&rules::export::UNKNOWN_ADDRESS)
-                    .because(format!("{} is not an address that MAP returned", request.address)));
-            }
+            None if request.address.0 % PAGE != 0 => Err(&rules::export::UNALIGNED_ADDRESS),
+            None => Err(&rules::export::UNKNOWN_ADDRESS),
             // memory.c:1803
-            Some(Mapping::Host { .. }) => {
-                return Err(refuse(&rules::export::HOST_MEMORY)
-                    .because(format!("{} is host memory", request.address)));
-            }
-            Some(Mapping::Device { handle, .. }) => *handle,
+            Some(Mapping::Host { .. }) => Err(&rules::export::HOST_MEMORY),
+            Some(Mapping::Device { handle, .. }) => Ok(*handle),
         };
+        let handle = handle.map_err(|rule| self.refuse(OP, rule).showing(request.address))?;
         let Some(allocation) = state.allocations.get(&handle) else {
             unreachable!("allocation {handle} is mapped, so it cannot be freed");
         };
-        // memory.c:1898
-        if request.size == 0 || request.size % PAGE != 0 || request.offset % PAGE != 0 {
-            return Err(refuse(if request.size == 0 || request.size % PAGE != 0 {
-                &rules::export::SIZE
-            } else {
-                &rules::export::UNALIGNED_OFFSET
-            })
-            .because("size and offset must be whole pages")
-            .saw(
-                format!("{} bytes at offset {}", request.size, request.offset),
-                "multiples of 4096, at least one",
-            ));
-        }
+        self.check_arguments(&request, When::Late)?;
         // memory.c:1967
         let end = request
             .offset
             .checked_add(request.size)
             .filter(|&end| end <= allocation.bytes(self.asic));
         let Some(end) = end else {
-            return Err(refuse(&rules::export::PAST_THE_END).saw(
+            return Err(self.refuse(OP, &rules::export::PAST_THE_END).saw(
                 format!("offset {} + {}", request.offset, request.size),
                 format!("at most {}", allocation.bytes(self.asic)),
             ));
@@ -122,13 +103,11 @@ impl Device {
     pub(crate) fn register_dmabuf(&self, request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
         const OP: Operation = Operation::RegisterDmabuf;
         if !self.spec.import {
-            return Err(self
-                .refuse(OP, &rules::export::NO_IMPORT)
-                .because("this mock is of the mainline driver, which has no such operation")
-                .helped_by(format!(
-                    "mock:{}?import=1 has the operation of the Gaudi3 header",
-                    self.spec.chip
-                )));
+            let with = format!(
+                "mock:{}?import=1 has the operation of the Gaudi3 header",
+                self.spec.chip
+            );
+            return Err(self.refuse(OP, &rules::export::NO_IMPORT).helped_by(with));
         }
         let mut guard = self.enter(OP)?;
         let refuse = |errno: Errno, why: &str| self.refusal(OP, errno).because(why.to_owned());

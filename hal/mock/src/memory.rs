@@ -20,16 +20,7 @@ use crate::va::Hint;
 
 impl Device {
     pub(crate) fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
-        const OP: Operation = Operation::MemAlloc;
-        let mut state = self.enter(OP)?;
-        // memory.c:2214, :36
-        if request.size == 0 {
-            return Err(self.refuse(OP, &rules::map::ZERO_BYTES));
-        }
-        // memory.c:104, :107: rounding up wraps, and what is left is 0 pages.
-        if request.size.checked_add(self.asic.dram_page - 1).is_none() {
-            return Err(self.refuse(OP, &rules::map::SIZE_WRAPS));
-        }
+        let mut state = self.admit(&request)?;
         // memory.c:38: Gaudi2 has one page size and does not look at the one asked for
         // (`supports_user_set_page_size` is not set).
         let pages = request.size.div_ceil(self.asic.dram_page);
@@ -39,23 +30,16 @@ impl Device {
             .and_then(|pages| state.pages.take(pages, contiguous));
         let Some(pages) = taken else {
             // memory.c:112, :155
-            return Err(self
-                .refuse(
-                    OP,
-                    if contiguous {
-                        &rules::map::NO_RUN
-                    } else {
-                        &rules::map::TOO_FEW_PAGES
-                    },
-                )
-                .saw(
-                    format!(
-                        "{} free pages of {} MiB",
-                        state.pages.free(),
-                        self.asic.dram_page >> 20
-                    ),
-                    format!("{pages}"),
-                ));
+            let rule = match contiguous {
+                true => &rules::map::NO_RUN,
+                false => &rules::map::TOO_FEW_PAGES,
+            };
+            let free = format!(
+                "{} free pages of {} MiB",
+                state.pages.free(),
+                self.asic.dram_page >> 20
+            );
+            return Err(self.refuse(Operation::MemAlloc, rule).saw(free, pages));
         };
         let handle = lowest_free(|handle| state.allocations.contains_key(&handle));
         let allocation = Allocation { pages, mapped: 0 };
@@ -70,16 +54,11 @@ impl Device {
         // memory.c:353: the upper half of the handle is not looked at.
         let key = low_half(handle);
         let Some(allocation) = state.allocations.get(&key) else {
-            return Err(self
-                .refuse(OP, &rules::map::FREE_UNKNOWN)
-                .because(format!("no allocation has handle {}", handle.0)));
+            return Err(self.refuse(OP, &rules::map::FREE_UNKNOWN).showing(handle.0));
         };
         if allocation.mapped > 0 {
             // memory.c:368
-            return Err(self
-                .refuse(OP, &rules::map::FREE_MAPPED)
-                .because(format!("handle {} is mapped", handle.0))
-                .helped_by("unmap it first"));
+            return Err(self.refuse(OP, &rules::map::FREE_MAPPED).showing(handle.0));
         }
         if let Some(allocation) = state.allocations.remove(&key) {
             state.context().dram_bytes -= allocation.bytes(self.asic);
@@ -104,14 +83,9 @@ impl Device {
         };
         let Some(allocation) = allocations.get_mut(&handle) else {
             // memory.c `map_device_va`
-            return Err(self
-                .refuse(OP, &rules::map::UNKNOWN)
-                .because(format!("no allocation has handle {}", request.handle.0)));
+            return Err(self.refuse(OP, &rules::map::UNKNOWN).showing(request.handle.0));
         };
-        let hint = Hint {
-            address: request.hint,
-            forced: request.flags.contains(MemFlags::FORCE_HINT),
-        };
+        let hint = Hint::new(request.hint, request.flags);
         let page_size = self.asic.dram_page;
         let size = allocation.bytes(self.asic);
         let Some(start) = context.va.dram.take(size, page_size, hint) else {
@@ -138,19 +112,10 @@ impl Device {
     )]
     pub(crate) unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
         const OP: Operation = Operation::MemMapHost;
-        drop(self.enter(OP)?);
+        drop(self.admit(&request)?);
         let huge_page = self.asic.host_huge_va.page;
         let (address, size) = (request.address.0, request.size);
-        let end = address
-            .checked_add(size)
-            .and_then(|end| end.checked_next_multiple_of(PAGE));
-        let (Some(end), true) = (end, size > 0) else {
-            // memory.c:2385, :2394
-            return Err(self
-                .refuse(OP, &rules::map::HOST_SIZE)
-                .because("a range of host memory needs bytes and must not wrap")
-                .saw(format!("{address:#x} + {size}"), "at least 1 byte"));
-        };
+        let end = request.end().expect("the rule on its size was checked");
         // Gigabytes take seconds, so the device is not locked meanwhile. memory.c:2330:
         // pin_user_pages that fails at once says why, one that fails half-way is ENOMEM.
         if let Err(errno) = pin::populate_for_write(address, 1)
@@ -166,12 +131,7 @@ impl Device {
                     .refusal(OP, errno)
                     .because("the mock pins memory with MADV_POPULATE_WRITE, which this kernel lacks")
                     .helped_by("use Linux 5.14 or later"),
-                _ => self
-                    .refuse(OP, rule)
-                    .because(format!(
-                        "host memory {address:#x} + {size} is not all mapped and writable"
-                    ))
-                    .helped_by("map memory that this process may write to"),
+                _ => self.refuse(OP, rule).showing(format!("{address:#x} + {size}")),
             });
         }
         let start = address / PAGE * PAGE;
@@ -179,16 +139,11 @@ impl Device {
         // memory.c:866: huge pages only where every piece is aligned and whole. Contiguity of
         // physical memory cannot be seen from here, so alignment decides alone.
         let huge = address % huge_page == 0 && size % huge_page == 0;
-        let hint = Hint {
-            address: request.hint,
-            forced: request.flags.contains(MemFlags::FORCE_HINT),
-        };
+        let hint = Hint::new(request.hint, request.flags);
         if hint.forced && hint.address.is_some_and(|va| va.0 != 0) && inside != 0 {
             // memory.c:1187
-            return Err(self
-                .refuse(OP, &rules::map::FORCED_HINT)
-                .because("a forced hint needs memory that starts on a page")
-                .saw(format!("{address:#x}"), "a multiple of 4096"));
+            let error = self.refuse(OP, &rules::map::FORCED_HINT);
+            return Err(error.showing(format!("{address:#x}")));
         }
         let pointer = usize::try_from(start)
             .ok()
@@ -215,9 +170,7 @@ impl Device {
             // The driver's list of free addresses holds that of the doorbell, which the driver
             // itself mapped: its page tables show it (mmu_v2_hr.c `_hl_mmu_v2_hr_map`).
             space.give(block, span);
-            return Err(self
-                .refuse(OP, &rules::map::HOST_MAPPED)
-                .because(error.to_string()));
+            return Err(self.refuse(OP, &rules::map::HOST_MAPPED).showing(error));
         }
         let va = DeviceVa(block.0 + inside);
         context.mappings.insert(
@@ -247,20 +200,13 @@ impl Device {
         match context.mappings.get(&address.0) {
             None => {
                 // memory.c `unmap_device_va`
-                return Err(self
-                    .refuse(OP, &rules::map::UNMAP_UNKNOWN)
-                    .because(format!("{address} is not an address that MAP returned")));
+                return Err(self.refuse(OP, &rules::map::UNMAP_UNKNOWN).showing(address));
             }
             Some(Mapping::Device { exports, .. }) => {
                 let memory = engine.memory_file();
                 if exports.iter().any(|export| export.is_held(memory)) {
                     // memory.c `unmap_device_va`
-                    return Err(self
-                        .refuse(OP, &rules::map::UNMAP_EXPORTED)
-                        .because(format!("{address} is exported"))
-                        .helped_by(
-                            "deregister its memory regions and close its dma-bufs, in every process, first",
-                        ));
+                    return Err(self.refuse(OP, &rules::map::UNMAP_EXPORTED).showing(address));
                 }
             }
             Some(Mapping::Host { .. }) => {}
@@ -278,10 +224,8 @@ impl Device {
             _ => self.refuse(operation, &rules::map::NO_ADDRESS),
         };
         match hint.address {
-            Some(address) if hint.forced => {
-                error.because(format!("{size} bytes cannot be mapped at {address}"))
-            }
-            _ => error.because(format!("no {size} device addresses in a row are free")),
+            Some(address) if hint.forced => error.showing(format!("{size} bytes at {address}")),
+            _ => error.showing(format!("{size} bytes")),
         }
     }
 
@@ -290,9 +234,8 @@ impl Device {
         drop(self.enter(OP)?);
         // gaudi2.c:11600
         let Some(Block { number, size, .. }) = (self.asic.blocks.at)(address) else {
-            return Err(self
-                .refuse(OP, &rules::block::UNKNOWN)
-                .because(format!("no block that users may map begins at {address:#x}")));
+            let error = self.refuse(OP, &rules::block::UNKNOWN);
+            return Err(error.showing(format!("{address:#x}")));
         };
         Ok(BlockMapping {
             handle: TYPE_BLOCK | (u64::from(number) * PAGE),

@@ -3,7 +3,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gaudi_model::{ChipConfig, MemoryKind, Mode};
-use gaudi_seam::{DeviceId, Errno, Error, ErrorKind, MockSpec, Operation, Order, Result, Rule, rules};
+use gaudi_seam::rules::When;
+use gaudi_seam::{
+    DeviceId, Errno, Error, ErrorKind, MockSpec, Operation, Order, Request, Result, Rule, rules,
+};
 use gaudi_spec::Asic;
 use gaudi_uapi::info::DeviceStatus;
 
@@ -105,10 +108,22 @@ impl Device {
             | Operation::RegisterTimestamp => &rules::wait::NOT_OPERATIONAL,
             _ => &rules::ioctl::NOT_OPERATIONAL,
         };
-        Err(self
-            .refuse(operation, rule)
-            .because(format!("the device is {}", state.status))
-            .helped_by("close it and open it again: the reset comes when its user is gone"))
+        Err(self.refuse(operation, rule).showing(state.status))
+    }
+
+    /// Locks the device for an operation that needs an operational one, and checks its arguments.
+    pub(crate) fn admit<R: Request>(&self, request: &R) -> Result<MutexGuard<'_, State>> {
+        let state = self.enter(R::OPERATION)?;
+        self.check_arguments(request, When::Early)?;
+        Ok(state)
+    }
+
+    /// Refuses a request by the rules that its arguments alone decide.
+    pub(crate) fn check_arguments<R: Request>(&self, request: &R, when: When) -> Result<()> {
+        match Rule::broken_by(request.view(), self.asic, when) {
+            Some((rule, seen)) => Err(self.refuse(R::OPERATION, rule).showing(seen)),
+            None => Ok(()),
+        }
     }
 
     /// The error of a request that a rule of the driver refuses.
@@ -124,26 +139,23 @@ impl Device {
     pub(crate) fn open_compute(&self) -> Result<()> {
         let mut state = self.lock();
         state.settle();
-        let refuse = |rule, why: &str| Err(Error::of_open(rule).on(self.id).because(why.to_owned()));
+        let refuse = |rule| Err(Error::of_open(rule).on(self.id));
         match state.status {
             DeviceStatus::OPERATIONAL => {}
             // habanalabs_drv.c `hl_device_open`
             DeviceStatus::IN_RESET | DeviceStatus::IN_RESET_AFTER_DEVICE_RELEASE => {
-                return refuse(&rules::open::IN_RESET, "the device is being reset");
+                return refuse(&rules::open::IN_RESET);
             }
-            _ => {
-                return refuse(&rules::open::NOT_OPERATIONAL, "the device is not operational");
-            }
+            _ => return refuse(&rules::open::NOT_OPERATIONAL),
         }
         if state.context.is_some() {
             // habanalabs_drv.c `hl_device_open`; a dma-buf holds the file and with it the context
             // (memory.c `hl_export_dmabuf_common`).
-            let why = if state.closed {
-                "its last user closed it, but exported dma-bufs still hold it"
-            } else {
-                "another user has it open"
+            let user = match state.closed {
+                true => "an exported dma-buf",
+                false => "an open node",
             };
-            return refuse(&rules::open::IN_USE, why);
+            return refuse(&rules::open::IN_USE).map_err(|error| error.showing(user));
         }
         let context = Context::new(&mut *state.engine).map_err(|error| error.on(self.id))?;
         let opened = state.engine.open_context();

@@ -26,7 +26,7 @@ impl State {
     }
 
     /// Stepped order: executes packets while `go_on` holds, for one slice.
-    pub(crate) fn step_while(&mut self, go_on: impl Fn(&Self) -> bool) {
+    pub(crate) fn step_while(&mut self, go_on: impl Fn(&mut Self) -> bool) {
         self.unfinished = false;
         let mut moved = 0;
         for _ in 0..BUDGET {
@@ -45,21 +45,15 @@ impl State {
     /// Stepped order: executes one packet for a poll, and packets until the submission is done for
     /// a wait, for one slice.
     pub(crate) fn progress(&mut self, seq: CsSeq, once: bool) {
+        let is_running = |state: &mut Self| {
+            let context = state.context.as_mut();
+            context.is_some_and(|context| context.submissions.is_running(seq.0))
+        };
         self.unfinished = false;
-        let mut moved = 0;
-        for _ in 0..BUDGET {
-            let stepped = self.step_once();
-            let submissions = self.context.as_mut().map(|context| &mut context.submissions);
-            let running = submissions.is_some_and(|submissions| submissions.is_running(seq.0));
-            let Some(bytes) = stepped.filter(|_| running && !once) else {
-                return;
-            };
-            moved += bytes;
-            if moved >= BYTES {
-                break;
-            }
+        let stepped = self.step_once();
+        if stepped.is_some() && !once {
+            self.step_while(is_running);
         }
-        self.unfinished = true;
     }
 
     fn take_events(&mut self) {

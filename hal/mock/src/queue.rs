@@ -3,98 +3,71 @@
 use std::time::Duration;
 
 use gaudi_seam::engine::Job;
+use gaudi_seam::rules::When;
 use gaudi_seam::{
     CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, Operation, Order, QueueId, Result, rules,
 };
 use gaudi_spec::Asic;
 use gaudi_spec::asic::{QueueType, VaRange};
-use gaudi_uapi::cs::{CsChunkFlags, CsFlags, CsStatus, HlCsChunk};
-use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
+use gaudi_uapi::cs::{CsChunkFlags, CsFlags, HlCsChunk};
 
 use crate::engines;
 use crate::open::Device;
 use crate::state::State;
 use crate::submissions::{Deadline, Record};
+use crate::sync_stream::{NO_SEQ, answer};
 
 const OP: Operation = Operation::Submit;
-/// The driver's own limit on a submission (habanalabs_drv.c `timeout_locked`, seconds).
-const TIMEOUT_S: u64 = 30;
 
 impl Device {
     pub(crate) fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
         let mut guard = self.enter(OP)?;
-        let flags = request.cs_flags();
         if !request.is_sound() {
             // Not an answer of the driver: such a request has no ioctl.
             let error = self
                 .refusal(OP, Errno::EINVAL)
                 .because("the flags name another command to engines than the argument holds, or there are chunks too")
                 .saw(request.flags, request.argument.flags());
-            return Err(match (flags.0 & TYPE_MASK).count_ones() {
+            return Err(match request.types().count_ones() {
                 0 | 1 => error,
                 _ => error.with_rule(OP, &rules::submit::TYPES),
             });
         }
-        self.sane(request)?;
+        self.check_arguments(&request, When::Early)?;
         // command_submission.c:1700: the chip has no context to switch, so that a restore phase is
         // run where it is asked for only.
-        if flags.contains(CsFlags::FORCE_RESTORE) && !request.restore.is_empty() {
+        if request.cs_flags().contains(CsFlags::FORCE_RESTORE) && !request.restore.is_empty() {
             let restore = CsRequest {
                 execute: request.restore,
                 ..CsRequest::default()
             };
             let seq = self.execute(&mut guard, &restore)?.seq;
             drop(guard);
-            let limit = Duration::from_secs(TIMEOUT_S);
+            let limit = Duration::from_secs(CsRequest::TIMEOUT_S);
             // command_submission.c:1752
-            self.wait_cs(seq, limit).map_err(|error| {
-                self.refuse(OP, &rules::submit::RESTORE)
-                    .because(format!("the restore phase failed: {error}"))
-            })?;
+            self.wait_cs(seq, limit)
+                .map_err(|error| self.refuse(OP, &rules::submit::RESTORE).showing(error))?;
             guard = self.enter(OP)?;
         }
         let state = &mut *guard;
-        let nothing = CsAnswer {
-            seq: CsSeq(u64::MAX),
-            status: CsStatus::SUCCESS,
-            sob_base_addr_offset: 0,
-            sob_count_before_submission: 0,
-        };
-        match flags.0 & TYPE_MASK {
-            0 => self.execute(state, request),
-            kind if kind & SYNC_STREAM != 0 => self.submit_signal_or_wait(state, request),
-            kind if kind == CsFlags::RESERVE_SIGNALS_ONLY.0 => {
-                self.reserve_signals(state, request.argument.word())
-            }
-            kind if kind == CsFlags::UNRESERVE_SIGNALS_ONLY.0 => {
-                self.unreserve_signals(state, request.argument.word())
-            }
+        match CsFlags(request.types()) {
+            CsFlags::NONE => self.execute(state, request),
+            _ if request.is_sync_stream() => self.submit_signal_or_wait(state, request),
+            CsFlags::RESERVE_SIGNALS_ONLY => self.reserve_signals(state, request.argument.word()),
+            CsFlags::UNRESERVE_SIGNALS_ONLY => self.unreserve_signals(state, request.argument.word()),
             // command_submission.c:2561: a read of a register, which has nothing to wait for here.
-            kind if kind == CsFlags::FLUSH_PCI_HBW_WRITES.0 => Ok(nothing),
+            CsFlags::FLUSH_PCI_HBW_WRITES => Ok(answer(NO_SEQ, 0)),
             _ => engines::command(self.asic, request.argument)
-                .map(|()| nothing)
+                .map(|()| answer(NO_SEQ, 0))
                 .map_err(|error| error.on(self.id)),
         }
     }
 
     /// Jobs that the user wrote (command_submission.c:1465 `cs_ioctl_default`).
     fn execute(&self, state: &mut State, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        // command_submission.c:1390, :1413
-        if request.execute.is_empty() || request.execute.len() > HL_MAX_JOBS_PER_CS as usize {
-            // The driver counts too many as a refusal (:1415); a backend of the kernel does not ask
-            // it.
-            return Err(self
-                .refuse(
-                    OP,
-                    if request.execute.is_empty() {
-                        &rules::submit::NO_CHUNKS
-                    } else {
-                        &rules::submit::TOO_MANY_CHUNKS
-                    },
-                )
-                .because("a submission has 1 to 512 chunks")
-                .saw(request.execute.len(), "1 to 512"));
-        }
+        // The driver counts too many chunks as a refusal (command_submission.c
+        // `hl_cs_copy_chunk_array`); a backend of the kernel does not ask it.
+        self.check_arguments(&request, When::Late)?;
         let seq = self.begin(state, request, request.execute.len() as u32)?;
         // All chunks are looked at before any is queued; a refused submission has used up its
         // number (command_submission.c:1562).
@@ -106,12 +79,7 @@ impl Device {
             return Err(self.abandon(state, seq, error));
         }
         self.queue(state, seq, request.execute)?;
-        Ok(CsAnswer {
-            seq: CsSeq(seq),
-            status: CsStatus::SUCCESS,
-            sob_base_addr_offset: 0,
-            sob_count_before_submission: 0,
-        })
+        Ok(answer(CsSeq(seq), 0))
     }
 
     /// A number and a record (command_submission.c:896 `allocate_cs`).
@@ -127,10 +95,7 @@ impl Device {
             submissions.drops.max_in_flight += 1;
             return Err(self.refuse(OP, &rules::submit::IN_FLIGHT));
         }
-        let timeout_s = match request.flags.contains(CsFlags::CUSTOM_TIMEOUT) {
-            true => u64::from(request.timeout_s),
-            false => TIMEOUT_S,
-        };
+        let timeout_s = request.driver_timeout_s();
         submissions.next += 1;
         submissions.records[slot] = Some(Record {
             seq,
@@ -205,107 +170,32 @@ impl Device {
         Ok(())
     }
 
-    /// command_submission.c:1347 `hl_cs_sanity_checks`
-    fn sane(&self, request: &CsRequest<'_>) -> Result<()> {
-        if request.cs_flags().contains(CsFlags::STAGED_SUBMISSION) {
-            // command_submission.c:1366; Gaudi2 does not have it.
-            return Err(self
-                .refuse(OP, &rules::submit::STAGES)
-                .because("this chip's driver takes no submissions in stages"));
-        }
-        let kinds = request.cs_flags().0 & TYPE_MASK;
-        if kinds.count_ones() > 1 {
-            // command_submission.c:1375
-            return Err(self
-                .refuse(OP, &rules::submit::TYPES)
-                .because("a submission has one kind")
-                .saw(request.cs_flags(), "one of its kinds"));
-        }
-        let chunks = request.execute.len();
-        if kinds == 0 && chunks == 0 {
-            // command_submission.c:1390
-            return Err(self
-                .refuse(OP, &rules::submit::NO_CHUNKS)
-                .because("a submission has 1 to 512 chunks")
-                .saw(chunks, "1 to 512"));
-        }
-        if kinds & SYNC_STREAM != 0 && chunks != 1 {
-            // command_submission.c:1394
-            return Err(self
-                .refuse(OP, &rules::signal::NUMBER_OF_CHUNKS)
-                .because("a signal or a wait for one has one chunk")
-                .saw(chunks, 1));
-        }
-        Ok(())
-    }
-
     /// One chunk (command_submission.c:1203 `validate_queue_index`, gaudi2.c:7132); with the error,
     /// whether it counts as a parsing one.
     fn check(&self, chunk: &HlCsChunk) -> std::result::Result<(), (Error, bool)> {
-        let refuse = |rule, why: String| self.refuse(OP, rule).because(why);
         let queue = QueueId(chunk.queue_index);
+        let refuse = |rule, parsing| Err((self.refuse(OP, rule).showing(queue), parsing));
         let row = match (self.asic.queue)(queue) {
-            None => {
-                return Err((
-                    refuse(
-                        &rules::submit::UNKNOWN_QUEUE,
-                        format!("there is no queue {queue}"),
-                    ),
-                    false,
-                ));
-            }
+            None => return refuse(&rules::submit::UNKNOWN_QUEUE, false),
             Some(row) if row.kind != QueueType::Hardware => {
-                return Err((
-                    refuse(
-                        &rules::submit::DRIVER_QUEUE,
-                        format!("queue {queue} is the driver's own"),
-                    ),
-                    false,
-                ));
+                return refuse(&rules::submit::DRIVER_QUEUE, false);
             }
             Some(row) => row,
         };
         if !chunk.cs_chunk_flags.contains(CsChunkFlags::USER_ALLOC_CB) {
-            let error = refuse(
-                &rules::submit::KERNEL_BUFFER,
-                format!("queue {queue} takes no command buffer of the kernel"),
-            );
-            return Err((error, false));
+            return refuse(&rules::submit::KERNEL_BUFFER, false);
         }
         if !row.user {
-            return Err((
-                refuse(
-                    &rules::submit::QUEUE_DISABLED,
-                    format!("queue {queue} is not enabled"),
-                ),
-                true,
-            ));
+            return refuse(&rules::submit::QUEUE_DISABLED, true);
         }
         let (va, size) = (DeviceVa(chunk.cb_handle), u64::from(chunk.cb_size));
-        let known = size > 0 && holds_command_buffer(self.asic, va, size);
-        if !known {
-            let error = refuse(
-                &rules::submit::BUFFER_ADDRESS,
-                format!("no command buffer can lie at {va} + {size}"),
-            );
-            return Err((error, true));
+        if size == 0 || !holds_command_buffer(self.asic, va, size) {
+            let error = self.refuse(OP, &rules::submit::BUFFER_ADDRESS);
+            return Err((error.showing(format!("{va} + {size}")), true));
         }
         Ok(())
     }
 }
-
-/// `HL_CS_FLAGS_TYPE_MASK` (command_submission.c:17).
-const TYPE_MASK: u32 = CsFlags::SIGNAL.0
-    | CsFlags::WAIT.0
-    | CsFlags::COLLECTIVE_WAIT.0
-    | CsFlags::RESERVE_SIGNALS_ONLY.0
-    | CsFlags::UNRESERVE_SIGNALS_ONLY.0
-    | CsFlags::ENGINE_CORE_COMMAND.0
-    | CsFlags::ENGINES_COMMAND.0
-    | CsFlags::FLUSH_PCI_HBW_WRITES.0;
-
-/// Those that the driver writes the packets of.
-const SYNC_STREAM: u32 = CsFlags::SIGNAL.0 | CsFlags::WAIT.0 | CsFlags::COLLECTIVE_WAIT.0;
 
 /// Whether a command buffer may lie at an address: the driver checks ranges only, not what is
 /// mapped in them (gaudi2.c `gaudi2_validate_cb_address`).

@@ -1,19 +1,19 @@
 //! Signals between queues (command_submission.c `cs_ioctl_signal_wait`): a submission increments a
 //! sync object of its queue, and another waits for the value.
 
+use std::fmt;
+
 use gaudi_seam::{CsAnswer, CsRequest, CsSeq, Errno, Error, Operation, QueueId, Result, Rule, rules};
 use gaudi_spec::asic::QueueType;
-use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsChunk};
+use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 
 use crate::open::Device;
 use crate::pages::lowest_free;
 use crate::state::State;
-use crate::sync_stream::{MAX_VALUE, Reservation, Sob};
+use crate::sync_stream::{NO_SEQ, Reservation, Sob, answer};
 use crate::uaccess;
 
 const OP: Operation = Operation::Submit;
-/// The sequence number in an answer without a submission.
-const NO_SEQ: CsSeq = CsSeq(u64::MAX);
 
 impl Device {
     /// Signals and waits: one chunk, whose queue is what counts of it.
@@ -23,11 +23,7 @@ impl Device {
         request: &CsRequest<'_>,
     ) -> Result<CsAnswer> {
         let [chunk] = request.execute else {
-            // command_submission.c `hl_cs_sanity_checks`
-            return Err(self
-                .refuse(OP, &rules::signal::NUMBER_OF_CHUNKS)
-                .because("a signal or a wait for one has one chunk")
-                .saw(request.execute.len(), 1));
+            unreachable!("the rules of arguments allow one chunk");
         };
         let queue = QueueId(chunk.queue_index);
         let row = &self.asic.sync_stream;
@@ -42,11 +38,7 @@ impl Device {
             } else {
                 &rules::signal::QUEUE
             };
-            return Err(self.invalid(
-                state,
-                rule,
-                format!("queue {queue} does not take this kind of submission"),
-            ));
+            return Err(self.invalid(state, rule, queue));
         };
         let waits_for = match request.flags.contains(CsFlags::WAIT) {
             true => match self.signal_of(state, request, chunk)? {
@@ -106,36 +98,24 @@ impl Device {
             // command_submission.c `cs_ioctl_signal_wait`: a reservation is found by the staged
             // submission that uses it, of which this chip has none.
             return match chunk.cb_handle {
-                u64::MAX if !state.signals.reserved.is_empty() => Err(self.invalid(
-                    state,
-                    &rules::signal::RESERVATION_UNUSED,
-                    "no submission uses the reserved signals".to_owned(),
-                )),
+                u64::MAX if state.signals.has_reserved() => {
+                    Err(self.invalid(state, &rules::signal::RESERVATION_UNUSED, u64::MAX))
+                }
                 _ => Ok(None),
             };
         }
         if chunk.cb_size != 1 {
             // command_submission.c `cs_ioctl_extract_signal_seq`
-            return Err(self.invalid(
-                state,
-                &rules::signal::SEVERAL,
-                format!("a wait is for one signal and not for {}", chunk.cb_size),
-            ));
+            return Err(self.invalid(state, &rules::signal::SEVERAL, chunk.cb_size));
         }
         let Ok(signal) = uaccess::read_u64(gaudi_seam::HostVa(chunk.cb_handle)) else {
             // command_submission.c `cs_ioctl_extract_signal_seq`
-            state.context().submissions.drops.validation += 1;
-            return Err(self
-                .refuse(OP, &rules::signal::NUMBER_ADDRESS)
-                .because(format!("no number can be read at {:#x}", chunk.cb_handle)));
+            let address = format!("{:#x}", chunk.cb_handle);
+            return Err(self.invalid(state, &rules::signal::NUMBER_ADDRESS, address));
         };
         let context = state.context();
         if signal >= context.submissions.next {
-            return Err(self.invalid(
-                state,
-                &rules::signal::FUTURE,
-                format!("no submission {signal} has been made yet"),
-            ));
+            return Err(self.invalid(state, &rules::signal::FUTURE, signal));
         }
         match context
             .submissions
@@ -147,11 +127,7 @@ impl Device {
                 Ok(Some((sob, value)))
             }
             // command_submission.c `cs_ioctl_signal_wait`
-            Some(_) => Err(self.invalid(
-                state,
-                &rules::signal::NOT_A_SIGNAL,
-                format!("submission {signal} is not a signal"),
-            )),
+            Some(_) => Err(self.invalid(state, &rules::signal::NOT_A_SIGNAL, signal)),
         }
     }
 
@@ -163,10 +139,7 @@ impl Device {
         let taken = signals.take(1, false);
         let (count, current) = (signals.next - 1, signals.current);
         let Some(anew) = taken else {
-            let error = self
-                .refuse(OP, &rules::signal::OBJECTS_IN_USE)
-                .because("both sync objects of the queue are in use");
-            return Err(self.abandon(state, seq, error));
+            return Err(self.abandon(state, seq, self.refuse(OP, &rules::signal::OBJECTS_IN_USE)));
         };
         if anew {
             state.clear_sob(Sob {
@@ -180,27 +153,14 @@ impl Device {
 
     /// `HL_CS_FLAGS_RESERVE_SIGNALS_ONLY` (command_submission.c `cs_ioctl_reserve_signals`).
     pub(crate) fn reserve_signals(&self, state: &mut State, word: u64) -> Result<CsAnswer> {
-        let (count, queue) = (word as u32, (word >> 32) as u32);
-        let refuse = |rule, why: String| Err(self.refuse(OP, rule).because(why));
-        if count >= MAX_VALUE {
-            return refuse(
-                &rules::signal::RESERVE_COUNT,
-                format!("{count} signals are more than a sync object counts"),
-            );
-        }
-        let Some(number) = (self.asic.sync_stream.stream)(QueueId(queue)) else {
-            let rule = match (self.asic.queue)(QueueId(queue)) {
-                None => &rules::signal::RESERVE_UNKNOWN_QUEUE,
-                Some(_) => &rules::signal::RESERVE_QUEUE,
-            };
-            return refuse(rule, format!("queue {queue} takes no signals"));
+        let (count, queue) = (word as u32, QueueId((word >> 32) as u32));
+        let Some(number) = (self.asic.sync_stream.stream)(queue) else {
+            unreachable!("the rules of arguments allow queues that signal, and not {queue}");
         };
         let stream = state.signals.stream(number);
         let Some(anew) = stream.take(count, true) else {
-            return refuse(
-                &rules::signal::RESERVE_OBJECTS_IN_USE,
-                format!("both sync objects of queue {queue} are in use"),
-            );
+            let error = self.refuse(OP, &rules::signal::RESERVE_OBJECTS_IN_USE);
+            return Err(error.showing(queue));
         };
         let (which, next) = (stream.current, stream.next);
         let handle = lowest_free(|handle| state.signals.reserved.contains_key(&handle));
@@ -223,21 +183,15 @@ impl Device {
     /// `HL_CS_FLAGS_UNRESERVE_SIGNALS_ONLY` (command_submission.c `cs_ioctl_unreserve_signals`).
     pub(crate) fn unreserve_signals(&self, state: &mut State, word: u64) -> Result<CsAnswer> {
         let handle = word as u32;
-        let refuse = |rule, why: String| Err(self.refuse(OP, rule).because(why));
+        let refuse = |rule| Err(self.refuse(OP, rule).showing(handle));
         let Some(reservation) = state.signals.reserved.get(&handle).copied() else {
-            return refuse(
-                &rules::signal::UNRESERVE_UNKNOWN,
-                format!("no signals were reserved as {handle}"),
-            );
+            return refuse(&rules::signal::UNRESERVE_UNKNOWN);
         };
         let stream = state.signals.stream(reservation.stream);
         // command_submission.c `cs_ioctl_unreserve_signals`; both objects have the address 0 on
         // this chip (gaudi2.c `gaudi2_get_sob_addr`), so a switch goes unseen.
         if reservation.before + reservation.count != stream.next {
-            return refuse(
-                &rules::signal::UNRESERVE_TAKEN,
-                format!("signals were taken since {handle} was reserved"),
-            );
+            return refuse(&rules::signal::UNRESERVE_TAKEN);
         }
         stream.next -= reservation.count;
         let current = stream.current;
@@ -253,24 +207,13 @@ impl Device {
     }
 
     /// A refusal that counts as a failed validation.
-    fn invalid(&self, state: &mut State, rule: &'static Rule, why: String) -> Error {
+    fn invalid(&self, state: &mut State, rule: &'static Rule, seen: impl fmt::Display) -> Error {
         state.context().submissions.drops.validation += 1;
-        self.refuse(OP, rule).because(why)
+        self.refuse(OP, rule).showing(seen)
     }
 }
 
 fn note_sob(state: &mut State, seq: u64, sob: Sob, value: u32) {
     let record = state.context().submissions.record(seq);
     record.expect("`begin` made the record").sob = Some((sob, value));
-}
-
-/// The address of a sync object, which this chip's driver answers as 0 (gaudi2.c
-/// `gaudi2_get_sob_addr`), and a count.
-fn answer(seq: CsSeq, count: u16) -> CsAnswer {
-    CsAnswer {
-        seq,
-        status: CsStatus::SUCCESS,
-        sob_base_addr_offset: 0,
-        sob_count_before_submission: count,
-    }
 }

@@ -82,14 +82,10 @@ pub(crate) enum Deadline {
 /// The state of a submission that a wait observes.
 pub(crate) enum Seen {
     Future,
-    /// Its record was reused. The outcome is reported once, if it was kept.
-    Released {
-        known: bool,
-        timestamp: i64,
-        error: Option<Errno>,
-    },
     Running,
-    Done {
+    /// `gone` if its record was reused, and the outcome was not kept or was reported before.
+    Ended {
+        gone: bool,
         timestamp: i64,
         error: Option<Errno>,
     },
@@ -140,29 +136,23 @@ impl Submissions {
         if seq >= self.next {
             return Seen::Future;
         }
-        match self.record(seq) {
-            Some(record) if record.done => Seen::Done {
-                timestamp: record.timestamp,
-                error: record.error,
-            },
-            Some(_) => Seen::Running,
-            None => match self.outcomes.iter().position(|outcome| outcome.0 == seq) {
-                Some(at) => {
-                    let Some((_, timestamp, error)) = self.outcomes.remove(at) else {
-                        unreachable!("`position` returned an index of the deque");
-                    };
-                    Seen::Released {
-                        known: true,
-                        timestamp,
-                        error,
-                    }
-                }
-                None => Seen::Released {
-                    known: false,
-                    timestamp: 0,
-                    error: None,
+        if let Some(record) = self.record(seq) {
+            return match record.done {
+                true => Seen::Ended {
+                    gone: false,
+                    timestamp: record.timestamp,
+                    error: record.error,
                 },
-            },
+                false => Seen::Running,
+            };
+        }
+        let kept = self.outcomes.iter().position(|outcome| outcome.0 == seq);
+        let kept = kept.and_then(|at| self.outcomes.remove(at));
+        let (_, timestamp, error) = kept.unwrap_or((seq, 0, None));
+        Seen::Ended {
+            gone: kept.is_none(),
+            timestamp,
+            error,
         }
     }
 

@@ -4,14 +4,28 @@
 use std::collections::BTreeMap;
 
 use gaudi_seam::engine::HostRange;
-use gaudi_seam::{DeviceVa, Engine, Errno, Error, ErrorKind, RawMapping, Result};
+use gaudi_seam::{CsAnswer, CsSeq, DeviceVa, Engine, Errno, Error, ErrorKind, RawMapping, Result};
 use gaudi_spec::asic::{Commands, SyncStreamRow};
-use gaudi_uapi::cs::HlCsChunk;
+use gaudi_uapi::cs::{CsStatus, HlCsChunk};
 
 /// Sync objects of a queue (habanalabs.h `HL_RSVD_SOBS`).
 const SOBS: u32 = 2;
 /// The first value that a sync object does not have (habanalabs.h `HL_MAX_SOB_VAL`).
-pub(crate) const MAX_VALUE: u32 = 1 << 15;
+const MAX_VALUE: u32 = 1 << 15;
+
+/// The sequence number in an answer without a submission.
+pub(crate) const NO_SEQ: CsSeq = CsSeq(u64::MAX);
+
+/// The address of a sync object, which this chip's driver answers as 0 (gaudi2.c
+/// `gaudi2_get_sob_addr`), and a count.
+pub(crate) fn answer(seq: CsSeq, count: u16) -> CsAnswer {
+    CsAnswer {
+        seq,
+        status: CsStatus::SUCCESS,
+        sob_base_addr_offset: 0,
+        sob_count_before_submission: count,
+    }
+}
 
 /// One of a queue's two sync objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use gaudi_seam::DeviceVa;
 use gaudi_spec::asic;
+use gaudi_uapi::memory::MemFlags;
 
 /// The bits of a hint at device memory that count (gaudi2.h `DRAM_VA_HINT_MASK`).
 const DRAM_HINT_MASK: u64 = 0xffff_ffff_ffff;
@@ -35,6 +36,13 @@ impl Hint {
         address: None,
         forced: false,
     };
+
+    pub(crate) fn new(address: Option<DeviceVa>, flags: MemFlags) -> Self {
+        Self {
+            address,
+            forced: flags.contains(MemFlags::FORCE_HINT),
+        }
+    }
 }
 
 impl VaSpace {

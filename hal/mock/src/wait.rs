@@ -3,11 +3,12 @@
 use std::sync::MutexGuard;
 use std::time::Duration;
 
+use gaudi_seam::rules::When;
 use gaudi_seam::{
     Clock, CsSeq, Errno, Error, ErrorKind, HostVa, InterruptId, InterruptWait, InterruptWord,
-    MultiWaitAnswer, Operation, Order, Result, TimestampRegistration, WaitAnswer, WaitStatus, rules,
+    MultiWaitAnswer, Operation, Order, Result, TimestampRegistration, WaitAnswer, WaitMultiCs, WaitStatus,
+    rules,
 };
-use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
 
 use crate::buffers::Counter;
 use crate::interrupt::Line;
@@ -44,10 +45,7 @@ impl Device {
         self.operational(state, operation)?;
         match state.watchdog {
             None => Ok(()),
-            Some(_) => Err(self
-                .refuse(operation, &rules::wait::NOT_OPERATIONAL)
-                .because("an error happened, and the device is reset once its user has gone")
-                .helped_by("close it and open it again")),
+            Some(_) => Err(self.refuse(operation, &rules::wait::NOT_OPERATIONAL)),
         }
     }
 
@@ -69,32 +67,23 @@ impl Device {
             let Some(context) = state.context.as_mut() else {
                 return Err(self.ended(&state, OP, Errno::EIO));
             };
-            let (done, gone, timestamp, error) = match context.submissions.look(seq.0) {
+            match context.submissions.look(seq.0) {
                 Seen::Future => {
-                    // context.c:348
-                    return Err(self
-                        .refuse(OP, &rules::wait::FUTURE)
-                        .because("no such submission has been made yet")
-                        .saw(seq.0, format!("below {}", context.submissions.next)));
+                    let wanted = format!("below {}", context.submissions.next);
+                    return Err(self.refuse(OP, &rules::wait::FUTURE).saw(seq.0, wanted));
                 }
-                Seen::Released {
-                    known,
-                    timestamp,
-                    error,
-                } => (true, !known, timestamp, error),
-                Seen::Done { timestamp, error } => (true, false, timestamp, error),
-                Seen::Running => (false, false, 0, None),
-            };
-            if let Some(errno @ (Errno::ETIMEDOUT | Errno::EIO)) = error {
-                return Err(self.ended(&state, OP, errno));
-            }
-            if done {
-                let timestamp_ns = (timestamp != 0).then_some(timestamp);
-                return Ok(WaitAnswer {
-                    status: WaitStatus::Completed,
-                    gone,
-                    timestamp_ns,
-                });
+                Seen::Ended {
+                    error: Some(errno @ (Errno::ETIMEDOUT | Errno::EIO)),
+                    ..
+                } => return Err(self.ended(&state, OP, errno)),
+                Seen::Ended { gone, timestamp, .. } => {
+                    return Ok(WaitAnswer {
+                        status: WaitStatus::Completed,
+                        gone,
+                        timestamp_ns: (timestamp != 0).then_some(timestamp),
+                    });
+                }
+                Seen::Running => {}
             }
             if let Some(error) = self.strict_stop(&state, OP) {
                 return Err(error);
@@ -112,30 +101,23 @@ impl Device {
 
     /// Gaudi2 does not have it (gaudi2.c:4133), and the driver says so before it looks at the list
     /// (command_submission.c:3025).
-    pub(crate) fn wait_multi_cs(&self, seqs: &[CsSeq]) -> Result<MultiWaitAnswer> {
+    pub(crate) fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
         const OP: Operation = Operation::WaitMultiCs;
-        if seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
-            // Not an answer of the driver: a backend of the kernel refuses the list too.
-            return Err(self
-                .refuse(OP, &rules::wait::MULTI_TOO_MANY)
-                .because("too many submissions in one wait")
-                .saw(seqs.len(), "at most 32"));
-        }
+        // A list that is too long is not an answer of the driver: a backend of the kernel refuses
+        // it too.
+        self.check_arguments(&WaitMultiCs { seqs, timeout }, When::Early)?;
         let mut state = self.lock();
         self.waitable(&mut state, OP)?;
-        Err(self
-            .refuse(OP, &rules::wait::MULTI_UNSUPPORTED)
-            .because("this chip's driver does not wait for any of several submissions")
-            .helped_by("wait for one after the other, or have a monitor watch them"))
+        Err(self.refuse(OP, &rules::wait::MULTI_UNSUPPORTED))
     }
 
     /// The line of an interrupt that can be waited for.
     fn line(&self, state: &State, operation: Operation, id: InterruptId) -> Result<Line> {
         // command_submission.c `hl_interrupt_wait_ioctl`
-        state.interrupts.line(id).ok_or_else(|| {
+        let line = state.interrupts.line(id);
+        line.ok_or_else(|| {
             self.refuse(operation, &rules::wait::UNKNOWN_INTERRUPT)
-                .because("there is no such interrupt")
-                .saw(id.0, "0 to 9, 48 to 111, or one of HL_WAIT_CS_FLAGS_ANY_*")
+                .showing(id.0)
         })
     }
 
@@ -168,10 +150,7 @@ impl Device {
                             None => &rules::wait::UNKNOWN_COUNTERS,
                             Some(_) => &rules::wait::COUNTER_INDEX,
                         };
-                        return Err(self
-                            .refuse(INTERRUPT, rule)
-                            .because("there is no such counter")
-                            .saw(counter.offset, "an index within a command buffer"));
+                        return Err(self.refuse(INTERRUPT, rule).showing(counter.offset));
                     }
                 }
             }
@@ -194,7 +173,7 @@ impl Device {
                 // command_submission.c:3548
                 Err(_) => Err(self
                     .refuse(INTERRUPT, &rules::wait::WORD)
-                    .because(format!("nothing can be read at {:#x}", address.0))),
+                    .showing(format!("{:#x}", address.0))),
             },
             Watched::Counter(counter) => {
                 let context = state.context.as_ref();
@@ -345,16 +324,12 @@ impl Device {
     /// The error of a submission that the driver ended (command_submission.c:3178).
     fn ended(&self, state: &State, operation: Operation, errno: Errno) -> Error {
         if errno != Errno::ETIMEDOUT {
-            return self
-                .refuse(operation, &rules::wait::ABORTED)
-                .because("a reset aborted the submission");
+            return self.refuse(operation, &rules::wait::ABORTED);
         }
         let error = self.refuse(operation, &rules::wait::TIMEOUT);
         match state.stops.back() {
-            Some(stop) => error.because(format!(
-                "the driver gave the submission up after its timeout; before, {stop}"
-            )),
-            None => error.because("the driver gave the submission up after its timeout"),
+            Some(stop) => error.showing(stop),
+            None => error,
         }
     }
 }

@@ -102,56 +102,38 @@ pub enum Reset {
 }
 
 /// Why a range cannot be mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
     /// The range has no bytes.
+    #[error("a mapping of no bytes")]
     Empty,
     /// The range leaves the 64-bit space.
+    #[error("the mapping leaves the 64-bit address space")]
     Wraps,
     /// Part of it is mapped already, by the range that starts here.
+    #[error("part of the range is mapped already, from {0}")]
     Overlaps(DeviceVa),
     /// The target leaves the chip's memory.
+    #[error("{0} and what follows is not the chip's memory")]
     OutsideMemory(DevicePa),
 }
 
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("a mapping of no bytes"),
-            Self::Wraps => f.write_str("the mapping leaves the 64-bit address space"),
-            Self::Overlaps(start) => write!(f, "part of the range is mapped already, from {start}"),
-            Self::OutsideMemory(at) => write!(f, "{at} and what follows is not the chip's memory"),
-        }
-    }
-}
-
-impl std::error::Error for MapError {}
-
 /// Why a queue does not take a command buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
     /// The number does not name a queue.
+    #[error("no such queue")]
     NoSuchQueue,
     /// The queue is not open to users on this chip.
+    #[error("the queue is not enabled")]
     Disabled,
     /// The queue holds as many command buffers as it can. One that completed counts until its event
     /// is taken.
+    #[error("the queue is full")]
     Full,
 }
-
-impl fmt::Display for PushError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoSuchQueue => "no such queue",
-            Self::Disabled => "the queue is not enabled",
-            Self::Full => "the queue is full",
-        })
-    }
-}
-
-impl std::error::Error for PushError {}
 
 /// What an engine reports to the driver. Texts are for people.
 #[derive(Clone, Debug, PartialEq, Eq)]

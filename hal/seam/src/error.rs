@@ -50,26 +50,13 @@ enum Origin {
 impl Error {
     /// An error of `operation` with its kind only.
     pub const fn new(kind: ErrorKind, operation: &'static str) -> Self {
-        Self {
-            kind,
-            errno: None,
-            operation: None,
-            device: None,
-            origin: Origin::Name(operation),
-            evidence: None,
-        }
+        Self::of(kind, None, None, Origin::Name(operation))
     }
 
     /// An error of `operation` with the usual kind of an errno.
     pub fn from_errno(operation: &'static str, errno: Errno) -> Self {
-        Self {
-            kind: ErrorKind::of_errno(errno),
-            errno: Some(errno),
-            operation: None,
-            device: None,
-            origin: Origin::Name(operation),
-            evidence: None,
-        }
+        let kind = ErrorKind::of_errno(errno);
+        Self::of(kind, Some(errno), None, Origin::Name(operation))
     }
 
     /// An error of `operation` that a rule of the driver explains. Allocates nothing.
@@ -79,14 +66,7 @@ impl Error {
             "{} is not a rule of {operation}",
             rule.id
         );
-        Self {
-            kind: rule.kind(Some(operation)),
-            errno: Some(rule.errno),
-            operation: Some(operation),
-            device: None,
-            origin: Origin::Rule(rule),
-            evidence: None,
-        }
+        Self::of_rule(Some(operation), rule)
     }
 
     /// An open that failed for a rule of the driver. Allocates nothing.
@@ -96,14 +76,16 @@ impl Error {
             "{} is not a rule of open",
             rule.id
         );
-        Self {
-            kind: rule.kind(None),
-            errno: Some(rule.errno),
-            operation: None,
-            device: None,
-            origin: Origin::Rule(rule),
-            evidence: None,
-        }
+        Self::of_rule(None, rule)
+    }
+
+    fn of_rule(operation: Option<Operation>, rule: &'static Rule) -> Self {
+        Self::of(
+            rule.kind(operation),
+            Some(rule.errno),
+            operation,
+            Origin::Rule(rule),
+        )
     }
 
     /// `Unsupported`, with the reason.
@@ -115,24 +97,22 @@ impl Error {
 
     /// `WouldBlock`, with no allocation.
     pub const fn would_block(operation: &'static str) -> Self {
-        Self {
-            kind: ErrorKind::WouldBlock,
-            errno: Some(Errno::EAGAIN),
-            operation: None,
-            device: None,
-            origin: Origin::Name(operation),
-            evidence: None,
-        }
+        let origin = Origin::Name(operation);
+        Self::of(ErrorKind::WouldBlock, Some(Errno::EAGAIN), None, origin)
     }
 
     /// `TimedOut`, with no allocation.
     pub const fn timed_out(operation: &'static str) -> Self {
+        Self::new(ErrorKind::TimedOut, operation)
+    }
+
+    const fn of(kind: ErrorKind, errno: Option<Errno>, operation: Option<Operation>, origin: Origin) -> Self {
         Self {
-            kind: ErrorKind::TimedOut,
-            errno: None,
-            operation: None,
+            kind,
+            errno,
+            operation,
             device: None,
-            origin: Origin::Name(operation),
+            origin,
             evidence: None,
         }
     }
@@ -258,13 +238,11 @@ impl fmt::Display for Error {
             Some(cause) => write!(f, ": {cause}")?,
             None => write!(f, ": {}", self.kind)?,
         }
-        if let Some(evidence) = self.evidence.as_deref() {
-            match (&evidence.seen, &evidence.wanted) {
-                (Some(seen), Some(wanted)) => write!(f, " (saw {seen}, wanted {wanted})")?,
-                (Some(seen), None) => write!(f, " (saw {seen})")?,
-                (None, Some(wanted)) => write!(f, " (wanted {wanted})")?,
-                (None, None) => {}
-            }
+        let evidence = self.evidence.as_deref();
+        match evidence.and_then(|evidence| Some((evidence.seen.as_deref()?, evidence.wanted.as_deref()))) {
+            Some((seen, Some(wanted))) => write!(f, " (saw {seen}, wanted {wanted})")?,
+            Some((seen, None)) => write!(f, " (saw {seen})")?,
+            None => {}
         }
         if let Some(errno) = self.errno {
             write!(f, " [{errno:?}]")?;

@@ -6,109 +6,75 @@ use gaudi_sys::Errno;
 
 use crate::operation::Operation;
 
-/// The kind of an error, for code that decides what to do next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident $name:literal,)*) => {
+        /// The kind of an error, for code that decides what to do next.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum ErrorKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        const ALL: &[(ErrorKind, &str)] = &[$((ErrorKind::$kind, $name)),*];
+    };
+}
+
+kinds! {
     /// The request is invalid: a size, an alignment, a handle, a combination (`EINVAL`). Do not
     /// repeat it.
-    InvalidInput,
+    InvalidInput "invalid_input",
     /// This backend, chip or kernel does not have the operation (`EOPNOTSUPP`, `ENOTTY`).
-    Unsupported,
+    Unsupported "unsupported",
     /// No such device, handle or file (`ENOENT`, `ENODEV` at open).
-    NotFound,
+    NotFound "not_found",
     /// The user lacks the permission (`EPERM`, `EACCES`).
-    PermissionDenied,
+    PermissionDenied "permission_denied",
     /// Another user has the device or the object (`EBUSY`). Try again after its release.
-    Busy,
+    Busy "busy",
     /// An export, a mapping or a region still uses the object. Release that first.
-    InUse,
+    InUse "in_use",
     /// The operation would have to wait, and did nothing (`EAGAIN`). Try again after progress.
-    WouldBlock,
+    WouldBlock "would_block",
     /// The caller's deadline passed; the work continues.
-    TimedOut,
+    TimedOut "timed_out",
     /// The work ran into the driver's timeout (`ETIMEDOUT`); a reset follows.
-    Hung,
+    Hung "hung",
     /// The device was reset, removed or disabled (`ENODEV`, `EIO`). All its objects are invalid.
-    DeviceLost,
+    DeviceLost "device_lost",
     /// The device is in reset (`EAGAIN` at open). Try again.
-    InReset,
+    InReset "in_reset",
     /// There is no host memory, or it cannot be pinned (`ENOMEM`).
-    OutOfMemory,
+    OutOfMemory "out_of_memory",
     /// There is no device memory (`ENOMEM` of an allocation on the device).
-    OutOfDeviceMemory,
+    OutOfDeviceMemory "out_of_device_memory",
     /// An address is not mapped (`EFAULT`).
-    BadAddress,
+    BadAddress "bad_address",
     /// The process has no free file descriptor (`EMFILE`, `ENFILE`).
-    TooManyFiles,
+    TooManyFiles "too_many_files",
     /// The object belongs to the parent process of this fork child.
-    Forked,
+    Forked "forked",
     /// A key, a bound or an access right forbids the remote operation.
-    AccessDenied,
+    AccessDenied "access_denied",
     /// The peer closed the connection or died.
-    Disconnected,
+    Disconnected "disconnected",
     /// The peer violated the protocol.
-    Protocol,
+    Protocol "protocol",
     /// Data is corrupt: a digest or a comparison failed.
-    Corrupt,
+    Corrupt "corrupt",
     /// Any other I/O error; see the errno.
-    Io,
+    Io "io",
 }
 
 impl ErrorKind {
     /// The kind's name in messages and JSON: `snake_case`, stable.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::InvalidInput => "invalid_input",
-            Self::Unsupported => "unsupported",
-            Self::NotFound => "not_found",
-            Self::PermissionDenied => "permission_denied",
-            Self::Busy => "busy",
-            Self::InUse => "in_use",
-            Self::WouldBlock => "would_block",
-            Self::TimedOut => "timed_out",
-            Self::Hung => "hung",
-            Self::DeviceLost => "device_lost",
-            Self::InReset => "in_reset",
-            Self::OutOfMemory => "out_of_memory",
-            Self::OutOfDeviceMemory => "out_of_device_memory",
-            Self::BadAddress => "bad_address",
-            Self::TooManyFiles => "too_many_files",
-            Self::Forked => "forked",
-            Self::AccessDenied => "access_denied",
-            Self::Disconnected => "disconnected",
-            Self::Protocol => "protocol",
-            Self::Corrupt => "corrupt",
-            Self::Io => "io",
-        }
+        ALL[self as usize].1
     }
 
     /// The kind with this [`name`](Self::name). `None` if there is none.
     pub fn of_name(name: &str) -> Option<Self> {
-        const ALL: [ErrorKind; 21] = [
-            ErrorKind::InvalidInput,
-            ErrorKind::Unsupported,
-            ErrorKind::NotFound,
-            ErrorKind::PermissionDenied,
-            ErrorKind::Busy,
-            ErrorKind::InUse,
-            ErrorKind::WouldBlock,
-            ErrorKind::TimedOut,
-            ErrorKind::Hung,
-            ErrorKind::DeviceLost,
-            ErrorKind::InReset,
-            ErrorKind::OutOfMemory,
-            ErrorKind::OutOfDeviceMemory,
-            ErrorKind::BadAddress,
-            ErrorKind::TooManyFiles,
-            ErrorKind::Forked,
-            ErrorKind::AccessDenied,
-            ErrorKind::Disconnected,
-            ErrorKind::Protocol,
-            ErrorKind::Corrupt,
-            ErrorKind::Io,
-        ];
-        ALL.into_iter().find(|kind| kind.name() == name)
+        let known = ALL.iter().find(|(_, known)| *known == name);
+        known.map(|(kind, _)| *kind)
     }
 
     /// The usual kind of an errno, for any operation.

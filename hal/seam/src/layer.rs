@@ -8,15 +8,8 @@ use gaudi_sys::RawMapping;
 
 use crate::error::Result;
 use crate::io::{KernelIo, Node};
-use crate::operation::{
-    CbDestroy, CbQuery, Info, MapBlock, MemFree, MemUnmap, RegisterEvents, Request, TsAlloc,
-    UnregisterEvents, WaitCs, WaitMultiCs,
-};
-use crate::request::{
-    BlockMapping, CbCreate, CbHandle, CbInfo, CsAnswer, CsRequest, CsSeq, DebugRequest, ExportRequest,
-    InfoRequest, InterruptWait, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer,
-    NicRequest, RegisterDmabuf, TimestampRegistration, TsHandle, WaitAnswer,
-};
+use crate::operation::Request;
+use crate::request::*;
 
 /// A node over another node. [`KernelIo`] is implemented for every layer.
 pub trait Layer: Send + Sync + 'static {
@@ -43,131 +36,39 @@ pub trait Layer: Send + Sync + 'static {
     ) -> Result<R::Answer>;
 }
 
-impl<L: Layer> KernelIo for L {
-    #[inline]
-    fn node(&self) -> &Node {
-        self.below().node()
-    }
+macro_rules! forwarding {
+    (@call $self:ident $method:ident($($arg:ident),*) |$request:ident|) => { $self.below().$method($($arg),*) };
+    (@call $self:ident $method:ident($($arg:ident),*) |$request:ident| |$below:ident, $seen:ident| $call:expr) => {{
+        let ($below, $seen) = ($self.below(), $request);
+        $call
+    }};
+    ($(
+        $(#[$attribute:meta])*
+        $variant:ident $kernel:literal [$($fn:tt)+] $method:ident($($arg:ident: $type:ty),*) -> $answer:ty,
+            $request:ty = $build:expr $(, |$below:ident, $seen:ident| $call:expr)? $(, output $output:ident)?;
+    )*) => {
+        impl<L: Layer> KernelIo for L {
+            #[inline]
+            fn node(&self) -> &Node {
+                self.below().node()
+            }
 
-    fn info(&self, request: InfoRequest, answer: &mut [u8]) -> Result<u32> {
-        if self.is_idle() {
-            return self.below().info(request, answer);
+            $(
+                $(#[$attribute])*
+                #[inline]
+                $($fn)+ $method(&self, $($arg: $type),*) -> Result<$answer> {
+                    if self.is_idle() {
+                        let _request = &mut { $build };
+                        return forwarding!(
+                            @call self $method($($arg),*) |_request| $(|$below, $seen| $call)?
+                        );
+                    }
+                    self.around(&mut { $build }, |_request| {
+                        forwarding!(@call self $method($($arg),*) |_request| $(|$below, $seen| $call)?)
+                    })
+                }
+            )*
         }
-        self.around(&mut Info { request, answer }, |info| {
-            self.below().info(info.request, info.answer)
-        })
-    }
-
-    fn cb_create(&self, mut request: CbCreate) -> Result<CbHandle> {
-        self.around(&mut request, |request| self.below().cb_create(*request))
-    }
-
-    fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
-        self.around(&mut CbDestroy(handle), |_| self.below().cb_destroy(handle))
-    }
-
-    fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
-        let mut request = CbQuery { handle, device_va };
-        self.around(&mut request, |_| self.below().cb_info(handle, device_va))
-    }
-
-    #[inline]
-    fn submit(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        if self.is_idle() {
-            return self.below().submit(request);
-        }
-        self.around(&mut { request }, |request| self.below().submit(request))
-    }
-
-    #[inline]
-    fn wait_cs(&self, seq: CsSeq, timeout: Duration) -> Result<WaitAnswer> {
-        if self.is_idle() {
-            return self.below().wait_cs(seq, timeout);
-        }
-        let mut request = WaitCs { seq, timeout };
-        self.around(&mut request, |_| self.below().wait_cs(seq, timeout))
-    }
-
-    #[inline]
-    fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
-        if self.is_idle() {
-            return self.below().wait_multi_cs(seqs, timeout);
-        }
-        let mut request = WaitMultiCs { seqs, timeout };
-        self.around(&mut request, |_| self.below().wait_multi_cs(seqs, timeout))
-    }
-
-    #[inline]
-    fn wait_interrupt(&self, mut request: &InterruptWait) -> Result<WaitAnswer> {
-        if self.is_idle() {
-            return self.below().wait_interrupt(request);
-        }
-        self.around(&mut request, |request| self.below().wait_interrupt(request))
-    }
-
-    fn register_timestamp(&self, mut request: &TimestampRegistration) -> Result<()> {
-        self.around(&mut request, |request| self.below().register_timestamp(request))
-    }
-
-    fn mem_alloc(&self, mut request: MemAlloc) -> Result<MemHandle> {
-        self.around(&mut request, |request| self.below().mem_alloc(*request))
-    }
-
-    fn mem_free(&self, handle: MemHandle) -> Result<()> {
-        self.around(&mut MemFree(handle), |_| self.below().mem_free(handle))
-    }
-
-    fn mem_map_device(&self, mut request: MapDevice) -> Result<DeviceVa> {
-        self.around(&mut request, |request| self.below().mem_map_device(*request))
-    }
-
-    #[expect(unsafe_code, reason = "the caller's promise is passed on")]
-    unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
-        self.around(&mut { request }, |_| {
-            // SAFETY: the request is the caller's own, and its promise is the same. An unmap that a
-            // layer rejects has not returned `Ok`, so the promise still holds then.
-            unsafe { self.below().mem_map_host(request) }
-        })
-    }
-
-    fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
-        self.around(&mut MemUnmap(address), |_| self.below().mem_unmap(address))
-    }
-
-    fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
-        self.around(&mut TsAlloc(elements), |_| self.below().ts_alloc(elements))
-    }
-
-    fn map_block(&self, address: u64) -> Result<BlockMapping> {
-        self.around(&mut MapBlock(address), |_| self.below().map_block(address))
-    }
-
-    fn export_dmabuf(&self, mut request: ExportRequest) -> Result<OwnedFd> {
-        self.around(&mut request, |request| self.below().export_dmabuf(*request))
-    }
-
-    fn register_dmabuf(&self, mut request: RegisterDmabuf<'_>) -> Result<DeviceVa> {
-        self.around(&mut request, |request| self.below().register_dmabuf(*request))
-    }
-
-    fn debug(&self, mut request: DebugRequest<'_>) -> Result<()> {
-        self.around(&mut request, |request| self.below().debug(request.again()))
-    }
-
-    fn nic(&self, mut request: NicRequest<'_>) -> Result<()> {
-        self.around(&mut request, |request| self.below().nic(request.again()))
-    }
-
-    fn mmap(&self, mut request: MmapRequest) -> Result<RawMapping> {
-        self.around(&mut request, |request| self.below().mmap(*request))
-    }
-
-    fn register_events(&self, eventfd: BorrowedFd<'_>) -> Result<()> {
-        let mut request = RegisterEvents(eventfd);
-        self.around(&mut request, |_| self.below().register_events(eventfd))
-    }
-
-    fn unregister_events(&self) -> Result<()> {
-        self.around(&mut UnregisterEvents, |_| self.below().unregister_events())
-    }
+    };
 }
+operations!(forwarding);

@@ -11,6 +11,9 @@
 //!   opens it.
 //! - *No system calls.*
 
+#[macro_use]
+mod request;
+
 pub mod device;
 mod device_id;
 pub mod engine;
@@ -20,7 +23,6 @@ pub mod io;
 mod layer;
 pub mod operation;
 mod pci;
-mod request;
 mod rule;
 pub mod rules;
 pub mod spec;
@@ -38,11 +40,6 @@ pub use io::{KernelIo, KernelIoExt, Node, SharedIo};
 pub use layer::Layer;
 pub use operation::{Answer, AnyAnswer, AnyRequest, Operation, Request};
 pub use pci::{InvalidPciAddress, PciAddress};
-pub use request::{
-    BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsArgument, CsRequest, CsReservation,
-    CsSeq, DebugRequest, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord, MapDevice,
-    MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest, RegisterDmabuf,
-    TimestampRegistration, TsHandle, WaitAnswer, WaitStatus,
-};
+pub use request::*;
 pub use rules::Rule;
 pub use spec::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, SpecError};

@@ -20,21 +20,14 @@ pub struct PciAddress {
 }
 
 /// The text is not a PCI address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{}; {}", Self::PROBLEM, Self::WANTED)]
 pub struct InvalidPciAddress;
 
 impl InvalidPciAddress {
     pub(crate) const PROBLEM: &str = "not a PCI address";
     pub(crate) const WANTED: &str = "wanted the form 0000:b3:00.0";
 }
-
-impl fmt::Display for InvalidPciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", Self::PROBLEM, Self::WANTED)
-    }
-}
-
-impl std::error::Error for InvalidPciAddress {}
 
 impl FromStr for PciAddress {
     type Err = InvalidPciAddress;

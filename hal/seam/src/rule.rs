@@ -2,14 +2,15 @@
 
 use std::fmt;
 
+use gaudi_spec::Asic;
 use gaudi_sys::Errno;
 use gaudi_uapi::NodeKind;
 
 use crate::error_kind::ErrorKind;
-use crate::operation::Operation;
+use crate::operation::{AnyRequest, Operation};
 
 /// One condition under which the driver refuses a request.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Rule {
     /// The name that cases, pages and tools use: `export.unaligned-offset`.
     pub id: &'static str,
@@ -30,6 +31,33 @@ pub struct Rule {
     pub source: &'static str,
     /// What to do next.
     pub advice: Option<&'static str>,
+    /// The condition as a function, where the arguments alone decide it.
+    pub(crate) arguments: Option<Arguments>,
+}
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Rule {}
+
+/// When the driver looks at the arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// Before anything else.
+    Early,
+    /// Once it has found the objects that the request names.
+    Late,
+}
+
+/// The condition of a rule that the arguments of a request and the chip alone decide.
+#[derive(Debug)]
+pub(crate) struct Arguments {
+    pub(crate) when: When,
+    /// Returns the value that breaks the rule.
+    pub(crate) broken: fn(AnyRequest<'_>, &Asic) -> Option<String>,
 }
 
 /// What a rule applies to.
@@ -97,6 +125,9 @@ impl Rule {
 }
 
 /// Makes the rows of one group: a static each, and all of them.
+///
+/// A row ends with `early` or `late`, a request and the chip, the condition, and the value seen, if
+/// the arguments alone decide it.
 macro_rules! rows {
     (@subject open) => { Subject::Open(NodeKind::Compute) };
     (@subject control) => { Subject::Open(NodeKind::Control) };
@@ -107,17 +138,20 @@ macro_rules! rows {
     (@option $value:expr) => { Some($value) };
     (@rare) => { false };
     (@rare rare) => { true };
+    (@when early) => { When::Early };
+    (@when late) => { When::Late };
     ($(
         $(#[$meta:meta])*
         mod $group:ident {$(
             $name:ident $id:literal $subject:tt $errno:ident $(for $request:literal)? $(as $kind:ident)?
-                $(; $rare:ident;)? $condition:literal, $source:literal $(, $advice:literal)?;
+                $(; $rare:ident;)? $condition:literal, $source:literal $(, $advice:literal)?
+                $($when:ident |$request_of:ident($args:pat), $asic:pat_param| $broken:expr => $seen:expr)?;
         )*}
     )*) => {$(
         $(#[$meta])*
         pub mod $group {
             #[allow(unused_imports, reason = "not every group has each kind of subject")]
-            use super::{Errno, ErrorKind, NodeKind, Operation, Rule, Subject, rows};
+            use super::*;
 
             $(
                 #[doc = $condition]
@@ -131,6 +165,13 @@ macro_rules! rows {
                     condition: $condition,
                     source: $source,
                     advice: rows!(@option $($advice)?),
+                    arguments: rows!(@option $(Arguments {
+                        when: rows!(@when $when),
+                        broken: |request, $asic| match request {
+                            AnyRequest::$request_of($args) if $broken => Some($seen.to_string()),
+                            _ => None,
+                        },
+                    })?),
                 };
             )*
 

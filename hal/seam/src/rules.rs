@@ -11,11 +11,15 @@ mod memory;
 mod node;
 mod submission;
 
+use std::sync::LazyLock;
+
+use gaudi_spec::Asic;
 use gaudi_sys::Errno;
 use gaudi_uapi::NodeKind;
 
-use crate::operation::Operation;
-pub use crate::rule::{Rule, Subject};
+use crate::operation::{AnyRequest, Operation};
+use crate::rule::Arguments;
+pub use crate::rule::{Rule, Subject, When};
 
 pub use memory::{block, buffer, export, map, mmap, timestamps};
 pub use node::{attach, debug, events, info, ioctl, open};
@@ -33,6 +37,13 @@ impl Rule {
     /// The rule with this id.
     pub fn of_id(id: &str) -> Option<&'static Self> {
         Self::all().find(|rule| rule.id == id)
+    }
+
+    /// The first rule that the arguments of a request to a chip break, and the value seen.
+    pub fn broken_by(request: AnyRequest<'_>, asic: &Asic, when: When) -> Option<(&'static Self, String)> {
+        let rules = OF_ARGUMENTS[request.operation() as usize].iter();
+        let mut rules = rules.filter(|(_, arguments)| arguments.when == when);
+        rules.find_map(|(rule, arguments)| Some((*rule, (arguments.broken)(request, asic)?)))
     }
 
     /// The rules that give `errno` to a request. Rules of any ioctl come last.
@@ -62,6 +73,17 @@ impl Rule {
         rules
     }
 }
+
+/// The rules that arguments alone decide, by operation.
+static OF_ARGUMENTS: LazyLock<Vec<Vec<(&Rule, &Arguments)>>> = LazyLock::new(|| {
+    let of = |operation| {
+        let rules = Rule::all().filter(|rule| rule.subject.has(operation));
+        rules
+            .filter_map(|rule| Some((rule, rule.arguments.as_ref()?)))
+            .collect()
+    };
+    Operation::ALL.iter().map(|&operation| of(operation)).collect()
+});
 
 static GROUPS: &[&[&Rule]] = &[
     open::ALL,

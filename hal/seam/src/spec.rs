@@ -179,7 +179,8 @@ pub const LAYERS: [&str; 4] = ["fault", "record", "trace", "validate"];
 pub const BACKENDS: [&str; 5] = ["kernel", "map", "mock", "replay", "vfio"];
 
 /// Why a string is not a spec: the problem, its place, and what would be right.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("device spec: {problem} in {part:?}; {wanted}")]
 pub struct SpecError {
     /// The part at fault, as it was written.
     pub part: String,
@@ -188,18 +189,6 @@ pub struct SpecError {
     /// What would be right.
     pub wanted: String,
 }
-
-impl fmt::Display for SpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "device spec: {} in {:?}; {}",
-            self.problem, self.part, self.wanted
-        )
-    }
-}
-
-impl std::error::Error for SpecError {}
 
 fn wrong<T>(part: &str, problem: impl Into<String>, wanted: impl Into<String>) -> Result<T, SpecError> {
     // A message is for a terminal: a spec of a megabyte is not repeated whole.
@@ -333,33 +322,87 @@ fn parse_mock(
     };
     let mut mock = MockSpec::of(asic);
     for (key, value) in options {
-        match key.as_str() {
-            "name" if !value.is_empty() => mock.name.clone_from(value),
-            "name" => return wrong(head, "an empty name", "give a name or leave it out"),
-            "index" => mock.index = number(value, 255)?,
-            "seed" => mock.seed = number(value, u64::MAX)?,
-            "dram" => mock.dram = parse_dram(value, asic)?,
-            "strict" => mock.strict = switch(value)?,
-            "import" => mock.import = switch(value)?,
-            "clock" => {
-                mock.clock = choice(
-                    value,
-                    &[("monotonic", Clock::Monotonic), ("virtual", Clock::Virtual)],
-                )?;
-            }
-            "order" => {
-                mock.order = choice(value, &[("running", Order::Running), ("stepped", Order::Stepped)])?;
-            }
-            _ => {
-                return wrong(
-                    head,
-                    format!("unknown option {key:?}"),
-                    "known: name, index, seed, dram, strict, import, clock, order",
-                );
-            }
-        }
+        let Some((.., set)) = OPTIONS.iter().find(|(known, ..)| known == key) else {
+            let known = OPTIONS.map(|(known, ..)| known).join(", ");
+            return wrong(head, format!("unknown option {key:?}"), format!("known: {known}"));
+        };
+        set(&mut mock, value)?;
     }
     Ok(mock)
+}
+
+/// An option of a mock: its key, its text unless it has the default, and what sets it.
+type MockOption = (
+    &'static str,
+    fn(&MockSpec) -> Option<String>,
+    fn(&mut MockSpec, &str) -> Result<(), SpecError>,
+);
+
+const OPTIONS: [MockOption; 8] = [
+    (
+        "name",
+        |mock| (mock.name != DEFAULT_NAME).then(|| Encoded(&mock.name).to_string()),
+        |mock, text| match text {
+            "" => wrong(text, "an empty name", "give a name or leave it out"),
+            name => set(&mut mock.name, Ok(name.to_owned())),
+        },
+    ),
+    (
+        "index",
+        |mock| unless_zero(mock.index.into()),
+        |mock, text| set(&mut mock.index, number(text, 255)),
+    ),
+    (
+        "seed",
+        |mock| unless_zero(mock.seed),
+        |mock, text| set(&mut mock.seed, number(text, u64::MAX)),
+    ),
+    (
+        "dram",
+        // A chip that the table lacks has no default.
+        |mock| (asic(mock.chip).map(Asic::dram_user_size) != Some(mock.dram)).then(|| size(mock.dram)),
+        |mock, text| match asic(mock.chip) {
+            Some(asic) => set(&mut mock.dram, parse_dram(text, asic)),
+            None => unreachable!("a parsed mock has a chip of the table"),
+        },
+    ),
+    (
+        "strict",
+        |mock| unless_zero(mock.strict.into()),
+        |mock, text| set(&mut mock.strict, choice(text, SWITCH)),
+    ),
+    (
+        "import",
+        |mock| unless_zero(mock.import.into()),
+        |mock, text| set(&mut mock.import, choice(text, SWITCH)),
+    ),
+    (
+        "clock",
+        |mock| (mock.clock == Clock::Virtual).then(|| "virtual".to_owned()),
+        |mock, text| {
+            let known = [("monotonic", Clock::Monotonic), ("virtual", Clock::Virtual)];
+            set(&mut mock.clock, choice(text, known))
+        },
+    ),
+    (
+        "order",
+        |mock| (mock.order == Order::Stepped).then(|| "stepped".to_owned()),
+        |mock, text| {
+            let known = [("running", Order::Running), ("stepped", Order::Stepped)];
+            set(&mut mock.order, choice(text, known))
+        },
+    ),
+];
+
+const SWITCH: [(&str, bool); 2] = [("0", false), ("1", true)];
+
+fn unless_zero(number: u64) -> Option<String> {
+    (number != 0).then(|| number.to_string())
+}
+
+fn set<T>(field: &mut T, value: Result<T, SpecError>) -> Result<(), SpecError> {
+    *field = value?;
+    Ok(())
 }
 
 /// Parses a number of bytes: a decimal number, whole or not, and a unit.
@@ -459,39 +502,23 @@ fn parse_layer(text: &str) -> Result<LayerSpec, SpecError> {
 }
 
 fn number<T: TryFrom<u64> + Copy + Into<u64>>(text: &str, most: T) -> Result<T, SpecError> {
-    let parsed = if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-        None
-    } else {
-        text.parse().ok()
-    };
-    match parsed
-        .filter(|&value: &u64| value <= most.into())
-        .and_then(|value| T::try_from(value).ok())
-    {
+    let most: u64 = most.into();
+    let value = gaudi_sys::parse::decimal(text).filter(|&value| value <= most);
+    match value.and_then(|value| T::try_from(value).ok()) {
         Some(value) => Ok(value),
         None => wrong(
             text,
             "not a number in range",
-            format!("wanted a decimal number up to {}", most.into()),
+            format!("wanted a decimal number up to {most}"),
         ),
     }
 }
 
-fn switch(text: &str) -> Result<bool, SpecError> {
-    choice(text, &[("0", false), ("1", true)])
-}
-
-fn choice<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, SpecError> {
-    match known.iter().find(|(name, _)| *name == text) {
-        Some((_, value)) => Ok(*value),
-        None => {
-            let names: Vec<_> = known.iter().map(|(name, _)| *name).collect();
-            wrong(
-                text,
-                format!("unknown value {text:?}"),
-                format!("known: {}", names.join(", ")),
-            )
-        }
+fn choice<T, const N: usize>(text: &str, known: [(&str, T); N]) -> Result<T, SpecError> {
+    let names = known.each_ref().map(|(name, _)| *name).join(", ");
+    match known.into_iter().find(|(name, _)| *name == text) {
+        Some((_, value)) => Ok(value),
+        None => wrong(text, format!("unknown value {text:?}"), format!("known: {names}")),
     }
 }
 
@@ -558,37 +585,13 @@ impl fmt::Display for DeviceSpec {
 
 impl fmt::Display for MockSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A chip that the table lacks has no defaults: every option is printed.
-        let default_dram = asic(self.chip).map(Asic::dram_user_size);
-        let mut separator = '?';
-        let mut option = |f: &mut fmt::Formatter<'_>, key: &str, value: &dyn fmt::Display| {
-            let first = std::mem::replace(&mut separator, '&');
-            write!(f, "{first}{key}={value}")
-        };
         write!(f, "mock:{}", self.chip)?;
-        if self.name != DEFAULT_NAME {
-            option(f, "name", &Encoded(&self.name))?;
-        }
-        if self.index != 0 {
-            option(f, "index", &self.index)?;
-        }
-        if self.seed != 0 {
-            option(f, "seed", &self.seed)?;
-        }
-        if default_dram != Some(self.dram) {
-            option(f, "dram", &size(self.dram))?;
-        }
-        if self.strict {
-            option(f, "strict", &1)?;
-        }
-        if self.import {
-            option(f, "import", &1)?;
-        }
-        if self.clock == Clock::Virtual {
-            option(f, "clock", &"virtual")?;
-        }
-        if self.order == Order::Stepped {
-            option(f, "order", &"stepped")?;
+        let shown = OPTIONS
+            .iter()
+            .filter_map(|(key, text, _)| Some((key, text(self)?)));
+        for (at, (key, text)) in shown.enumerate() {
+            let separator = if at == 0 { '?' } else { '&' };
+            write!(f, "{separator}{key}={text}")?;
         }
         Ok(())
     }

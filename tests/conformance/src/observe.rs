@@ -151,8 +151,8 @@ fn known(name: String) -> String {
 
 /// Adds the names of the headers in a request's fields.
 fn names_in(op: &str, fields: &Fields, names: &mut BTreeSet<String>) {
-    for (field, value) in &fields.0 {
-        let prefix = match (&**field, op) {
+    for (field, value) in fields {
+        let prefix = match (field.as_str(), op) {
             ("cs_flags", _) => "HL_CS_FLAGS_",
             ("cs_chunk_flags", _) => "HL_CS_CHUNK_FLAGS_",
             ("core_command" | "engine_command", _) => "HL_ENGINE_",
@@ -167,7 +167,7 @@ fn names_in(op: &str, fields: &Fields, names: &mut BTreeSet<String>) {
             _ => "",
         };
         match value {
-            Value::Text(text) if !prefix.is_empty() => {
+            Value::String(text) if !prefix.is_empty() => {
                 let named = |flag: &&str| {
                     flag.bytes()
                         .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'_')
@@ -175,14 +175,14 @@ fn names_in(op: &str, fields: &Fields, names: &mut BTreeSet<String>) {
                 let flags = text.split('|').filter(named).filter(|flag| *flag != "0");
                 names.extend(flags.map(|flag| format!("{prefix}{flag}")));
             }
-            Value::List(list) => {
+            Value::Array(list) => {
                 for one in list {
-                    if let Value::Record(fields) = one {
+                    if let Value::Object(fields) = one {
                         names_in(op, fields, names);
                     }
                 }
             }
-            Value::Record(fields) => names_in(op, fields, names),
+            Value::Object(fields) => names_in(op, fields, names),
             _ => {}
         }
     }

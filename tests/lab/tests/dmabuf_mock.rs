@@ -239,7 +239,7 @@ fn export_keeps_device_busy() {
     refused(
         gaudi_hal::open(&spec("busy")).map(drop),
         ErrorKind::Busy,
-        "exported dma-bufs still hold it",
+        "saw an exported dma-buf",
     );
     drop(window);
     gaudi_hal::open(&spec("busy")).map(drop).expect("it is free");

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gaudi_seam::operation::{CbDestroy, CbQuery, MemFree, MemUnmap, WaitCs};
 use gaudi_seam::{AnyRequest, CsRequest, Errno, ErrorKind, WaitStatus};
+use gaudi_seam::{CbDestroy, CbQuery, MemFree, MemUnmap, WaitCs};
 use gaudi_spec::asic::QueueType;
 use gaudi_spec::gaudi2;
 use gaudi_sys::PAGE;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gaudi_seam::operation::WaitCs;
+use gaudi_seam::WaitCs;
 use gaudi_seam::{
     AnyRequest, CsRequest, Errno, Error, ErrorKind, KernelIo, Layer, Operation, RawMapping, Request, Result,
     SharedIo, WaitStatus,

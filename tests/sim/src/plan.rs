@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gaudi_layers::fault::{Plan, Rule, Verdict};
-use gaudi_seam::operation::WaitCs;
+use gaudi_seam::WaitCs;
 use gaudi_seam::{AnyRequest, Errno, ErrorKind, Operation, WaitStatus};
 
 use crate::observed::Observed;

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_layers::time::{Time as _, VirtualTime};
-use gaudi_seam::operation::{CbDestroy, MemFree, MemUnmap, WaitCs};
 use gaudi_seam::{
     AnyRequest, Errno, Error, ErrorKind, KernelIo, Layer, Operation, Request, Result, SharedIo, WaitStatus,
 };
+use gaudi_seam::{CbDestroy, MemFree, MemUnmap, WaitCs};
 
 use crate::driver::{Driver, Unreleased};
 use crate::observed::Observed;

@@ -3,6 +3,7 @@
 
 mod program;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -407,7 +408,8 @@ fn keys(value: &Value, path: &str, into: &mut Vec<String>) {
             return;
         }
         Value::Object(fields) => {
-            for (name, value) in fields {
+            // The order of fields is not part of a document's form.
+            for (name, value) in fields.iter().collect::<BTreeMap<_, _>>() {
                 keys(value, &format!("{path}.{name}"), into);
             }
             return;

@@ -15,14 +15,11 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
-
-use gaudi_seam::Errno;
 
 use gaudi_seam::Operation;
 
-/// The longest delay.
-const LONGEST: Duration = Duration::from_secs(3600);
+use super::verdict::{VERDICTS, Verdict, Wrong, number, wrong};
+
 /// The most rules in a plan: every operation checks each of them.
 const MOST_RULES: usize = 1024;
 
@@ -82,19 +79,6 @@ impl Schedule {
     }
 }
 
-/// The fault of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// The operation is not performed and returns this errno.
-    Error(Errno),
-    /// The operation is performed after this time.
-    Delay(Duration),
-    /// The submission is performed, but its completion is never reported.
-    Lose,
-    /// The operation is not performed, and the device is in reset from now on.
-    Reset,
-}
-
 /// A rule: target, schedule and verdict. `Display` prints the line that it parses from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
@@ -145,7 +129,8 @@ pub struct Plan {
 }
 
 /// An invalid plan: the rule, the problem, and the valid form.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("fault plan: {problem} in {rule:?}; {wanted}")]
 pub struct PlanError {
     /// The invalid rule, shortened for a terminal.
     pub rule: String,
@@ -154,27 +139,6 @@ pub struct PlanError {
     /// The valid form.
     pub wanted: String,
 }
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "fault plan: {} in {:?}; {}",
-            self.problem, self.rule, self.wanted
-        )
-    }
-}
-
-impl std::error::Error for PlanError {}
-
-/// A problem and the valid form; the caller adds the rule.
-type Wrong = (String, String);
-
-fn wrong<T>(problem: impl Into<String>, wanted: impl Into<String>) -> Result<T, Wrong> {
-    Err((problem.into(), wanted.into()))
-}
-
-const VERDICTS: &str = "wanted error=ERRNO, delay=DURATION, lose or reset";
 
 impl FromStr for Rule {
     type Err = PlanError;
@@ -203,26 +167,26 @@ fn parse_rule(text: &str, default_seed: u64) -> Result<Rule, Wrong> {
         let (key, value) = part
             .split_once('=')
             .map_or((part, None), |(key, value)| (key, Some(value)));
+        let mut name = key;
         let again = match (key, value) {
             ("when", Some(value)) => schedule.replace(parse_schedule(value)?).is_some(),
-            ("error", Some(value)) => verdict.replace(Verdict::Error(parse_errno(value)?)).is_some(),
-            ("delay", Some(value)) => verdict.replace(Verdict::Delay(parse_delay(value)?)).is_some(),
-            ("lose", None) => verdict.replace(Verdict::Lose).is_some(),
-            ("reset", None) => verdict.replace(Verdict::Reset).is_some(),
             ("p", Some(value)) => percent.replace(parse_percent(value)?).is_some(),
             ("seed", Some(value)) => seed.replace(number(value, 0, u64::MAX)?).is_some(),
-            _ => {
-                return wrong(
-                    format!("unknown part {:?}", part.chars().take(40).collect::<String>()),
-                    "known: when=, error=, delay=, lose, reset, p=, seed=",
-                );
-            }
+            _ => match Verdict::parse(key, value)? {
+                Some(parsed) => {
+                    name = "verdict";
+                    verdict.replace(parsed).is_some()
+                }
+                None => {
+                    let part: String = part.chars().take(40).collect();
+                    let known = "known: when=, error=, delay=, lose, reset, p=, seed=";
+                    return wrong(format!("unknown part {part:?}"), known);
+                }
+            },
         };
         if again {
-            return wrong(
-                format!("a second {}", if verdict_key(key) { "verdict" } else { key }),
-                "each part stands once, and a rule has one verdict",
-            );
+            let wanted = "each part stands once, and a rule has one verdict";
+            return wrong(format!("a second {name}"), wanted);
         }
     }
     let Some(verdict) = verdict else {
@@ -239,10 +203,6 @@ fn parse_rule(text: &str, default_seed: u64) -> Result<Rule, Wrong> {
         // Only a choice has a seed.
         seed: seed.unwrap_or(percent.map_or(0, |_| default_seed)),
     })
-}
-
-fn verdict_key(key: &str) -> bool {
-    matches!(key, "error" | "delay" | "lose" | "reset")
 }
 
 fn parse_target(text: &str) -> Result<Target, Wrong> {
@@ -280,56 +240,6 @@ fn parse_schedule(text: &str) -> Result<Schedule, Wrong> {
 
 fn parse_percent(text: &str) -> Result<u8, Wrong> {
     number(text, 0, 100).map(|percent| u8::try_from(percent).unwrap_or(100))
-}
-
-/// Above every errno of Linux.
-const ERRNO_END: i32 = 134;
-
-fn parse_errno(text: &str) -> Result<Errno, Wrong> {
-    let known = (1..ERRNO_END)
-        .map(Errno::from_raw)
-        .filter(|errno| *errno != Errno::UnknownErrno)
-        .find(|errno| format!("{errno:?}") == text);
-    match known {
-        Some(errno) => Ok(errno),
-        None => {
-            let names: Vec<_> = gaudi_uapi::errno::NAMES.iter().map(|(name, _)| *name).collect();
-            wrong(
-                "an unknown errno",
-                format!("the driver answers {}", names.join(", ")),
-            )
-        }
-    }
-}
-
-const UNITS: [(&str, u64); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000), ("ns", 1)];
-
-fn parse_delay(text: &str) -> Result<Duration, Wrong> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = &text[digits.len()..];
-    let Some((_, ns)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-        return wrong("a delay without a known unit", "write 10ms; known: ns, us, ms, s");
-    };
-    let most = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX) / ns;
-    Ok(Duration::from_nanos(number(digits, 0, most)? * ns))
-}
-
-fn number(text: &str, least: u64, most: u64) -> Result<u64, Wrong> {
-    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let value = text
-        .parse()
-        .ok()
-        .filter(|value| digits && (least..=most).contains(value));
-    match value {
-        Some(value) => Ok(value),
-        None => wrong(
-            format!(
-                "{:?} is no number in range",
-                text.chars().take(24).collect::<String>()
-            ),
-            format!("wanted a decimal number from {least} to {most}"),
-        ),
-    }
 }
 
 impl FromStr for Plan {
@@ -411,24 +321,6 @@ impl fmt::Display for Schedule {
             (u64::MAX, step) => write!(f, "+{step}"),
             (last, 1) => write!(f, "..{last}"),
             (last, step) => write!(f, "..{last}+{step}"),
-        }
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Error(errno) => write!(f, "error={errno:?}"),
-            Self::Delay(delay) => {
-                let ns = crate::time::nanoseconds(*delay);
-                let (unit, size) = UNITS
-                    .into_iter()
-                    .find(|(_, size)| ns % size == 0)
-                    .unwrap_or(("ns", 1));
-                write!(f, "delay={}{unit}", ns / size)
-            }
-            Self::Lose => f.write_str("lose"),
-            Self::Reset => f.write_str("reset"),
         }
     }
 }

@@ -10,7 +10,8 @@ use gaudi_seam::{CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Operation,
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::cs::CsFlags;
 
-use super::plan::{Plan, Rule, Verdict};
+use super::plan::{Plan, Rule};
+use super::verdict::Effects;
 use crate::time::{Time, nanoseconds};
 
 /// The events that are stored. Older ones are counted only.
@@ -18,8 +19,6 @@ const EVENTS: usize = 4096;
 /// The lost submissions that are stored; beyond, the oldest is reported again. A driver has 64 in
 /// flight.
 const LOST: usize = 4096;
-/// The driver's timeout of a submission in seconds (habanalabs_drv.c `timeout_locked`).
-const TIMEOUT_S: u64 = 30;
 
 /// An injected fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -254,61 +253,38 @@ impl Shared {
     #[cold]
     fn judge(&self, operation: Operation) -> Result<Pass> {
         let now = self.time.now_ns();
-        let mut delay = Duration::ZERO;
-        let mut decided = None;
+        let mut effects = Effects::default();
         let mut state = self.lock();
         state.expire(operation, now);
         if !state.in_reset {
+            let rules = state.rules.iter_mut();
             let mut struck = Vec::new();
-            for armed in state
-                .rules
-                .iter_mut()
-                .filter(|armed| armed.rule.target.matches(operation))
-            {
+            for armed in rules.filter(|armed| armed.rule.target.matches(operation)) {
                 armed.seen += 1;
                 let mark = Mark {
                     id: armed.id,
                     rule: armed.rule,
                     occurrence: armed.seen,
                 };
-                if !mark.rule.strikes(mark.occurrence) {
-                    continue;
-                }
-                match mark.rule.verdict {
-                    Verdict::Delay(more) => {
-                        delay = delay.saturating_add(more);
-                        struck.push(mark);
-                    }
-                    _ if decided.is_some() => {}
-                    verdict => {
-                        decided = Some(mark);
-                        // A loss counts only once the driver has accepted the submission.
-                        if verdict != Verdict::Lose {
-                            struck.push(mark);
-                        }
-                    }
+                if mark.rule.strikes(mark.occurrence) && effects.add(mark.rule.verdict, mark) {
+                    struck.push(mark);
                 }
             }
+            state.in_reset = effects.resets;
             for mark in struck {
-                state.in_reset |= mark.rule.verdict == Verdict::Reset;
                 state.fire(mark, operation, None, now);
             }
         }
         let in_reset = state.in_reset;
         self.changed(&state);
         drop(state);
-        if !delay.is_zero() {
-            self.time.sleep(delay);
+        if !effects.delay.is_zero() {
+            self.time.sleep(effects.delay);
         }
-        match decided {
-            Some(Mark {
-                rule:
-                    rule @ Rule {
-                        verdict: Verdict::Error(errno),
-                        ..
-                    },
-                ..
-            }) => Err(self.refusal(operation, errno, rule)),
+        if let Some((errno, mark)) = effects.refused {
+            return Err(self.refusal(operation, errno, mark.rule));
+        }
+        match effects.lost {
             // The driver answers queries in reset (habanalabs_ioctl.c:_hl_info_ioctl), and
             // unregisters an eventfd.
             _ if in_reset && matches!(operation, Operation::Info | Operation::UnregisterEvents) => {
@@ -330,18 +306,16 @@ impl Shared {
         if !conditions.is_empty() {
             cause = format!("{cause}, as if {}", gaudi_seam::Rule::conditions(&conditions));
         }
-        Error::from_errno(name, errno)
-            .on(self.device)
-            .with_kind(ErrorKind::of_operation(operation, errno))
-            .because(cause)
+        self.ended(operation, errno, cause)
     }
 
     pub(super) fn in_reset(&self, operation: Operation) -> Error {
-        Error::from_errno(operation.kernel_name(), Errno::EBUSY)
-            .on(self.device)
-            .with_kind(ErrorKind::DeviceLost)
-            .because("the device is in reset, by an injected fault")
-            .helped_by("close it and open it again")
+        self.ended(
+            operation,
+            Errno::EBUSY,
+            "the device is in reset, by an injected fault",
+        )
+        .helped_by("close it and open it again")
     }
 
     /// Records an accepted submission as lost.
@@ -350,10 +324,7 @@ impl Shared {
             return;
         }
         let now = self.time.now_ns();
-        let seconds = match request.flags.contains(CsFlags::CUSTOM_TIMEOUT) {
-            true => u64::from(request.timeout_s),
-            false => TIMEOUT_S,
-        };
+        let seconds = request.driver_timeout_s();
         let resets = !request.flags.contains(CsFlags::SKIP_RESET_ON_TIMEOUT);
         let deadline = resets.then(|| now.saturating_add(seconds.saturating_mul(1_000_000_000)));
         let mut state = self.lock();
@@ -382,15 +353,14 @@ impl Shared {
             let now = self.time.now_ns();
             if let Some(late) = state.expire(operation, now) {
                 self.changed(&state);
-                return Err(if seqs.contains(&late) {
-                    self.ended(
-                        operation,
+                let (errno, why) = match seqs.contains(&late) {
+                    true => (
                         Errno::ETIMEDOUT,
                         "the submission was lost by a fault rule and ran into its timeout",
-                    )
-                } else {
-                    self.ended(operation, Errno::EIO, "a reset aborted the submission")
-                });
+                    ),
+                    false => (Errno::EIO, "a reset aborted the submission"),
+                };
+                return Err(self.ended(operation, errno, why));
             }
             if now >= end {
                 return Ok(Waited::Busy);
@@ -402,7 +372,7 @@ impl Shared {
         }
     }
 
-    fn ended(&self, operation: Operation, errno: Errno, why: &str) -> Error {
+    fn ended(&self, operation: Operation, errno: Errno, why: impl Into<String>) -> Error {
         Error::from_errno(operation.kernel_name(), errno)
             .on(self.device)
             .with_kind(ErrorKind::of_operation(operation, errno))
@@ -465,13 +435,6 @@ impl FaultHandle {
         }
     }
 
-    /// Disarms every rule, those of the plan too. Lost submissions and a reset remain.
-    pub fn disarm_all(&self) {
-        let mut state = self.0.lock();
-        state.rules.clear();
-        self.0.changed(&state);
-    }
-
     /// The faults so far.
     pub fn log(&self) -> FaultLog {
         let state = self.0.lock();
@@ -512,16 +475,17 @@ pub struct ArmedFault {
 impl ArmedFault {
     /// Returns the number of operations that matched the rule.
     pub fn seen(&self) -> u64 {
-        let state = self.shared.lock();
-        let armed = state.rules.iter().find(|armed| armed.id == self.id);
-        armed.map_or(0, |armed| armed.seen)
+        self.count(|armed| armed.seen)
     }
 
     /// Returns the number of faults that the rule has injected.
     pub fn fired(&self) -> u64 {
+        self.count(|armed| armed.fired)
+    }
+
+    fn count(&self, of: impl FnOnce(&Armed) -> u64) -> u64 {
         let state = self.shared.lock();
-        let armed = state.rules.iter().find(|armed| armed.id == self.id);
-        armed.map_or(0, |armed| armed.fired)
+        state.rules.iter().find(|armed| armed.id == self.id).map_or(0, of)
     }
 }
 

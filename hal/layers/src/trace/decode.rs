@@ -3,11 +3,9 @@
 use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
-use gaudi_seam::operation::{CbQuery, Info, WaitCs, WaitMultiCs};
 use gaudi_seam::{
-    AnyAnswer, AnyRequest, CbCreate, CbInfo, CsAnswer, CsArgument, CsRequest, ExportRequest, InterruptId,
-    InterruptWait, InterruptWord, MapDevice, MapHost, MemAlloc, MultiWaitAnswer, Operation,
-    TimestampRegistration, WaitAnswer, WaitStatus,
+    AnyAnswer, AnyRequest, CqCounter, CsArgument, CsRequest, Info, InterruptId, InterruptWord, Operation,
+    WaitAnswer, WaitStatus,
 };
 use gaudi_uapi::cb::CbFlags;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
@@ -15,7 +13,7 @@ use gaudi_uapi::limits::{HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};
 use gaudi_uapi::memory::MemFlags;
 use gaudi_uapi::wait::{WaitCsStatus, WaitCsStatusFlags};
 
-use super::fields::{Fields, Value};
+use super::fields::{Fields, Value, bytes, fields, hex, list, shown};
 use super::info;
 
 /// The kernel's name of an operation, as fine as it has one: `HL_INFO_DRAM_USAGE`.
@@ -30,42 +28,79 @@ pub(super) fn name(request: AnyRequest<'_>) -> String {
 
 /// The arguments of an operation.
 pub(super) fn request(request: AnyRequest<'_>) -> Fields {
+    let flag = |is_set, flag| if is_set { flag } else { CbFlags::NONE };
     match request {
-        AnyRequest::Info(info) => fields()
-            .with("return_size", info.answer.len())
-            .with("arg", info.request.arg),
-        AnyRequest::CbCreate(request) => cb_create(request),
-        AnyRequest::CbDestroy(request) => fields().with("cb_handle", Value::hex(request.0.0)),
-        AnyRequest::CbInfo(request) => cb_info(request),
+        AnyRequest::Info(info) => fields! { return_size: info.answer.len(), arg: info.request.arg },
+        AnyRequest::CbCreate(cb) => {
+            fields! { cb_size: cb.size, flags: shown(flag(cb.map_to_device, CbFlags::MAP)) }
+        }
+        AnyRequest::CbDestroy(cb) => fields! { cb_handle: hex(cb.0.0) },
+        AnyRequest::CbInfo(cb) => {
+            fields! { cb_handle: hex(cb.handle.0), flags: shown(flag(cb.device_va, CbFlags::GET_DEVICE_VA)) }
+        }
         AnyRequest::Submit(request) => submit(request),
-        AnyRequest::WaitCs(request) => wait_cs(request),
-        AnyRequest::WaitMultiCs(request) => wait_multi_cs(request),
-        AnyRequest::WaitInterrupt(request) => wait_interrupt(request),
-        AnyRequest::RegisterTimestamp(request) => register_timestamp(request),
-        AnyRequest::MemAlloc(request) => mem_alloc(request),
-        AnyRequest::MemFree(request) => fields().with("handle", request.0.0),
-        AnyRequest::MemMapDevice(request) => map_device(request),
-        AnyRequest::MemMapHost(request) => map_host(request),
-        AnyRequest::MemUnmap(request) => fields().with("device_virt_addr", Value::hex(request.0.0)),
-        AnyRequest::TsAlloc(request) => fields().with("num_of_elements", request.0),
-        AnyRequest::MapBlock(request) => fields().with("block_addr", Value::hex(request.0)),
-        AnyRequest::ExportDmabuf(request) => export(request),
-        AnyRequest::RegisterDmabuf(request) => fields()
-            .with("fd", i64::from(request.dmabuf.as_raw_fd()))
-            .with("length", request.len),
-        AnyRequest::Debug(request) => fields()
-            .with("op", Value::shown(request.op))
-            .with("reg_idx", request.reg_idx)
-            .with("enable", u32::from(request.enable))
-            .with("input", info::debug_input(request.op, request.input)),
-        AnyRequest::Nic(request) => fields()
-            .with("op", request.op)
-            .with("input", Value::bytes(request.input)),
-        AnyRequest::Mmap(request) => fields()
-            .with("offset", Value::hex(request.offset))
-            .with("length", request.len),
-        AnyRequest::RegisterEvents(request) => fields().with("eventfd", i64::from(request.0.as_raw_fd())),
-        AnyRequest::UnregisterEvents(_) => fields(),
+        AnyRequest::WaitCs(wait) => fields! { seq: wait.seq.0, timeout_us: microseconds(wait.timeout) },
+        AnyRequest::WaitMultiCs(wait) => fields! {
+            seq_arr_len: wait.seqs.len(),
+            seq: list(wait.seqs, HL_WAIT_MULTI_CS_LIST_MAX_LEN, |seq| seq.0.into()),
+            timeout_us: microseconds(wait.timeout),
+        },
+        AnyRequest::WaitInterrupt(wait) => {
+            let word = match wait.word {
+                InterruptWord::User(address) => fields! { addr: hex(address.0) },
+                InterruptWord::KernelCq(counter) => cq_counter(counter),
+            };
+            let limits = fields! { target: wait.target, interrupt_timeout_us: microseconds(wait.timeout) };
+            let interrupt = fields! { interrupt: interrupt(wait.interrupt) };
+            interrupt.into_iter().chain(word).chain(limits).collect()
+        }
+        AnyRequest::RegisterTimestamp(timestamp) => {
+            let rest = fields! {
+                target: timestamp.target,
+                timestamp_handle: hex(timestamp.buffer.0),
+                timestamp_offset: timestamp.index,
+            };
+            let interrupt = fields! { interrupt: interrupt(timestamp.interrupt) };
+            let counter = cq_counter(timestamp.counter);
+            interrupt.into_iter().chain(counter).chain(rest).collect()
+        }
+        AnyRequest::MemAlloc(memory) => {
+            fields! { mem_size: memory.size, page_size: memory.page_size, flags: shown(memory.flags) }
+        }
+        AnyRequest::MemFree(memory) => fields! { handle: memory.0.0 },
+        AnyRequest::MemMapDevice(map) => fields! {
+            handle: map.handle.0,
+            hint_addr: hex(map.hint.map_or(0, |hint| hint.0)),
+            flags: shown(map.flags),
+        },
+        AnyRequest::MemMapHost(map) => fields! {
+            host_virt_addr: hex(map.address.0),
+            mem_size: map.size,
+            hint_addr: hex(map.hint.map_or(0, |hint| hint.0)),
+            flags: shown(map.flags | MemFlags::USERPTR),
+        },
+        AnyRequest::MemUnmap(address) => fields! { device_virt_addr: hex(address.0.0) },
+        AnyRequest::TsAlloc(elements) => fields! { num_of_elements: elements.0 },
+        AnyRequest::MapBlock(block) => fields! { block_addr: hex(block.0) },
+        AnyRequest::ExportDmabuf(export) => fields! {
+            addr: hex(export.address.0),
+            mem_size: export.size,
+            offset: export.offset,
+            flags: hex(export.flags),
+        },
+        AnyRequest::RegisterDmabuf(import) => {
+            fields! { fd: import.dmabuf.as_raw_fd(), length: import.len }
+        }
+        AnyRequest::Debug(debug) => fields! {
+            op: shown(debug.op),
+            reg_idx: debug.reg_idx,
+            enable: u32::from(debug.enable),
+            input: info::debug_input(debug.op, debug.input),
+        },
+        AnyRequest::Nic(nic) => fields! { op: nic.op, input: bytes(nic.input) },
+        AnyRequest::Mmap(map) => fields! { offset: hex(map.offset), length: map.len },
+        AnyRequest::RegisterEvents(events) => fields! { eventfd: events.0.as_raw_fd() },
+        AnyRequest::UnregisterEvents(_) => Fields::new(),
     }
 }
 
@@ -73,142 +108,111 @@ pub(super) fn request(request: AnyRequest<'_>) -> Fields {
 pub(super) fn answer(request: AnyRequest<'_>, answer: AnyAnswer<'_>) -> Fields {
     match answer {
         AnyAnswer::None => match request {
-            AnyRequest::Debug(request) => fields().with("output", Value::bytes(request.output)),
-            AnyRequest::Nic(request) => fields().with("output", Value::bytes(request.output)),
-            _ => fields(),
+            AnyRequest::Debug(request) => fields! { output: bytes(request.output) },
+            AnyRequest::Nic(request) => fields! { output: bytes(request.output) },
+            _ => Fields::new(),
         },
-        AnyAnswer::Word(arg) => match request {
-            AnyRequest::Info(info) => info::answer(info.request.op, info.answer).with("arg", *arg),
-            _ => fields().with("arg", *arg),
+        AnyAnswer::Word(arg) => {
+            let mut fields = match request {
+                AnyRequest::Info(info) => info::answer(info.request.op, info.answer),
+                _ => Fields::new(),
+            };
+            fields.insert("arg".to_owned(), (*arg).into());
+            fields
+        }
+        AnyAnswer::CbHandle(handle) => fields! { cb_handle: hex(handle.0) },
+        AnyAnswer::CbInfo(info) => match info.device_va {
+            Some(va) => fields! { device_va: hex(va.0) },
+            None => fields! { usage_cnt: info.usage_count },
         },
-        AnyAnswer::CbHandle(handle) => fields().with("cb_handle", Value::hex(handle.0)),
-        AnyAnswer::CbInfo(info) => cb_info_answer(info),
-        AnyAnswer::Cs(cs) => submit_answer(cs),
-        AnyAnswer::Wait(wait) => wait_answer(wait),
-        AnyAnswer::MultiWait(wait) => multi_wait_answer(wait),
-        AnyAnswer::MemHandle(handle) => fields().with("handle", handle.0),
-        AnyAnswer::DeviceVa(address) => fields().with("device_virt_addr", Value::hex(address.0)),
-        AnyAnswer::TsHandle(handle) => fields().with("handle", Value::hex(handle.0)),
-        AnyAnswer::Block(block) => fields()
-            .with("block_handle", Value::hex(block.handle))
-            .with("block_size", block.size),
-        AnyAnswer::Dmabuf(fd) => fields().with("fd", i64::from(fd.as_raw_fd())),
-        AnyAnswer::Mapping(map) => fields().with("address", Value::hex(map.as_ptr().as_ptr().addr() as u64)),
+        AnyAnswer::Cs(cs) => fields! {
+            seq: cs.seq.0,
+            status: shown(cs.status),
+            sob_base_addr_offset: cs.sob_base_addr_offset,
+            sob_count_before_submission: cs.sob_count_before_submission,
+        },
+        AnyAnswer::Wait(wait) => {
+            let fields = fields! { status: status(wait.status), flags: shown(wait_flags(wait)) };
+            with_timestamp(fields, wait.timestamp_ns)
+        }
+        AnyAnswer::MultiWait(wait) => {
+            let fields = fields! { status: status(wait.status), cs_completion_map: hex(wait.completion_map) };
+            with_timestamp(fields, wait.timestamp_ns)
+        }
+        AnyAnswer::MemHandle(handle) => fields! { handle: handle.0 },
+        AnyAnswer::DeviceVa(address) => fields! { device_virt_addr: hex(address.0) },
+        AnyAnswer::TsHandle(handle) => fields! { handle: hex(handle.0) },
+        AnyAnswer::Block(block) => fields! { block_handle: hex(block.handle), block_size: block.size },
+        AnyAnswer::Dmabuf(fd) => fields! { fd: fd.as_raw_fd() },
+        AnyAnswer::Mapping(map) => fields! { address: hex(map.as_ptr().as_ptr().addr() as u64) },
     }
-}
-
-fn fields() -> Fields {
-    Fields::new()
 }
 
 fn microseconds(time: Duration) -> u64 {
+    // A wait of 600 000 years is as good as one without an end.
     u64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-/// The first `most` items. The driver rejects longer lists; their length is a field of its own.
-fn list<T>(items: &[T], most: usize, show: impl Fn(&T) -> Value) -> Value {
-    Value::List(items.iter().take(most).map(show).collect())
-}
-
-fn cb_create(request: &CbCreate) -> Fields {
-    let flags = match request.map_to_device {
-        true => CbFlags::MAP,
-        false => CbFlags::NONE,
-    };
-    fields()
-        .with("cb_size", request.size)
-        .with("flags", Value::shown(flags))
-}
-
-fn cb_info(request: &CbQuery) -> Fields {
-    let flags = match request.device_va {
-        true => CbFlags::GET_DEVICE_VA,
-        false => CbFlags::NONE,
-    };
-    fields()
-        .with("cb_handle", Value::hex(request.handle.0))
-        .with("flags", Value::shown(flags))
-}
-
-fn cb_info_answer(answer: &CbInfo) -> Fields {
-    match answer.device_va {
-        Some(va) => fields().with("device_va", Value::hex(va.0)),
-        None => fields().with("usage_cnt", answer.usage_count),
-    }
-}
-
 fn chunk(chunk: &HlCsChunk) -> Value {
-    let padding = chunk.pad.iter().any(|word| *word != 0);
-    fields()
-        .with("cb_handle", Value::hex(chunk.cb_handle))
-        .with("queue_index", chunk.queue_index)
-        .with("cb_size", chunk.cb_size)
-        .with("cs_chunk_flags", Value::shown(chunk.cs_chunk_flags))
-        .with("collective_engine_id", chunk.collective_engine_id)
-        .with_some("pad", padding.then_some(chunk.pad))
-        .into()
+    let mut fields = fields! {
+        cb_handle: hex(chunk.cb_handle),
+        queue_index: chunk.queue_index,
+        cb_size: chunk.cb_size,
+        cs_chunk_flags: shown(chunk.cs_chunk_flags),
+        collective_engine_id: chunk.collective_engine_id,
+    };
+    if chunk.pad.iter().any(|word| *word != 0) {
+        fields.insert("pad".to_owned(), chunk.pad.into());
+    }
+    fields.into()
 }
 
 /// More engines than a chip has are not listed.
 const ENGINE_IDS: usize = 512;
 
 fn submit(request: &CsRequest<'_>) -> Fields {
-    let most = HL_MAX_JOBS_PER_CS as usize;
-    let mut decoded = fields();
+    let chunks = |chunks| list(chunks, HL_MAX_JOBS_PER_CS as usize, chunk);
+    let ids = |ids| list(ids, ENGINE_IDS, |&id| Value::from(id));
+    let mut decoded = Fields::new();
     if !request.restore.is_empty() {
-        decoded = decoded
-            .with("num_chunks_restore", request.restore.len())
-            .with("chunks_restore", list(request.restore, most, chunk));
+        let (count, chunks) = (request.restore.len(), chunks(request.restore));
+        decoded = fields! { num_chunks_restore: count, chunks_restore: chunks };
     }
-    decoded = decoded
-        .with("num_chunks_execute", request.execute.len())
-        .with("chunks_execute", list(request.execute, most, chunk))
-        .with("cs_flags", Value::shown(request.cs_flags()));
+    decoded.extend(fields! {
+        num_chunks_execute: request.execute.len(),
+        chunks_execute: chunks(request.execute),
+        cs_flags: shown(request.cs_flags()),
+    });
     if request.cs_flags().contains(CsFlags::CUSTOM_TIMEOUT) {
-        decoded = decoded.with("timeout", request.timeout_s);
+        decoded.extend(fields! { timeout: request.timeout_s });
     }
-    match request.argument {
-        CsArgument::None => decoded,
-        CsArgument::Stage { seq } => decoded.with("seq", seq.0),
+    decoded.extend(match request.argument {
+        CsArgument::None => Fields::new(),
+        CsArgument::Stage { seq } => fields! { seq: seq.0 },
         CsArgument::Encapsulated { handle } | CsArgument::UnreserveSignals { handle } => {
-            decoded.with("encaps_sig_handle_id", handle)
+            fields! { encaps_sig_handle_id: handle }
         }
-        CsArgument::ReserveSignals { count, queue } => decoded
-            .with("encaps_signals_count", count)
-            .with("encaps_signals_q_idx", queue.0),
-        CsArgument::EngineCores { cores, command } => decoded
-            .with("num_engine_cores", cores.len())
-            .with("engine_cores", list(cores, ENGINE_IDS, |&id| id.into()))
-            .with("core_command", Value::shown(command)),
-        CsArgument::Engines { engines, command } => decoded
-            .with("num_engines", engines.len())
-            .with("engines", list(engines, ENGINE_IDS, |&id| id.into()))
-            .with("engine_command", Value::shown(command)),
-    }
-}
-
-fn submit_answer(answer: &CsAnswer) -> Fields {
-    fields()
-        .with("seq", answer.seq.0)
-        .with("status", Value::shown(answer.status))
-        .with("sob_base_addr_offset", answer.sob_base_addr_offset)
-        .with("sob_count_before_submission", answer.sob_count_before_submission)
-}
-
-fn wait_cs(&WaitCs { seq, timeout }: &WaitCs) -> Fields {
-    fields()
-        .with("seq", seq.0)
-        .with("timeout_us", microseconds(timeout))
+        CsArgument::ReserveSignals { count, queue } => {
+            fields! { encaps_signals_count: count, encaps_signals_q_idx: queue.0 }
+        }
+        CsArgument::EngineCores { cores, command } => {
+            fields! { num_engine_cores: cores.len(), engine_cores: ids(cores), core_command: shown(command) }
+        }
+        CsArgument::Engines { engines, command } => {
+            fields! { num_engines: engines.len(), engines: ids(engines), engine_command: shown(command) }
+        }
+    });
+    decoded
 }
 
 fn status(status: WaitStatus) -> Value {
-    Value::shown(match status {
+    shown(match status {
         WaitStatus::Completed => WaitCsStatus::COMPLETED,
         WaitStatus::Busy => WaitCsStatus::BUSY,
     })
 }
 
-fn wait_answer(answer: &WaitAnswer) -> Fields {
+fn wait_flags(answer: &WaitAnswer) -> WaitCsStatusFlags {
     let mut flags = WaitCsStatusFlags::NONE;
     if answer.gone {
         flags |= WaitCsStatusFlags::GONE;
@@ -216,95 +220,22 @@ fn wait_answer(answer: &WaitAnswer) -> Fields {
     if answer.timestamp_ns.is_some() {
         flags |= WaitCsStatusFlags::TIMESTAMP_VLD;
     }
-    fields()
-        .with("status", status(answer.status))
-        .with("flags", Value::shown(flags))
-        .with_some("timestamp_nsec", answer.timestamp_ns)
+    flags
 }
 
-fn wait_multi_cs(&WaitMultiCs { seqs, timeout }: &WaitMultiCs<'_>) -> Fields {
-    fields()
-        .with("seq_arr_len", seqs.len())
-        .with(
-            "seq",
-            list(seqs, HL_WAIT_MULTI_CS_LIST_MAX_LEN, |seq| seq.0.into()),
-        )
-        .with("timeout_us", microseconds(timeout))
+fn with_timestamp(mut fields: Fields, timestamp_ns: Option<i64>) -> Fields {
+    fields.extend(timestamp_ns.map(|ns| ("timestamp_nsec".to_owned(), ns.into())));
+    fields
 }
 
-fn multi_wait_answer(answer: &MultiWaitAnswer) -> Fields {
-    fields()
-        .with("status", status(answer.status))
-        .with("cs_completion_map", Value::hex(answer.completion_map.into()))
-        .with_some("timestamp_nsec", answer.timestamp_ns)
-}
-
-fn wait_interrupt(request: &InterruptWait) -> Fields {
-    fields()
-        .with("interrupt", interrupt(request.interrupt))
-        .with_word(request.word)
-        .with("target", request.target)
-        .with("interrupt_timeout_us", microseconds(request.timeout))
-}
-
-fn register_timestamp(request: &TimestampRegistration) -> Fields {
-    fields()
-        .with("interrupt", interrupt(request.interrupt))
-        .with_word(InterruptWord::KernelCq(request.counter))
-        .with("target", request.target)
-        .with("timestamp_handle", Value::hex(request.buffer.0))
-        .with("timestamp_offset", request.index)
+fn cq_counter(counter: CqCounter) -> Fields {
+    fields! { cq_counters_handle: hex(counter.handle.0), cq_counters_offset: counter.offset }
 }
 
 fn interrupt(id: InterruptId) -> Value {
     match id {
-        InterruptId::ANY_CQ => Value::shown("ANY_CQ_INTERRUPT"),
-        InterruptId::ANY_DECODER => Value::shown("ANY_DEC_INTERRUPT"),
+        InterruptId::ANY_CQ => "ANY_CQ_INTERRUPT".into(),
+        InterruptId::ANY_DECODER => "ANY_DEC_INTERRUPT".into(),
         InterruptId(number) => number.into(),
     }
-}
-
-trait WithWord {
-    fn with_word(self, word: InterruptWord) -> Self;
-}
-
-impl WithWord for Fields {
-    fn with_word(self, word: InterruptWord) -> Self {
-        match word {
-            InterruptWord::User(address) => self.with("addr", Value::hex(address.0)),
-            InterruptWord::KernelCq(counter) => self
-                .with("cq_counters_handle", Value::hex(counter.handle.0))
-                .with("cq_counters_offset", counter.offset),
-        }
-    }
-}
-
-fn mem_alloc(request: &MemAlloc) -> Fields {
-    fields()
-        .with("mem_size", request.size)
-        .with("page_size", request.page_size)
-        .with("flags", Value::shown(request.flags))
-}
-
-fn map_device(request: &MapDevice) -> Fields {
-    fields()
-        .with("handle", request.handle.0)
-        .with("hint_addr", Value::hex(request.hint.map_or(0, |hint| hint.0)))
-        .with("flags", Value::shown(request.flags))
-}
-
-fn map_host(request: &MapHost) -> Fields {
-    fields()
-        .with("host_virt_addr", Value::hex(request.address.0))
-        .with("mem_size", request.size)
-        .with("hint_addr", Value::hex(request.hint.map_or(0, |hint| hint.0)))
-        .with("flags", Value::shown(request.flags | MemFlags::USERPTR))
-}
-
-fn export(request: &ExportRequest) -> Fields {
-    fields()
-        .with("addr", Value::hex(request.address.0))
-        .with("mem_size", request.size)
-        .with("offset", request.offset)
-        .with("flags", Value::hex(request.flags.into()))
 }

@@ -6,7 +6,7 @@ use gaudi_uapi::debug::{
 use gaudi_uapi::info::*;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::fields::{Fields, Value};
+use super::fields::{Fields, Value, bytes as raw, fields, hex, list, shown};
 
 /// The start of `bytes` as a struct, padded with zeros, as the driver fills a shorter answer.
 fn front<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
@@ -20,19 +20,18 @@ fn front<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
 /// Bytes up to the first zero.
 fn text(bytes: &[u8]) -> Value {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    Value::Text(String::from_utf8_lossy(&bytes[..end]).into_owned().into())
+    String::from_utf8_lossy(&bytes[..end]).into()
 }
 
-/// `fields!(bytes as Struct { field, field as hex, … })`
-macro_rules! fields {
-    (@ $value:ident $name:ident) => { Value::from($value.$name) };
-    (@ $value:ident $name:ident hex) => { Value::hex($value.$name.into()) };
-    (@ $value:ident $name:ident shown) => { Value::shown($value.$name) };
+/// `decoded!(bytes as Struct { field, field as hex, … })`
+macro_rules! decoded {
+    (@ $value:ident $name:ident) => { $value.$name };
     (@ $value:ident $name:ident text) => { text(&$value.$name) };
-    (@ $value:ident $name:ident list) => { Value::List($value.$name.iter().map(|&one| Value::from(one)).collect()) };
+    (@ $value:ident $name:ident list) => { $value.$name.as_slice() };
+    (@ $value:ident $name:ident $how:ident) => { $how($value.$name) };
     ($bytes:ident as $type:ident { $($name:ident $($how:ident)?),* $(,)? }) => {{
         let value: $type = front($bytes);
-        Fields::new()$(.with(stringify!($name), fields!(@ value $name $($how)?)))*
+        fields! { $($name: decoded!(@ value $name $($how)?)),* }
     }};
 }
 
@@ -45,7 +44,7 @@ pub(super) fn name(op: InfoOp) -> String {
 /// bytes.
 pub(super) fn answer(op: InfoOp, bytes: &[u8]) -> Fields {
     match op {
-        InfoOp::HW_IP_INFO => fields!(bytes as HlInfoHwIpInfo {
+        InfoOp::HW_IP_INFO => decoded!(bytes as HlInfoHwIpInfo {
             sram_base_address hex, dram_base_address hex, dram_size, sram_size, num_of_events, device_id hex, module_id,
             decoder_enabled_mask hex, first_available_interrupt_id, server_type shown, cpld_version, psoc_pci_pll_nr,
             psoc_pci_pll_nf, psoc_pci_pll_od, psoc_pci_pll_div_factor, tpc_enabled_mask hex, dram_enabled,
@@ -54,98 +53,96 @@ pub(super) fn answer(op: InfoOp, bytes: &[u8]) -> Fields {
             revision_id, tpc_interrupt_id, rotator_enabled_mask hex, engine_core_interrupt_reg_addr hex,
             reserved_dram_size,
         }),
-        InfoOp::DRAM_USAGE => fields!(bytes as HlInfoDramUsage { dram_free_mem, ctx_dram_mem }),
-        InfoOp::HW_IDLE => fields!(bytes as HlInfoHwIdle {
+        InfoOp::DRAM_USAGE => decoded!(bytes as HlInfoDramUsage { dram_free_mem, ctx_dram_mem }),
+        InfoOp::HW_IDLE => decoded!(bytes as HlInfoHwIdle {
             is_idle, busy_engines_mask hex, busy_engines_mask_ext,
         }),
-        InfoOp::DEVICE_STATUS => fields!(bytes as HlInfoDeviceStatus { status shown }),
-        InfoOp::DEVICE_UTILIZATION => fields!(bytes as HlInfoDeviceUtilization { utilization }),
-        InfoOp::CLK_RATE => fields!(bytes as HlInfoClkRate { cur_clk_rate_mhz, max_clk_rate_mhz }),
-        InfoOp::RESET_COUNT => fields!(bytes as HlInfoResetCount { hard_reset_cnt, soft_reset_cnt }),
-        InfoOp::TIME_SYNC => fields!(bytes as HlInfoTimeSync { device_time, host_time, tsc_time }),
-        InfoOp::CS_COUNTERS => fields!(bytes as HlInfoCsCounters {
+        InfoOp::DEVICE_STATUS => decoded!(bytes as HlInfoDeviceStatus { status shown }),
+        InfoOp::DEVICE_UTILIZATION => decoded!(bytes as HlInfoDeviceUtilization { utilization }),
+        InfoOp::CLK_RATE => decoded!(bytes as HlInfoClkRate { cur_clk_rate_mhz, max_clk_rate_mhz }),
+        InfoOp::RESET_COUNT => decoded!(bytes as HlInfoResetCount { hard_reset_cnt, soft_reset_cnt }),
+        InfoOp::TIME_SYNC => decoded!(bytes as HlInfoTimeSync { device_time, host_time, tsc_time }),
+        InfoOp::CS_COUNTERS => decoded!(bytes as HlInfoCsCounters {
             total_out_of_mem_drop_cnt, ctx_out_of_mem_drop_cnt, total_parsing_drop_cnt, ctx_parsing_drop_cnt,
             total_queue_full_drop_cnt, ctx_queue_full_drop_cnt, total_device_in_reset_drop_cnt,
             ctx_device_in_reset_drop_cnt, total_max_cs_in_flight_drop_cnt, ctx_max_cs_in_flight_drop_cnt,
             total_validation_drop_cnt, ctx_validation_drop_cnt,
         }),
         InfoOp::PCI_COUNTERS => {
-            fields!(bytes as HlInfoPciCounters { rx_throughput, tx_throughput, replay_cnt })
+            decoded!(bytes as HlInfoPciCounters { rx_throughput, tx_throughput, replay_cnt })
         }
-        InfoOp::CLK_THROTTLE_REASON => fields!(bytes as HlInfoClkThrottle {
+        InfoOp::CLK_THROTTLE_REASON => decoded!(bytes as HlInfoClkThrottle {
             clk_throttling_reason shown, clk_throttling_timestamp_us, clk_throttling_duration_ns,
         }),
-        InfoOp::SYNC_MANAGER => fields!(bytes as HlInfoSyncManager {
+        InfoOp::SYNC_MANAGER => decoded!(bytes as HlInfoSyncManager {
             first_available_sync_object, first_available_monitor, first_available_cq,
         }),
-        InfoOp::TOTAL_ENERGY => fields!(bytes as HlInfoEnergy { total_energy_consumption }),
-        InfoOp::PLL_FREQUENCY => fields!(bytes as HlPllFrequencyInfo { output }),
-        InfoOp::POWER => fields!(bytes as HlPowerInfo { power }),
-        InfoOp::OPEN_STATS => fields!(bytes as HlOpenStatsInfo {
+        InfoOp::TOTAL_ENERGY => decoded!(bytes as HlInfoEnergy { total_energy_consumption }),
+        InfoOp::PLL_FREQUENCY => decoded!(bytes as HlPllFrequencyInfo { output }),
+        InfoOp::POWER => decoded!(bytes as HlPowerInfo { power }),
+        InfoOp::OPEN_STATS => decoded!(bytes as HlOpenStatsInfo {
             open_counter, last_open_period_ms, is_compute_ctx_active, compute_ctx_in_release,
         }),
         InfoOp::DEV_MEM_ALLOC_PAGE_SIZES => {
-            fields!(bytes as HlInfoDevMemallocPageSizes { page_order_bitmask hex })
+            decoded!(bytes as HlInfoDevMemallocPageSizes { page_order_bitmask hex })
         }
-        InfoOp::LAST_ERR_OPEN_DEV_TIME => fields!(bytes as HlInfoLastErrOpenDevTime { timestamp }),
-        InfoOp::CS_TIMEOUT_EVENT => fields!(bytes as HlInfoCsTimeoutEvent { timestamp, seq }),
+        InfoOp::LAST_ERR_OPEN_DEV_TIME => decoded!(bytes as HlInfoLastErrOpenDevTime { timestamp }),
+        InfoOp::CS_TIMEOUT_EVENT => decoded!(bytes as HlInfoCsTimeoutEvent { timestamp, seq }),
         InfoOp::RAZWI_EVENT => razwi(&front(bytes)),
         InfoOp::UNDEFINED_OPCODE_EVENT => undefined_opcode(bytes),
-        InfoOp::HW_ERR_EVENT => fields!(bytes as HlInfoHwErrEvent { timestamp, event_id }),
-        InfoOp::FW_ERR_EVENT => fields!(bytes as HlInfoFwErrEvent { timestamp, err_type shown, event_id }),
-        InfoOp::USER_ENGINE_ERR_EVENT => fields!(bytes as HlInfoEngineErrEvent {
+        InfoOp::HW_ERR_EVENT => decoded!(bytes as HlInfoHwErrEvent { timestamp, event_id }),
+        InfoOp::FW_ERR_EVENT => decoded!(bytes as HlInfoFwErrEvent { timestamp, err_type shown, event_id }),
+        InfoOp::USER_ENGINE_ERR_EVENT => decoded!(bytes as HlInfoEngineErrEvent {
             timestamp, engine_id, error_count,
         }),
-        InfoOp::PAGE_FAULT_EVENT => fields!(bytes as HlPageFaultInfo { timestamp, addr hex, engine_id }),
+        InfoOp::PAGE_FAULT_EVENT => decoded!(bytes as HlPageFaultInfo { timestamp, addr hex, engine_id }),
         InfoOp::GET_EVENTS => {
             let events: u64 = front(bytes);
-            Fields::new().with("events", Value::shown(NotifierEvents(events)))
+            fields! { events: shown(NotifierEvents(events)) }
         }
-        _ => Fields::new()
-            .with("return_size", bytes.len())
-            .with("bytes", Value::bytes(bytes)),
+        _ => fields! { return_size: bytes.len(), bytes: raw(bytes) },
     }
 }
 
 fn razwi(event: &HlInfoRazwiEvent) -> Fields {
-    let engines = event.engine_id.iter().take(event.num_of_possible_engines.into());
-    Fields::new()
-        .with("timestamp", event.timestamp)
-        .with("addr", Value::hex(event.addr))
-        .with("engine_id", Value::List(engines.map(|&id| id.into()).collect()))
-        .with("num_of_possible_engines", event.num_of_possible_engines)
-        .with("flags", Value::shown(event.flags))
+    let engines = event.num_of_possible_engines;
+    fields! {
+        timestamp: event.timestamp,
+        addr: hex(event.addr),
+        engine_id: list(&event.engine_id, engines.into(), |&id| id.into()),
+        num_of_possible_engines: engines,
+        flags: shown(event.flags),
+    }
 }
 
 fn undefined_opcode(bytes: &[u8]) -> Fields {
     let event: HlInfoUndefinedOpcodeEvent = front(bytes);
-    let stream =
-        |addresses: &[u64]| Value::List(addresses.iter().map(|&address| Value::hex(address)).collect());
-    let streams = event.cb_addr_streams.iter().map(|addresses| stream(addresses));
-    Fields::new()
-        .with("timestamp", event.timestamp)
-        .with("cb_addr_streams", Value::List(streams.collect()))
-        .with("cq_addr", Value::hex(event.cq_addr))
-        .with("cq_size", event.cq_size)
-        .with("cb_addr_streams_len", event.cb_addr_streams_len)
-        .with("engine_id", event.engine_id)
-        .with("stream_id", event.stream_id)
+    let stream = |addresses: &[u64]| list(addresses, addresses.len(), |&address| hex(address));
+    fields! {
+        timestamp: event.timestamp,
+        cb_addr_streams: event.cb_addr_streams.map(|addresses| stream(&addresses)).to_vec(),
+        cq_addr: hex(event.cq_addr),
+        cq_size: event.cq_size,
+        cb_addr_streams_len: event.cb_addr_streams_len,
+        engine_id: event.engine_id,
+        stream_id: event.stream_id,
+    }
 }
 
 /// The input of a debug operation.
 pub(super) fn debug_input(op: DebugOp, bytes: &[u8]) -> Value {
     let decoded = match op {
-        DebugOp::ETR => fields!(bytes as HlDebugParamsEtr { buffer_address hex, buffer_size, sink_mode }),
-        DebugOp::ETF => fields!(bytes as HlDebugParamsEtf { buffer_address hex, buffer_size, sink_mode }),
-        DebugOp::STM => fields!(bytes as HlDebugParamsStm { he_mask hex, sp_mask hex, id, frequency }),
-        DebugOp::BMON => fields!(bytes as HlDebugParamsBmon {
+        DebugOp::ETR => decoded!(bytes as HlDebugParamsEtr { buffer_address hex, buffer_size, sink_mode }),
+        DebugOp::ETF => decoded!(bytes as HlDebugParamsEtf { buffer_address hex, buffer_size, sink_mode }),
+        DebugOp::STM => decoded!(bytes as HlDebugParamsStm { he_mask hex, sp_mask hex, id, frequency }),
+        DebugOp::BMON => decoded!(bytes as HlDebugParamsBmon {
             start_addr0 hex, addr_mask0 hex, start_addr1 hex, addr_mask1 hex, bw_win, win_capture, id, control hex,
             start_addr2 hex, end_addr2 hex, start_addr3 hex, end_addr3 hex,
         }),
-        DebugOp::SPMU => fields!(bytes as HlDebugParamsSpmu {
+        DebugOp::SPMU => decoded!(bytes as HlDebugParamsSpmu {
             event_types list, event_types_num, pmtrc_val hex, trc_ctrl_host_val hex, trc_en_host_val hex,
         }),
-        _ => return Value::bytes(bytes),
+        _ => return raw(bytes),
     };
     decoded.into()
 }

@@ -4,15 +4,14 @@
 //! `DEBUG` the line has the request. The code that writes the packets of a submission logs them at
 //! `TRACE`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gaudi_seam::{Error, Node, NodeKind, SharedIo};
+use gaudi_seam::{Error, Node, SharedIo};
 use tracing::Level;
 
-use super::fields::{Fields, Value};
-use super::{Output, TraceLayer};
+use super::fields::{Fields, log_line};
+use super::{Output, TraceLayer, kind_name};
 use crate::time::Time;
 
 const TARGET: &str = "gaudi::operation";
@@ -24,10 +23,7 @@ pub(crate) fn over(io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
         return io;
     }
     let node = io.node();
-    let kind = match node.kind {
-        NodeKind::Compute => "compute",
-        NodeKind::Control => "control",
-    };
+    let kind = kind_name(node);
     tracing::info!(target: TARGET, "{}: open {} ({kind} node, {})", node.name, node.device, node.era);
     Arc::new(TraceLayer::with_output(io, Output::Log, Arc::clone(time)))
 }
@@ -44,10 +40,10 @@ pub(super) fn operation(
     outcome: Result<Fields, &Error>,
     duration_ns: u64,
 ) {
-    let request = request.map_or_else(String::new, |fields| format!(" {fields}"));
+    let request = request.map_or_else(String::new, |fields| format!(" {}", log_line(fields)));
     let outcome = match outcome {
-        Ok(answer) if answer.0.is_empty() => "0".to_owned(),
-        Ok(answer) => answer.to_string(),
+        Ok(answer) if answer.is_empty() => "0".to_owned(),
+        Ok(answer) => log_line(&answer),
         Err(error) => format!("-1 {error}"),
     };
     let took = Duration::from_nanos(duration_ns);
@@ -56,38 +52,4 @@ pub(super) fn operation(
 
 pub(super) fn close(node: &Node, operations: u64) {
     tracing::info!(target: TARGET, "{}: close after {operations} operations", node.name);
-}
-
-impl fmt::Display for Fields {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("{")?;
-        for (at, (name, value)) in self.0.iter().enumerate() {
-            let comma = if at > 0 { ", " } else { "" };
-            write!(f, "{comma}{name}={value}")?;
-        }
-        f.write_str("}")
-    }
-}
-
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Null => f.write_str("null"),
-            Self::Bool(yes) => yes.fmt(f),
-            Self::Number(number) => number.fmt(f),
-            Self::Negative(number) => number.fmt(f),
-            Self::Real(number) => number.fmt(f),
-            // A name may come from firmware: it must not move a terminal's cursor.
-            Self::Text(text) => text.escape_debug().fmt(f),
-            Self::List(values) => {
-                f.write_str("[")?;
-                for (at, value) in values.iter().enumerate() {
-                    let comma = if at > 0 { ", " } else { "" };
-                    write!(f, "{comma}{value}")?;
-                }
-                f.write_str("]")
-            }
-            Self::Record(fields) => fields.fmt(f),
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead, Read as _};
 
 use serde::{Deserialize, Serialize};
 
-use super::fields::Fields;
+use super::fields::{Fields, Value};
 use gaudi_seam::Operation;
 
 /// The `schema` of a trace's first line.
@@ -16,8 +16,9 @@ pub const VERSION: u32 = 1;
 /// The longest line of a trace: several times the largest submission.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// One line.
-#[derive(Debug, Clone, PartialEq)]
+/// One line. The key `record` has the kind.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
 pub enum Record {
     /// The first line of a session.
     Header(Header),
@@ -26,6 +27,7 @@ pub enum Record {
     /// The last line of a session. It is missing if the process was killed.
     End(End),
     /// A line of an unknown kind, unchanged.
+    #[serde(untagged)]
     Unknown(Fields),
 }
 
@@ -143,67 +145,36 @@ impl fmt::Display for Call {
     }
 }
 
-/// The known kinds of lines, by the key `record`.
-#[derive(Serialize)]
-#[serde(tag = "record", rename_all = "snake_case")]
-enum Known<'a> {
-    Header(&'a Header),
-    Operation(&'a OperationRecord),
-    End(&'a End),
-}
-
-impl Serialize for Record {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Header(header) => Known::Header(header).serialize(serializer),
-            Self::Operation(operation) => Known::Operation(operation).serialize(serializer),
-            Self::End(end) => Known::End(end).serialize(serializer),
-            Self::Unknown(fields) => fields.serialize(serializer),
-        }
-    }
-}
-
 impl Record {
     /// The record as its line, newline included.
     pub fn to_line(&self) -> Vec<u8> {
-        // Nothing in a record can fail to serialise: all keys are strings.
-        let mut line = serde_json::to_vec(self).unwrap_or_default();
+        let line = serde_json::to_vec(self);
+        let mut line = line.expect("all keys are strings, so nothing fails to serialise");
         line.push(b'\n');
         line
     }
 
     /// The record of one line.
     pub fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
-        #[derive(Deserialize)]
-        struct Tag {
-            record: Option<String>,
-        }
-        let tag: Tag = serde_json::from_slice(line)?;
-        match tag.record.as_deref() {
+        let fields: Fields = serde_json::from_slice(line)?;
+        match fields.get("record").and_then(Value::as_str) {
             Some("header") => serde_json::from_slice(line).map(Self::Header),
             Some("operation") => serde_json::from_slice(line).map(Self::Operation),
             Some("end") => serde_json::from_slice(line).map(Self::End),
-            _ => serde_json::from_slice(line).map(Self::Unknown),
+            _ => Ok(Self::Unknown(fields)),
         }
     }
 }
 
 /// An invalid line.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("trace, line {line}: {problem}")]
 pub struct ReadError {
     /// The line's number, from 1.
     pub line: u64,
     /// The problem.
     pub problem: String,
 }
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "trace, line {}: {}", self.line, self.problem)
-    }
-}
-
-impl std::error::Error for ReadError {}
 
 /// Reads a trace line by line.
 ///

@@ -3,9 +3,7 @@
 use std::fmt;
 
 use gaudi_seam::{CbHandle, DeviceVa, HostVa, MemHandle};
-
-/// Bytes of a host page, the unit of command buffers and exports.
-pub(super) const PAGE: u64 = 4096;
+use gaudi_sys::PAGE;
 
 /// An allocation of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +12,8 @@ pub struct HeldAllocation {
     pub handle: MemHandle,
     /// Requested bytes.
     pub size: u64,
+    /// Bytes that the driver allocated: whole pages.
+    pub whole: u64,
     /// The number of its mappings.
     pub mappings: u32,
 }
@@ -83,39 +83,25 @@ impl Leaks {
 impl fmt::Display for Leaks {
     /// Prints one line: the number of each kind, and the first of each.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_empty() {
-            return f.write_str("nothing");
-        }
-        let mut separator = "";
+        let mut parts = Vec::new();
         if let Some(first) = self.allocations.first() {
-            let (count, bytes) = (
-                self.allocations.len(),
-                self.allocations.iter().map(|a| u128::from(a.size)).sum::<u128>(),
-            );
-            write!(
-                f,
-                "{count} allocations of {bytes} bytes in all (first: handle {})",
-                first.handle.0
-            )?;
-            separator = ", ";
+            let bytes: u128 = self.allocations.iter().map(|a| u128::from(a.size)).sum();
+            let (count, handle) = (self.allocations.len(), first.handle.0);
+            parts.push(format!(
+                "{count} allocations of {bytes} bytes in all (first: handle {handle})"
+            ));
         }
         if let Some(first) = self.mappings.first() {
-            write!(
-                f,
-                "{separator}{} mappings (first: {})",
-                self.mappings.len(),
-                first.address
-            )?;
-            separator = ", ";
+            let count = self.mappings.len();
+            parts.push(format!("{count} mappings (first: {})", first.address));
         }
         if let Some(first) = self.buffers.first() {
-            write!(
-                f,
-                "{separator}{} command buffers (first: {:#x})",
-                self.buffers.len(),
-                first.handle.0
-            )?;
+            let count = self.buffers.len();
+            parts.push(format!("{count} command buffers (first: {:#x})", first.handle.0));
         }
-        Ok(())
+        match parts.is_empty() {
+            true => f.write_str("nothing"),
+            false => f.write_str(&parts.join(", ")),
+        }
     }
 }

@@ -106,6 +106,8 @@ impl CsArgument<'_> {
 }
 
 impl<'a> CsRequest<'a> {
+    const SYNC_STREAM: u32 = CsFlags::SIGNAL.0 | CsFlags::WAIT.0 | CsFlags::COLLECTIVE_WAIT.0;
+
     /// The flags of commands without a number to wait for.
     const WITHOUT_SEQ: u32 = CsFlags::RESERVE_SIGNALS_ONLY.0
         | CsFlags::UNRESERVE_SIGNALS_ONLY.0
@@ -126,36 +128,6 @@ impl<'a> CsRequest<'a> {
     /// `HL_CS_FLAGS_WAIT`: one chunk, with its queue and the address of the signal's number.
     pub const fn wait(chunk: &'a [HlCsChunk; 1]) -> Self {
         Self::of(chunk, CsFlags::WAIT, CsArgument::None)
-    }
-
-    /// `HL_CS_FLAGS_COLLECTIVE_WAIT`: as [`wait`](Self::wait), on the master queue of a collective.
-    pub const fn collective_wait(chunk: &'a [HlCsChunk; 1]) -> Self {
-        Self::of(chunk, CsFlags::COLLECTIVE_WAIT, CsArgument::None)
-    }
-
-    /// The first stage of a staged submission. Later stages name its number.
-    pub const fn first_stage(execute: &'a [HlCsChunk]) -> Self {
-        let flags = CsFlags(CsFlags::STAGED_SUBMISSION.0 | CsFlags::STAGED_SUBMISSION_FIRST.0);
-        Self::of(execute, flags, CsArgument::None)
-    }
-
-    /// The first stage of a staged submission that uses reserved signals.
-    pub const fn encapsulated(execute: &'a [HlCsChunk], handle: u32) -> Self {
-        Self::of(execute, CsFlags::NONE, CsArgument::Encapsulated { handle })
-    }
-
-    /// A later stage of the staged submission `seq`.
-    pub const fn stage(execute: &'a [HlCsChunk], seq: CsSeq) -> Self {
-        Self::of(execute, CsFlags::NONE, CsArgument::Stage { seq })
-    }
-
-    /// The last stage of the staged submission `seq`.
-    pub const fn last_stage(execute: &'a [HlCsChunk], seq: CsSeq) -> Self {
-        Self::of(
-            execute,
-            CsFlags::STAGED_SUBMISSION_LAST,
-            CsArgument::Stage { seq },
-        )
     }
 
     /// Reserves signals of a queue: see [`CsAnswer::reservation`].
@@ -211,6 +183,19 @@ impl<'a> CsRequest<'a> {
         CsFlags(self.flags.0 | self.argument.flags().0)
     }
 
+    /// `HL_CS_FLAGS_TYPE_MASK` of the flags: the commands that exclude one another. 0 are jobs.
+    #[inline]
+    pub const fn types(&self) -> u32 {
+        const TYPES: u32 = CsRequest::SYNC_STREAM | CsRequest::WITHOUT_SEQ;
+        self.cs_flags().0 & TYPES
+    }
+
+    /// Whether the driver writes the packets: a signal, or a wait for one.
+    #[inline]
+    pub const fn is_sync_stream(&self) -> bool {
+        self.cs_flags().0 & Self::SYNC_STREAM != 0
+    }
+
     /// Whether the first union holds what the flags make the driver read there: chunks, or the ids
     /// of engines of one kind. The driver would misread an unsound request.
     #[inline]
@@ -219,6 +204,23 @@ impl<'a> CsRequest<'a> {
         let holds = self.argument.flags().0 & ENGINES;
         let empty = self.execute.is_empty() && self.restore.is_empty();
         self.cs_flags().0 & ENGINES == holds && (holds == 0 || empty)
+    }
+
+    /// The chunks of both phases.
+    pub fn chunks(&self) -> impl Iterator<Item = &'a HlCsChunk> {
+        self.execute.iter().chain(self.restore)
+    }
+
+    /// The driver's timeout of a submission without one of its own, in seconds (habanalabs_drv.c
+    /// `timeout_locked`).
+    pub const TIMEOUT_S: u64 = 30;
+
+    /// The seconds after which the driver ends the submission.
+    pub fn driver_timeout_s(&self) -> u64 {
+        match self.flags.contains(CsFlags::CUSTOM_TIMEOUT) {
+            true => u64::from(self.timeout_s),
+            false => Self::TIMEOUT_S,
+        }
     }
 
     /// Whether the answer's `seq` is a number to wait for. It is not for reservations, commands to

@@ -1,17 +1,18 @@
 //! Rules of CB, MEMORY and mmap.
 
-use gaudi_sys::Errno;
-use gaudi_uapi::NodeKind;
+use gaudi_sys::{Errno, PAGE};
+use gaudi_uapi::limits::{HL_MAX_CB_SIZE, TS_MAX_ELEMENTS_NUM};
 
 use crate::error_kind::ErrorKind;
-use crate::operation::Operation;
-use crate::rule::{Rule, Subject, rows};
+use crate::operation::{AnyRequest, Operation};
+use crate::rule::{Arguments, Rule, Subject, When, rows};
 
 rows! {
     /// Rules of command buffers.
     mod buffer {
         TOO_LARGE "buffer.create.too-large" [CbCreate] EINVAL
-            "the size is above HL_MAX_CB_SIZE (2 MiB - 32)", "common/command_buffer.c:hl_cb_ioctl";
+            "the size is above HL_MAX_CB_SIZE (2 MiB - 32)", "common/command_buffer.c:hl_cb_ioctl"
+            early |CbCreate(request), _| request.size > HL_MAX_CB_SIZE => request.size;
         NO_ADDRESS "buffer.create.no-address-left" [CbCreate] ENOMEM
             "no memory, or no device addresses for a mapped buffer", "common/command_buffer.c:cb_map_mem";
         NOT_MAPPABLE "buffer.create.not-mappable" [CbCreate] EINVAL ; rare;
@@ -34,11 +35,13 @@ rows! {
     /// Rules of device memory and of mappings.
     mod map {
         ZERO_BYTES "memory.alloc.zero-bytes" [MemAlloc] EINVAL
-            "the size is 0", "common/memory.c:hl_mem_ioctl";
+            "the size is 0", "common/memory.c:hl_mem_ioctl"
+            early |MemAlloc(request), _| request.size == 0 => 0;
         PAGE_SIZE "memory.alloc.page-size" [MemAlloc] EINVAL
             "the page size is not a power of two", "common/memory.c:set_alloc_page_size";
         SIZE_WRAPS "memory.alloc.size-wraps" [MemAlloc] EINVAL
-            "the size wraps when it is rounded up to pages", "common/memory.c:alloc_device_memory";
+            "the size wraps when it is rounded up to pages", "common/memory.c:alloc_device_memory"
+            early |MemAlloc(request), asic| request.size.checked_add(asic.dram_page - 1).is_none() => request.size;
         NO_RUN "memory.alloc.no-run-left" [MemAlloc] ENOMEM
             "no run of free pages is long enough", "common/memory.c:alloc_device_memory";
         TOO_FEW_PAGES "memory.alloc.too-few-pages" [MemAlloc] ENOMEM
@@ -66,7 +69,9 @@ rows! {
         HOST_MAPPED "memory.map-host.address-mapped" [MemMapHost] EINVAL ; rare;
             "the driver itself has mapped an address of the range", "common/mmu/mmu_v2_hr.c:_hl_mmu_v2_hr_map";
         HOST_SIZE "memory.map-host.size" [MemMapHost] EINVAL
-            "the size is 0 or wraps round", "common/memory.c:hl_pin_host_memory";
+            "the size is 0 or wraps round", "common/memory.c:hl_pin_host_memory"
+            early |MemMapHost(request), _| request.end().is_none()
+                => format!("{} + {}", request.address, request.size);
         HOST_KERNEL "memory.map-host.of-the-kernel" [MemMapHost] EFAULT
             "the host address is not in this process", "common/memory.c:get_user_memory";
         HOST_PAGES "memory.map-host.not-pinned" [MemMapHost] EFAULT
@@ -112,9 +117,11 @@ rows! {
             "the address is not a multiple of 4096", "common/memory.c:validate_export_params_common";
         SIZE "export.size" [ExportDmabuf] EINVAL
             "the size is 0 or not a multiple of 4096", "common/memory.c:validate_export_params_common",
-            "export whole pages, of memory with pages of its own";
+            "export whole pages, of memory with pages of its own"
+            late |ExportDmabuf(request), _| request.size == 0 || request.size % PAGE != 0 => request.size;
         UNALIGNED_OFFSET "export.unaligned-offset" [ExportDmabuf] EINVAL
-            "the offset is not a multiple of 4096", "common/memory.c:validate_export_params_common";
+            "the offset is not a multiple of 4096", "common/memory.c:validate_export_params_common"
+            late |ExportDmabuf(request), _| request.offset % PAGE != 0 => request.offset;
         UNKNOWN_ADDRESS "export.unknown-address" [ExportDmabuf] EINVAL
             "no mapping of device memory starts at this address", "common/memory.c:memhash_node_export_get",
             "pass the start of the mapping and an offset";
@@ -140,16 +147,19 @@ rows! {
     /// Rules of timestamps buffers.
     mod timestamps {
         TOO_MANY "memory.timestamps.too-many" [TsAlloc] EINVAL
-            "more than 1048576 elements", "common/memory.c:allocate_timestamps_buffers";
+            "more than 1048576 elements", "common/memory.c:allocate_timestamps_buffers"
+            early |TsAlloc(request), _| request.0 > TS_MAX_ELEMENTS_NUM => request.0;
         NONE "memory.timestamps.none" [TsAlloc] ENOMEM
             "the buffer has no elements, or the kernel has no memory",
-            "common/memory.c:allocate_timestamps_buffers";
+            "common/memory.c:allocate_timestamps_buffers"
+            early |TsAlloc(request), _| request.0 == 0 => 0;
     }
 
     /// Rules of mmap(2).
     mod mmap {
         PAST_THE_LAST_OFFSET "mmap.past-the-last-offset" [Mmap] EOVERFLOW
-            "the range leaves the file's offsets", "mm/mmap.c:file_mmap_ok";
+            "the range leaves the file's offsets", "mm/mmap.c:file_mmap_ok"
+            early |Mmap(request), _| request.leaves_file() => format!("{:#x}", request.offset);
         CONTROL_NODE "mmap.control-node" [Mmap] ENOTTY
             "a control node serves INFO only: a backend refuses it before the driver would (`ENODEV`)",
             "common/habanalabs_drv.c:hl_device_open_ctrl", "open the compute node";

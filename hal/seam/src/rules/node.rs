@@ -2,10 +2,45 @@
 
 use gaudi_sys::Errno;
 use gaudi_uapi::NodeKind;
+use gaudi_uapi::debug::DebugOp;
+use gaudi_uapi::info::InfoOp;
 
 use crate::error_kind::ErrorKind;
-use crate::operation::Operation;
-use crate::rule::{Rule, Subject, rows};
+use crate::operation::{AnyRequest, Operation};
+use crate::request::Info;
+use crate::rule::{Arguments, Rule, Subject, When, rows};
+
+/// Die cores in the driver's tables (habanalabs.h `HL_MAX_DCORES`).
+const MAX_DCORES: u32 = 8;
+/// Bytes of an engine status (habanalabs.h `HL_ENGINES_DATA_MAX_SIZE`).
+const STATUS_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
+/// Requests that may be passed through to firmware: versions, error counters, power state.
+const FW_REQUESTS: u32 = 3;
+/// The most bytes of one.
+const FW_REQUEST_ROOM: usize = 1 << 20;
+/// The most that the driver can allocate at once for an answer (`KMALLOC_MAX_SIZE` of x86-64).
+const MOST_OUTPUT: usize = 4 << 20;
+
+/// The argument word of this INFO operation.
+fn arg_of(info: &Info<'_>, op: InfoOp) -> Option<u32> {
+    (info.request.op == op).then_some(info.request.arg)
+}
+
+/// The bytes for the answer of this INFO operation.
+fn room_of(info: &Info<'_>, op: InfoOp) -> Option<usize> {
+    (info.request.op == op).then_some(info.answer.len())
+}
+
+/// Whether an answer has too few bytes. Most operations want one; those of records look for the
+/// answer's address alone, and an answer without bytes has none.
+fn lacks_room(info: &Info<'_>) -> bool {
+    let least = match info.request.op {
+        InfoOp::REGISTER_EVENTFD | InfoOp::UNREGISTER_EVENTFD | InfoOp::FW_GENERIC_REQ => 0,
+        InfoOp::GET_EVENTS => size_of::<u64>(),
+        op => usize::from(op.named().is_some()),
+    };
+    info.answer.len() < least
+}
 
 rows! {
     /// Rules of open(2).
@@ -67,7 +102,8 @@ rows! {
             "padding is not 0", "common/habanalabs_ioctl.c:_hl_info_ioctl";
         ROOM "info.answer-without-room" [Info] EINVAL
             "the request has no buffer for the answer, or a size of 0",
-            "common/habanalabs_ioctl.c:hw_ip_info, and the functions of most ops";
+            "common/habanalabs_ioctl.c:hw_ip_info, and the functions of most ops"
+            early |Info(info), _| lacks_room(info) => info.answer.len();
         UNKNOWN "info.unknown-operation" [Info] EINVAL
             "the driver does not know this op", "common/habanalabs_ioctl.c:_hl_info_ioctl";
         IN_RESET "info.in-reset" [Info] EBUSY
@@ -80,15 +116,20 @@ rows! {
         POWER "info.utilization.power" [Info] EINVAL for "HL_INFO_DEVICE_UTILIZATION" ; rare;
             "the firmware does not report the power", "common/habanalabs_ioctl.c:device_utilization";
         DCORE "info.sync-manager.no-such-dcore" [Info] EINVAL for "HL_INFO_SYNC_MANAGER"
-            "the chip has no such die core", "common/habanalabs_ioctl.c:sync_manager_info";
+            "the chip has no such die core", "common/habanalabs_ioctl.c:sync_manager_info"
+            early |Info(info), _| arg_of(info, InfoOp::SYNC_MANAGER) >= Some(MAX_DCORES) => info.request.arg;
         PLL "info.pll.no-such-pll" [Info] EINVAL for "HL_INFO_PLL_FREQUENCY"
-            "the chip has no such PLL", "gaudi2/gaudi2.c:gaudi2_map_pll_idx_to_fw_idx";
+            "the chip has no such PLL", "gaudi2/gaudi2.c:gaudi2_map_pll_idx_to_fw_idx"
+            late |Info(info), asic| arg_of(info, InfoOp::PLL_FREQUENCY) >= Some(asic.plls) => info.request.arg;
         ATTESTATION_MEMORY "info.attestation.memory" [Info] ENOMEM for "HL_INFO_SECURED_ATTESTATION" ; rare;
             "the kernel has no memory for the answer", "common/habanalabs_ioctl.c:sec_attest_info";
         SIGNED_MEMORY "info.signed.memory" [Info] ENOMEM for "HL_INFO_DEV_SIGNED" ; rare;
             "the kernel has no memory for the answer", "common/habanalabs_ioctl.c:dev_info_signed";
         ENGINE_STATUS_SIZE "info.engine-status.size-of-answer" [Info] EINVAL for "HL_INFO_ENGINE_STATUS"
-            "the buffer is below 1 KiB or above 1 MiB", "common/habanalabs_ioctl.c:engine_status_info";
+            "the buffer is below 1 KiB or above 1 MiB", "common/habanalabs_ioctl.c:engine_status_info"
+            late |Info(info), _|
+                room_of(info, InfoOp::ENGINE_STATUS).is_some_and(|room| !STATUS_BYTES.contains(&room))
+                => info.answer.len();
         ENGINE_STATUS_ROOM "info.engine-status.longer-than-its-room" [Info] ENOMEM for "HL_INFO_ENGINE_STATUS"
             "the engine status is longer than the buffer", "common/habanalabs_ioctl.c:engine_status_info";
         MAPPINGS_POINTER "info.user-mappings.pointer" [Info] EINVAL for "HL_INFO_USER_MAPPINGS" ; rare;
@@ -108,13 +149,16 @@ rows! {
         ENGINE_ERROR_ROOM "info.engine-error.room" [Info] ENOMEM for "HL_INFO_USER_ENGINE_ERR_EVENT"
             "an error is recorded, and the buffer is too small", "common/habanalabs_ioctl.c:engine_err_info";
         FIRMWARE_UNKNOWN "info.firmware-request.unknown" [Info] EINVAL for "HL_INFO_FW_GENERIC_REQ"
-            "the firmware has no such request", "common/habanalabs_ioctl.c:send_fw_generic_request";
+            "the firmware has no such request", "common/habanalabs_ioctl.c:send_fw_generic_request"
+            late |Info(info), _| arg_of(info, InfoOp::FW_GENERIC_REQ) >= Some(FW_REQUESTS) => info.request.arg;
         FIRMWARE_TOO_LARGE "info.firmware-request.too-large" [Info] EINVAL for "HL_INFO_FW_GENERIC_REQ"
-            "the buffer is above 1 MiB", "common/habanalabs_ioctl.c:send_fw_generic_request";
+            "the buffer is above 1 MiB", "common/habanalabs_ioctl.c:send_fw_generic_request"
+            late |Info(info), _| room_of(info, InfoOp::FW_GENERIC_REQ) > Some(FW_REQUEST_ROOM) => info.answer.len();
         FIRMWARE_REFUSES "info.firmware-request.refused" [Info] EIO for "HL_INFO_FW_GENERIC_REQ"
             "the firmware refuses the request", "common/firmware_if.c:hl_fw_send_cpu_message";
         FIRMWARE_ROOM "info.firmware-request.without-room" [Info] ENOMEM for "HL_INFO_FW_GENERIC_REQ"
-            "the buffer has no bytes", "common/habanalabs_ioctl.c:send_fw_generic_request";
+            "the buffer has no bytes", "common/habanalabs_ioctl.c:send_fw_generic_request"
+            late |Info(info), _| room_of(info, InfoOp::FW_GENERIC_REQ) == Some(0) => 0;
         FIRMWARE_POINTER "info.firmware-request.pointer" [Info] EFAULT for "HL_INFO_FW_GENERIC_REQ" ; rare;
             "the request cannot be read", "common/habanalabs_ioctl.c:send_fw_generic_request";
     }
@@ -139,16 +183,20 @@ rows! {
         ALREADY_ON "debug.mode.twice" [Debug] EFAULT for "HL_DEBUG_OP_SET_MODE"
             "the device is in debug mode already", "common/device.c:hl_device_set_debug_mode";
         UNKNOWN "debug.unknown-operation" [Debug] EINVAL
-            "no such operation", "common/habanalabs_ioctl.c:hl_debug_ioctl";
+            "no such operation", "common/habanalabs_ioctl.c:hl_debug_ioctl"
+            early |Debug(request), _| request.op.0 > DebugOp::SET_MODE.0 => request.op;
         TOO_LARGE "debug.answer-too-large" [Debug] ENOMEM
-            "the answer is larger than the kernel allocates at once", "common/habanalabs_ioctl.c:debug_coresight";
+            "the answer is larger than the kernel allocates at once", "common/habanalabs_ioctl.c:debug_coresight"
+            late |Debug(request), _| request.output.len() > MOST_OUTPUT => request.output.len();
         INPUT "debug.input" [Debug] EFAULT ; rare;
             "the input cannot be read", "common/habanalabs_ioctl.c:debug_coresight";
         OUTPUT "debug.output" [Debug] EFAULT ; rare;
             "the output cannot be written", "common/habanalabs_ioctl.c:debug_coresight";
         COMPONENT "debug.no-such-component" [Debug] EINVAL
             "the chip has no such component",
-            "gaudi2/gaudi2_coresight.c:gaudi2_config_stm, _etf, _funnel, _bmon and _spmu";
+            "gaudi2/gaudi2_coresight.c:gaudi2_config_stm, _etf, _funnel, _bmon and _spmu"
+            late |Debug(request), asic| request.components(asic).is_some_and(|all| request.reg_idx >= all.0)
+                => request.reg_idx;
         PARAMETERS "debug.without-parameters" [Debug] EINVAL
             "the component needs its parameters",
             "gaudi2/gaudi2_coresight.c:gaudi2_config_stm, _etf, _etr, _bmon and _spmu";

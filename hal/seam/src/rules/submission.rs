@@ -1,11 +1,43 @@
 //! Rules of CS and WAIT_CS.
 
+use gaudi_spec::Asic;
+use gaudi_spec::asic::QueueId;
 use gaudi_sys::Errno;
-use gaudi_uapi::NodeKind;
+use gaudi_uapi::cs::{CsFlags, EngineCommand};
+use gaudi_uapi::limits::{HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};
 
-use crate::error_kind::ErrorKind;
-use crate::operation::Operation;
-use crate::rule::{Rule, Subject, rows};
+use crate::operation::{AnyRequest, Operation};
+use crate::request::{CsArgument, CsRequest};
+use crate::rule::{Arguments, Rule, Subject, When, rows};
+
+/// The first value that a sync object does not have (habanalabs.h `HL_MAX_SOB_VAL`).
+const SOB_VALUES: u32 = 1 << 15;
+
+/// The number and the queue of a reservation of signals.
+fn reserves(request: &CsRequest<'_>) -> Option<(u32, QueueId)> {
+    let word = request.argument.word();
+    let reserves = request.types() == CsFlags::RESERVE_SIGNALS_ONLY.0;
+    reserves.then_some((word as u32, QueueId((word >> 32) as u32)))
+}
+
+/// Whether a command names at least one engine and at most `most`.
+fn names(ids: &[u32], most: u32) -> bool {
+    (1..=most as usize).contains(&ids.len())
+}
+
+fn is_to_cores(command: EngineCommand) -> bool {
+    [EngineCommand::CORE_HALT, EngineCommand::CORE_RUN].contains(&command)
+}
+
+fn sets_mode(command: EngineCommand) -> bool {
+    [EngineCommand::STALL, EngineCommand::RESUME].contains(&command)
+}
+
+/// The engines without modes that a command names.
+fn unstallable(asic: &Asic, engines: &[u32], command: EngineCommand) -> impl Iterator<Item = u32> {
+    let engines = engines.iter().copied().filter(move |_| sets_mode(command));
+    engines.filter(|&engine| (asic.engines.stallable)(engine).is_none())
+}
 
 rows! {
     /// Rules of every submission.
@@ -13,16 +45,21 @@ rows! {
         PADDING "submit.padding" [Submit] EINVAL ; rare;
             "padding is not 0", "common/command_submission.c:hl_cs_sanity_checks";
         STAGES "submit.in-stages" [Submit] EPERM
-            "this chip has no staged submissions", "common/command_submission.c:hl_cs_sanity_checks";
+            "this chip has no staged submissions", "common/command_submission.c:hl_cs_sanity_checks"
+            early |Submit(request), _| request.cs_flags().contains(CsFlags::STAGED_SUBMISSION) => request.cs_flags();
         TYPES "submit.types-are-exclusive" [Submit] EINVAL
             "types of submission that exclude one another",
-            "common/command_submission.c:hl_cs_sanity_checks";
+            "common/command_submission.c:hl_cs_sanity_checks"
+            early |Submit(request), _| request.types().count_ones() > 1 => request.cs_flags();
         NO_SIGNALS "submit.chip-without-signals" [Submit] EINVAL ; rare;
             "this chip has no signals", "common/command_submission.c:hl_cs_sanity_checks";
         NO_CHUNKS "submit.no-chunks" [Submit] EINVAL
-            "the submission has no chunks", "common/command_submission.c:hl_cs_sanity_checks";
+            "the submission has no chunks", "common/command_submission.c:hl_cs_sanity_checks"
+            early |Submit(request), _| request.types() == 0 && request.execute.is_empty() => 0;
         TOO_MANY_CHUNKS "submit.too-many-chunks" [Submit] EINVAL
-            "the submission has more than 512 chunks", "common/command_submission.c:hl_cs_copy_chunk_array";
+            "the submission has more than 512 chunks", "common/command_submission.c:hl_cs_copy_chunk_array"
+            late |Submit(request), _| request.types() == 0 && request.execute.len() > HL_MAX_JOBS_PER_CS as usize
+                => request.execute.len();
         CHUNKS_MEMORY "submit.chunks-memory" [Submit] ENOMEM ; rare;
             "the kernel has no memory for the chunks", "common/command_submission.c:hl_cs_copy_chunk_array";
         CHUNKS_POINTER "submit.chunks-pointer" [Submit] EFAULT ; rare;
@@ -81,7 +118,8 @@ rows! {
     mod signal {
         NUMBER_OF_CHUNKS "signal.number-of-chunks" [Submit] EINVAL
             "a signal or a wait for a signal needs exactly one chunk",
-            "common/command_submission.c:hl_cs_sanity_checks";
+            "common/command_submission.c:hl_cs_sanity_checks"
+            early |Submit(request), _| request.is_sync_stream() && request.execute.len() != 1 => request.execute.len();
         SEVERAL "signal.wait-for-several" [Submit] EINVAL for "HL_CS_FLAGS_WAIT"
             "a wait is for one signal", "common/command_submission.c:cs_ioctl_extract_signal_seq";
         NUMBERS_MEMORY "signal.numbers-memory" [Submit] ENOMEM for "HL_CS_FLAGS_WAIT" ; rare;
@@ -100,12 +138,20 @@ rows! {
         QUEUE "signal.queue" [Submit] EINVAL for "HL_CS_FLAGS_SIGNAL"
             "the queue takes no signals", "common/command_submission.c:cs_ioctl_signal_wait";
         RESERVE_COUNT "signal.reserve.too-many" [Submit] EINVAL for "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY"
-            "more signals than a sync object counts", "common/command_submission.c:cs_ioctl_reserve_signals";
+            "more signals than a sync object counts", "common/command_submission.c:cs_ioctl_reserve_signals"
+            early |Submit(request), _| reserves(request).is_some_and(|(count, _)| count >= SOB_VALUES)
+                => request.argument.word() as u32;
         RESERVE_UNKNOWN_QUEUE "signal.reserve.no-such-queue" [Submit] EINVAL
             for "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY"
-            "no such queue", "common/command_submission.c:cs_ioctl_reserve_signals";
+            "no such queue", "common/command_submission.c:cs_ioctl_reserve_signals"
+            early |Submit(request), asic|
+                reserves(request).is_some_and(|(_, queue)| (asic.queue)(queue).is_none())
+                => request.argument.word() >> 32;
         RESERVE_QUEUE "signal.reserve.queue" [Submit] EINVAL for "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY"
-            "the queue takes no signals", "common/command_submission.c:cs_ioctl_reserve_signals";
+            "the queue takes no signals", "common/command_submission.c:cs_ioctl_reserve_signals"
+            early |Submit(request), asic|
+                reserves(request).is_some_and(|(_, queue)| (asic.sync_stream.stream)(queue).is_none())
+                => request.argument.word() >> 32;
         RESERVE_MEMORY "signal.reserve.memory" [Submit] ENOMEM for "HL_CS_FLAGS_RESERVE_SIGNALS_ONLY" ; rare;
             "the kernel has no memory for a reservation",
             "common/command_submission.c:cs_ioctl_reserve_signals";
@@ -144,9 +190,13 @@ rows! {
             "this chip has no engine modes", "common/command_submission.c:cs_ioctl_engine_cores";
         CORES_COUNT "engines.cores.how-many" [Submit] EINVAL for "HL_CS_FLAGS_ENGINE_CORE_COMMAND"
             "the command names no cores, or more than the chip has",
-            "common/command_submission.c:cs_ioctl_engine_cores";
+            "common/command_submission.c:cs_ioctl_engine_cores"
+            early |Submit(CsRequest { argument: CsArgument::EngineCores { cores, .. }, .. }), asic|
+                !names(cores, asic.engines.cores) => cores.len();
         CORES_COMMAND "engines.cores.command" [Submit] EINVAL for "HL_CS_FLAGS_ENGINE_CORE_COMMAND"
-            "the command is not one to cores", "common/command_submission.c:cs_ioctl_engine_cores";
+            "the command is not one to cores", "common/command_submission.c:cs_ioctl_engine_cores"
+            early |Submit(CsRequest { argument: CsArgument::EngineCores { command, .. }, .. }), _|
+                !is_to_cores(*command) => command;
         CORES_MEMORY "engines.cores.memory" [Submit] ENOMEM for "HL_CS_FLAGS_ENGINE_CORE_COMMAND" ; rare;
             "the kernel has no memory for the ids", "common/command_submission.c:cs_ioctl_engine_cores";
         CORES_POINTER "engines.cores.pointer" [Submit] EFAULT for "HL_CS_FLAGS_ENGINE_CORE_COMMAND" ; rare;
@@ -156,18 +206,28 @@ rows! {
         UNSUPPORTED "engines.unsupported" [Submit] EPERM for "HL_CS_FLAGS_ENGINES_COMMAND" ; rare;
             "this chip has no engine modes", "common/command_submission.c:cs_ioctl_engines";
         UNKNOWN_COMMAND "engines.no-such-command" [Submit] EINVAL for "HL_CS_FLAGS_ENGINES_COMMAND"
-            "no such command to engines", "common/command_submission.c:cs_ioctl_engines";
+            "no such command to engines", "common/command_submission.c:cs_ioctl_engines"
+            early |Submit(CsRequest { argument: CsArgument::Engines { command, .. }, .. }), _|
+                command.0 > EngineCommand::RESUME.0 => command;
         COUNT "engines.how-many" [Submit] EINVAL for "HL_CS_FLAGS_ENGINES_COMMAND"
             "the command names no engines, or more than the chip has",
-            "common/command_submission.c:cs_ioctl_engines";
+            "common/command_submission.c:cs_ioctl_engines"
+            early |Submit(CsRequest { argument: CsArgument::Engines { engines, command }, .. }), asic|
+                !names(engines, if is_to_cores(*command) { asic.engines.cores } else { asic.engines.count })
+                => engines.len();
         MEMORY "engines.memory" [Submit] ENOMEM for "HL_CS_FLAGS_ENGINES_COMMAND" ; rare;
             "the kernel has no memory for the ids", "common/command_submission.c:cs_ioctl_engines";
         POINTER "engines.pointer" [Submit] EFAULT for "HL_CS_FLAGS_ENGINES_COMMAND" ; rare;
             "the ids cannot be read", "common/command_submission.c:cs_ioctl_engines";
         STALL "engines.cannot-be-stalled" [Submit] EINVAL for "HL_CS_FLAGS_ENGINES_COMMAND"
-            "this engine cannot be stalled", "gaudi2/gaudi2.c:gaudi2_set_engine_modes";
+            "this engine cannot be stalled", "gaudi2/gaudi2.c:gaudi2_set_engine_modes"
+            early |Submit(CsRequest { argument: CsArgument::Engines { engines, command }, .. }), asic|
+                unstallable(asic, engines, *command).next().is_some()
+                => unstallable(asic, engines, *command).map(|id| id.to_string()).collect::<Vec<_>>().join(", ");
         COMMAND_ZERO "engines.command-zero" [Submit] EINVAL for "HL_CS_FLAGS_ENGINES_COMMAND"
-            "command 0 is not a command to engines", "gaudi2/gaudi2.c:gaudi2_set_engines";
+            "command 0 is not a command to engines", "gaudi2/gaudi2.c:gaudi2_set_engines"
+            early |Submit(CsRequest { argument: CsArgument::Engines { command, .. }, .. }), _|
+                !is_to_cores(*command) && !sets_mode(*command) => command;
     }
 
     /// Rules of WAIT_CS.
@@ -192,7 +252,8 @@ rows! {
             "common/command_submission.c:hl_multi_cs_wait_ioctl",
             "wait for one after the other, or have a monitor watch them";
         MULTI_TOO_MANY "wait.multi.too-many" [WaitMultiCs] EINVAL
-            "more than 32 submissions", "common/command_submission.c:hl_multi_cs_wait_ioctl";
+            "more than 32 submissions", "common/command_submission.c:hl_multi_cs_wait_ioctl"
+            early |WaitMultiCs(wait), _| wait.seqs.len() > HL_WAIT_MULTI_CS_LIST_MAX_LEN => wait.seqs.len();
         MULTI_POINTER "wait.multi.pointer" [WaitMultiCs] EFAULT ; rare;
             "the numbers cannot be read", "common/command_submission.c:hl_multi_cs_wait_ioctl";
         NO_INTERRUPTS "wait.interrupt.unsupported" [WaitInterrupt RegisterTimestamp] EPERM ; rare;
