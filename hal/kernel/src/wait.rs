@@ -170,7 +170,8 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
 }
 
 /// The status of a wait that the driver called a success; nothing where it ended badly all the
-/// same. A wait for an interrupt reports an abort this way (common/command_submission.c:3590).
+/// same. A wait for an interrupt reports an abort this way
+/// (common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr).
 #[inline]
 fn status_of(answer: &HlWaitCsOut) -> Option<WaitStatus> {
     match answer.status {

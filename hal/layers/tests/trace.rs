@@ -312,7 +312,7 @@ fn values() -> impl Strategy<Value = Value> {
         any::<bool>().prop_map(Value::Bool),
         any::<u64>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
-        any::<String>().prop_map(|text| Value::from(text)),
+        any::<String>().prop_map(Value::from),
         any::<u64>().prop_map(|number| Value::from(format!("{number:#x}"))),
     ];
     leaf.prop_recursive(3, 24, 4, |inner| {

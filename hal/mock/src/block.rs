@@ -1,4 +1,4 @@
-//! Blocks of registers that a user may map (driver memory.c:1408 `map_block`, memory.c:1460
+//! Blocks of registers that a user may map (driver memory.c:map_block, memory.c:hl_hw_block_mmap
 //! `hl_hw_block_mmap`).
 //!
 //! A mapping is memory, and a register is not: it does something when it is written, be it with the
@@ -14,10 +14,10 @@ use gaudi_spec::Asic;
 use gaudi_spec::asic::BlockKind;
 use gaudi_sys::{Memfd, PAGE};
 
-/// What a handle of a block has in its upper bits (habanalabs.h:54 `HL_MMAP_TYPE_BLOCK`, shifted by
+/// What a handle of a block has in its upper bits (habanalabs.h:HL_MMAP_TYPE_BLOCK, shifted by
 /// a page).
 pub(crate) const TYPE_BLOCK: u64 = 0x4 << 59;
-/// Where the number lies (habanalabs.h:57 `HL_MMAP_OFFSET_VALUE_MASK`).
+/// Where the number lies (habanalabs.h:HL_MMAP_OFFSET_VALUE_MASK).
 const NUMBER: u64 = 0x1fff_ffff_ffff / PAGE;
 
 /// The memory of ARC processors that was mapped. The driver scrubs it between two users, and so it
@@ -30,13 +30,13 @@ pub(crate) struct Blocks {
 impl Blocks {
     pub(crate) fn mmap(&mut self, asic: &Asic, request: MmapRequest) -> Result<RawMapping> {
         const OP: Operation = Operation::Mmap;
-        // The driver keeps 32 bits of the number (memory.c:1471).
+        // The driver keeps 32 bits of the number (memory.c:hl_hw_block_mmap).
         let number = ((request.offset / PAGE) & NUMBER) as u32;
-        // gaudi2.c:11613
+        // gaudi2.c:gaudi2_block_mmap
         let Some(block) = (asic.blocks.block)(number) else {
             return Err(Error::from_rule(OP, &rules::block::MMAP_UNKNOWN).showing(number));
         };
-        // gaudi2.c:11619
+        // gaudi2.c:gaudi2_block_mmap
         if request.whole_pages() != u64::from(block.size) {
             return Err(Error::from_rule(OP, &rules::block::MMAP_LENGTH).saw(request.len, block.size));
         }

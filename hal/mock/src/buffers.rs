@@ -16,17 +16,17 @@ use crate::interrupt::Line;
 use crate::pages::lowest_free;
 use crate::va::VaSpace;
 
-/// Bytes of device addresses for command buffers (command_buffer.c:14 `CB_VA_POOL_SIZE`).
+/// Bytes of device addresses for command buffers (command_buffer.c:CB_VA_POOL_SIZE).
 pub(crate) const POOL_SIZE: u64 = 4 << 30;
 /// Bytes of memory for command buffers: of those that have an address, and as much again of those
 /// that have none.
 const MEMORY: u64 = 2 * POOL_SIZE;
-/// What a handle of a command buffer has in its upper bits (habanalabs.h:55 `HL_MMAP_TYPE_CB`,
+/// What a handle of a command buffer has in its upper bits (habanalabs.h:HL_MMAP_TYPE_CB,
 /// shifted by a page).
 pub(crate) const TYPE_CB: u64 = 0x2 << 59;
-/// The same of a timestamps buffer (habanalabs.h:53 `HL_MMAP_TYPE_TS_BUFF`).
+/// The same of a timestamps buffer (habanalabs.h:HL_MMAP_TYPE_TS_BUFF).
 pub(crate) const TYPE_TS: u64 = 0x10 << 59;
-/// Where a handle says what it is (habanalabs.h:52 `HL_MMAP_TYPE_MASK`).
+/// Where a handle says what it is (habanalabs.h:HL_MMAP_TYPE_MASK).
 pub(crate) const TYPE_MASK: u64 = 0x1f << 59;
 
 /// The command buffers of a context. Their memory is one sparse file, byte n of which the device
@@ -51,7 +51,7 @@ pub(crate) struct Buffer {
     pub(crate) at: DeviceVa,
     pub(crate) size: u64,
     /// Counters that it has room for: the driver counts in the bytes asked for, not in pages
-    /// (command_submission.c:3407).
+    /// (command_submission.c:_hl_interrupt_wait_ioctl).
     pub(crate) counters: u64,
     pub(crate) mapped_to_device: bool,
     /// The handle is destroyed; the memory stays while the user maps it or a counter in it is
@@ -159,7 +159,7 @@ impl Buffers {
             engine.unmap(buffer.at);
         }
         let window = self.window(buffer);
-        // A new buffer's memory reads as zeros (command_buffer.c:155 `__GFP_ZERO`).
+        // A new buffer's memory reads as zeros (command_buffer.c:hl_cb_alloc `__GFP_ZERO`).
         let punched = self.memory.punch_hole(window.offset, window.len);
         debug_assert!(
             punched.is_ok(),
@@ -189,8 +189,8 @@ impl Buffers {
         self.registrations.clear();
     }
 
-    /// As the driver searches (memory_mgr.c:25): by the number in bits 43..12 alone, and as long as
-    /// a mapping keeps the buffer.
+    /// As the driver searches (memory_mgr.c:hl_mmap_mem_buf_get): by the number in bits 43..12
+    /// alone, and as long as a mapping keeps the buffer.
     pub(crate) fn find(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
         let key = number(handle)?;
         self.buffers
@@ -256,12 +256,12 @@ impl Timestamps {
 
 /// Counters in command buffers, and the times that are written when one reaches a value.
 impl Buffers {
-    /// A counter by handle and index (command_submission.c:3400); `None` if there is none. Its
-    /// memory stays until [`unwatch`](Self::unwatch).
+    /// A counter by handle and index (command_submission.c:_hl_interrupt_wait_ioctl); `None` if
+    /// there is none. Its memory stays until [`unwatch`](Self::unwatch).
     pub(crate) fn watch(&mut self, counter: CqCounter) -> Option<Counter> {
         let (key, buffer) = self.find(counter.handle)?;
         // The driver's own check wraps round for offsets past the address space
-        // (command_submission.c:3407); those are refused here.
+        // (command_submission.c:_hl_interrupt_wait_ioctl); those are refused here.
         let at = Some(counter.offset).filter(|&at| at < buffer.counters)? * 8;
         let at = usize::try_from(buffer.at.0 - self.pool.0 + at).ok()?;
         self.buffers.get_mut(&key)?.watchers += 1;
@@ -283,7 +283,7 @@ impl Buffers {
     }
 
     /// Registers a time to be written: at once where the counter is there
-    /// (command_submission.c:3316).
+    /// (command_submission.c:ts_get_and_handle_kernel_record).
     pub(crate) fn register(
         &mut self,
         request: &TimestampRegistration,
@@ -307,7 +307,8 @@ impl Buffers {
             self.unwatch(counter, engine);
             return Err(&rules::wait::TIMESTAMP_INDEX);
         }
-        // A slot that is registered already is taken out first (command_submission.c:3284).
+        // A slot that is registered already is taken out first
+        // (command_submission.c:ts_get_and_handle_kernel_record).
         let same = |one: &Registration| (one.buffer, one.index) == (buffer, request.index);
         self.drop_registrations(engine, same);
         if self.count(counter) >= request.target {
@@ -318,7 +319,7 @@ impl Buffers {
         self.registrations.push(Registration {
             line,
             counter,
-            // `set_record_cq_info` takes 32 bits of it (command_submission.c:3215).
+            // `set_record_cq_info` takes 32 bits of it (command_submission.c:set_record_cq_info).
             target: request.target & 0xffff_ffff,
             buffer,
             index: request.index,
@@ -326,7 +327,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Writes the times of what a raised line finds reached (irq.c:332).
+    /// Writes the times of what a raised line finds reached (irq.c:handle_user_interrupt_ts_list).
     pub(crate) fn stamp_reached(&mut self, line: Line, engine: &mut dyn Engine, at_ns: u64) {
         let all = std::mem::take(&mut self.registrations);
         for one in all {
@@ -339,7 +340,8 @@ impl Buffers {
         }
     }
 
-    /// A reset forgets what is registered at the lines that it reaches (command_submission.c:1107).
+    /// A reset forgets what is registered at the lines that it reaches
+    /// (command_submission.c:hl_cs_rollback_all).
     pub(crate) fn abort_registrations(&mut self, engine: &mut dyn Engine) {
         self.drop_registrations(engine, |one| one.line.is_aborted);
     }

@@ -20,7 +20,7 @@ impl Device {
         let buffers = &mut context.buffers;
         buffers.reap(engine);
         let size = u64::from(request.size).max(1).next_multiple_of(PAGE);
-        // command_buffer.c:35
+        // command_buffer.c:cb_map_mem
         let Some(at) = buffers.space_for(request.map_to_device).take_lowest(size) else {
             return Err(self.refuse(OP, &rules::buffer::NO_ADDRESS));
         };
@@ -33,7 +33,7 @@ impl Device {
         let buffer = Buffer {
             at,
             size,
-            // command_buffer.c:190
+            // command_buffer.c:hl_cb_mmap_mem_alloc
             counters: u64::from(request.size).max(PAGE) / 8,
             mapped_to_device: request.map_to_device,
             destroyed: false,
@@ -47,7 +47,7 @@ impl Device {
         const OP: Operation = Operation::CbDestroy;
         let mut guard = self.enter(OP)?;
         let (context, engine) = guard.parts();
-        // command_buffer.c:318
+        // command_buffer.c:hl_cb_destroy
         let Some((key, _)) = context.buffers.live(handle) else {
             let error = self.no_buffer(OP, handle);
             return Err(match context.buffers.find(handle) {
@@ -63,20 +63,21 @@ impl Device {
         const OP: Operation = Operation::CbInfo;
         let mut state = self.enter(OP)?;
         let context = state.context();
-        // command_buffer.c:340: a buffer that was destroyed is found as long as it is mapped.
+        // command_buffer.c:hl_cb_info: a buffer that was destroyed is found as long as it is
+        // mapped.
         let Some((_, buffer)) = context.buffers.find(handle) else {
             return Err(self.no_buffer(OP, handle));
         };
         if !device_va {
-            // Queues of Gaudi2 take no handles (gaudi2.c:2773), so no submission ever counts as a
-            // user of one.
+            // Queues of Gaudi2 take no handles (gaudi2.c:gaudi2_set_fixed_properties), so no
+            // submission ever counts as a user of one.
             return Ok(CbInfo {
                 usage_count: 0,
                 device_va: None,
             });
         }
         if !buffer.mapped_to_device {
-            // command_buffer.c:334
+            // command_buffer.c:hl_cb_info
             return Err(self.refuse(OP, &rules::buffer::NOT_MAPPED));
         }
         Ok(CbInfo {
@@ -89,7 +90,7 @@ impl Device {
         const OP: Operation = Operation::Mmap;
         // mm/mmap.c `file_mmap_ok`: before a driver is asked.
         self.check_arguments(&request, When::Early)?;
-        // device.c:650 looks at no status: what a user has can be mapped in a reset too.
+        // device.c:__hl_mmap looks at no status: what a user has can be mapped in a reset too.
         let mut state = self.lock();
         state.settle();
         let handle = CbHandle(request.offset);
@@ -104,7 +105,8 @@ impl Device {
                 .map_err(|error| error.on(self.id));
         }
         let buffers = &context.buffers;
-        // device.c:671: mmap goes by the kind of what is mapped; memory_mgr.c:246.
+        // device.c:__hl_mmap: mmap goes by the kind of what is mapped;
+        // memory_mgr.c:hl_mem_mgr_mmap.
         let is_buffer = [TYPE_CB, TYPE_TS].contains(&kind);
         let timestamps = number(handle).filter(|_| is_buffer);
         if let Some(timestamps) = timestamps.and_then(|key| buffers.timestamps(key)) {
@@ -138,7 +140,7 @@ impl Device {
             .map_err(|errno| self.refusal(OP, errno))
     }
 
-    /// `HL_MEM_OP_TS_ALLOC` (memory.c:2174)
+    /// `HL_MEM_OP_TS_ALLOC` (memory.c:allocate_timestamps_buffers)
     pub(crate) fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
         let mut guard = self.admit(&TsAlloc(elements))?;
         let (context, engine) = guard.parts();

@@ -37,7 +37,7 @@ impl Debugging {
         let debugging = self;
         let refuse = |rule| Err(Error::from_rule(OP, rule));
         if request.op == DebugOp::SET_MODE {
-            // device.c:1217
+            // device.c:hl_device_set_debug_mode
             return match (debugging.on, request.enable) {
                 (true, true) => refuse(&rules::debug::ALREADY_ON),
                 (false, false) => refuse(&rules::debug::ALREADY_OFF),
@@ -63,7 +63,7 @@ impl Debugging {
             _ => 0,
         };
         if !debugging.on {
-            // habanalabs_ioctl.c:1205
+            // habanalabs_ioctl.c:hl_debug_ioctl
             return refuse(&rules::debug::OUTSIDE_MODE);
         }
         check(When::Late)?;

@@ -31,7 +31,7 @@ const O_CLOEXEC: u32 = 0o2_000_000;
 impl Device {
     pub(crate) fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
         let export = self.export(request)?;
-        // memory.c:1866: of the flags the descriptor takes this one (fs/file.c
+        // memory.c:export_dmabuf: of the flags the descriptor takes this one (fs/file.c
         // `get_unused_fd_flags`); ours are born with it.
         if request.flags & O_CLOEXEC == 0 {
             fd::keep_on_exec(&export).map_err(|errno| self.refusal(OP, errno))?;
@@ -42,10 +42,10 @@ impl Device {
     fn export(&self, request: ExportRequest) -> Result<OwnedFd> {
         let mut state = self.enter(OP)?;
         let handle = match state.context().mappings.get(&request.address.0) {
-            // memory.c:1796
+            // memory.c:memhash_node_export_get
             None if request.address.0 % PAGE != 0 => Err(&rules::export::UNALIGNED_ADDRESS),
             None => Err(&rules::export::UNKNOWN_ADDRESS),
-            // memory.c:1803
+            // memory.c:memhash_node_export_get
             Some(Mapping::Host { .. }) => Err(&rules::export::HOST_MEMORY),
             Some(Mapping::Device { handle, .. }) => Ok(*handle),
         };
@@ -54,7 +54,7 @@ impl Device {
             unreachable!("allocation {handle} is mapped, so it cannot be freed");
         };
         self.check_arguments(&request, When::Late)?;
-        // memory.c:1967
+        // memory.c:validate_export_params
         let end = request
             .offset
             .checked_add(request.size)

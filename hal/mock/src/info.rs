@@ -81,7 +81,7 @@ impl Device {
             info.answer
                 .iter_mut()
                 .zip(bytes)
-                .for_each(|(to, from)| *to = *from)
+                .for_each(|(to, from)| *to = *from);
         };
         // Most operations leave the argument word.
         let mut word = request.arg;
@@ -128,7 +128,7 @@ impl Device {
             InfoOp::HW_EVENTS_AGGREGATE => put(state.events.ever.as_bytes()),
             // None recorded is a record of zeros.
             InfoOp::UNDEFINED_OPCODE_EVENT => {
-                put(state.errors.undefined_opcode.unwrap_or_default().as_bytes())
+                put(state.errors.undefined_opcode.unwrap_or_default().as_bytes());
             }
             InfoOp::PAGE_FAULT_EVENT => {
                 if let Some((fault, _)) = &state.errors.page_fault {

@@ -21,15 +21,15 @@ use crate::va::Hint;
 impl Device {
     pub(crate) fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
         let mut state = self.admit(&request)?;
-        // memory.c:38: Gaudi2 has one page size and does not look at the one asked for
-        // (`supports_user_set_page_size` is not set).
+        // memory.c:set_alloc_page_size: Gaudi2 has one page size and does not look at the one asked
+        // for (`supports_user_set_page_size` is not set).
         let pages = request.size.div_ceil(self.asic.dram_page);
         let contiguous = request.flags.contains(MemFlags::CONTIGUOUS);
         let taken = usize::try_from(pages)
             .ok()
             .and_then(|pages| state.pages.take(pages, contiguous));
         let Some(pages) = taken else {
-            // memory.c:112, :155
+            // memory.c:alloc_device_memory
             let rule = match contiguous {
                 true => &rules::map::NO_RUN,
                 false => &rules::map::TOO_FEW_PAGES,
@@ -51,13 +51,13 @@ impl Device {
     pub(crate) fn mem_free(&self, handle: MemHandle) -> Result<()> {
         const OP: Operation = Operation::MemFree;
         let mut state = self.enter(OP)?;
-        // memory.c:353: the upper half of the handle is not looked at.
+        // memory.c:free_device_memory: the upper half of the handle is not looked at.
         let key = low_half(handle);
         let Some(allocation) = state.allocations.get(&key) else {
             return Err(self.refuse(OP, &rules::map::FREE_UNKNOWN).showing(handle.0));
         };
         if allocation.mapped > 0 {
-            // memory.c:368
+            // memory.c:free_device_memory
             return Err(self.refuse(OP, &rules::map::FREE_MAPPED).showing(handle.0));
         }
         if let Some(allocation) = state.allocations.remove(&key) {
@@ -116,7 +116,7 @@ impl Device {
         let huge_page = self.asic.host_huge_va.page;
         let (address, size) = (request.address.0, request.size);
         let end = request.end().expect("the rule on its size was checked");
-        // Gigabytes take seconds, so the device is not locked meanwhile. memory.c:2330:
+        // Gigabytes take seconds, so the device is not locked meanwhile. memory.c:get_user_memory:
         // pin_user_pages that fails at once says why, one that fails half-way is ENOMEM.
         if let Err(errno) = pin::populate_for_write(address, 1)
             .and_then(|()| pin::populate_for_write(address, size).map_err(|_| Errno::ENOMEM))
@@ -136,12 +136,13 @@ impl Device {
         }
         let start = address / PAGE * PAGE;
         let (span, inside) = (end - start, address - start);
-        // memory.c:866: huge pages only where every piece is aligned and whole. Contiguity of
-        // physical memory cannot be seen from here, so alignment decides alone.
+        // memory.c:init_phys_pg_pack_from_userptr: huge pages only where every piece is aligned and
+        // whole. Contiguity of physical memory cannot be seen from here, so alignment decides
+        // alone.
         let huge = address % huge_page == 0 && size % huge_page == 0;
         let hint = Hint::new(request.hint, request.flags);
         if hint.forced && hint.address.is_some_and(|va| va.0 != 0) && inside != 0 {
-            // memory.c:1187
+            // memory.c:map_device_va
             let error = self.refuse(OP, &rules::map::FORCED_HINT);
             return Err(error.showing(format!("{address:#x}")));
         }
@@ -157,7 +158,7 @@ impl Device {
         };
         let mut guard = self.enter(OP)?;
         let (context, engine) = guard.parts();
-        // memory.c:1108
+        // memory.c:map_device_va
         let (space, align) = match (huge, address % huge_page) {
             (true, _) => (&mut context.va.huge, huge_page),
             (false, 0) => (&mut context.va.host, huge_page),
@@ -216,7 +217,7 @@ impl Device {
     }
 
     pub(crate) fn no_address(&self, operation: Operation, size: u64, hint: Hint) -> Error {
-        // memory.c:1202
+        // memory.c:map_device_va
         let error = match operation {
             Operation::RegisterDmabuf => self
                 .refusal(operation, Errno::ENOMEM)
@@ -232,7 +233,7 @@ impl Device {
     pub(crate) fn map_block(&self, address: u64) -> Result<BlockMapping> {
         const OP: Operation = Operation::MapBlock;
         drop(self.enter(OP)?);
-        // gaudi2.c:11600
+        // gaudi2.c:gaudi2_get_hw_block_id
         let Some(Block { number, size, .. }) = (self.asic.blocks.at)(address) else {
             let error = self.refuse(OP, &rules::block::UNKNOWN);
             return Err(error.showing(format!("{address:#x}")));

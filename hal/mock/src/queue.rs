@@ -34,8 +34,8 @@ impl Device {
             });
         }
         self.check_arguments(&request, When::Early)?;
-        // command_submission.c:1700: the chip has no context to switch, so that a restore phase is
-        // run where it is asked for only.
+        // command_submission.c:hl_cs_ctx_switch: the chip has no context to switch, so that a
+        // restore phase is run where it is asked for only.
         if request.cs_flags().contains(CsFlags::FORCE_RESTORE) && !request.restore.is_empty() {
             let restore = CsRequest {
                 execute: request.restore,
@@ -44,7 +44,7 @@ impl Device {
             let seq = self.execute(&mut guard, &restore)?.seq;
             drop(guard);
             let limit = Duration::from_secs(CsRequest::TIMEOUT_S);
-            // command_submission.c:1752
+            // command_submission.c:hl_cs_ctx_switch
             self.wait_cs(seq, limit)
                 .map_err(|error| self.refuse(OP, &rules::submit::RESTORE).showing(error))?;
             guard = self.enter(OP)?;
@@ -55,7 +55,8 @@ impl Device {
             _ if request.is_sync_stream() => self.submit_signal_or_wait(state, request),
             CsFlags::RESERVE_SIGNALS_ONLY => self.reserve_signals(state, request.argument.word()),
             CsFlags::UNRESERVE_SIGNALS_ONLY => self.unreserve_signals(state, request.argument.word()),
-            // command_submission.c:2561: a read of a register, which has nothing to wait for here.
+            // command_submission.c:hl_cs_ioctl: a read of a register, which has nothing to wait for
+            // here.
             CsFlags::FLUSH_PCI_HBW_WRITES => Ok(answer(NO_SEQ, 0)),
             _ => engines::command(self.asic, request.argument)
                 .map(|()| answer(NO_SEQ, 0))
@@ -63,14 +64,14 @@ impl Device {
         }
     }
 
-    /// Jobs that the user wrote (command_submission.c:1465 `cs_ioctl_default`).
+    /// Jobs that the user wrote (command_submission.c:cs_ioctl_default).
     fn execute(&self, state: &mut State, request: &CsRequest<'_>) -> Result<CsAnswer> {
         // The driver counts too many chunks as a refusal (command_submission.c
         // `hl_cs_copy_chunk_array`); a backend of the kernel does not ask it.
         self.check_arguments(&request, When::Late)?;
         let seq = self.begin(state, request, request.execute.len() as u32)?;
         // All chunks are looked at before any is queued; a refused submission has used up its
-        // number (command_submission.c:1562).
+        // number (command_submission.c:cs_ioctl_default).
         let refused = request.execute.iter().find_map(|chunk| self.check(chunk).err());
         if let Some((error, parsing)) = refused {
             let drops = &mut state.context().submissions.drops;
@@ -82,10 +83,10 @@ impl Device {
         Ok(answer(CsSeq(seq), 0))
     }
 
-    /// A number and a record (command_submission.c:896 `allocate_cs`).
+    /// A number and a record (command_submission.c:allocate_cs).
     pub(crate) fn begin(&self, state: &mut State, request: &CsRequest<'_>, jobs: u32) -> Result<u64> {
         let submissions = &mut state.context().submissions;
-        // command_submission.c:956
+        // command_submission.c:allocate_cs
         let seq = submissions.next;
         let slot = submissions.slot(seq);
         if submissions.records[slot]
@@ -170,8 +171,8 @@ impl Device {
         Ok(())
     }
 
-    /// One chunk (command_submission.c:1203 `validate_queue_index`, gaudi2.c:7132); with the error,
-    /// whether it counts as a parsing one.
+    /// One chunk (command_submission.c:validate_queue_index, gaudi2.c:gaudi2_validate_cb_address);
+    /// with the error, whether it counts as a parsing one.
     fn check(&self, chunk: &HlCsChunk) -> std::result::Result<(), (Error, bool)> {
         let queue = QueueId(chunk.queue_index);
         let refuse = |rule, parsing| Err((self.refuse(OP, rule).showing(queue), parsing));

@@ -55,7 +55,7 @@ impl VaSpace {
         }
     }
 
-    /// Takes a block (memory.c:592 `get_va_block`): at the hint where it is free, else in the
+    /// Takes a block (memory.c:get_va_block): at the hint where it is free, else in the
     /// smallest block that is large enough. `None` if there is no such block, or the hint was
     /// forced and is not free.
     pub(crate) fn take(&mut self, size: u64, align: u64, hint: Hint) -> Option<DeviceVa> {
@@ -71,8 +71,8 @@ impl VaSpace {
             .filter(|&address| address != 0);
         if let Some(address) = wanted {
             let inside = self.range.contains(DeviceVa(address), 0);
-            // memory.c:621: of a DRAM hint only the offset below bit 48 must be whole pages; the
-            // space's own bits are no multiple of 3.
+            // memory.c:get_va_block: of a DRAM hint only the offset below bit 48 must be whole
+            // pages; the space's own bits are no multiple of 3.
             let misaligned = if by_power {
                 address % align != 0
             } else {

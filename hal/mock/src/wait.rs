@@ -40,7 +40,7 @@ enum Watched {
 const SLICE_NS: u64 = 1_000_000_000;
 
 impl Device {
-    /// A wait also needs a device that no reset is planned of (command_submission.c:3732).
+    /// A wait also needs a device that no reset is planned of (command_submission.c:hl_wait_ioctl).
     fn waitable(&self, state: &mut State, operation: Operation) -> Result<()> {
         self.operational(state, operation)?;
         match state.watchdog {
@@ -99,8 +99,8 @@ impl Device {
         }
     }
 
-    /// Gaudi2 does not have it (gaudi2.c:4133), and the driver says so before it looks at the list
-    /// (command_submission.c:3025).
+    /// Gaudi2 does not have it (gaudi2.c:gaudi2_sw_init), and the driver says so before it looks at
+    /// the list (command_submission.c:hl_multi_cs_wait_ioctl).
     pub(crate) fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
         const OP: Operation = Operation::WaitMultiCs;
         // A list that is too long is not an answer of the driver: a backend of the kernel refuses
@@ -128,7 +128,7 @@ impl Device {
         let line = self.line(&guard, OP, request.interrupt)?;
         let now = guard.clock.now_ns();
         let (context, engine) = guard.parts();
-        // command_submission.c:3329, :3337, :3344, :3239
+        // command_submission.c:_hl_interrupt_ts_reg_ioctl
         context
             .buffers
             .register(request, line, engine, now)
@@ -144,7 +144,7 @@ impl Device {
             InterruptWord::KernelCq(counter) => {
                 match state.context().buffers.watch(counter) {
                     Some(counter) => Watched::Counter(counter),
-                    // command_submission.c:3401, :3407
+                    // command_submission.c:_hl_interrupt_wait_ioctl
                     None => {
                         let rule = match state.context().buffers.find(counter.handle) {
                             None => &rules::wait::UNKNOWN_COUNTERS,
@@ -170,7 +170,7 @@ impl Device {
         match watched {
             Watched::User(address) => match uaccess::read_u64(address) {
                 Ok(value) => Ok(value >= target),
-                // command_submission.c:3548
+                // command_submission.c:_hl_interrupt_wait_ioctl_user_addr
                 Err(_) => Err(self
                     .refuse(INTERRUPT, &rules::wait::WORD)
                     .showing(format!("{:#x}", address.0))),
@@ -218,7 +218,7 @@ impl Device {
         let mut woken_ns = 0;
         let now = state.clock.now_ns();
         let deadline = now.saturating_add(nanoseconds(request.timeout));
-        // command_submission.c:3426, :3554: there was no interrupt, so it is done now.
+        // command_submission.c:_hl_interrupt_wait_ioctl: there was no interrupt, so it is done now.
         if reached!() {
             answer!(at(WaitStatus::Completed, now));
         }
@@ -237,14 +237,15 @@ impl Device {
             state.expire();
             let mark = state.interrupts.mark(line);
             if mark != seen {
-                // command_submission.c:3446: an aborted fence of the driver's own is not looked at
-                // again.
+                // command_submission.c:_hl_interrupt_wait_ioctl: an aborted fence of the driver's
+                // own is not looked at again.
                 let aborted = mark.aborted != seen.aborted;
                 if of_driver && aborted && mark.raised == seen.raised {
                     answer!(Err(self.refuse(INTERRUPT, &rules::wait::COUNTER_ABORTED)));
                 }
-                // command_submission.c:3584, irq.c:355: the word is looked at after an interrupt
-                // and at no other time.
+                // command_submission.c:_hl_interrupt_wait_ioctl_user_addr,
+                // irq.c:handle_user_interrupt_ts_list: the word is looked at after an interrupt and
+                // at no other time.
                 if reached!() {
                     answer!(at(WaitStatus::Completed, mark.at_ns));
                 }
@@ -253,7 +254,7 @@ impl Device {
                         .on(self.id)
                         .because("the wait was aborted by a reset");
                     // For a word of the user's the driver answers a status and no errno
-                    // (command_submission.c:3594, :3453).
+                    // (command_submission.c:_hl_interrupt_wait_ioctl_user_addr).
                     answer!(Err(match of_driver {
                         true => self.refuse(INTERRUPT, &rules::wait::COUNTER_ABORTED),
                         false => error,
@@ -321,7 +322,7 @@ impl Device {
         )
     }
 
-    /// The error of a submission that the driver ended (command_submission.c:3178).
+    /// The error of a submission that the driver ended (command_submission.c:hl_cs_wait_ioctl).
     fn ended(&self, state: &State, operation: Operation, errno: Errno) -> Error {
         if errno != Errno::ETIMEDOUT {
             return self.refuse(operation, &rules::wait::ABORTED);

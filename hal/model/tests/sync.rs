@@ -212,8 +212,8 @@ fn fence_takes_only_its_share() {
 
 #[test]
 fn one_monitor_fires_several_payloads() {
-    // As the driver sets decoders up (gaudi2.c:5666): an interrupt, the object back down, and the
-    // monitor armed again.
+    // As the driver sets decoders up (gaudi2.c:gaudi2_arm_monitors_for_virt_msix_db): an interrupt,
+    // the object back down, and the monitor armed again.
     let mut rig = Rig::new();
     let arm = MonArm::for_sob(A, Compare::AtLeast, 1).into_bits();
     let payloads = [

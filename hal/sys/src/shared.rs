@@ -109,12 +109,10 @@ unsafe fn walk(
 ) {
     let head = at.align_offset(WORD).min(len);
     let words = (len - head) / WORD;
-    // SAFETY: the byte lies in the range, and an atomic may be shared.
     let one = |offset| {
-        byte(
-            unsafe { AtomicU8::from_ptr(at.as_ptr().wrapping_add(offset)) },
-            offset,
-        )
+        let place = at.as_ptr().wrapping_add(offset);
+        // SAFETY: the byte lies in the range, and an atomic may be shared.
+        byte(unsafe { AtomicU8::from_ptr(place) }, offset);
     };
     let eight = |offset| {
         let place = at.as_ptr().wrapping_add(offset).cast::<u64>();

@@ -144,7 +144,7 @@ fn nic_without_pci_function_reaches_no_card() {
     let nowhere = Nic::over(Build::Patched, "rxe7", "dummy7", "10.77.7.1");
     let io = reopen();
     let (fd, va, handle) = exported(&io);
-    // common/memory.c:1724, where vfio-pci answers EINVAL.
+    // common/memory.c:hl_map_dmabuf, where vfio-pci answers EINVAL.
     assert_eq!(
         register(&nowhere, fd.as_raw_fd()).err(),
         Some(Errno::EPERM),

@@ -166,7 +166,7 @@ impl Node {
     fn offer(&mut self, memory: impl Into<Local>) {
         let report = self.endpoint.offer(memory, Rights::BOTH).expect("offered");
         let refused = report.failed.first().and_then(|attempt| attempt.error.errno());
-        // common/memory.c:1724
+        // common/memory.c:hl_map_dmabuf
         let wanted = (!has_peers() && report.path != MemoryPath::Host).then_some(Errno::EPERM);
         assert_eq!(refused, wanted, "{report}");
     }

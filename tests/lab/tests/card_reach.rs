@@ -56,7 +56,7 @@ fn nic_reaches_card_where_machine_allows() {
             nic.context.deregister(region).expect("a region ends");
         }
         Err(errno) => {
-            // common/memory.c:1724, where vfio-pci answers EINVAL.
+            // common/memory.c:hl_map_dmabuf, where vfio-pci answers EINVAL.
             let (refusal, words) = match kernel() < (7, 0) {
                 true => ("no_p2pdma", ""),
                 false => (

@@ -180,7 +180,7 @@ fn reset_waits_for_foreign_region() {
     let from = card::log().len();
     owner.hangs();
     // It has waited ten seconds for the user that it killed, whose memory is exported still
-    // (common/device.c:811).
+    // (common/device.c:device_hard_reset_pending).
     card::wait_for("Could not reset device", from);
     assert_eq!(status(), DeviceStatus::IN_RESET);
     assert_eq!(refusal(), ErrorKind::InReset, "common/habanalabs_drv.c:203");

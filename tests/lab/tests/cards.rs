@@ -119,7 +119,7 @@ fn bytes_cross_cards_by_rdma() {
         })
     });
     if kernel() < (7, 0) {
-        // common/memory.c:1724
+        // common/memory.c:hl_map_dmabuf
         let refused = regions.map(|region| region.err());
         assert_eq!(refused, [Some(Errno::EPERM); 2], "no peer-to-peer DMA");
         return;

@@ -50,9 +50,10 @@ impl Opened {
         // SAFETY: the list has so many, and lives.
         let devices = unsafe { std::slice::from_raw_parts(list, count as usize) };
         let is_it = |device: &&*mut gaudi_verbs_sys::types::ibv_device| {
-            // SAFETY: the device is of the list, and its name ends with a NUL.
-            let name = unsafe { std::ffi::CStr::from_ptr((&raw const (***device).name).cast()) };
-            name == c"rxe0"
+            // SAFETY: the device is of the list.
+            let name = unsafe { &raw const (***device).name };
+            // SAFETY: the name ends with a NUL.
+            unsafe { std::ffi::CStr::from_ptr(name.cast()) == c"rxe0" }
         };
         let device = *devices.iter().find(is_it).expect("rxe0");
         // SAFETY: the device is of the list.

@@ -20,8 +20,8 @@ use crate::wr::{MrAddr, RemoteRegion, Rkey, WindowBind};
 /// system call.
 ///
 /// Bound by [`SendPost::bind_mw`](crate::SendPost::bind_mw). Unbound by `local_inv`, by the peer's
-/// `send_inv`, or by closing it. The region needs [`Access::MW_BIND`] and must outlive the binding:
-/// [`Mr::close`] names its windows.
+/// `send_inv`, or by closing it. The region needs [`Access::MW_BIND`](crate::Access::MW_BIND) and
+/// must outlive the binding: [`Mr::close`] names its windows.
 pub struct Mw {
     object: Object<MwHandle, Pd>,
     mw_type: MwType,

@@ -187,8 +187,8 @@ impl Chip {
     }
 
     /// What the driver clears between two contexts: the users' sync objects, monitors and
-    /// completion queues, all fence counters, and the arbiters' modes (driver gaudi2.c:10848 and
-    /// :10945).
+    /// completion queues, all fence counters, and the arbiters' modes (driver
+    /// gaudi2.c:gaudi2_scrub_device_mem and :10945).
     pub fn clear_user_sync(&mut self) {
         self.sm.clear_user();
         self.processors.iter_mut().for_each(Processor::clear_fences);

@@ -95,7 +95,7 @@ pub enum StopReason {
     #[error("a STOP packet")]
     Asked,
     /// The packet pushes more buffers to its own command processor than that holds ("CPDMA Up
-    /// overflow", driver gaudi2.c:1138).
+    /// overflow", driver gaudi2.c:mme_razwi_info).
     #[error("too many buffers pushed to its own processor")]
     UpperOverflow,
 }

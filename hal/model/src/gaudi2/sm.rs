@@ -231,7 +231,8 @@ impl SyncManager {
                 }
                 self.evaluate(dcore, armed);
             }
-            // The driver clears a monitor by a status without the armed bit (gaudi2.c:10902).
+            // The driver clears a monitor by a status without the armed bit
+            // (gaudi2.c:gaudi2_restore_user_sm_registers).
             MON_STATUS => {
                 core.set_armed(index, value & 1 != 0);
                 self.evaluate(dcore, index);
@@ -337,8 +338,8 @@ impl SyncManager {
         self.fired.clear();
     }
 
-    /// What the driver clears when a context ends: what users may use (gaudi2.c:10848
-    /// `gaudi2_restore_user_sm_registers`).
+    /// What the driver clears when a context ends: what users may use
+    /// (gaudi2.c:gaudi2_scrub_device_mem `gaudi2_restore_user_sm_registers`).
     pub(crate) fn clear_user(&mut self) {
         self.fired
             .retain(|&(dcore, monitor)| dcore == 0 && monitor < FIRST_USER_MONITOR);

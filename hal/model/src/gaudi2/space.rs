@@ -287,7 +287,7 @@ impl Space {
         }
         let Some(which) = self.stacks.mmu(va) else {
             // `source: inferred`: the driver's command buffers for the EDMAs lie in the HBM without
-            // a mapping (driver gaudi2.c:10669).
+            // a mapping (driver gaudi2.c:gaudi2_memset_device_memory).
             let own = self.now.fetches && dram.offset(DevicePa(at), 1).is_some();
             return own.then_some(plain);
         };

@@ -24,7 +24,8 @@ const HANDED_DOWN: usize = 7;
 /// bits of `CP_CPDMA_UP_CRED_VAL`.
 const PUSHED: usize = 3;
 
-/// MSG_SHORT bases as the driver sets them when it initialises a queue manager (gaudi2.c:5395).
+/// MSG_SHORT bases as the driver sets them when it initialises a queue manager
+/// (gaudi2.c:gaudi2_init_qman_cp).
 const BASES: [u64; qman::MSG_BASES as usize] = {
     let objs = CFG_BASE.0 + sync::OBJS as u64;
     [objs + sync::MON_PAY_ADDRL as u64, objs, 0, 0]

@@ -91,7 +91,7 @@ rows! {
             "a pointer in the request cannot be read or written", "common/habanalabs_ioctl.c:_hl_ioctl";
         REMOVED "ioctl.removed" ioctl ENODEV
             "the device was removed or is about to be hard-reset: close the file",
-            "common/habanalabs_ioctl.c:hl_ioctl";
+            "common/habanalabs_ioctl.c:hl_ioctl_control; drivers/gpu/drm/drm_ioctl.c:drm_ioctl";
         MEMORY "ioctl.memory" ioctl ENOMEM
             "the kernel has no memory", "common/habanalabs_ioctl.c:_hl_ioctl";
     }

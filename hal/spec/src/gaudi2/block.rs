@@ -1,4 +1,4 @@
-//! Blocks of registers that a user may map (driver gaudi2.c:3723 `gaudi2_user_mapped_blocks_init`):
+//! Blocks of registers that a user may map (driver gaudi2.c:gaudi2_user_mapped_blocks_init):
 //! the way to user-mode rings.
 //!
 //! The order is the driver's: a block's number is part of its mmap handle.

@@ -29,20 +29,21 @@ pub const SRAM_BASE: DevicePa = DevicePa(0x1000_ffff_fd00_0000);
 pub const SRAM_SIZE: u64 = 48 * MIB;
 /// Start of the HBM (gaudi2.h `DRAM_PHYS_BASE`).
 pub const DRAM_PHYS_BASE: DevicePa = DevicePa(0x1001_0000_0000_0000);
-/// Bytes of HBM with all six stacks working, 16 GiB each (driver gaudi2.c:2692 `num_functional_hbms
+/// Bytes of HBM with all six stacks working, 16 GiB each (driver
+/// gaudi2.c:gaudi2_set_dram_properties `num_functional_hbms
 /// * SZ_16G`).
 pub const DRAM_SIZE: u64 = 96 * GIB;
 /// Bytes in a page of device memory: six stacks × 8 MiB, ×16 round a TLB defect (driver
-/// gaudi2.c:2689).
+/// gaudi2.c:gaudi2_set_dram_properties).
 pub const DRAM_PAGE: u64 = 768 * MIB;
-/// Bytes at the start of HBM for firmware, page tables and queues: one page (driver gaudi2.c:2697
-/// `dram_user_base_address`).
+/// Bytes at the start of HBM for firmware, page tables and queues: one page (driver
+/// gaudi2.c:gaudi2_set_dram_properties `dram_user_base_address`).
 pub const DRAM_RESERVED: u64 = DRAM_PAGE;
 /// Device addresses of device memory end before this (driver gaudi2P.h `VA_HBM_SPACE_END`).
 pub const VA_HBM_SPACE_END: DeviceVa = DeviceVa(0x1002_0000_0000_0000);
 /// Where a user's device memory is mapped: after the physical range rounded up to pages; shortened
 /// so that scrambled addresses, which take 1 GiB for each 768 MiB, stay in the space (driver
-/// gaudi2.c:2717).
+/// gaudi2.c:gaudi2_set_dram_properties).
 pub const DRAM_VA: VaRange = {
     let start = DRAM_PHYS_BASE.0 + DRAM_PAGE * DRAM_SIZE.div_ceil(DRAM_PAGE);
     VaRange {

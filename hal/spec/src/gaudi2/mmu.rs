@@ -120,25 +120,25 @@ impl Stacks {
         }
     }
 
-    /// Bytes in all, 16 GiB each (driver gaudi2.c:2694).
+    /// Bytes in all, 16 GiB each (driver gaudi2.c:gaudi2_set_dram_properties).
     pub const fn size(self) -> u64 {
         self.0 * 16 * 1024 * MIB
     }
 
-    /// Bytes of a page of device memory (driver gaudi2.c:2691: 8 MiB of each stack, ×16 round a TLB
-    /// defect).
+    /// Bytes of a page of device memory (driver gaudi2.c:gaudi2_set_dram_properties: 8 MiB of each
+    /// stack, ×16 round a TLB defect).
     pub const fn page(self) -> u64 {
         self.0 * 8 * MIB * 16
     }
 
-    /// Bytes that lie in a row behind the scrambler: 8 MiB of each stack (driver gaudi2.c:11521
-    /// `gaudi2_mmu_scramble_addr`).
+    /// Bytes that lie in a row behind the scrambler: 8 MiB of each stack (driver
+    /// gaudi2.c:gaudi2_mmu_scramble_addr `gaudi2_mmu_scramble_addr`).
     pub const fn stripe(self) -> u64 {
         self.0 * 8 * MIB
     }
 
     /// The MMU that translates an address; `None` where no MMU does. Device memory is mapped after
-    /// the physical range, rounded up to pages (driver gaudi2.c:2722).
+    /// the physical range, rounded up to pages (driver gaudi2.c:gaudi2_set_dram_properties).
     pub fn mmu(self, va: DeviceVa) -> Option<Mmu> {
         let first = DRAM_PHYS_BASE.get() + self.size().next_multiple_of(self.page());
         if va >= HOST_VA.start && va < HOST_HUGE_VA.end {
@@ -151,7 +151,7 @@ impl Stacks {
     }
 
     /// The address that HMMU tables know: each stripe takes a place of 64 MiB, so that tables count
-    /// in powers of two (driver gaudi2.c:11521 `gaudi2_mmu_scramble_addr`).
+    /// in powers of two (driver gaudi2.c:gaudi2_mmu_scramble_addr).
     pub const fn scramble(self, address: u64) -> u64 {
         let low = address & LOW;
         address & !LOW | (low / self.stripe()) << SLOT_BITS | (low % self.stripe())

@@ -16,7 +16,8 @@ use crate::asic::QueueRow;
 
 /// Command processors in a queue manager (gaudi2.h `NUM_OF_CP_PER_QMAN`).
 pub const CPS: u32 = 5;
-/// The processor that runs what CP_DMA brings: the fifth, the "lower" one (driver gaudi2.c:8315).
+/// The processor that runs what CP_DMA brings: the fifth, the "lower" one (driver
+/// gaudi2.c:gaudi2_handle_qman_err_generic).
 pub const LOWER_CP: u32 = 4;
 /// Fence counters of a command processor.
 pub const FENCES: u32 = 4;
@@ -194,8 +195,8 @@ pub fn address(queue: &QueueRow, register: u32) -> Option<DeviceVa> {
     word_of(queue.qman, register, 0)
 }
 
-/// Where a monitor writes to release fence `fence` of a queue's stream (driver gaudi2.c:11446).
-/// `None` where there is no such fence.
+/// Where a monitor writes to release fence `fence` of a queue's stream (driver
+/// gaudi2.c:gaudi2_gen_wait_cb). `None` where there is no such fence.
 pub fn fence_address(queue: &QueueRow, fence: u32) -> Option<DeviceVa> {
     if fence >= FENCES || queue.qman == 0 {
         return None;

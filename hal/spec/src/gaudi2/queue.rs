@@ -1,9 +1,10 @@
 //! Gaudi2's queues: 65 queue managers of four streams each, and the management processor's queue.
 //!
 //! Numbers: uapi `enum gaudi2_queue_id`. All but the last are `QUEUE_TYPE_HW` and take user command
-//! buffers only (driver gaudi2.c:2773). A user may submit to PDMA_0_0, PDMA_0_1 and PDMA_1_0 of the
-//! PCI engines (driver gaudi2.c:6875; the other four streams belong to the ARC), and to every
-//! stream of an enabled EDMA, MME, TPC or rotator. NIC queues open only with the NIC driver.
+//! buffers only (driver gaudi2.c:gaudi2_set_fixed_properties). A user may submit to PDMA_0_0,
+//! PDMA_0_1 and PDMA_1_0 of the PCI engines (driver gaudi2.c:gaudi2_is_queue_enabled; the other
+//! four streams belong to the ARC), and to every stream of an enabled EDMA, MME, TPC or rotator.
+//! NIC queues open only with the NIC driver.
 
 use crate::asic::{QueueEngine, QueueId, QueueRow, QueueType};
 

@@ -35,11 +35,11 @@ pub const LONG_MAX: u64 = (1 << 60) - 1;
 
 // 64 for submissions, 1 for KDMA, 10 + 10 for decoders (driver gaudi2P.h `enum
 // gaudi2_reserved_sob_id`) = 85; then 2 for each queue with sync streams (`HL_RSVD_SOBS`): the 260
-// hardware queues less 96 of the NIC (gaudi2.c:2773) = 164.
-/// The first sync object for users (driver gaudi2.c:2925).
+// hardware queues less 96 of the NIC (gaudi2.c:gaudi2_set_fixed_properties) = 164.
+/// The first sync object for users (driver gaudi2.c:gaudi2_set_fixed_properties).
 pub const FIRST_USER_SOB: u32 = 85 + 164 * 2;
 // 64 + 1 + 30 + 30 (`enum gaudi2_reserved_mon_id`), and one a sync-stream queue (`HL_RSVD_MONS`).
-/// The first monitor for users (driver gaudi2.c:2928).
+/// The first monitor for users (driver gaudi2.c:gaudi2_set_fixed_properties).
 pub const FIRST_USER_MONITOR: u32 = 125 + 164;
 /// The first completion queue for users (driver gaudi2P.h `GAUDI2_RESERVED_CQ_NUMBER`).
 pub const FIRST_USER_CQ: u32 = 2;

@@ -19,7 +19,7 @@ const IMAGE: u64 = 0x80_0000;
 /// Why an access that fails is a defect of the model.
 const INSIDE: &str = "images and the descriptor lie inside of the memory";
 /// What this firmware calls itself. The driver looks for "Preboot", and reads two versions of three
-/// numbers out of it (driver firmware_if.c:2306 `hl_fw_dynamic_read_device_fw_version`).
+/// numbers out of it (driver firmware_if.c:hl_fw_dynamic_read_device_fw_version).
 const PREBOOT: &str = "Preboot version hl-gaudi2-1.24.0-fw-61.0.2-sec-9 (gaudi-hal model)";
 const UBOOT: &str = "U-Boot hl-gaudi2-1.24.0-fw-61.0.2-sec-9 (gaudi-hal model)";
 impl PciChip {

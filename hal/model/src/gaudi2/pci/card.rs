@@ -27,7 +27,7 @@ const BUDGET: u64 = 1 << 10;
 const TURNS: u32 = 16;
 /// Bytes that the engines move within one run, but for the last transfer's.
 const BYTES: u64 = 64 << 20;
-/// Where registers and SRAM lie in their BAR (driver gaudi2.c:3837
+/// Where registers and SRAM lie in their BAR (driver gaudi2.c:gaudi2_set_pci_memory_regions
 /// `gaudi2_set_pci_memory_regions`).
 const CFG_AT: u64 = 0x400_0000;
 const SRAM_AT: u64 = 0xd00_0000;

@@ -15,7 +15,7 @@ const EXPRESS: usize = 0x60;
 const PENDING: u32 = 0x1000;
 /// `PCI_EXP_DEVCAP_FLR` in the third byte after `PCI_EXP_DEVCAP`, and `PCI_EXP_DEVCTL_BCR_FLR` in
 /// the second of `PCI_EXP_DEVCTL`: the function can be reset alone, which the hardware does itself
-/// (driver gaudi2.c:6660).
+/// (driver gaudi2.c:gaudi2_execute_hard_reset).
 const DEVICE_CAPS: usize = EXPRESS + 4;
 const DEVICE_CONTROL: usize = EXPRESS + 8;
 const CAN_RESET: u8 = 1 << 4;

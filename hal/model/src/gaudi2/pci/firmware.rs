@@ -17,7 +17,7 @@ const PACKETS: u32 = 64;
 /// A packet has no more bytes than this; what follows is data, which lies elsewhere.
 const LARGEST: usize = packet::SIZE;
 /// The stack that is switched off where one is: the last, whose HMMUs the driver leaves alone
-/// (gaudi2.c:427 `cluster_hmmu_hif_enabled_mask`).
+/// (gaudi2.c:mme_razwi_info `cluster_hmmu_hif_enabled_mask`).
 const SPARE: u8 = 1 << 5;
 
 impl PciChip {

@@ -15,7 +15,7 @@ impl MsgLong {
     }
 }
 
-/// A base of MSG_SHORT, as the driver sets them (gaudi2.c:5395 `gaudi2_init_qman_cp`).
+/// A base of MSG_SHORT, as the driver sets them (gaudi2.c:gaudi2_init_qman_cp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MsgBase {
@@ -147,7 +147,7 @@ impl LinDma {
     /// Fills `size` bytes with a pattern, its lowest byte first.
     ///
     /// The driver fills through this packet with a 32-bit value in the 64-bit source field
-    /// (gaudi2.c:10618).
+    /// (gaudi2.c:gaudi2_handle_eqe).
     // guess: bits 63..32 of the field are not used; no public text says whether the pattern could
     // be 64 bits wide.
     #[inline]

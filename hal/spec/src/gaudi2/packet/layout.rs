@@ -334,7 +334,7 @@ packet! {
 
 packet! {
     /// Stops the command processor, with the error "CP encountered STOP OPCODE" (driver
-    /// gaudi2.c:1126).
+    /// gaudi2.c:mme_razwi_info).
     Stop: u64 = STOP {
         #[bits(56)]
         __: u64,
