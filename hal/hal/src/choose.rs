@@ -13,7 +13,7 @@ pub const DEVICE_VARIABLE: &str = "GAUDI_DEVICE";
 /// The variable that holds a [`MappingTable`].
 pub const TABLE_VARIABLE: &str = "GAUDI_MAPPING_TABLE";
 
-/// What the environment says about devices. A variable that is set to nothing counts as not set.
+/// The environment variables that select devices. An empty variable counts as not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
     /// `GAUDI_DEVICE`.
@@ -23,9 +23,9 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The calling process's. Empty where the process runs with more rights than its caller
-    /// (`AT_SECURE`, getauxval(3)): its environment is the caller's, who must not choose what it
-    /// opens.
+    /// Reads the environment of this process. Empty if the process has more rights than its parent
+    /// (`AT_SECURE`, getauxval(3)): the parent sets the environment, and must not choose the
+    /// device.
     pub fn of_process() -> Self {
         Self::read(is_secure(), |name| std::env::var_os(name))
     }
@@ -41,7 +41,10 @@ impl Environment {
         }
     }
 
-    /// The mapping table, where there is one.
+    /// Parses `GAUDI_MAPPING_TABLE`; `None` if it is not set.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the text is not UTF-8, or [`MappingTable::parse`] rejects it.
     pub fn table(&self) -> Result<Option<MappingTable>> {
         match &self.mapping_table {
             Some(text) => MappingTable::parse(readable(TABLE_VARIABLE, text)?).map(Some),
@@ -62,14 +65,17 @@ fn refused() -> Error {
     Error::new(ErrorKind::InvalidInput, CHOOSE)
 }
 
-/// The spec that is meant. Opens nothing.
+/// Chooses the device spec of a program, without opening a device.
 ///
-/// The first of these that is there decides, and an error names it; a wrong one is an error, never
-/// a reason to look at the next:
-/// 1. `explicit`, what the program was told (`-d`);
+/// The first source that is set decides:
+/// 1. `explicit`, the program's argument (`-d`);
 /// 2. `GAUDI_DEVICE`, a spec;
 /// 3. `GAUDI_MAPPING_TABLE`: `map:N`, N the table's lowest index;
 /// 4. `kernel`: the first device that no other process has open.
+///
+/// # Errors
+/// `InvalidInput`: the source that decides is invalid. The error names it; later sources are not
+/// read.
 pub fn choose(explicit: Option<&str>, environment: &Environment) -> Result<DeviceSpec> {
     if let Some(text) = explicit {
         return parse("", text);

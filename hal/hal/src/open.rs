@@ -17,28 +17,43 @@ use crate::table::{MappingEntry, MappingTable};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listed {
-    /// What opens it.
+    /// The spec that opens it.
     pub spec: DeviceSpec,
-    /// Where it stands on the PCI bus, where the kernel says so.
+    /// Its PCI address; `None` if sysfs does not have it.
     pub bus: Option<PciAddress>,
 }
 
-/// Opens the compute node: to allocate, copy and submit. One user at a time; `Busy` for the second.
+/// Opens the compute node, which allocates, copies and submits. It has one user at a time.
 ///
-/// The spec's layers stand around it, the leftmost innermost; without any, nothing is in the path.
-/// See [`gaudi_layers::Stack`].
+/// The spec's layers wrap the node, the leftmost innermost. See [`gaudi_layers::Stack`].
 ///
 /// `map:N` is looked up in the process's `GAUDI_MAPPING_TABLE`; see [`open_in`].
+///
+/// # Errors
+/// - `NotFound`: no such device, or the table has no such index.
+/// - `Busy` (`EBUSY`): another user has the device open, or an export of it still exists.
+/// - `InReset` (`EAGAIN`): the device is in reset.
+/// - `PermissionDenied` (`EACCES`): this user may not open the node.
+/// - `DeviceLost` (`EPERM`): the device is not operational.
+/// - `InvalidInput`: a layer's option or the table is invalid, or an open mock has other options.
+/// - `Unsupported`: this build or kernel cannot open the backend.
+/// - `OutOfMemory`: the kernel or the mock has no memory for a context.
 pub fn open(spec: &DeviceSpec) -> Result<SharedIo> {
     open_in(spec, &Environment::of_process())
 }
 
 /// As [`open`], in a given environment.
+///
+/// # Errors
+/// As [`open`].
 pub fn open_in(spec: &DeviceSpec, environment: &Environment) -> Result<SharedIo> {
     reach(spec, environment, NodeKind::Compute)
 }
 
-/// Opens the control node: information only, at any time, without disturbing anybody.
+/// Opens the control node, which serves information only. Any number of users can have it open.
+///
+/// # Errors
+/// As [`open`], but neither `Busy` nor `InReset`.
 pub fn control(spec: &DeviceSpec) -> Result<SharedIo> {
     control_in(spec, &Environment::of_process())
 }
@@ -51,25 +66,29 @@ pub fn fault_handles(io: &SharedIo) -> Vec<FaultHandle> {
 }
 
 /// As [`control`], in a given environment.
+///
+/// # Errors
+/// As [`control`].
 pub fn control_in(spec: &DeviceSpec, environment: &Environment) -> Result<SharedIo> {
     reach(spec, environment, NodeKind::Control)
 }
 
-/// The devices of this machine, by their numbers. No node is opened; [`control`] asks one. Mocks
-/// are no devices of the machine and are not among them.
+/// Lists the devices of this machine in the order of their numbers, without opening a node. Mocks
+/// are not listed.
 pub fn list() -> Vec<Listed> {
     backend::kernel::list()
 }
 
-/// The [`MappingTable`] of this machine: index, module id and PCI address of each device, asked of
-/// their control nodes. Prints as the text of `GAUDI_MAPPING_TABLE`.
+/// Returns the [`MappingTable`] of this machine: index, module id and PCI address of each device,
+/// which their control nodes report. It prints as the text of `GAUDI_MAPPING_TABLE`.
 ///
-/// `NotFound` where there is no device; a device that does not answer is an error, since a table
-/// without it would be wrong.
+/// # Errors
+/// - `NotFound`: the machine has no device, or sysfs lacks the address of one.
+/// - Those of [`control`] and of its `HL_INFO_HW_IP_INFO`, for any device.
 pub fn mapping_table() -> Result<MappingTable> {
     let devices = list();
     if devices.is_empty() {
-        // The opener knows why there is none.
+        // The open fails with the cause.
         backend::kernel::open(KernelSelector::FirstFree, NodeKind::Control).map_err(show_the_way)?;
     }
     let entry = |device: &Listed| -> Result<MappingEntry> {
@@ -77,7 +96,7 @@ pub fn mapping_table() -> Result<MappingTable> {
         let bus = device.bus.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, TABLE_VARIABLE)
                 .on(io.node().device)
-                .because("sysfs does not say where the device sits")
+                .because("sysfs does not have the device's PCI address")
                 .helped_by("in a container, give it /sys too")
         })?;
         Ok(MappingEntry {
@@ -89,8 +108,7 @@ pub fn mapping_table() -> Result<MappingTable> {
     MappingTable::new(devices.iter().map(entry).collect::<Result<_>>()?)
 }
 
-/// What the user of a mock has not given back; `None` where the spec is no mock, or one that this
-/// process does not have.
+/// Returns what the user of a mock has not released; `None` if this process has no such mock.
 #[cfg(feature = "mock")]
 pub fn mock_ledger(spec: &DeviceSpec) -> Option<gaudi_mock::Ledger> {
     match &spec.backend {
@@ -100,7 +118,7 @@ pub fn mock_ledger(spec: &DeviceSpec) -> Option<gaudi_mock::Ledger> {
 }
 
 fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result<SharedIo> {
-    // Before the device: opening it in vain would cost a reset.
+    // Before the device: an open that fails later would cost a reset.
     let layers = Stack::prepare(&spec.layers)?;
     let time = time_of(&spec.backend);
     let io = match &spec.backend {

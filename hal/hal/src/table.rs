@@ -18,10 +18,10 @@ const OPERATION: &str = "GAUDI_MAPPING_TABLE";
 pub struct MappingEntry {
     /// N of `map:N`.
     pub index: u32,
-    /// Place on the server's board; compared with what the opened device says
-    /// (`hl_info_hw_ip_info.module_id`).
+    /// The place on the server's board. An open compares it with the device's
+    /// `hl_info_hw_ip_info.module_id`.
     pub module_id: u32,
-    /// Where it stands on the PCI bus.
+    /// The PCI address.
     pub bus: PciAddress,
 }
 
@@ -69,8 +69,11 @@ fn wrong(cause: impl Into<String>) -> Error {
 }
 
 impl MappingTable {
-    /// Parses the text. What is wrong is named by the entry's number, counted from 0, and by the
-    /// field.
+    /// Parses the text of `GAUDI_MAPPING_TABLE`.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the text is too long, not a JSON array, or has an invalid entry. The message
+    /// names the entry's number, counted from 0, and the field.
     pub fn parse(text: &str) -> Result<Self> {
         if text.len() > MAX_BYTES {
             return Err(wrong("the text is too long")
@@ -87,8 +90,10 @@ impl MappingTable {
         Self::new(rows.iter().enumerate().map(entry).collect::<Result<_>>()?)
     }
 
-    /// A table of given entries. `InvalidInput` where there is none, too many, or two of one index,
-    /// module id or address.
+    /// Makes a table of these entries.
+    ///
+    /// # Errors
+    /// `InvalidInput`: no entry, too many, or two with the same index, module id or address.
     pub fn new(mut entries: Vec<MappingEntry>) -> Result<Self> {
         if entries.is_empty() {
             return Err(wrong("the array is empty"));
@@ -114,12 +119,15 @@ impl MappingTable {
         Ok(Self { entries })
     }
 
-    /// The entries, by index.
+    /// Returns the entries in the order of their indices.
     pub fn entries(&self) -> &[MappingEntry] {
         &self.entries
     }
 
-    /// The entry that `map:index` means.
+    /// Returns the entry that `map:index` selects.
+    ///
+    /// # Errors
+    /// `NotFound`: the table has no such index.
     pub fn entry(&self, index: u32) -> Result<MappingEntry> {
         self.entries
             .iter()

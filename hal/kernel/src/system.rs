@@ -13,9 +13,15 @@ use nix::sys::stat::Mode;
 /// The system calls that the backend makes. [`System`] makes them; a test records them.
 pub trait Syscalls: Send + Sync + 'static {
     /// open(2), for reading and writing, close-on-exec.
+    ///
+    /// # Errors
+    /// The errno of open(2).
     fn open(&self, path: &Path) -> SysResult<OwnedFd>;
 
     /// ioctl(2) with an argument buffer.
+    ///
+    /// # Errors
+    /// The errno of ioctl(2).
     ///
     /// # Safety
     /// - `args` is at least as long as the size that the request number carries.
@@ -27,6 +33,9 @@ pub trait Syscalls: Send + Sync + 'static {
     unsafe fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, args: &mut [u8]) -> SysResult<()>;
 
     /// mmap(2), shared, for reading and writing.
+    ///
+    /// # Errors
+    /// The errno of mmap(2).
     fn mmap(&self, fd: BorrowedFd<'_>, offset: u64, len: usize) -> SysResult<RawMapping>;
 }
 
@@ -51,8 +60,8 @@ impl Syscalls for System {
             "{request:#x} of {} bytes",
             args.len()
         );
-        // SAFETY: the kernel copies at most the size in the request number from and to `args`,
-        // which the caller says is long enough; the caller answers for the addresses inside, too.
+        // SAFETY: the kernel copies at most the size in the request number from and to `args`. By
+        // contract `args` is long enough, and the addresses in it are valid.
         let result = unsafe { nix::libc::ioctl(fd.as_raw_fd(), request.into(), args.as_mut_ptr()) };
         if result == -1 { Err(last()) } else { Ok(()) }
     }

@@ -62,9 +62,16 @@ pub trait DeviceIo: Debug + Send + Sync + 'static {
     fn config_write(&self, offset: u64, from: &[u8]) -> Result<()>;
 
     /// The bytes of a BAR. 0 if the function has no such BAR.
+    ///
+    /// # Errors
+    /// Those of the device. VFIO and the model know the sizes and return none.
     fn bar_size(&self, bar: u8) -> Result<u64>;
 
     /// The part of a BAR that another process may map. `None` if the device has no file to pass on.
+    ///
+    /// # Errors
+    /// - `Forked`: another process opened the function, and this is its fork child.
+    /// - `TooManyFiles`: no file descriptor is free.
     fn bar_window(&self, bar: u8) -> Result<Option<BarWindow>>;
 
     /// Reads a BAR.

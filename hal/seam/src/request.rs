@@ -318,43 +318,102 @@ macro_rules! operations {
         /// Queries information. `answer` is zeroed, then filled as far as the driver knows its
         /// struct: an older driver fills less, and a newer driver's struct is cut. Returns the
         /// argument word as the driver left it.
+        ///
+        /// # Errors
+        /// - `InvalidInput` (`EINVAL`): the driver lacks the operation, or `answer` is empty.
+        /// - `DeviceLost` (`EBUSY`): the device is in reset, and the operation reads the chip.
+        /// - `Unsupported` (`EOPNOTSUPP`): events on a control node.
+        /// - `OutOfMemory` (`ENOMEM`): `answer` is too small for a list.
         Info "HL_IOCTL_INFO" [fn] info(request: InfoRequest, answer: &mut [u8]) -> u32,
             Info<'a> = Info { request, answer },
             |below, info| below.info(info.request, info.answer), output answer;
         /// Creates a command buffer. Map its memory with [`mmap`](crate::KernelIo::mmap) at offset
         /// [`CbHandle`].
+        ///
+        /// # Errors
+        /// - `InvalidInput` (`EINVAL`): the size is above `HL_MAX_CB_SIZE`.
+        /// - `OutOfMemory` (`ENOMEM`): no memory, or no device address for a mapped buffer.
         CbCreate "HL_CB_OP_CREATE" [fn] cb_create(request: CbCreate) -> CbHandle, CbCreate = request;
         /// Destroys a command buffer. Its memory lives until it is neither mapped nor in use.
+        ///
+        /// # Errors
+        /// `InvalidInput` (`EINVAL`): no such command buffer, or it is destroyed.
         CbDestroy "HL_CB_OP_DESTROY" [fn] cb_destroy(handle: CbHandle) -> (), CbDestroy = CbDestroy(handle);
         /// Returns the usage count of a command buffer, or its device address with `device_va`.
+        ///
+        /// # Errors
+        /// `InvalidInput` (`EINVAL`): no such command buffer, or it has no device address.
         CbInfo "HL_CB_OP_INFO" [fn] cb_info(handle: CbHandle, device_va: bool) -> CbInfo,
             CbQuery = CbQuery { handle, device_va };
-        /// Submits work, and returns once it is queued. `WouldBlock` if the driver's queue is full.
+        /// Submits work, and returns once it is queued.
+        ///
+        /// # Errors
+        /// - `WouldBlock` (`EAGAIN`): the queue is full, or too many submissions are in flight.
+        /// - `InvalidInput` (`EINVAL`): a queue, a number of chunks, a signal or a flag is invalid.
+        /// - `BadAddress` (`EFAULT`): no command buffer can lie at the address.
+        /// - `Unsupported` (`EPERM`): the chip lacks this type of submission.
+        /// - `Io` (`ENOEXEC`): the restore phase failed.
         Submit "HL_IOCTL_CS" [fn] submit(request: &CsRequest<'_>) -> CsAnswer, &'a CsRequest<'a> = request,
             |below, cs| below.submit(cs);
-        /// Waits for one submission. A timeout of zero polls. `Hung` if the submission ran into its
-        /// own timeout, `DeviceLost` if a reset aborted it.
+        /// Waits for one submission. A timeout of zero polls.
+        ///
+        /// # Errors
+        /// - `Hung` (`ETIMEDOUT`): the submission ran into its own timeout.
+        /// - `DeviceLost` (`EIO`): a reset aborted the submission.
+        /// - `InvalidInput` (`EINVAL`): `seq` is above the last submission.
         WaitCs "HL_IOCTL_WAIT_CS" [fn] wait_cs(seq: CsSeq, timeout: Duration) -> WaitAnswer,
             WaitCs = WaitCs { seq, timeout };
         /// Waits until at least one of up to 32 submissions has completed.
+        ///
+        /// # Errors
+        /// - Those of [`wait_cs`](crate::KernelIo::wait_cs), for any of the submissions.
+        /// - `InvalidInput` (`EINVAL`): more than 32 submissions.
+        /// - `Unsupported` (`EPERM`): the chip cannot wait for several submissions.
         WaitMultiCs "HL_WAIT_CS_FLAGS_MULTI_CS" [fn] wait_multi_cs(seqs: &[CsSeq], timeout: Duration)
             -> MultiWaitAnswer, WaitMultiCs<'a> = WaitMultiCs { seqs, timeout };
         /// Waits for a user interrupt.
+        ///
+        /// # Errors
+        /// - `InvalidInput` (`EINVAL`): no such interrupt, buffer of counters or counter.
+        /// - `BadAddress` (`EFAULT`): the counter's address is not readable.
+        /// - `DeviceLost` (`EIO`): a reset aborted the wait.
         WaitInterrupt "HL_WAIT_CS_FLAGS_INTERRUPT" [fn] wait_interrupt(request: &InterruptWait) -> WaitAnswer,
             &'a InterruptWait = request;
         /// Makes the driver write a time (nanoseconds of `CLOCK_MONOTONIC`) into a timestamps
         /// buffer when a counter reaches a value, or at once if it has. Does not wait. Replaces an
         /// earlier registration of the slot.
+        ///
+        /// # Errors
+        /// `InvalidInput` (`EINVAL`): no such interrupt, buffer, counter or slot.
         RegisterTimestamp "HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT" [fn] register_timestamp(request: &TimestampRegistration)
             -> (), &'a TimestampRegistration = request;
         /// Allocates device memory. It is not mapped.
+        ///
+        /// # Errors
+        /// - `OutOfDeviceMemory` (`ENOMEM`): too little memory is free, or not in one run.
+        /// - `InvalidInput` (`EINVAL`): the size is 0 or wraps, or the page size is invalid.
         MemAlloc "HL_MEM_OP_ALLOC" [fn] mem_alloc(request: MemAlloc) -> MemHandle, MemAlloc = request;
-        /// Frees device memory. `InUse` (`EINVAL`) while it is mapped.
+        /// Frees device memory.
+        ///
+        /// # Errors
+        /// - `InUse` (`EINVAL`): the memory is mapped.
+        /// - `InvalidInput` (`EINVAL`): no such handle.
         MemFree "HL_MEM_OP_FREE" [fn] mem_free(handle: MemHandle) -> (), MemFree = MemFree(handle);
         /// Maps device memory into the device's address space.
+        ///
+        /// # Errors
+        /// - `OutOfDeviceMemory` (`ENOMEM`): no addresses are free, or a forced hint is in use.
+        /// - `InvalidInput` (`EINVAL`): no such handle.
+        /// - `PermissionDenied` (`EPERM`): another context's memory without `HL_MEM_SHARED`.
         MemMapDevice "HL_MEM_OP_MAP" [fn] mem_map_device(request: MapDevice) -> DeviceVa, MapDevice = request;
         /// Pins host memory and maps it into the device's address space. Returns the device address
         /// of the first byte.
+        ///
+        /// # Errors
+        /// - `InvalidInput` (`EINVAL`): the size is 0 or wraps, or a forced hint is invalid.
+        /// - `BadAddress` (`EFAULT`): the pages cannot be pinned.
+        /// - `OutOfMemory` (`ENOMEM`): only some pages could be pinned (`RLIMIT_MEMLOCK`).
+        /// - `OutOfDeviceMemory` (`ENOMEM`): no addresses are free, or a forced hint is in use.
         ///
         /// # Safety
         /// From this call until [`mem_unmap`](crate::KernelIo::mem_unmap) of the returned address
@@ -377,35 +436,74 @@ macro_rules! operations {
                 // that a layer rejects has not returned `Ok`, so the promise still holds then.
                 unsafe { below.mem_map_host(request) }
             };
-        /// Unmaps device or host memory. `InUse` (`EINVAL`) while it is exported.
+        /// Unmaps device or host memory.
+        ///
+        /// # Errors
+        /// - `InUse` (`EINVAL`): the memory is exported.
+        /// - `InvalidInput` (`EINVAL`): no mapping starts at `address`.
         MemUnmap "HL_MEM_OP_UNMAP" [fn] mem_unmap(address: DeviceVa) -> (), MemUnmap = MemUnmap(address);
         /// Creates a timestamps buffer with this number of elements.
+        ///
+        /// # Errors
+        /// - `InvalidInput` (`EINVAL`): more than `TS_MAX_ELEMENTS_NUM` elements.
+        /// - `OutOfMemory` (`ENOMEM`): no elements, or no memory.
         TsAlloc "HL_MEM_OP_TS_ALLOC" [fn] ts_alloc(elements: u32) -> TsHandle, TsAlloc = TsAlloc(elements);
         /// Returns how to mmap a block of registers, for user-mode rings and sync objects.
+        ///
+        /// # Errors
+        /// - `InvalidInput` (`EINVAL`): no block that users may map starts at `address`.
+        /// - `Unsupported` (`EPERM`): the chip has no blocks for users.
         MapBlock "HL_MEM_OP_MAP_BLOCK" [fn] map_block(address: u64) -> BlockMapping,
             MapBlock = MapBlock(address);
         /// Exports mapped device memory as a dma-buf. While the dma-buf lives, the memory cannot be
         /// unmapped and the device stays open.
+        ///
+        /// # Errors
+        /// - `InvalidInput` (`EINVAL`): address, offset and size are not whole pages of one mapping
+        ///   of device memory, or the mapping leaves the memory BAR.
+        /// - `TooManyFiles` (`EMFILE`): no file descriptor is free.
         ExportDmabuf "HL_MEM_OP_EXPORT_DMABUF_FD" [fn] export_dmabuf(request: ExportRequest) -> OwnedFd,
             ExportRequest = request;
         /// Maps a dma-buf of any exporter into the device's address space;
         /// [`mem_unmap`](crate::KernelIo::mem_unmap) unmaps it. Drivers of the Gaudi3 header have
         /// this operation, mainline does not.
+        ///
+        /// # Errors
+        /// `Unsupported` (`EOPNOTSUPP`): the driver does not have the operation.
         RegisterDmabuf "HL_MEM_OP_REG_DMABUF_FD" [fn] register_dmabuf(request: RegisterDmabuf<'_>) -> DeviceVa,
             RegisterDmabuf<'a> = request;
         /// Configures debug and profiling components.
+        ///
+        /// # Errors
+        /// - `InvalidInput` (`EINVAL`): no such operation or component, or invalid parameters.
+        /// - `InvalidInput` (`EFAULT`): the device is not in debug mode, or is in it already.
+        /// - `OutOfMemory` (`ENOMEM`): `output` is too large.
         Debug "HL_IOCTL_DEBUG" [fn] debug(request: DebugRequest<'_>) -> (), DebugRequest<'a> = request,
             |below, debug| below.debug(DebugRequest { output: &mut *debug.output, ..*debug }), output output;
         /// Operates the chip's own NIC (Gaudi3 header).
+        ///
+        /// # Errors
+        /// `Unsupported` (`ENOTTY`): the driver does not have the ioctl.
         Nic "HL_IOCTL_NIC" [fn] nic(request: NicRequest<'_>) -> (), NicRequest<'a> = request,
             |below, nic| below.nic(NicRequest { output: &mut *nic.output, ..*nic }), output output;
         /// Maps a command buffer, a timestamps buffer or a block into this process.
+        ///
+        /// # Errors
+        /// - `InvalidInput` (`EINVAL`): no such handle, or the length is not the object's.
+        /// - `InUse` (`EINVAL`): the buffer is mapped already.
+        /// - `InvalidInput` (`EOVERFLOW`): the range leaves the file's offsets.
         Mmap "mmap" [fn] mmap(request: MmapRequest) -> RawMapping, MmapRequest = request;
         /// Signals an eventfd at each device event (`HL_INFO_REGISTER_EVENTFD`).
         /// `HL_INFO_GET_EVENTS` returns which events occurred.
+        ///
+        /// # Errors
+        /// `InvalidInput` (`EINVAL`): not an eventfd, or an eventfd is registered already.
         RegisterEvents "HL_INFO_REGISTER_EVENTFD" [fn] register_events(eventfd: BorrowedFd<'_>) -> (),
             RegisterEvents<'a> = RegisterEvents(eventfd);
         /// Ends [`register_events`](crate::KernelIo::register_events).
+        ///
+        /// # Errors
+        /// `InvalidInput` (`EINVAL`): no eventfd is registered.
         UnregisterEvents "HL_INFO_UNREGISTER_EVENTFD" [fn] unregister_events() -> (),
             UnregisterEvents = UnregisterEvents;
     }};

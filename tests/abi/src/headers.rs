@@ -121,8 +121,10 @@ impl Header {
 }
 
 impl Found {
-    /// Compiles a C file against this header without linking. The error is what the compiler
-    /// printed.
+    /// Compiles a C file against this header without linking.
+    ///
+    /// # Errors
+    /// The compiler's messages, or the reason why it did not start.
     pub fn compile(&self, c_file: &Path) -> Result<(), String> {
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
         let mut command = Command::new(&compiler);
@@ -142,9 +144,11 @@ impl Found {
     }
 }
 
-/// Reports that a test did not run for want of a header: a line on standard output, and the same
-/// line appended to the file that `GAUDI_SKIP_LOG` names. `cargo xtask test` counts those, and
-/// takes back the "ok" of the test so named.
+/// Reports that a test did not run because a header is missing: prints a line, and appends it to
+/// the file that `GAUDI_SKIP_LOG` names. `cargo xtask test` then counts the test as skipped.
+///
+/// # Errors
+/// The error of writing the file.
 pub fn skip(test: &str, header: Header) -> std::io::Result<()> {
     let line = skip_line(test, header);
     println!("{line}");

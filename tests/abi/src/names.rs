@@ -1,5 +1,4 @@
-//! The names that a header defines, to see that none is left out. Only names are read; values are
-//! the compiler's.
+//! The names that a header defines, to check that none is missing. The compiler checks the values.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +7,7 @@ use std::process::Command;
 use crate::headers::Found;
 
 impl Found {
-    /// The header's text without comments, its macros kept.
+    /// Returns the header's text with its macros and without comments.
     fn bare(&self) -> Result<String, String> {
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
         let output = Command::new(&compiler)
@@ -28,9 +27,11 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// Every constant that a header of the driver defines or uses: macros and members of enums, which
-/// it writes in capitals with an underscore. What is in quotes or brackets of a field's length is
-/// among them, and is the header's too.
+/// Returns every constant that a header of the driver defines or uses: the macros and enum members,
+/// which are names in capitals with an underscore.
+///
+/// # Errors
+/// The preprocessor's messages, or the reason why it did not start.
 pub fn names(found: &Found) -> Result<BTreeSet<String>, String> {
     let text = found.bare()?;
     let constant = |word: &&str| {
@@ -41,8 +42,11 @@ pub fn names(found: &Found) -> Result<BTreeSet<String>, String> {
     Ok(words(&text).filter(constant).map(str::to_owned).collect())
 }
 
-/// Every field of the header's structs and unions that have a name: C type, and the field's own
-/// name, without the path to it in unions inside.
+/// Returns every field of the header's named structs and unions: the C type and the field's own
+/// name, without the path through inner unions.
+///
+/// # Errors
+/// As [`names`].
 pub fn structs(found: &Found) -> Result<BTreeSet<(String, String)>, String> {
     let text = found.bare()?;
     let mut fields = BTreeSet::new();

@@ -18,7 +18,10 @@ mod raw {
     nix::ioctl_write_ptr!(udmabuf_create, b'u', 0x42, UdmabufCreate);
 }
 
-/// A file of `len` bytes with these seals and no others.
+/// Makes a memfd of `len` bytes with exactly these seals.
+///
+/// # Errors
+/// The errno of memfd_create(2), ftruncate(2) or fcntl(2).
 pub fn sealed(len: u64, seals: SealFlag) -> SysResult<OwnedFd> {
     let fd = memfd_create(c"lab", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     nix::unistd::ftruncate(&fd, i64::try_from(len).map_err(|_| Errno::EFBIG)?)?;
@@ -27,6 +30,9 @@ pub fn sealed(len: u64, seals: SealFlag) -> SysResult<OwnedFd> {
 }
 
 /// `UDMABUF_CREATE` on any descriptor; `gaudi_sys::dmabuf` offers it on well-sealed files only.
+///
+/// # Errors
+/// The errno of the ioctl; `EBADF` for a negative descriptor.
 pub fn udmabuf(device: impl AsFd, memfd: impl AsFd, offset: u64, size: u64) -> SysResult<OwnedFd> {
     let argument = UdmabufCreate {
         memfd: u32::try_from(memfd.as_fd().as_raw_fd()).map_err(|_| Errno::EBADF)?,

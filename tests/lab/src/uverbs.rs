@@ -154,6 +154,9 @@ pub struct Region {
 
 impl Context {
     /// Opens the uverbs node of an RDMA device, by the device's name in sysfs.
+    ///
+    /// # Errors
+    /// `ENODEV` if there is no such device; the errno of open(2) or of a command.
     pub fn open(name: &str) -> SysResult<Self> {
         let node = node_of(name).ok_or(Errno::ENODEV)?;
         let path = format!("/dev/infiniband/{node}");
@@ -176,7 +179,10 @@ impl Context {
         })
     }
 
-    /// Registers memory of this process, with its own address as the region's.
+    /// Registers memory of this process; the region starts at the memory's own address.
+    ///
+    /// # Errors
+    /// The errno of the command.
     pub fn register(&self, memory: &RawMapping, access: u32) -> SysResult<Region> {
         let start = memory.as_ptr().as_ptr().expose_provenance() as u64;
         let mut request = [0; 40];
@@ -194,7 +200,10 @@ impl Context {
         })
     }
 
-    /// `UVERBS_METHOD_REG_DMABUF_MR`.
+    /// Registers a dma-buf (`UVERBS_METHOD_REG_DMABUF_MR`).
+    ///
+    /// # Errors
+    /// The errno of the ioctl; `EPROTO` if the returned handle is invalid.
     pub fn register_dmabuf(&self, asked: &DmaBufRegion) -> SysResult<Region> {
         let mut keys = [0_u32; 2];
         let [lkey, rkey] = &mut keys;
@@ -235,7 +244,10 @@ impl Context {
         Ok(Region { handle, lkey, rkey })
     }
 
-    /// Ends a region by the ioctl; a second time is `ENOENT`.
+    /// Deregisters a region with the ioctl.
+    ///
+    /// # Errors
+    /// The errno of the ioctl: `ENOENT` if the region is deregistered.
     pub fn deregister(&self, region: Region) -> SysResult<()> {
         let handle = raw::Attribute {
             flags: MANDATORY,
@@ -247,7 +259,10 @@ impl Context {
         unsafe { raw::rdma_verbs(self.device.as_raw_fd(), (&raw mut call).cast()) }.map(drop)
     }
 
-    /// Ends a region by the write interface, as libibverbs of old did.
+    /// Deregisters a region with the write interface, as old versions of libibverbs do.
+    ///
+    /// # Errors
+    /// The errno of the command.
     pub fn deregister_by_write(&self, region: Region) -> SysResult<()> {
         command(
             &self.device,
@@ -257,7 +272,10 @@ impl Context {
         )
     }
 
-    /// A completion queue and a reliable queue pair with room for 16 requests in each direction.
+    /// Creates a completion queue and a reliable queue pair for 16 requests in each direction.
+    ///
+    /// # Errors
+    /// The errno of a command or of mapping a ring.
     pub fn queue_pair(&self) -> SysResult<QueuePair<'_>> {
         const DEPTH: u32 = 16;
         let mut request = [0; 32];
@@ -498,12 +516,15 @@ pub struct QueuePair<'a> {
 }
 
 impl QueuePair<'_> {
-    /// Its number.
+    /// Returns the queue pair's number.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Makes it ready to send to and receive from a peer, over the GID of this index.
+    /// Connects the queue pair to a peer, over the GID of this index.
+    ///
+    /// # Errors
+    /// The errno of `MODIFY_QP`.
     pub fn connect(&self, gid_index: u8, peer: &Address) -> SysResult<()> {
         const STATE: u32 = 1;
         let step = |mask: u32, fill: &dyn Fn(&mut [u8; 112])| {
@@ -544,6 +565,9 @@ impl QueuePair<'_> {
     }
 
     /// Posts a request and rings the doorbell.
+    ///
+    /// # Errors
+    /// `ENOSPC` if the send queue is full; the errno of `POST_SEND`.
     pub fn post(&mut self, id: u64, local: Local, request: Request) -> SysResult<()> {
         const SIGNALED: u32 = 1 << 1;
         let mut wqe = [0; 224];
@@ -584,7 +608,10 @@ impl QueuePair<'_> {
         )
     }
 
-    /// Posts room for a peer's send.
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// `ENOSPC` if the receive queue is full.
     pub fn receive(&mut self, id: u64, local: Local) -> SysResult<()> {
         let mut wqe = [0; 56];
         put(&mut wqe, 0, &id.to_ne_bytes());
@@ -592,7 +619,10 @@ impl QueuePair<'_> {
         self.receives.push(&wqe)
     }
 
-    /// Waits for the next completion; `ETIMEDOUT` where none comes.
+    /// Waits for the next completion.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` if none arrives within `limit`.
     pub fn wait(&self, limit: Duration) -> SysResult<Completion> {
         let begin = Instant::now();
         loop {

@@ -94,25 +94,36 @@ impl AsFd for Function {
 impl Function {
     /// Binds a function to vfio-pci and opens it, in an IOMMU domain of its own.
     ///
+    /// # Errors
+    /// Those of [`VfioDevice::open`].
+    ///
     /// # Panics
-    /// Where vfio's modules do not load, or it is not bound.
+    /// If vfio's modules do not load, or the function cannot be bound.
     pub fn open(address: &str) -> Result<Self> {
         VfioDevice::open(bind(address)).map(Self)
     }
 
-    /// `VFIO_DEVICE_FEATURE_DMA_BUF`: a range of a BAR as a dma-buf. `ENOTTY` before 7.0.
+    /// Exports a range of a BAR as a dma-buf (`VFIO_DEVICE_FEATURE_DMA_BUF`).
+    ///
+    /// # Errors
+    /// The errno of the ioctl: `ENOTTY` before Linux 7.0.
     pub fn export(&self, bar: u32, offset: u64, length: u64) -> SysResult<OwnedFd> {
         vfio_export(&self.0, bar, &[VfioRegionDmaRange { offset, length }])
     }
 
     /// Maps a part of a BAR. An access is a SIGBUS while the function's memory is off.
+    ///
+    /// # Errors
+    /// The errno of mmap(2).
     pub fn map(&self, bar: u32, offset: u64, len: usize) -> SysResult<RawMapping> {
         // Regions start there in the device's file (vfio_pci_core.h `VFIO_PCI_OFFSET_SHIFT`).
         RawMapping::of_fd(&self.0, (u64::from(bar) << 40) + offset, len)
     }
 
-    /// Turns the function's memory off or on, in its command register. Off revokes all that it
-    /// exported.
+    /// Turns the function's memory on or off in its command register. Off revokes its exports.
+    ///
+    /// # Errors
+    /// The error of reading or writing configuration space.
     pub fn memory(&self, on: bool) -> Result<()> {
         const COMMAND: u64 = 4;
         const MEMORY: u16 = 1 << 1;
@@ -123,7 +134,10 @@ impl Function {
         self.0.config_write(COMMAND, &new.to_le_bytes())
     }
 
-    /// `VFIO_DEVICE_RESET`; not every function can.
+    /// Resets the function (`VFIO_DEVICE_RESET`).
+    ///
+    /// # Errors
+    /// `Unsupported` if the function cannot be reset alone.
     pub fn reset(&self) -> Result<()> {
         self.0.reset()
     }

@@ -148,13 +148,16 @@ fn holdings() -> (usize, u64) {
     (descriptors, pages.unwrap_or(0))
 }
 
-/// Signals a peer's eventfd: the first signal of a process makes a descriptor that stays.
+/// Signals an eventfd once: the first signal of a process makes a descriptor that stays open.
 fn share_signals() -> std::result::Result<(), Errno> {
     Event::of(EventFd::new()?.into())?.signal()
 }
 
 impl Runner {
-    /// A runner; with a mutation, one rule is broken on purpose in every case.
+    /// Makes a runner. A mutation breaks one rule in every case.
+    ///
+    /// # Errors
+    /// The error of making an eventfd or the bystander's mock.
     pub fn new(mutation: Option<Mutation>) -> Result<Self> {
         share_signals().map_err(|errno| Error::from_errno("eventfd", errno))?;
         Ok(Self {

@@ -154,7 +154,10 @@ impl Record {
         line
     }
 
-    /// The record of one line.
+    /// Parses the record of one line.
+    ///
+    /// # Errors
+    /// The line is not a JSON object, or not a record of this format.
     pub fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
         let fields: Fields = serde_json::from_slice(line)?;
         match fields.get("record").and_then(Value::as_str) {

@@ -85,7 +85,10 @@ fn names() -> Vec<(&'static str, Vec<&'static str>)> {
 }
 
 impl Coverage {
-    /// Runs every case on a mock of its own with virtual time, and observes.
+    /// Runs every case on a mock of its own with virtual time, and records its operations.
+    ///
+    /// # Errors
+    /// The error of opening the mock.
     pub fn observe() -> gaudi_seam::Result<Self> {
         let spec = "mock:gaudi2?clock=virtual&name=coverage"
             .parse::<DeviceSpec>()
