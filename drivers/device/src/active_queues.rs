@@ -50,8 +50,8 @@ impl ActiveQueues {
     /// The submission that must end before the driver accepts one more of this process; `None`
     /// while there are fewer than `max_pending`.
     ///
-    /// The driver allows a fixed number in flight and looks at the one that many before
-    /// (`command_submission.c:allocate_cs`).
+    /// The driver allows a fixed number in flight. It checks whether the submission with the number
+    /// `seq - max_pending` has ended (`command_submission.c:allocate_cs`).
     pub(crate) fn oldest_in_flight(&self, max_pending: u32) -> Option<u64> {
         let newest = self.newest.load(Ordering::Relaxed);
         (newest + 1)

@@ -200,8 +200,8 @@ impl Buffer {
     /// Returns a window of a dma-buf for any bytes of the buffer: of an open dma-buf that covers
     /// the range, otherwise of a new one of the pages around it.
     ///
-    /// What can be exported is as with [`export`](Self::export). [`close`](Self::close) reports who
-    /// in this process holds which window.
+    /// The limits of [`export`](Self::export) apply. [`close`](Self::close) reports the holders of
+    /// windows in this process.
     ///
     /// # Errors
     /// As [`export`](Self::export).

@@ -1,14 +1,12 @@
-//! Opens any [`DeviceSpec`] and hands out seam 1, [`KernelIo`](gaudi_seam::KernelIo).
+//! Opens any [`DeviceSpec`] as seam 1, [`KernelIo`](gaudi_seam::KernelIo).
 //!
-//! - *The only crate that names every backend*: code above asks for a spec and never learns what
-//!   answers. Each backend is a cargo feature (`kernel`, `mock`), and so are the layers; what is
-//!   not built in, or not served yet, answers `Unsupported` by name.
-//! - *Choosing is apart from opening*: [`choose`] turns arguments and environment into a spec and
-//!   touches no device.
-//! - *Looking disturbs nobody*: [`list`] and [`control`] use control nodes only; opening a compute
-//!   node would give another user `EBUSY` and cost a reset at close.
-//! - *No device is not a dead end*: an error of kind `NotFound` ends with the spec that works on
-//!   any machine, `mock:gaudi2`.
+//! - *The only crate that names every backend*: code above it does not depend on one. Each backend
+//!   is a cargo feature (`kernel`, `mock`), and so are the layers. A spec for a missing one fails
+//!   with `Unsupported`.
+//! - *Choosing does not open*: [`choose`] turns arguments and environment into a spec.
+//! - *Queries do not disturb users*: [`list`] and [`control`] use control nodes only. An open
+//!   compute node gives another user `EBUSY`, and its close resets the device.
+//! - *Hint*: an error of kind `NotFound` ends with a spec that works on any machine, `mock:gaudi2`.
 
 mod backend;
 mod choose;

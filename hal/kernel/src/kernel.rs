@@ -236,7 +236,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
             (NodeKind::Control, true) => (ErrorKind::InReset, "ask again in a second"),
             (NodeKind::Control, false) => (
                 ErrorKind::DeviceLost,
-                "the kernel's log says why the device failed",
+                "see the kernel's log (dmesg) for the cause",
             ),
         }
     }

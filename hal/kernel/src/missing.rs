@@ -111,7 +111,7 @@ fn idle_driver(error: Error, cards: &[Card]) -> Error {
     }
     let free = cards.iter().all(|card| card.driver.is_none());
     error.saw(listed(cards), "a card that habanalabs has").helped_by(if free {
-        "the kernel's log says why it did not take the card: dmesg | grep habanalabs"
+        "see why habanalabs did not bind the card: dmesg | grep habanalabs"
     } else {
         "take the card from the other driver: echo ADDRESS | sudo tee /sys/bus/pci/devices/ADDRESS/driver/unbind, then \
          the same into /sys/bus/pci/drivers/habanalabs/bind"

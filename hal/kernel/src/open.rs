@@ -169,7 +169,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
             _ => Error::from_errno(OPEN, errno).because(Rule::conditions(&rules)),
         };
         let error = error.on(device);
-        let says = |error: Error, kind, help: &str| error.with_kind(kind).helped_by(help);
+        let refined = |error: Error, kind, help: &str| error.with_kind(kind).helped_by(help);
         match errno {
             Errno::ENOENT | Errno::ENOTDIR => self.machine.missing(node).with_errno(errno).on(device),
             Errno::EACCES => {
@@ -177,16 +177,16 @@ impl<S: Syscalls + ?Sized> Driver<S> {
                 error.because(cause).helped_by(help)
             }
             Errno::EBUSY => error.with_kind(ErrorKind::Busy),
-            Errno::EAGAIN => says(error, ErrorKind::InReset, "try again in a second"),
+            Errno::EAGAIN => refined(error, ErrorKind::InReset, "try again in a second"),
             // A container's device rules return EPERM before the driver is called.
-            Errno::EPERM => says(
+            Errno::EPERM => refined(
                 error,
                 ErrorKind::DeviceLost,
-                "the kernel's log says why the device failed; in a container, its device rules must allow the node",
+                "see the kernel's log (dmesg) for the cause; in a container, its device rules must allow the node",
             ),
             // Only DRM requires the flag: an hl node has another cause.
             Errno::EINVAL if node.kind == NodeKind::Compute && node.era != Era::HlMisc => error,
-            Errno::ENXIO | Errno::ENODEV => says(
+            Errno::ENXIO | Errno::ENODEV => refined(
                 error,
                 ErrorKind::NotFound,
                 "the node is left over or the device was removed: list the devices that there are",

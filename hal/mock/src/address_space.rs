@@ -16,9 +16,9 @@ const INTERNAL_CB_SIZE: u64 = 2 << 20;
 /// One allocation of device memory (`struct hl_vm_phys_pg_pack`).
 #[derive(Debug)]
 pub(crate) struct Allocation {
-    /// Numbers of pages, from the first that users may have.
+    /// Page numbers, counted from the first page for users.
     pub(crate) pages: Vec<usize>,
-    /// Mappings of it.
+    /// The number of its mappings.
     pub(crate) mapped: u32,
 }
 
@@ -38,16 +38,16 @@ pub(crate) fn page_address(asic: &Asic, page: usize) -> DevicePa {
 pub(crate) enum Mapping {
     Device {
         handle: u32,
-        /// What was exported from this mapping and may live (`hl_vm_hash_node.export_cnt`).
+        /// Exports of this mapping that may still exist (`hl_vm_hash_node.export_cnt`).
         exports: Vec<Exported>,
     },
     Host {
         block: DeviceVa,
         /// Whole pages.
         size: u64,
-        /// Bytes that were asked for.
+        /// The requested bytes.
         len: u64,
-        /// Of an import: the memory, mapped here for as long as the chip reaches it.
+        /// The memory of an import, mapped while the chip can access it.
         imported: Option<RawMapping>,
     },
 }
@@ -83,7 +83,7 @@ impl VaSpaces {
     }
 }
 
-/// One export of a mapping (`struct hl_dmabuf_priv`), which may live.
+/// One export of a mapping (`struct hl_dmabuf_priv`), which may still exist.
 #[derive(Debug)]
 pub(crate) enum Exported {
     /// By its window of device memory. If two mappings of an allocation exported it, it counts for
@@ -95,8 +95,8 @@ pub(crate) enum Exported {
 }
 
 impl Exported {
-    /// Whether anything but the mock holds it, in any process. If the kernel does not answer, it
-    /// counts as held: memory that is used twice would be worse than a device that stays busy.
+    /// Whether any process holds it besides the mock. If the kernel does not answer, it counts as
+    /// held: reused memory would be worse than a device that stays busy.
     pub(crate) fn is_held(&self, memory: Option<&Memfd>) -> bool {
         match self {
             Self::StandIn(window) => {

@@ -1,11 +1,9 @@
 //! Blocks of registers that a user may map (driver memory.c:map_block, memory.c:hl_hw_block_mmap
 //! `hl_hw_block_mmap`).
 //!
-//! A mapping is memory, and a register is not: it does something when it is written, be it with the
-//! value that it has. So only blocks that *are* memory are served: those of the ARC processors
-//! (DCCM), which nothing here runs on. Of every other block the handle and the size are the
-//! driver's, and mapping it is `Unsupported` by name: a write through such a mapping would be lost
-//! without an error.
+//! Only blocks of plain memory can be mapped: those of the ARC processors (DCCM), which run nothing
+//! here. A register has effects when it is written, and a mapping of memory has none. Every other
+//! block has the driver's handle and size, and its mmap fails with `Unsupported`.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +12,13 @@ use gaudi_spec::Asic;
 use gaudi_spec::asic::BlockKind;
 use gaudi_sys::{Memfd, PAGE};
 
-/// What a handle of a block has in its upper bits (habanalabs.h:HL_MMAP_TYPE_BLOCK, shifted by
-/// a page).
+/// The type bits in a block's handle (habanalabs.h:HL_MMAP_TYPE_BLOCK, shifted by a page).
 pub(crate) const TYPE_BLOCK: u64 = 0x4 << 59;
-/// Where the number lies (habanalabs.h:HL_MMAP_OFFSET_VALUE_MASK).
+/// The bits of the number in a handle (habanalabs.h:HL_MMAP_OFFSET_VALUE_MASK).
 const NUMBER: u64 = 0x1fff_ffff_ffff / PAGE;
 
-/// The memory of ARC processors that was mapped. The driver scrubs it between two users, and so it
-/// goes with the context.
+/// The mapped memory of ARC processors. The driver scrubs it between two users, so it lives as long
+/// as the context.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     memory: BTreeMap<u32, Memfd>,

@@ -18,19 +18,17 @@ use crate::va::VaSpace;
 
 /// Bytes of device addresses for command buffers (command_buffer.c:CB_VA_POOL_SIZE).
 pub(crate) const POOL_SIZE: u64 = 4 << 30;
-/// Bytes of memory for command buffers: of those that have an address, and as much again of those
-/// that have none.
+/// Bytes of memory for command buffers: half for those with a device address, half for the others.
 const MEMORY: u64 = 2 * POOL_SIZE;
-/// What a handle of a command buffer has in its upper bits (habanalabs.h:HL_MMAP_TYPE_CB,
-/// shifted by a page).
+/// The type bits in a command buffer's handle (habanalabs.h:HL_MMAP_TYPE_CB, shifted by a page).
 pub(crate) const TYPE_CB: u64 = 0x2 << 59;
-/// The same of a timestamps buffer (habanalabs.h:HL_MMAP_TYPE_TS_BUFF).
+/// The type bits in a timestamps buffer's handle (habanalabs.h:HL_MMAP_TYPE_TS_BUFF).
 pub(crate) const TYPE_TS: u64 = 0x10 << 59;
-/// Where a handle says what it is (habanalabs.h:HL_MMAP_TYPE_MASK).
+/// The type bits of a handle (habanalabs.h:HL_MMAP_TYPE_MASK).
 pub(crate) const TYPE_MASK: u64 = 0x1f << 59;
 
-/// The command buffers of a context. Their memory is one sparse file, byte n of which the device
-/// sees at pool + n; the buffers that it does not see lie behind the pool.
+/// The command buffers of a context. Their memory is one sparse file. Byte n of the pool has the
+/// device address `pool + n`; the buffers without a device address follow the pool.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     memory: Memfd,
@@ -39,8 +37,8 @@ pub(crate) struct Buffers {
     space: VaSpace,
     unmapped: VaSpace,
     buffers: BTreeMap<u32, Buffer>,
-    /// Timestamps buffers, numbered together with the others. They live as long as the context: the
-    /// driver has no operation that takes one back.
+    /// Timestamps buffers, numbered together with the command buffers. They live as long as the
+    /// context: the driver has no operation that destroys one.
     timestamps: BTreeMap<u32, Timestamps>,
     /// Times that are to be written (`ts_list_head` of each interrupt).
     registrations: Vec<Registration>,
@@ -50,11 +48,11 @@ pub(crate) struct Buffers {
 pub(crate) struct Buffer {
     pub(crate) at: DeviceVa,
     pub(crate) size: u64,
-    /// Counters that it has room for: the driver counts in the bytes asked for, not in pages
+    /// The number of counters in it: the driver uses the requested bytes, not whole pages
     /// (command_submission.c:_hl_interrupt_wait_ioctl).
     pub(crate) counters: u64,
     pub(crate) mapped_to_device: bool,
-    /// The handle is destroyed; the memory stays while the user maps it or a counter in it is
+    /// The handle is destroyed. The memory stays while the user has it mapped or a counter in it is
     /// watched.
     pub(crate) destroyed: bool,
     /// Waits and registrations that watch a counter in it.
@@ -110,7 +108,7 @@ impl Buffers {
         })
     }
 
-    /// How many have a handle or are still mapped by the user.
+    /// Returns the number of buffers that have a handle or are mapped by the user.
     pub(crate) fn len(&self) -> usize {
         self.buffers
             .values()
@@ -169,7 +167,7 @@ impl Buffers {
             .give(buffer.at, buffer.size);
     }
 
-    /// Addresses, or no more than memory.
+    /// Returns the allocator of device addresses, or of memory only.
     pub(crate) fn space_for(&mut self, mapped_to_device: bool) -> &mut VaSpace {
         match mapped_to_device {
             true => &mut self.space,
@@ -177,8 +175,7 @@ impl Buffers {
         }
     }
 
-    /// The context goes: the device sees none of them any more; what the user has mapped stays
-    /// mapped.
+    /// Unmaps all buffers from the device when the context closes. The user's mappings stay.
     pub(crate) fn release(&mut self, engine: &mut dyn Engine) {
         for buffer in self.buffers.values() {
             if buffer.mapped_to_device {
@@ -189,8 +186,8 @@ impl Buffers {
         self.registrations.clear();
     }
 
-    /// As the driver searches (memory_mgr.c:hl_mmap_mem_buf_get): by the number in bits 43..12
-    /// alone, and as long as a mapping keeps the buffer.
+    /// Returns a buffer as the driver does (memory_mgr.c:hl_mmap_mem_buf_get): by the number in
+    /// bits 43..12 only, also after destruction while it is mapped.
     pub(crate) fn find(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
         let key = number(handle)?;
         self.buffers
@@ -231,7 +228,7 @@ impl Buffers {
         self.timestamps.get(&number)
     }
 
-    /// One whose handle was not destroyed.
+    /// Returns a buffer whose handle is not destroyed.
     pub(crate) fn live(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
         self.find(handle).filter(|(_, buffer)| !buffer.destroyed)
     }
@@ -282,7 +279,7 @@ impl Buffers {
         value.expect("`watch` checked that the counter lies in a buffer")
     }
 
-    /// Registers a time to be written: at once where the counter is there
+    /// Registers a time to be written, or writes it at once if the counter has reached its value
     /// (command_submission.c:ts_get_and_handle_kernel_record).
     pub(crate) fn register(
         &mut self,
@@ -307,7 +304,7 @@ impl Buffers {
             self.unwatch(counter, engine);
             return Err(&rules::wait::TIMESTAMP_INDEX);
         }
-        // A slot that is registered already is taken out first
+        // An earlier registration of the slot is removed first
         // (command_submission.c:ts_get_and_handle_kernel_record).
         let same = |one: &Registration| (one.buffer, one.index) == (buffer, request.index);
         self.drop_registrations(engine, same);
@@ -327,7 +324,8 @@ impl Buffers {
         Ok(())
     }
 
-    /// Writes the times of what a raised line finds reached (irq.c:handle_user_interrupt_ts_list).
+    /// Writes the times of the registrations at a raised line whose counter reached its value
+    /// (irq.c:handle_user_interrupt_ts_list).
     pub(crate) fn stamp_reached(&mut self, line: Line, engine: &mut dyn Engine, at_ns: u64) {
         let all = std::mem::take(&mut self.registrations);
         for one in all {
@@ -340,7 +338,7 @@ impl Buffers {
         }
     }
 
-    /// A reset forgets what is registered at the lines that it reaches
+    /// Drops the registrations at the lines that a reset aborts
     /// (command_submission.c:hl_cs_rollback_all).
     pub(crate) fn abort_registrations(&mut self, engine: &mut dyn Engine) {
         self.drop_registrations(engine, |one| one.line.is_aborted);
@@ -359,7 +357,7 @@ impl Buffers {
     fn stamp(&self, buffer: u32, index: u64, at_ns: u64) {
         let at = usize::try_from(index * 8);
         if let (Some(timestamps), Ok(at)) = (self.timestamps.get(&buffer), at) {
-            // The slot was looked at when it was registered.
+            // The slot was checked when it was registered.
             let _ = timestamps.map.write(at, &at_ns.to_le_bytes());
         }
     }

@@ -88,9 +88,9 @@ impl Device {
 
     pub(crate) fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         const OP: Operation = Operation::Mmap;
-        // mm/mmap.c `file_mmap_ok`: before a driver is asked.
+        // mm/mmap.c `file_mmap_ok`: before the call of the driver.
         self.check_arguments(&request, When::Early)?;
-        // device.c:__hl_mmap looks at no status: what a user has can be mapped in a reset too.
+        // device.c:__hl_mmap does not check the status: mmap works during a reset too.
         let mut state = self.lock();
         state.settle();
         let handle = CbHandle(request.offset);
@@ -133,8 +133,7 @@ impl Device {
         if standin::is_exported(memory, window).unwrap_or(true) {
             return Err(self.refuse(OP, &rules::mmap::TWICE));
         }
-        // The mapping keeps the file open, and with it the lock that shows that the buffer is
-        // mapped.
+        // The mapping keeps the file open, and so the lock by which the mock detects the mapping.
         standin::export(memory, window)
             .and_then(|file| RawMapping::of_fd(&file, window.offset, request.len))
             .map_err(|errno| self.refusal(OP, errno))
@@ -147,7 +146,7 @@ impl Device {
         let size = (u64::from(elements) * 8).next_multiple_of(PAGE);
         let timestamps = Timestamps::new(size, elements)
             .map_err(|_| self.refuse(Operation::TsAlloc, &rules::timestamps::NONE))?;
-        // The number of a command buffer whose mapping went since is free again.
+        // Frees the numbers of destroyed command buffers that are no longer mapped.
         context.buffers.reap(engine);
         let key = context.buffers.add_timestamps(timestamps);
         Ok(TsHandle(TYPE_TS | (u64::from(key) * PAGE)))
@@ -155,7 +154,7 @@ impl Device {
 
     fn no_buffer(&self, operation: Operation, handle: CbHandle) -> Error {
         let rule = match operation {
-            // device.c `__hl_mmap` looks at the type, memory_mgr.c at the number.
+            // device.c `__hl_mmap` checks the type, memory_mgr.c the number.
             Operation::Mmap if ![TYPE_CB, TYPE_TS].contains(&(handle.0 & TYPE_MASK)) => &rules::mmap::TYPE,
             Operation::Mmap => &rules::mmap::UNKNOWN,
             _ => &rules::buffer::UNKNOWN,

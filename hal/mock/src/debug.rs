@@ -11,13 +11,13 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const OP: Operation = Operation::Debug;
 
-/// What the driver keeps of debugging: it is the device's.
+/// The debug state of a device.
 #[derive(Debug)]
 pub(crate) struct Debugging {
     /// `hl_device.in_debug`
     on: bool,
     etr: bool,
-    /// Where the ETR's buffer begins, which is where its write pointer stays: nothing is traced.
+    /// The start of the ETR's buffer, and its write pointer: nothing is traced.
     buffer: u64,
     etfs: Vec<bool>,
 }
@@ -82,7 +82,7 @@ impl Debugging {
         }
         let wants_input = match request.op {
             DebugOp::STM | DebugOp::BMON | DebugOp::SPMU => request.enable,
-            // What is on already is left alone before the input is looked at.
+            // An enabled component is left unchanged, and its input is not read.
             DebugOp::ETF => {
                 request.enable
                     && !debugging
@@ -97,8 +97,8 @@ impl Debugging {
         if wants_input && !has_input {
             return refuse(&rules::debug::PARAMETERS);
         }
-        // gaudi2_coresight.c `gaudi2_config_etr`: the ETR reports how far it wrote when it is
-        // switched off.
+        // gaudi2_coresight.c `gaudi2_config_etr`: the ETR reports its write pointer when it is
+        // disabled.
         let mut written = None;
         match request.op {
             DebugOp::ETF => {
@@ -143,7 +143,7 @@ impl Debugging {
     }
 }
 
-/// A struct of which the caller gave the front.
+/// Reads a struct of which the caller passed the first bytes.
 fn padded<T: FromBytes + IntoBytes>(given: &[u8]) -> T {
     let mut whole = T::new_zeroed();
     whole
@@ -154,8 +154,7 @@ fn padded<T: FromBytes + IntoBytes>(given: &[u8]) -> T {
     whole
 }
 
-/// gaudi2_coresight.c `gaudi2_etr_validate_address`: ranges are looked at, not what is mapped in
-/// them.
+/// gaudi2_coresight.c `gaudi2_etr_validate_address`: checks address ranges, not mappings.
 fn takes_trace(asic: &Asic, etr: &HlDebugParamsEtr) -> bool {
     let sram = VaRange {
         start: DeviceVa(asic.sram_base.0),

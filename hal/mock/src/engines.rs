@@ -1,4 +1,4 @@
-//! Engines as the driver names them: numbers in its answers, and commands to them.
+//! Engines by the driver's numbers, and commands to them.
 
 use std::fmt::Write as _;
 
@@ -26,8 +26,8 @@ pub(crate) fn busy(engine: &dyn Engine) -> u128 {
         .fold(0, |mask, (_, id)| mask | 1 << id)
 }
 
-/// Every queue manager's engine and whether it is idle, for people (`HL_INFO_ENGINE_STATUS`). The
-/// driver's own tables show registers, which an engine does not have to have.
+/// Returns a table of the queue managers' engines and whether each is idle
+/// (`HL_INFO_ENGINE_STATUS`). The driver's own tables print registers, which an engine may lack.
 pub(crate) fn status(engine: &dyn Engine) -> String {
     let mut text = String::from("engine      id  idle\n");
     for (row, id) in qmans(engine.asic()) {
@@ -46,9 +46,9 @@ pub(crate) fn status(engine: &dyn Engine) -> String {
     text
 }
 
-/// Commands to engine cores and engines (command_submission.c `cs_ioctl_engine_cores`,
-/// `cs_ioctl_engines`, gaudi2.c `gaudi2_set_engines`), which the rules of arguments allow. Cores,
-/// TPCs and MMEs execute nothing here, so a stall of one cannot be seen; of an EDMA it can.
+/// Executes a valid command to engine cores or engines (command_submission.c
+/// `cs_ioctl_engine_cores`, `cs_ioctl_engines`, gaudi2.c `gaudi2_set_engines`). Cores, TPCs and
+/// MMEs execute nothing here, so a stall has an effect on EDMAs only.
 pub(crate) fn command(asic: &Asic, argument: CsArgument<'_>) -> Result<()> {
     let CsArgument::Engines {
         engines,

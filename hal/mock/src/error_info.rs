@@ -4,7 +4,7 @@
 use gaudi_spec::Asic;
 use gaudi_uapi::info::{HlInfoEngineErrEvent, HlInfoUndefinedOpcodeEvent, HlPageFaultInfo, HlUserMapping};
 
-/// The engine of an error whose engine has no number (gaudi2.c `gaudi2_handle_eqe`).
+/// The engine number of an error that has no engine (gaudi2.c `gaudi2_handle_eqe`).
 pub(crate) const NO_ENGINE: u16 = u16::MAX;
 
 /// The first error of each kind since the device was opened.

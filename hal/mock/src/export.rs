@@ -77,7 +77,7 @@ impl Device {
             errno => self.refusal(OP, errno).because("no descriptor for the export"),
         };
         if let Some(fd) = real(memory, &windows, request.size).map_err(failed)? {
-            // The mock holds one, to see that the others are closed.
+            // The mock keeps a descriptor, to detect that the others are closed.
             let own = fd::duplicate(&fd).map_err(failed)?;
             state.note_export(request.address, Exported::Real(own));
             return Ok(fd);
@@ -95,7 +95,7 @@ impl Device {
         Ok(fd)
     }
 
-    /// Maps another exporter's memory where the CPU can reach it, and with that the chip.
+    /// Maps another exporter's memory into this process, so that the chip can access it.
     #[expect(
         unsafe_code,
         reason = "the chip is handed a mapping that lives as long as its own"
@@ -129,8 +129,8 @@ impl Device {
         let Some(block) = context.va.host.take(size, PAGE, Hint::NONE) else {
             return Err(self.no_address(OP, size, Hint::NONE));
         };
-        // SAFETY: the mapping is kept beside the chip's range and outlives it (`State::unmap`); no
-        // reference can be made into a `RawMapping`.
+        // SAFETY: the mapping is stored with the chip's range and outlives it (`State::unmap`). A
+        // `RawMapping` hands out no references.
         let range = unsafe { HostRange::new(map.as_ptr(), len) };
         let mapped = engine.map_host(block, range);
         debug_assert!(

@@ -1,4 +1,4 @@
-//! What the driver does with errors that the chip reports (gaudi2.c `gaudi2_handle_eqe`).
+//! The driver's handling of errors that the chip reports (gaudi2.c `gaudi2_handle_eqe`).
 
 use gaudi_seam::{DeviceVa, QueueId};
 use gaudi_uapi::info::{
@@ -24,9 +24,8 @@ impl State {
             return;
         };
         self.events.count(event);
-        // gaudi2.c `gaudi2_handle_qman_err_generic`: an undefined opcode is recorded as one only if
-        // the lower command processor, which runs what CP_DMA fetches, meets it; a stream's own is
-        // an engine's error and no more.
+        // gaudi2.c `gaudi2_handle_qman_err_generic`: an undefined opcode is recorded as such only
+        // for the lower command processor. For a stream it is an engine error.
         let engine = (self.asic.engines.id)(&row).and_then(|id| u16::try_from(id).ok());
         let engine = engine.unwrap_or(NO_ENGINE);
         self.engine_error(engine);

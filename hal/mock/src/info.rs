@@ -15,9 +15,9 @@ use crate::open::Device;
 use crate::state::State;
 use crate::time::timestamp;
 
-/// The mock's name of its firmware, which cannot be taken for a card's.
+/// The firmware version that the mock reports. No card has it.
 const FIRMWARE: &[u8] = b"mock (no firmware)";
-/// The clock of a card at work, MHz; the mock has none.
+/// The clock that the mock reports in MHz: that of a busy card.
 const CLOCK_MHZ: u32 = 1650;
 /// Bytes of the firmware's record of a card (linux/habanalabs/cpucp_if.h `struct cpucp_info`).
 const CPUCP_INFO: u16 = 1768;
@@ -33,9 +33,9 @@ const ZEROS: &[InfoOp] = &[
     // A chip with one page size answers an empty mask (habanalabs_ioctl.c
     // `dev_mem_alloc_page_sizes_info`).
     InfoOp::DEV_MEM_ALLOC_PAGE_SIZES,
-    // No clock ticks here, and none was ever throttled.
+    // The mock has no clocks, so none was ever throttled.
     InfoOp::CLK_THROTTLE_REASON,
-    // What is recorded of these comes from the firmware of a card, and the mock has none.
+    // A card's firmware reports these events, and the mock has none.
     InfoOp::RAZWI_EVENT,
     InfoOp::HW_ERR_EVENT,
     InfoOp::FW_ERR_EVENT,
@@ -83,7 +83,7 @@ impl Device {
                 .zip(bytes)
                 .for_each(|(to, from)| *to = *from);
         };
-        // Most operations leave the argument word.
+        // Most operations do not change the argument word.
         let mut word = request.arg;
         match op {
             InfoOp::HW_IP_INFO => put(self.hw_ip().as_bytes()),
@@ -103,7 +103,7 @@ impl Device {
             InfoOp::CS_COUNTERS => put(state.cs_counters(on_compute).as_bytes()),
             InfoOp::OPEN_STATS => put(state.open_stats().as_bytes()),
             InfoOp::SYNC_MANAGER => {
-                // Of all die cores but the first everything is the user's.
+                // All objects of the other die cores are for users.
                 let sync = &self.asic.sync;
                 let first = |number: u32| if request.arg == 0 { number } else { 0 };
                 put(HlInfoSyncManager {

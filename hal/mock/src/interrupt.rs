@@ -16,18 +16,18 @@ pub(crate) struct Line {
     pub(crate) is_aborted: bool,
 }
 
-/// What a waiter compares, to see that something happened.
+/// A snapshot of an interrupt that a waiter compares with its current state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// How often it was raised.
+    /// The number of times it was raised.
     pub(crate) raised: u64,
-    /// When it was raised last; 0 of a line that stands for all of a kind.
+    /// The time of the last raise; 0 for the common line of a kind.
     pub(crate) at_ns: u64,
-    /// How often its waiters were aborted.
+    /// The number of times its waiters were aborted.
     pub(crate) aborted: u64,
 }
 
-/// What a vector means to the driver if it is not a user's.
+/// The driver's use of a vector that is not a user interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Alarm {
     /// irq.c `handle_tpc_interrupt`.
@@ -109,8 +109,7 @@ impl Interrupts {
             }
             _ if vector == self.asic.tpc_assert_interrupt => return Some(Alarm::TpcAssert),
             _ if vector == self.asic.eq_error_interrupt => return Some(Alarm::EventQueue),
-            // Event queue, completions, NICs: the driver looks at its own queues and finds nothing
-            // new.
+            // Event queue, completions, NICs: the driver finds no new entry in its own queues.
             _ => self.stamped_by(vector)?,
         };
         // The handler notes the time of the vector's own line; that of the common one is never set.

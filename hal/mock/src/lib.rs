@@ -4,15 +4,14 @@
 //! - *It answers as the driver does*: the same errno for the same misuse, the same addresses,
 //!   handles and life-time rules. Each rule names the driver's file and function (Linux 7.3,
 //!   drivers/accel/habanalabs). An operation that it lacks is `Unsupported` by name.
-//! - *The driver's rules are here, the chip is not*: the engine's row of the table of chips gives
-//!   every constant.
+//! - *No constant of a chip*: they come from the engine's row of the table of chips.
 //! - *The chip executes the bytes that user code wrote*: a submission is fetched from its command
 //!   buffer through the chip's MMU.
 //! - *A device is private to its process*: keyed by the spec's name and index, so that a second
 //!   opener meets the first.
 //! - *Exports are of the memfd that is the device memory*: up to 64 MiB as real dma-bufs if
 //!   `/dev/udmabuf` exists, otherwise as stand-ins (see `gaudi_sys::standin`). They hold the device
-//!   open in whatever process they are, as the driver's dma-bufs do.
+//!   open in any process, as the driver's dma-bufs do.
 //! - *Two clocks*: the machine's, or a virtual one that only a wait moves, so that no test sleeps.
 //!
 //! Submissions run in the caller's thread until their streams block; a device has one lock, and

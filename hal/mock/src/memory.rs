@@ -21,8 +21,8 @@ use crate::va::Hint;
 impl Device {
     pub(crate) fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
         let mut state = self.admit(&request)?;
-        // memory.c:set_alloc_page_size: Gaudi2 has one page size and does not look at the one asked
-        // for (`supports_user_set_page_size` is not set).
+        // memory.c:set_alloc_page_size: Gaudi2 has one page size and ignores the requested one
+        // (`supports_user_set_page_size` is not set).
         let pages = request.size.div_ceil(self.asic.dram_page);
         let contiguous = request.flags.contains(MemFlags::CONTIGUOUS);
         let taken = usize::try_from(pages)
@@ -51,7 +51,7 @@ impl Device {
     pub(crate) fn mem_free(&self, handle: MemHandle) -> Result<()> {
         const OP: Operation = Operation::MemFree;
         let mut state = self.enter(OP)?;
-        // memory.c:free_device_memory: the upper half of the handle is not looked at.
+        // memory.c:free_device_memory ignores the upper half of the handle.
         let key = low_half(handle);
         let Some(allocation) = state.allocations.get(&key) else {
             return Err(self.refuse(OP, &rules::map::FREE_UNKNOWN).showing(handle.0));
@@ -116,8 +116,9 @@ impl Device {
         let huge_page = self.asic.host_huge_va.page;
         let (address, size) = (request.address.0, request.size);
         let end = request.end().expect("the rule on its size was checked");
-        // Gigabytes take seconds, so the device is not locked meanwhile. memory.c:get_user_memory:
-        // pin_user_pages that fails at once says why, one that fails half-way is ENOMEM.
+        // Not under the device's lock: pinning gigabytes takes seconds. If pin_user_pages fails at
+        // the first page, the driver returns its errno, otherwise ENOMEM
+        // (memory.c:get_user_memory).
         if let Err(errno) = pin::populate_for_write(address, 1)
             .and_then(|()| pin::populate_for_write(address, size).map_err(|_| Errno::ENOMEM))
         {

@@ -37,8 +37,8 @@ impl MockNode {
         let rule = match operation {
             _ if self.node.kind == NodeKind::Compute => None,
             Operation::Info => None,
-            // Events are asked for through INFO, which a control node has too and refuses in its
-            // own way (habanalabs_ioctl.c `hl_info_ioctl_control`).
+            // Operations of events use INFO. A control node has INFO, and rejects them with another
+            // errno (habanalabs_ioctl.c `hl_info_ioctl_control`).
             Operation::RegisterEvents | Operation::UnregisterEvents => Some(&rules::info::CONTROL_EVENTS),
             Operation::Mmap => Some(&rules::mmap::CONTROL_NODE),
             _ => Some(&rules::ioctl::UNKNOWN),

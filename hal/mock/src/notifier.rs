@@ -33,8 +33,8 @@ impl Notifier {
     pub(crate) fn send(&mut self, mask: NotifierEvents) {
         self.mask |= mask;
         if let Some(eventfd) = &self.eventfd {
-            // A full counter already shows that there is an event; a blocking eventfd must not hold
-            // the device.
+            // A full counter already signals an event. A blocking eventfd must not block the
+            // device.
             let _ = eventfd.signal();
         }
     }

@@ -1,4 +1,4 @@
-//! A device of the mock, and what opening and closing its compute node does.
+//! A device of the mock, and opening and closing its compute node.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -21,11 +21,11 @@ pub(crate) struct Device {
     /// The chip's constants, for use without the lock.
     pub(crate) asic: &'static Asic,
     state: Mutex<State>,
-    /// Signalled when work was done or the device's status changed.
+    /// Notified when work completes or the device's status changes.
     pub(crate) wakeups: Wakeups,
 }
 
-/// What a device's user has not released. All zero after a careful one.
+/// The objects that a device's user has not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ledger {
     /// Device memory allocations.
@@ -38,7 +38,7 @@ pub struct Ledger {
     pub command_buffers: usize,
     /// Submissions that have not completed.
     pub in_flight: usize,
-    /// Whether an export lives, in any process.
+    /// Whether an export exists, in any process.
     pub exported: bool,
 }
 
@@ -82,8 +82,8 @@ impl Device {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is a defect of the mock; its other users still get answers that
-        // are as good as the state.
+        // A panic under the lock is a defect of the mock. Other users continue with the state as it
+        // is.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

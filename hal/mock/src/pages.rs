@@ -20,8 +20,8 @@ impl PagePool {
         self.free
     }
 
-    /// Takes `count` pages, in one run where `contiguous`; `None` (and nothing taken) where they
-    /// are not there.
+    /// Takes `count` pages, in one run if `contiguous`. Returns `None` and takes nothing if they
+    /// are not free.
     pub(crate) fn take(&mut self, count: usize, contiguous: bool) -> Option<Vec<usize>> {
         if count == 0 || count > self.free {
             return None;
@@ -42,7 +42,7 @@ impl PagePool {
         Some(pages)
     }
 
-    /// Gives pages back.
+    /// Frees pages.
     pub(crate) fn give(&mut self, pages: &[usize]) {
         for &page in pages {
             debug_assert!(self.used[page], "page {page} was taken");
@@ -52,7 +52,7 @@ impl PagePool {
     }
 }
 
-/// As `idr_alloc(.., 1, 0, ..)`: the lowest number from 1 on that is not taken.
+/// Returns the lowest unused number from 1 on, as `idr_alloc(.., 1, 0, ..)` does.
 pub(crate) fn lowest_free(is_taken: impl Fn(u32) -> bool) -> u32 {
     let free = (1..=u32::MAX).find(|&number| !is_taken(number));
     free.expect("a process has fewer objects than there are numbers")

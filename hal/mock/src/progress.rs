@@ -1,14 +1,14 @@
-//! Lets the engine work, and records what it did.
+//! Runs the engine and records its events.
 
 use gaudi_seam::CsSeq;
 use gaudi_seam::engine::EngineEvent;
 
 use crate::state::State;
 
-/// Packets and monitors in one slice of work, and pieces of 4 KiB that DMA engines move: waits do
-/// the rest, so that no program holds the device for long.
+/// Packets, monitors and pieces of 4 KiB that DMA engines move in one slice of work. Waits execute
+/// the rest, so that no program locks the device for long.
 const BUDGET: u64 = 1 << 16;
-/// Bytes that they move in a slice of stepped work.
+/// Bytes that DMA engines move in a slice of stepped work.
 const BYTES: u64 = BUDGET * 4096;
 
 impl State {
@@ -65,7 +65,7 @@ impl State {
                         continue;
                     };
                     let Some(record) = context.submissions.record(tag) else {
-                        // It was aborted, and a younger one has its record.
+                        // It was aborted, and a later submission has its record.
                         self.entries.free(queue);
                         continue;
                     };

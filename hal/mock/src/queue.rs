@@ -34,8 +34,8 @@ impl Device {
             });
         }
         self.check_arguments(&request, When::Early)?;
-        // command_submission.c:hl_cs_ctx_switch: the chip has no context to switch, so that a
-        // restore phase is run where it is asked for only.
+        // command_submission.c:hl_cs_ctx_switch: the chip has no context switch, so a restore phase
+        // runs only on request.
         if request.cs_flags().contains(CsFlags::FORCE_RESTORE) && !request.restore.is_empty() {
             let restore = CsRequest {
                 execute: request.restore,
@@ -66,12 +66,12 @@ impl Device {
 
     /// Jobs that the user wrote (command_submission.c:cs_ioctl_default).
     fn execute(&self, state: &mut State, request: &CsRequest<'_>) -> Result<CsAnswer> {
-        // The driver counts too many chunks as a refusal (command_submission.c
-        // `hl_cs_copy_chunk_array`); a backend of the kernel does not ask it.
+        // The driver counts too many chunks as a rejected submission (command_submission.c
+        // `hl_cs_copy_chunk_array`); the kernel backend rejects them itself.
         self.check_arguments(&request, When::Late)?;
         let seq = self.begin(state, request, request.execute.len() as u32)?;
-        // All chunks are looked at before any is queued; a refused submission has used up its
-        // number (command_submission.c:cs_ioctl_default).
+        // All chunks are checked before any is queued. A rejected submission uses its number
+        // (command_submission.c:cs_ioctl_default).
         let refused = request.execute.iter().find_map(|chunk| self.check(chunk).err());
         if let Some((error, parsing)) = refused {
             let drops = &mut state.context().submissions.drops;

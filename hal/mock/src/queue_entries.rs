@@ -5,7 +5,7 @@ use gaudi_spec::Asic;
 use gaudi_spec::asic::QueueEngine;
 use gaudi_uapi::cs::HlCsChunk;
 
-/// How many entries of each queue are taken.
+/// The number of used entries of each queue.
 #[derive(Debug)]
 pub(crate) struct QueueEntries {
     taken: Box<[u16]>,
@@ -34,7 +34,7 @@ impl QueueEntries {
         taken.is_some_and(|&taken| taken < self.depth)
     }
 
-    /// Takes an entry of its queue for each chunk, or none at all: returns whether there was room.
+    /// Takes an entry of its queue for each chunk, or none. Returns whether it took them.
     pub(crate) fn take(&mut self, chunks: &[HlCsChunk]) -> bool {
         for (index, chunk) in chunks.iter().enumerate() {
             match self.taken.get_mut(chunk.queue_index as usize) {

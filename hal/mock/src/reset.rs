@@ -1,4 +1,4 @@
-//! When the driver resets the chip (device.c `hl_device_cond_reset`), and what a close does.
+//! The driver's resets of the chip (device.c `hl_device_cond_reset`), and the effects of a close.
 
 use gaudi_seam::engine::Reset;
 use gaudi_seam::{DeviceVa, Errno};
@@ -10,13 +10,12 @@ use crate::interrupt::Alarm;
 use crate::state::{State, Watchdog};
 use crate::submissions::Deadline;
 
-/// How long a user that is notified of a reset may take to close (device.c
+/// The time in which a notified user must close the device before a reset (device.c
 /// `HL_DEVICE_RELEASE_WATCHDOG_TIMEOUT_SEC`).
 const WATCHDOG_NS: u64 = 30_000_000_000;
 
 impl State {
-    /// Does what the driver does by itself: a release that waited for the last export, a timeout
-    /// that has passed.
+    /// Does the driver's deferred work: a release after the last export, and expired timeouts.
     pub(crate) fn settle(&mut self) {
         self.expire();
         if self.closed && self.context.is_some() && !self.is_exported() {
@@ -84,8 +83,8 @@ impl State {
         }
     }
 
-    /// Resets the device now or, if the user registered for events, once the user has closed it. A
-    /// reset now is a hard one; a later one only if the caller says so (device.c
+    /// Resets the device now or, if the user registered for events, once the user has closed it. An
+    /// immediate reset is always hard; a later one only if `hard` is set (device.c
     /// `hl_device_reset`).
     pub(crate) fn cond_reset(&mut self, mask: NotifierEvents, late: Option<u64>, hard: bool) {
         let notified = self
@@ -150,7 +149,7 @@ impl State {
         }
         // context.c `hl_ctx_fini`
         self.debugging = Debugging::new(self.asic);
-        // The next user does not see what stopped the streams of this one.
+        // The next user does not get the stop texts of this one.
         self.stops.clear();
         if let Some(mut context) = self.context.take() {
             debug_assert!(context.va.are_whole(), "every mapping was unmapped");

@@ -16,7 +16,7 @@ use crate::uaccess;
 const OP: Operation = Operation::Submit;
 
 impl Device {
-    /// Signals and waits: one chunk, whose queue is what counts of it.
+    /// Submits a signal or a wait: one chunk, of which only the queue matters.
     pub(crate) fn submit_signal_or_wait(
         &self,
         state: &mut State,
@@ -176,7 +176,7 @@ impl Device {
                 which,
             });
         }
-        // The answer's word is the handle, and the count above it.
+        // The answer's word has the handle in its lower and the count in its upper bits.
         Ok(answer(CsSeq(u64::from(handle) | u64::from(next) << 32), 0))
     }
 

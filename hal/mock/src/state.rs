@@ -1,4 +1,4 @@
-//! What the driver keeps of a device and of its user.
+//! The driver's state of a device and of its user.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,12 +21,12 @@ use crate::submissions::{Drops, Submissions};
 use crate::sync_stream::{DriverBuffers, Signals, Sob};
 use crate::time::Timekeeper;
 
-/// Why a missing context is a defect of the mock.
+/// The panic message if the context is missing, which is a defect of the mock.
 pub(crate) const NO_CONTEXT: &str = "an operational device has a context";
-/// Texts of stops that are kept.
+/// The number of stop texts in the history.
 const STOPS: usize = 16;
 
-/// What the driver keeps of a device (`struct hl_device`).
+/// The driver's state of a device (`struct hl_device`).
 pub(crate) struct State {
     pub(crate) asic: &'static Asic,
     pub(crate) engine: Box<dyn Engine>,
@@ -52,13 +52,13 @@ pub(crate) struct State {
     pub(crate) events: EventCounts,
     pub(crate) debugging: Debugging,
     pub(crate) watchdog: Option<Watchdog>,
-    /// The last slice of work ended before the work did.
+    /// The last slice of work left work to do.
     pub(crate) unfinished: bool,
-    /// What stopped streams, newest last, for people.
+    /// Texts of the last stops of streams, the newest last.
     pub(crate) stops: VecDeque<String>,
 }
 
-/// What the driver keeps of the one user (`struct hl_ctx`).
+/// The driver's state of the device's user (`struct hl_ctx`).
 pub(crate) struct Context {
     pub(crate) va: VaSpaces,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
@@ -73,9 +73,9 @@ pub(crate) struct Context {
 /// A reset that waits for the user to close the device (device.c `hl_device_cond_reset`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watchdog {
-    /// When it comes at the latest, and then as a hard one.
+    /// The time of the latest reset, which is hard then.
     pub(crate) at_ns: u64,
-    /// Whether it is a hard one if the user closes the device earlier.
+    /// Whether the reset is hard if the user closes the device earlier.
     pub(crate) hard: bool,
 }
 
@@ -156,7 +156,7 @@ impl State {
         }
     }
 
-    /// Keeps the text of a stop.
+    /// Records the text of a stop.
     pub(crate) fn note(&mut self, stop: String) {
         if self.stops.len() == STOPS {
             self.stops.pop_front();
@@ -199,7 +199,7 @@ impl State {
                 ..
             }) => {
                 engine.unmap(block);
-                // Not before: the chip accessed it.
+                // After the chip's unmap: the chip accessed it until then.
                 drop(imported);
                 let huge = self.asic.host_huge_va.contains(block, size);
                 let space = if huge {

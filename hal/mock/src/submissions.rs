@@ -83,7 +83,8 @@ pub(crate) enum Deadline {
 pub(crate) enum Seen {
     Future,
     Running,
-    /// `gone` if its record was reused, and the outcome was not kept or was reported before.
+    /// `gone` (as in [`gaudi_seam::WaitAnswer`]): the record was reused, and the outcome was not
+    /// stored or was reported before.
     Ended {
         gone: bool,
         timestamp: i64,

@@ -10,14 +10,14 @@ use gaudi_uapi::cs::{CsStatus, HlCsChunk};
 
 /// Sync objects of a queue (habanalabs.h `HL_RSVD_SOBS`).
 const SOBS: u32 = 2;
-/// The first value that a sync object does not have (habanalabs.h `HL_MAX_SOB_VAL`).
+/// One more than the highest value of a sync object (habanalabs.h `HL_MAX_SOB_VAL`).
 const MAX_VALUE: u32 = 1 << 15;
 
 /// The sequence number in an answer without a submission.
 pub(crate) const NO_SEQ: CsSeq = CsSeq(u64::MAX);
 
-/// The address of a sync object, which this chip's driver answers as 0 (gaudi2.c
-/// `gaudi2_get_sob_addr`), and a count.
+/// The address of a sync object, which is 0 for this chip (gaudi2.c `gaudi2_get_sob_addr`), and a
+/// count.
 pub(crate) fn answer(seq: CsSeq, count: u16) -> CsAnswer {
     CsAnswer {
         seq,

@@ -1,5 +1,4 @@
-//! Words of this process's memory at an address of the caller, as the driver's `copy_from_user`
-//! reads them.
+//! Reads a word of this process's memory, as the driver's `copy_from_user` does.
 
 use std::io::IoSliceMut;
 
@@ -7,8 +6,8 @@ use gaudi_seam::{Errno, HostVa};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-/// The 64-bit word at an address; `EFAULT` where it is not readable, as for the driver. The kernel
-/// does the copy, so that no address can be a wrong one.
+/// Returns the 64-bit word at an address; `EFAULT` if it is not readable. The kernel copies it, so
+/// that an invalid address is safe.
 pub(crate) fn read_u64(address: HostVa) -> Result<u64, Errno> {
     let base = usize::try_from(address.0).map_err(|_| Errno::EFAULT)?;
     let mut word = [0; 8];

@@ -1,5 +1,5 @@
-//! Which device addresses are free: the driver's own way of choosing them, so that the same calls
-//! give the same addresses.
+//! Allocates device addresses with the driver's algorithm: the same calls return the same
+//! addresses.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -26,7 +26,7 @@ const BUSY: WaitAnswer = WaitAnswer {
 
 const INTERRUPT: Operation = Operation::WaitInterrupt;
 
-/// What a wait for an interrupt looks at.
+/// The condition of a wait for an interrupt.
 #[derive(Debug, Clone, Copy)]
 enum Watched {
     /// A word of the user's.
@@ -35,8 +35,8 @@ enum Watched {
     Counter(Counter),
 }
 
-/// What a slice of work that did not end is in virtual time: a program without an end meets the
-/// driver's timeout after a few.
+/// The virtual time of a slice of unfinished work: an endless program runs into the driver's
+/// timeout after a few slices.
 const SLICE_NS: u64 = 1_000_000_000;
 
 impl Device {
@@ -99,8 +99,8 @@ impl Device {
         }
     }
 
-    /// Gaudi2 does not have it (gaudi2.c:gaudi2_sw_init), and the driver says so before it looks at
-    /// the list (command_submission.c:hl_multi_cs_wait_ioctl).
+    /// Rejects the wait: Gaudi2 does not support it (gaudi2.c:gaudi2_sw_init). The driver checks
+    /// that before it reads the list (command_submission.c:hl_multi_cs_wait_ioctl).
     pub(crate) fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
         const OP: Operation = Operation::WaitMultiCs;
         // A list that is too long is not an answer of the driver: a backend of the kernel refuses

@@ -1,10 +1,10 @@
-//! What a modelled chip is made of.
+//! The configuration of a modelled chip.
 
 use std::ffi::CStr;
 
 use gaudi_sys::Errno;
 
-/// How streams take turns.
+/// The order in which streams run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// In rounds, some packets each.
@@ -17,7 +17,7 @@ pub enum Mode {
     },
 }
 
-/// Where a chip's memory lies.
+/// The place of a chip's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryKind {
     /// In a memfd, which other processes and devices can map.
@@ -27,19 +27,19 @@ pub enum MemoryKind {
     Private,
 }
 
-/// What a chip is made of.
+/// The configuration of a chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChipConfig {
     /// Device memory for users, bytes: a multiple of the chip's page, up to what the chip has. The
     /// driver's part comes on top.
     pub dram_user_bytes: u64,
-    /// How streams take turns.
+    /// The order in which streams run.
     pub mode: Mode,
-    /// Where device memory lies.
+    /// The place of device memory.
     pub memory: MemoryKind,
 }
 
-/// Why a chip or a card cannot be made.
+/// The reason why a chip or a card cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {

@@ -1,25 +1,16 @@
 //! The virtual chip: a Gaudi2's memory, MMU, command processors, DMA engines and sync manager.
 //!
-//! - *It executes the bytes that the driver wrote*: command buffers are fetched through the MMU
-//!   while they run, from the memory where they lie; there is no shortcut from "submit" to "done".
-//! - *One owner, no clock, no thread*: [`Chip`] is driven by `&mut`; time passes where the caller
-//!   calls [`Chip::run`] or [`Chip::step`], so a seed replays a run.
-//! - *Device memory is a sparse memfd*: a mock hands a range of it out as a dma-buf that another
-//!   process or a NIC reads for real.
-//! - *Nothing a program does is fatal here*: an unknown packet, an unmapped address or an endless
-//!   chain of monitors ends in a typed event and a halted stream, as on the chip; work per call is
-//!   bounded by the caller's budget, memory by the queues' depth.
-//! - *The hot path takes no lock and allocates nothing per packet*; raw pointers are kept to one
-//!   module, `span`.
-//! - *Faults are not in here*: they are wrappers above.
+//! - *It executes the driver's bytes*: the MMU fetches command buffers from memory as they run.
+//! - *One owner, no clock, no thread*: only [`Chip::run`] and [`Chip::step`] execute work, so a
+//!   seed replays a run.
+//! - *Device memory is a sparse memfd*: a mock can export a range of it as a dma-buf.
+//! - *No program is fatal*: an unknown packet or an unmapped address halts the stream with an
+//!   [`Event`]. The caller's budget bounds the work of a call, the queues' depth the memory.
+//! - *No lock and no allocation per packet*; `span` alone has raw pointers and unsafe code.
+//! - *Undocumented behaviour* is marked `source: inferred` in a comment.
+//! - *The same engines work across PCI* ([`pci`]), with registers, rings, page tables and firmware.
 //!
-//! - *A choice is marked*: where no public text says what the chip does, the comment at the choice
-//!   says `source: inferred`.
-//!
-//! - *A driver meets it across PCI* ([`pci`]): registers, rings, page tables, firmware and
-//!   interrupts around the same engines.
-//!
-//! Not modelled, and answered by name ([`StopReason::Unsupported`], [`Event::Unsupported`]):
+//! Not modelled, and reported as [`StopReason::Unsupported`] or [`Event::Unsupported`]:
 //! REPEAT, time stamps, float conversion, transfers of more than one dimension, compute engines,
 //! the ARC, arbiters that follow another's, register protection between driver and user.
 

@@ -8,8 +8,8 @@ use gaudi_sys::{Errno, Memfd, RawMapping};
 use crate::config::{MemoryKind, ModelError};
 use crate::span::Span;
 
-/// A range of the chip's physical memory, zero until written; takes host memory only where it is
-/// written.
+/// A range of the chip's physical memory. It is zero until written, and uses host memory only for
+/// written pages.
 #[derive(Debug)]
 pub struct DeviceMemory {
     base: DevicePa,

@@ -1,32 +1,32 @@
-//! Address translation for the one user context: ranges of device addresses to device memory, host
+//! Address translation for the user context: maps ranges of device addresses to device memory, host
 //! memory or the doorbell.
 
 use gaudi_seam::engine::{HostRange, MapError};
 use gaudi_spec::{DevicePa, DeviceVa};
 
-/// What a device address leads to.
+/// The target of a device address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target<'a> {
     /// The chip's memory.
     Device(DevicePa),
-    /// Host memory: the range, and the byte of it.
+    /// Host memory: the range, and the offset in it.
     Host(&'a HostRange, usize),
-    /// The page in which a word written raises that interrupt vector.
+    /// The doorbell page: a word written to it raises the interrupt vector of that number.
     Doorbell,
 }
 
-/// An address translated, and how far the translation goes.
+/// A translated address, and the contiguous bytes around it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Translation<'a> {
-    /// Where the address leads.
+    /// The target of the address.
     pub(crate) target: Target<'a>,
-    /// Bytes in a row from the address on, at least 1.
+    /// Contiguous bytes from the address on, at least 1.
     pub(crate) after: u64,
-    /// Bytes in a row before the address.
+    /// Contiguous bytes before the address.
     pub(crate) before: u64,
 }
 
-/// What a range of device addresses leads to.
+/// The target of a range of device addresses.
 #[derive(Debug)]
 pub(crate) enum Backing {
     Device(DevicePa),
@@ -41,8 +41,8 @@ struct Mapping {
     backing: Backing,
 }
 
-/// Mapped ranges in the order of their addresses. A packet looks some up and a mapping changes
-/// them, so that it is a row and not a tree: half the time of a short packet went into the walk.
+/// Mapped ranges in the order of their addresses. A sorted vector, because the walk of a tree took
+/// half the time of a short packet.
 #[derive(Debug, Default)]
 pub(crate) struct RangeMmu {
     ranges: Vec<Mapping>,

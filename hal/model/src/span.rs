@@ -28,7 +28,7 @@ pub(crate) fn of_host(range: &HostRange, offset: usize, len: usize) -> Option<Sp
     })
 }
 
-/// Bytes in a row that may be accessed while their owner is borrowed.
+/// Contiguous bytes that may be accessed while their owner is borrowed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span<'a> {
     // Valid for reads and writes of `len` bytes during 'a: only the two constructors in this module

@@ -1,8 +1,8 @@
 //! [`Cache`]: a [`RangeMap`] with limits, eviction and statistics.
 //!
-//! What a hit shares with other threads is what costs (see [`crate::raw`] for how the figures were
-//! taken). With 2 threads and 1 000 entries, the count of hits in parts buys 5.7, the cache line of
-//! its own for `now` 1.9, and writing a stamp only when it changes 3.0.
+//! A hit is slow if it writes to cache lines that other threads use. With 2 threads and 1 000
+//! entries, counting hits in parts gains a factor of 5.7, a separate cache line for `now` 1.9, and
+//! writing a stamp only if it changes 3.0 ([`crate::raw`] describes the measurement).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,45 +13,45 @@ use crate::raw::{InUse, Pin, RangeMap, Tag};
 use crate::span::Span;
 use crate::sync::{Mutex, lock};
 
-/// How much is kept. None of either switches a cache off.
+/// The limits of a cache. A limit of 0 switches the cache off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries at most.
+    /// The maximum number of entries.
     pub entries: usize,
-    /// Bytes in their ranges at most.
+    /// The maximum sum of the entries' range lengths in bytes.
     pub bytes: u64,
 }
 
-/// What a cache did, and what it keeps.
+/// Statistics of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Requests that an entry was kept for.
+    /// Lookups that found an entry.
     pub hits: u64,
-    /// Values that were made and kept.
+    /// Values inserted after a miss.
     pub misses: u64,
-    /// Entries that made room for others.
+    /// Entries evicted to stay within the limits.
     pub evictions: u64,
-    /// Entries that were taken out because what they stand for was to go.
+    /// Entries removed by [`Cache::invalidate`].
     pub invalidations: u64,
-    /// Entries that are kept now.
+    /// Entries in the cache now.
     pub entries: usize,
-    /// Bytes in their ranges, at most 2^64 - 1.
+    /// The sum of their range lengths in bytes, at most 2^64 - 1.
     pub bytes: u64,
 }
 
-/// Values by range and tag, the ones that were longest unused evicted first.
+/// A cache of values by range and tag. It evicts the least recently used entry first.
 ///
-/// - *A hit takes no lock, allocates nothing* and writes to no memory that another thread writes
-///   to, but for the entry's stamp once after each miss.
-/// - *What is in use is not evicted*: it would not be freed. So the limits hold for what is idle; a
-///   miss brings the cache back to them.
-/// - *The cache drops no value of its own accord*: what leaves it is handed out, and goes with its
-///   last [`Held`]. Values may take long to go, and where that happens is the caller's choice; but
-///   what was still held when it left goes in whichever thread of the process looks next once
-///   nobody holds it, which may be another cache's.
+/// - *A hit takes no lock and allocates nothing.* It writes to memory that other threads write to
+///   only once after each miss: the entry's stamp.
+/// - *An entry in use is not evicted*, because its value would not be dropped. The limits apply to
+///   idle entries; each miss enforces them.
+/// - *The cache does not drop values itself.* It returns removed entries, and the last [`Held`]
+///   drops the value, so the caller chooses where a slow drop runs. A value that another thread
+///   still held is dropped in the thread that next finds it unused. That thread may belong to
+///   another cache.
 pub struct Cache<V: Send + Sync + 'static> {
-    /// Moves on with every miss. Alone in its cache lines: every hit reads it.
+    /// Advances with every miss. It has cache lines of its own, because every hit reads it.
     now: Apart<AtomicU32>,
     limits: Limits,
     map: RangeMap<Slot<V>>,
@@ -59,28 +59,27 @@ pub struct Cache<V: Send + Sync + 'static> {
     state: Mutex<State<V>>,
 }
 
-/// When it was used last is the entry's stamp. That comes round after 4 thousand million misses:
-/// then the order of eviction is wrong for a while.
+/// A value and its place in the eviction order. The entry's stamp is the time of its last use. It
+/// wraps around after 2^31 misses, and the order of eviction is wrong for a while then.
 #[repr(C)]
 struct Slot<V> {
-    /// Its key among the ages, written under the lock; 0 before the map's entry goes, which ends
-    /// the hits.
+    /// Its key in `by_age`, written under the lock. 0 after removal: no lookup hits it any more.
     place: AtomicU64,
     value: V,
 }
 
 struct State<V: Send + Sync + 'static> {
-    /// By the time of last use as it was when somebody looked; the slot may know of a later one.
-    /// The lower half makes it unique.
+    /// Entries by time of last use in the upper half of the key; the lower half makes it unique.
+    /// The time is updated by [`Cache::make_room`] only, so the entry's stamp may be later.
     by_age: BTreeMap<u64, Pin<Slot<V>>>,
     next: u32,
-    /// Without `bytes`.
+    /// All but `hits` and `bytes`.
     stats: Stats,
-    /// Two entries may have more than a `u64` counts.
+    /// Two entries may have more bytes than a `u64` can hold.
     bytes: u128,
 }
 
-/// An entry in use: it stays as it is, whether or not it is still in the cache.
+/// A reference to an entry. It keeps the value alive after the entry left the cache.
 pub struct Held<V: Send + Sync + 'static> {
     pin: Pin<Slot<V>>,
 }
@@ -90,8 +89,7 @@ pub struct Held<V: Send + Sync + 'static> {
 pub struct Inserted<V: Send + Sync + 'static> {
     /// The new entry.
     pub held: Held<V>,
-    /// What made room for it. Each value is dropped with its `Held`, unless somebody began to use
-    /// it meanwhile.
+    /// The evicted entries. Dropping a `Held` drops its value, unless another `Held` refers to it.
     pub evicted: Vec<Held<V>>,
 }
 
@@ -99,7 +97,7 @@ pub struct Inserted<V: Send + Sync + 'static> {
 #[derive(Debug, Default)]
 struct Apart<T>(T);
 
-/// Parts of a sum, each written by one thread at a time but for the last.
+/// A counter in parts: one thread at a time writes each part except the first, which all share.
 #[derive(Debug)]
 struct Hits {
     parts: Box<[Apart<AtomicU64>; Self::PARTS]>,
@@ -117,7 +115,7 @@ impl Hits {
     #[inline]
     fn add(&self, thread: Option<usize>) {
         if let Some(part) = thread.and_then(|thread| self.parts[1..].get(thread)) {
-            // No other thread has this number now: no addition is lost.
+            // No other thread has this number now, so no addition is lost.
             part.0
                 .store(part.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         } else {
@@ -131,7 +129,7 @@ impl Hits {
 }
 
 impl<V: Send + Sync + 'static> State<V> {
-    /// A key for that time, which nothing has; never 0.
+    /// Returns an unused key for that time; never 0.
     fn vacant(&mut self, used: u32) -> u64 {
         loop {
             self.next = self.next.wrapping_add(1);
@@ -142,7 +140,7 @@ impl<V: Send + Sync + 'static> State<V> {
         }
     }
 
-    fn forget(&mut self, pin: &Pin<Slot<V>>) {
+    fn remove(&mut self, pin: &Pin<Slot<V>>) {
         self.by_age.remove(&pin.place.load(Ordering::Relaxed));
         pin.place.store(0, Ordering::Release);
         self.stats.entries -= 1;
@@ -151,7 +149,7 @@ impl<V: Send + Sync + 'static> State<V> {
 }
 
 impl<V: Send + Sync + 'static> Cache<V> {
-    /// An empty one.
+    /// Returns an empty cache.
     pub fn new(limits: Limits) -> Self {
         Self {
             now: Apart::default(),
@@ -167,17 +165,17 @@ impl<V: Send + Sync + 'static> Cache<V> {
         }
     }
 
-    /// How much it keeps.
+    /// Returns the limits.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Whether it keeps nothing, by its limits.
+    /// Whether the limits switch the cache off.
     pub fn is_off(&self) -> bool {
         self.limits.entries == 0 || self.limits.bytes == 0
     }
 
-    /// What it did.
+    /// Returns the statistics.
     pub fn stats(&self) -> Stats {
         let state = lock(&self.state);
         let mut stats = state.stats;
@@ -188,7 +186,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
         stats
     }
 
-    /// An entry with this tag whose range holds all of the span.
+    /// Returns an entry with this tag whose range contains `span`.
     #[inline]
     pub fn get(&self, span: Span, tag: Tag) -> Option<Held<V>> {
         self.map.get_then(span, tag, |pin, thread| {
@@ -205,13 +203,12 @@ impl<V: Send + Sync + 'static> Cache<V> {
         })
     }
 
-    /// Keeps a value, and takes out what is over the limits: idle entries, the longest unused
-    /// first. `is_idle` says of an entry that no [`Held`] is of whether its value is; it runs under
-    /// the cache's lock and must not use the cache.
+    /// Inserts a value, and evicts idle entries until the limits hold, the least recently used
+    /// first. An entry is idle if no [`Held`] refers to it and `is_idle` returns `true` for its
+    /// value. `is_idle` runs under the cache's lock and must not use the cache.
     pub fn insert(&self, span: Span, tag: Tag, value: V, is_idle: impl Fn(&V) -> bool) -> Inserted<V> {
         let mut state = lock(&self.state);
-        // What is hit from now on is later than this entry, and this one later than what was hit
-        // before.
+        // Later hits get a later time than this entry; earlier hits have an earlier one.
         let made = self.now.0.load(Ordering::Relaxed).wrapping_add(1);
         self.now.0.store(made.wrapping_add(1), Ordering::Relaxed);
         let place = state.vacant(made);
@@ -224,11 +221,11 @@ impl<V: Send + Sync + 'static> Cache<V> {
         state.stats.misses += 1;
         state.stats.entries += 1;
         state.bytes += u128::from(span.len());
-        let gone = self.make_room(&mut state, &pin, is_idle);
+        let evicted = self.make_room(&mut state, &pin, is_idle);
         drop(state);
-        // Not under the lock: what others let go of meanwhile may be dropped here.
-        self.map.remove_each(&gone);
-        let evicted = gone.into_iter().map(|pin| Held { pin }).collect();
+        // Not under the lock: this may drop values that other threads released meanwhile.
+        self.map.remove_each(&evicted);
+        let evicted = evicted.into_iter().map(|pin| Held { pin }).collect();
         Inserted {
             held: Held { pin },
             evicted,
@@ -242,7 +239,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
         is_idle: impl Fn(&V) -> bool,
     ) -> Vec<Pin<Slot<V>>> {
         let Limits { entries, bytes } = self.limits;
-        // All that a `u64` counts is no limit.
+        // `u64::MAX` means unlimited.
         let most = if bytes == u64::MAX {
             u128::MAX
         } else {
@@ -253,7 +250,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
             return Vec::new();
         }
         let in_use = InUse::now();
-        let mut gone = Vec::new();
+        let mut evicted = Vec::new();
         let mut from = 0;
         while over(state) {
             let Some((&at, pin)) = state.by_age.range(from..).next() else {
@@ -261,8 +258,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
             };
             let used = pin.stamp().load(Ordering::Relaxed);
             if u64::from(used) > at >> 32 {
-                // It was used since somebody looked: its place is further on, and at the latest
-                // behind all others once.
+                // It was used since its key was made: move it to its new place. The loop ends,
+                // because hits do not advance `now`.
                 if let Some(pin) = state.by_age.remove(&at) {
                     let place = state.vacant(used);
                     pin.place.store(place, Ordering::Relaxed);
@@ -273,41 +270,41 @@ impl<V: Send + Sync + 'static> Cache<V> {
                 from = next;
             } else {
                 let pin = pin.clone();
-                state.forget(&pin);
+                state.remove(&pin);
                 state.stats.evictions += 1;
-                gone.push(pin);
+                evicted.push(pin);
             }
         }
-        gone
+        evicted
     }
 
-    /// Every entry that has an address of the span, by range. No hits, and no use.
+    /// Returns every entry that overlaps `span`, in order of range. Counts no hit and no use.
     pub fn overlapping(&self, span: Span) -> Vec<Held<V>> {
         let pins = self.map.overlapping(span).into_iter();
         pins.map(|pin| Held { pin }).collect()
     }
 
-    /// Takes out what `which` names of the entries that have an address of the span: no hit finds
-    /// it after the call began to return. `which` runs under the cache's lock and must not use the
-    /// cache.
+    /// Removes the entries that overlap `span` and for which `which` returns `true`. No lookup that
+    /// starts after this call returns one of them. `which` runs under the cache's lock and must not
+    /// use the cache.
     pub fn take(&self, span: Span, mut which: impl FnMut(&Held<V>) -> bool) -> Vec<Held<V>> {
         let mut state = lock(&self.state);
-        let mut gone = self.overlapping(span);
-        gone.retain(|held| which(held) && held.is_kept());
-        for held in &gone {
-            state.forget(&held.pin);
+        let mut removed = self.overlapping(span);
+        removed.retain(|held| which(held) && held.is_kept());
+        for held in &removed {
+            state.remove(&held.pin);
         }
         drop(state);
-        let pins: Vec<_> = gone.iter().map(|held| held.pin.clone()).collect();
+        let pins: Vec<_> = removed.iter().map(|held| held.pin.clone()).collect();
         self.map.remove_each(&pins);
-        gone
+        removed
     }
 
-    /// The same, and counts them as invalidated.
+    /// As [`take`](Self::take), and counts the entries as invalidated.
     pub fn invalidate(&self, span: Span, which: impl FnMut(&Held<V>) -> bool) -> Vec<Held<V>> {
-        let gone = self.take(span, which);
-        lock(&self.state).stats.invalidations += gone.len() as u64;
-        gone
+        let removed = self.take(span, which);
+        lock(&self.state).stats.invalidations += removed.len() as u64;
+        removed
     }
 }
 
@@ -318,22 +315,22 @@ impl<V: Send + Sync + 'static> fmt::Debug for Cache<V> {
 }
 
 impl<V: Send + Sync + 'static> Held<V> {
-    /// The range of the entry.
+    /// Returns the range of the entry.
     pub fn span(&self) -> Span {
         self.pin.span()
     }
 
-    /// The tag of the entry.
+    /// Returns the tag of the entry.
     pub fn tag(&self) -> Tag {
         self.pin.tag()
     }
 
-    /// Whether the cache still has it: `false` after it was evicted or invalidated.
+    /// Whether the entry is still in the cache: `false` after it was evicted or removed.
     pub fn is_kept(&self) -> bool {
         self.pin.place.load(Ordering::Acquire) != 0
     }
 
-    /// Whether both are of the same entry.
+    /// Whether both refer to the same entry.
     pub fn is_same(&self, other: &Self) -> bool {
         self.pin.is_same(&other.pin)
     }

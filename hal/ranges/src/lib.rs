@@ -1,9 +1,9 @@
-//! The one map from address ranges to values, and the cache on it.
+//! A map from address ranges to values, and a cache on top of it.
 //!
-//! - [`RangeMap`]: any range inside an entry's is a hit, without a lock and without an allocation;
-//!   a [`Pin`] keeps what was hit.
-//! - [`Cache`]: the same with limits, eviction of what was longest unused, and statistics. What
-//!   pins host memory and what registers memory regions stand on it.
+//! - [`RangeMap`]: a lookup hits an entry that contains the range, without a lock or an allocation.
+//!   A [`Pin`] keeps the entry alive.
+//! - [`Cache`]: a [`RangeMap`] with limits, eviction of the least recently used entry, and
+//!   statistics. The caches of pinned host memory and of memory regions use it.
 
 mod cache;
 mod raw;

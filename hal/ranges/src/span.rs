@@ -1,9 +1,9 @@
-//! [`Span`]: a range of addresses that has at least one byte and an end.
+//! [`Span`]: a non-empty range of addresses.
 
 use std::fmt;
 
-/// `len` bytes from `start`, at least one, none beyond address 2^64 - 1. What the addresses are of
-/// is the caller's affair: this process, a device, a region's own numbering.
+/// A range of at least one byte that ends at address 2^64 - 1 at the latest. The caller chooses the
+/// address space: this process, a device, or offsets in a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
     start: u64,
@@ -17,7 +17,8 @@ impl Span {
         last: u64::MAX,
     };
 
-    /// `None` where there is no byte, or one beyond the last address.
+    /// Returns the span of `len` bytes from `start`; `None` if it is empty or passes the last
+    /// address.
     #[inline]
     pub const fn new(start: u64, len: u64) -> Option<Self> {
         let Some(more) = len.checked_sub(1) else {
@@ -29,32 +30,32 @@ impl Span {
         }
     }
 
-    /// The first address.
+    /// Returns the first address.
     #[inline]
     pub const fn start(self) -> u64 {
         self.start
     }
 
-    /// The last address: that of a byte, not the one behind it.
+    /// Returns the last address (inclusive).
     #[inline]
     pub const fn last(self) -> u64 {
         self.last
     }
 
-    /// Bytes; 2^64 - 1 of [`ALL`](Self::ALL) too, which has one more.
+    /// Returns the number of bytes; 2^64 - 1 for [`ALL`](Self::ALL), which has one more.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a span is never empty")]
     pub const fn len(self) -> u64 {
         (self.last - self.start).saturating_add(1)
     }
 
-    /// Whether every address of the other is one of this.
+    /// Whether `other` lies inside this span.
     #[inline]
     pub const fn contains(self, other: Self) -> bool {
         self.start <= other.start && other.last <= self.last
     }
 
-    /// Whether they have an address in common.
+    /// Whether both spans share an address.
     #[inline]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start <= other.last && other.start <= self.last

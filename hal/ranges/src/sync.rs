@@ -1,5 +1,5 @@
-//! The atomics, locks and thread locals of this crate: loom's under `cfg(loom)`, so that a model
-//! can try every order of them.
+//! The atomics and locks of this crate: loom's under `cfg(loom)`, so that a model can try every
+//! interleaving.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -21,11 +21,11 @@ pub(crate) type Guard<'a, T> = loom::sync::MutexGuard<'a, T>;
 #[cfg(not(loom))]
 pub(crate) type Guard<'a, T> = std::sync::MutexGuard<'a, T>;
 
-// A number that no order depends on: not loom's there either.
+// No ordering depends on a stamp, so it is not loom's.
 pub(crate) use std::sync::atomic::AtomicU32 as Stamp;
 
-/// What the lock guards is whole between any two statements under it, so that a panic elsewhere is
-/// no reason to stop.
+/// Locks `mutex`, also after a panic: the guarded data is consistent between any two statements
+/// under the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

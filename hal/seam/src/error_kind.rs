@@ -107,9 +107,9 @@ impl fmt::Display for ErrorKind {
 }
 
 impl ErrorKind {
-    /// The kind of an errno that the driver gave to an operation on an open node. Where the
-    /// driver's errno says something else than its name does, the operation decides;
-    /// [`of_errno`](Self::of_errno) is for the rest.
+    /// The kind of an errno that the driver returned from an operation on an open node. The
+    /// operation decides if the driver uses the errno in an unusual sense, otherwise
+    /// [`of_errno`](Self::of_errno).
     pub fn of_operation(operation: Operation, errno: Errno) -> Self {
         use Operation as Op;
         match (operation, errno) {
@@ -128,7 +128,7 @@ impl ErrorKind {
                 Errno::EPERM,
             ) => Self::Unsupported,
             (Op::MemAlloc | Op::MemMapDevice, Errno::ENOMEM) => Self::OutOfDeviceMemory,
-            // Not in debug mode: the driver says EFAULT, but no address is to blame.
+            // The driver returns EFAULT if the device is not in debug mode; no address is invalid.
             (Op::Debug, Errno::EFAULT) => Self::InvalidInput,
             _ => Self::of_errno(errno),
         }
@@ -156,7 +156,7 @@ mod tests {
             assert_ne!(
                 ErrorKind::of_errno(errno),
                 kind,
-                "the row for {operation:?} {errno:?} says what its errno alone says"
+                "the row for {operation:?} {errno:?} repeats `of_errno`"
             );
         }
         assert_eq!(

@@ -1,8 +1,8 @@
 //! The silicon as data: addresses, identity, memory map, queues, sync manager and packets, one
 //! module an ASIC.
 //!
-//! - *Facts only*: each row cites the register, header or driver line that it comes from; a row
-//!   without such a source says `guess`.
+//! - *Facts only*: each row cites its register, header or driver function; a row without such a
+//!   source is marked `guess`.
 //! - *No allocation, no syscall, no unsafe*: drivers, models, decoders and fuzzers read the same
 //!   tables.
 //! - *Addresses carry their space*: adding two of them, or comparing a host address with a device

@@ -178,7 +178,7 @@ pub fn udmabuf_create_list(udmabuf: impl AsFd, parts: &[UdmabufPart<'_>]) -> Sys
     for part in parts {
         words.extend([u64::from(number(part.memfd.as_fd())?), part.offset, part.size]);
     }
-    // SAFETY: the words are a live `struct udmabuf_create_list` and as many items as it says.
+    // SAFETY: the words are a live `struct udmabuf_create_list` and `count` items.
     let raw = unsafe { ioctl(udmabuf, UDMABUF_CREATE_LIST, words.as_ptr()) }?;
     // SAFETY: a successful UDMABUF_CREATE_LIST returns a new descriptor that only this process
     // owns.
@@ -233,7 +233,7 @@ pub fn vfio_export(device: impl AsFd, bar: u32, ranges: &[VfioRegionDmaRange]) -
 }
 
 fn vfio_feature(device: BorrowedFd<'_>, words: &[u64]) -> SysResult<i32> {
-    // SAFETY: the words are a live `struct vfio_device_feature` of as many bytes as it says, and
-    // what the kernel reads of other devices' ioctl of this number is no more than that.
+    // SAFETY: the words are a live `struct vfio_device_feature` of `argsz` bytes. Other devices'
+    // ioctls of this number read no more than that.
     unsafe { ioctl(device, VFIO_DEVICE_FEATURE, words.as_ptr()) }
 }

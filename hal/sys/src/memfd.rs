@@ -149,7 +149,9 @@ mod tests {
         assert!(!is_lasting(std::fs::File::open("/proc/self/exe").unwrap()));
         match sealed(MFdFlags::MFD_HUGETLB) {
             Ok(huge) => assert!(!is_lasting(&huge), "its pages may not be there"),
-            Err(errno) => skip(&format!("memfd_create with MFD_HUGETLB, which says {errno} here")),
+            Err(errno) => skip(&format!(
+                "memfd_create with MFD_HUGETLB, which fails with {errno} here"
+            )),
         }
     }
 

@@ -52,8 +52,8 @@ fn populate(start: usize, span: usize) -> SysResult<()> {
     })
 }
 
-/// Asked of a page of our own, once, since the kernel says `EINVAL` of an unknown advice and of
-/// memory that does not suit alike.
+/// Whether the kernel has `MADV_POPULATE_WRITE`. Checked once, with a page of our own: `EINVAL`
+/// also means unsuitable memory.
 fn is_supported() -> bool {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
     *SUPPORTED.get_or_init(|| {
@@ -65,8 +65,8 @@ fn is_supported() -> bool {
     })
 }
 
-/// Whether a page of the range is not mapped: msync(2) says so, and `MS_ASYNC` alone does nothing
-/// else.
+/// Whether a page of the range is not mapped. msync(2) reports it, and has no other effect with
+/// `MS_ASYNC` alone.
 fn has_hole(start: usize, span: usize) -> bool {
     let start = std::ptr::with_exposed_provenance_mut(start);
     // SAFETY: MS_ASYNC changes nothing, and the kernel checks the range.
@@ -98,15 +98,15 @@ mod tests {
     #[test]
     fn only_a_hole_is_efault() {
         let never = || -> bool { panic!("not asked") };
-        let said = |errno, supported: bool, hole: bool| explain(errno, || supported, || hole);
-        assert_eq!(said(Errno::EINVAL, false, false), Errno::EOPNOTSUPP);
+        let with = |errno, supported: bool, hole: bool| explain(errno, || supported, || hole);
+        assert_eq!(with(Errno::EINVAL, false, false), Errno::EOPNOTSUPP);
         assert_eq!(
-            said(Errno::EINVAL, true, false),
+            with(Errno::EINVAL, true, false),
             Errno::EFAULT,
             "read-only memory"
         );
-        assert_eq!(said(Errno::ENOMEM, true, false), Errno::ENOMEM, "all is mapped");
-        assert_eq!(said(Errno::ENOMEM, true, true), Errno::EFAULT, "a hole");
+        assert_eq!(with(Errno::ENOMEM, true, false), Errno::ENOMEM, "all is mapped");
+        assert_eq!(with(Errno::ENOMEM, true, true), Errno::EFAULT, "a hole");
         assert_eq!(explain(Errno::EFAULT, never, never), Errno::EFAULT);
         let map = RawMapping::anonymous(4096, false).unwrap();
         let start = map.as_ptr().as_ptr().expose_provenance();

@@ -55,6 +55,6 @@ mod tests {
         a_peer.write_all(b"x").unwrap();
         assert_eq!(look(1000), [true, false]);
         drop(b_peer);
-        assert_eq!(look(1000), [true, true], "a peer that is gone is an event too");
+        assert_eq!(look(1000), [true, true], "a closed peer is an event too");
     }
 }

@@ -93,7 +93,7 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
         message.msg_control = control.as_mut_ptr().cast();
         // SAFETY: only computes.
         message.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as usize;
-        // SAFETY: the control data is as long as the message says.
+        // SAFETY: the control data has `msg_controllen` bytes.
         let part = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
         // SAFETY: it is aligned for a header, zeroed, and exclusively borrowed.
         let Some(header) = (unsafe { part.as_mut() }) else {

@@ -1,25 +1,23 @@
 //! A memfd window that stands in for a dma-buf where the kernel has no exporter.
 //!
-//! A dma-buf has a size, can be passed to other processes, and its exporter learns when the last
-//! reference has gone. A plain memfd has one of the three. The stand-in gets the other two from an
+//! A dma-buf has a size, can be passed to other processes, and its exporter can detect the release
+//! of the last reference. A plain memfd can only be passed. The stand-in adds an
 //! open-file-description lock (fcntl_locking(2)):
 //!
-//! - each export opens the memfd anew and puts a shared lock on exactly its window;
+//! - each export opens the memfd again, and takes a shared lock on exactly its window;
 //! - every process with the descriptor can read the window from `/proc/self/fdinfo`;
-//! - the lock lives as long as the open file description: until the last duplicate is closed and
-//!   the last mapping is gone, in every process. The exporter asks for a conflicting lock on a
-//!   range and so learns whether any export of it is still alive.
+//! - the lock lives until the last duplicate is closed and the last mapping is removed, in every
+//!   process. The exporter tests for a conflicting lock to detect whether an export exists.
 //!
 //! Every process that holds the descriptor shares the lock. An importer can release it
 //! (`F_OFD_SETLK` with `F_UNLCK`): [`is_exported`] is false then while the importer still has the
 //! memory mapped, and the exporter may give the memory to another owner. An importer of a dma-buf
 //! cannot hide that it holds the memory.
 //!
-//! All this needs `/proc` (proc(5)); where that is not mounted, the answer is `ENOSYS`.
+//! A stand-in needs `/proc` (proc(5)); without it, calls fail with `ENOSYS`.
 //!
-//! It is named for what it is: [`Window`] is never called a dma-buf, its file is called
-//! `memfd:gaudi-standin…`, and unlike a habanalabs dma-buf it could be mapped past its window by a
-//! process that wants to.
+//! The file's name is `memfd:gaudi-standin…`. Unlike a dma-buf, a process can map it past its
+//! window.
 
 use std::fmt;
 use std::fs::File;
@@ -244,7 +242,7 @@ mod tests {
         drop(twin);
         assert_eq!(is_exported(&memory, WHOLE), Ok(true), "a mapping holds it");
         drop(map);
-        assert_eq!(is_exported(&memory, WHOLE), Ok(false), "nobody holds it");
+        assert_eq!(is_exported(&memory, WHOLE), Ok(false), "no process holds it");
     }
 
     #[test]
@@ -291,7 +289,7 @@ mod tests {
         assert_eq!(
             is_exported(&memory, WHOLE),
             Ok(false),
-            "as the module's head says"
+            "as documented in the module's head"
         );
         map.write(0, b"x").expect("the memory is still mapped");
     }

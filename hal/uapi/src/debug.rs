@@ -150,7 +150,7 @@ c_structs! {
         pub buffer_size: u64,
         /// Address of the reader's position.
         pub buffer_index_address: u64,
-        /// Address where the bytes copied are told.
+        /// Address to which the driver writes the number of copied bytes.
         pub copied_size_addr: u64,
         /// Which trace sink: [`Gaudi3Etr`].
         pub etr_id: u32,

@@ -1,4 +1,4 @@
-//! What the header of Linux 6.1 says otherwise, or had and lost.
+//! Definitions of the header of Linux 6.1 that later headers changed or removed.
 
 use zerocopy::FromZeros as _;
 
@@ -19,11 +19,11 @@ c_structs! {
         pub timestamp: i64,
         /// The address that was refused.
         pub addr: u64,
-        /// Who asked; `u16::MAX` for one without a number.
+        /// The engine that made the access; `u16::MAX` if it has no number.
         pub engine_id_1: u16,
-        /// Who else may have asked; `u16::MAX` for nobody.
+        /// Another engine that may have made it; `u16::MAX` for none.
         pub engine_id_2: u16,
-        /// 1 if who asked has no number.
+        /// 1 if the engine has no number.
         pub no_engine_id: u8,
         /// [`HL_RAZWI_PAGE_FAULT`], [`HL_RAZWI_MMU_ACCESS_ERROR`], or `u8::MAX`.
         pub error_type: u8,

@@ -95,7 +95,7 @@ c_structs! {
     pub struct HlWaitCsInCs {
         /// The sequence number; with MULTI_CS the address of an array of them.
         pub seq: u64,
-        /// Microseconds to wait, counted from now although the header says absolute; 0 polls.
+        /// Microseconds to wait from now, although the header documents an absolute time; 0 polls.
         pub timeout_us: u64,
     }
 

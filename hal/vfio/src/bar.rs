@@ -1,4 +1,4 @@
-//! A BAR in this process: registers by volatile words over its mapping, all else through the
+//! A BAR in this process: aligned words are accessed through a mapping, all else through the
 //! device's file.
 
 #![expect(
@@ -16,7 +16,7 @@ use volatile_register::RW;
 /// The part of a BAR that may be mapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Area {
-    /// Where it starts in the BAR.
+    /// Its offset in the BAR.
     pub(crate) at: u64,
     /// Bytes.
     pub(crate) len: u64,
@@ -25,11 +25,11 @@ pub(crate) struct Area {
 /// A BAR.
 #[derive(Debug)]
 pub(crate) struct Bar {
-    /// Bytes; 0 where there is none.
+    /// Bytes; 0 if the function has no such BAR.
     pub(crate) size: u64,
-    /// Where it starts in the device's file.
+    /// Its offset in the device's file.
     pub(crate) offset: u64,
-    /// What of it may be mapped.
+    /// The part that may be mapped.
     pub(crate) area: Option<Area>,
     map: OnceLock<Option<RawMapping>>,
 }
@@ -44,11 +44,10 @@ impl Bar {
         }
     }
 
-    /// Reads an aligned word of 4 or 8 bytes with one access, where it lies in what is mapped.
-    /// `false`: nothing was read.
+    /// Reads an aligned word of 4 or 8 bytes with one access, if it lies in the mapped part.
+    /// Returns `false` if it read nothing.
     ///
-    /// The kernel ends a process that touches a BAR while the function's memory is off: the caller
-    /// has proved that it is on.
+    /// The function's memory must be on: otherwise the kernel kills the process with SIGBUS.
     pub(crate) fn load(&self, file: &File, at: u64, into: &mut [u8]) -> bool {
         let Some(word) = self.word(file, at, into.len()) else {
             return false;
@@ -60,14 +59,14 @@ impl Bar {
         true
     }
 
-    /// Writes one; as [`load`](Self::load).
+    /// Writes an aligned word, as [`load`](Self::load) reads one.
     pub(crate) fn store(&self, file: &File, at: u64, from: &[u8]) -> bool {
         let Some(word) = self.word(file, at, from.len()) else {
             return false;
         };
         if let Ok(bytes) = from.try_into() {
-            // SAFETY: a write may set anything off in the function, but reaches this process's
-            // memory only where it was shown to it, and what is shown is never referred to.
+            // SAFETY: a write may start DMA, which accesses only memory that is mapped for the
+            // device. No Rust reference to such memory exists.
             unsafe { register::<u32>(&word).write(u32::from_ne_bytes(bytes)) };
         } else if let Ok(bytes) = from.try_into() {
             // SAFETY: as above.
@@ -76,8 +75,8 @@ impl Bar {
         true
     }
 
-    // The address of an aligned word of 4 or 8 bytes in the mapping, which is made when it is first
-    // asked for.
+    // Returns the address of an aligned word of 4 or 8 bytes in the mapping. The first call maps
+    // the BAR.
     fn word(&self, file: &File, at: u64, len: usize) -> Option<Word<'_>> {
         let area = self.area?;
         if !matches!(len, 4 | 8) || at % len as u64 != 0 {
@@ -86,7 +85,7 @@ impl Bar {
         let inside = at.checked_sub(area.at)?;
         let map = self.map.get_or_init(|| {
             let len = usize::try_from(area.len).ok()?;
-            // What cannot be mapped is reached through the file.
+            // If the mapping fails, accesses go through the file.
             RawMapping::of_fd(file, self.offset.checked_add(area.at)?, len).ok()
         });
         let at = map.as_ref()?.at(usize::try_from(inside).ok()?, len).ok()?;
@@ -94,16 +93,15 @@ impl Bar {
     }
 }
 
-// The address of as many mapped, aligned bytes as were asked for, good while the BAR lives.
+// The address of a mapped, aligned word, valid while the BAR lives.
 struct Word<'a> {
     at: NonNull<u8>,
     _bar: &'a Bar,
 }
 
 fn register<'a, T: Copy>(word: &'a Word<'_>) -> &'a RW<T> {
-    // SAFETY: `Bar::word` proved that the address is aligned to and followed by as many bytes as
-    // the caller's slice has, of which the caller takes a type of that size; a mapped word is
-    // volatile and so never assumed to keep its value.
+    // SAFETY: `Bar::word` checked that the word is mapped and aligned for the length of the
+    // caller's slice, and `T` has that size. `RW` accesses it with volatile loads and stores.
     unsafe { word.at.cast::<RW<T>>().as_ref() }
 }
 

@@ -1,8 +1,8 @@
-//! A function in the hands of vfio-pci.
+//! A PCI function that is bound to vfio-pci.
 
 #![expect(
     unsafe_code,
-    reason = "showing memory to a device is unsafe by nature: `VfioContainer::vfio_dma_map`"
+    reason = "`VfioContainer::vfio_dma_map` gives a device access to memory"
 )]
 
 use std::collections::BTreeMap;
@@ -31,24 +31,24 @@ use crate::raw;
 /// `PCI_COMMAND`, and the bit that lets the function answer to its BARs (linux/pci_regs.h).
 const COMMAND: u64 = 0x04;
 const COMMAND_MEMORY: u16 = 1 << 1;
-/// `PCI_STATUS`, and the bit that says that there are capabilities; where their list starts.
+/// `PCI_STATUS`, and `PCI_STATUS_CAP_LIST`: the function has a list of capabilities.
 const STATUS: u64 = 0x06;
 const STATUS_CAP_LIST: u16 = 1 << 4;
+/// The start of the list (`PCI_CAPABILITY_LIST`).
 const CAPABILITY_LIST: u64 = 0x34;
-/// `PCI_CAP_ID_PM`; `PCI_PM_CTRL` in it, and its power state, of which 3 is D3hot.
+/// `PCI_CAP_ID_PM`; the offset of `PCI_PM_CTRL` in it, the mask of the power state, and D3hot.
 const POWER_MANAGEMENT: u8 = 0x01;
 const POWER_CONTROL: u64 = 4;
 const POWER_STATE: u16 = 3;
 const D3HOT: u16 = 3;
-/// As many capabilities as have room in the first 256 bytes: a list that goes round ends.
+/// The most capabilities that fit into the first 256 bytes: bounds the walk of a cyclic list.
 const MOST_CAPABILITIES: usize = 48;
 
-/// A PCI function that vfio-pci has given to this process, and an address space of its own for its
-/// DMA.
+/// An open PCI function of vfio-pci, with an IOMMU domain of its own.
 ///
-/// One process has it at a time. Until bus mastering is switched on in its command register it
-/// writes no memory and raises no interrupt, and when it is closed it is reset. A fork child can do
-/// nothing with it.
+/// One process can open it at a time. It accesses no memory and raises no interrupt before bus
+/// mastering is switched on in its command register. Closing it resets it. In a fork child every
+/// operation fails with `Forked`.
 pub struct VfioDevice {
     address: PciAddress,
     owner: OwnerProcess,
@@ -56,14 +56,14 @@ pub struct VfioDevice {
     bars: Vec<Bar>,
     vectors: Vectors,
     power: Option<u64>,
-    // Whether its BARs answer. Held while they are touched: where they do not, a touch would end
-    // the process (SIGBUS).
+    // Whether its BARs respond. Locked during an access: an access to a BAR that does not respond
+    // kills the process with SIGBUS.
     answers: RwLock<bool>,
     interrupts: Mutex<Interrupts>,
-    shown: Mutex<BTreeMap<u64, Arc<RawMapping>>>,
-    // From here on the order is that of closing. The crate's device looks its group up in sysfs as
-    // it goes, and panics where the function was removed meanwhile. The kernel removes a function
-    // only when all its files are closed, and `file` is a second one.
+    mapped: Mutex<BTreeMap<u64, Arc<RawMapping>>>,
+    // The next three fields are dropped in this order. The drop of `_device` reads its group in
+    // sysfs and panics if the function was removed. The kernel removes a function only after all
+    // its files are closed, and `file` is still open then.
     _device: vfio_ioctls::VfioDevice,
     file: File,
     container: Arc<VfioContainer>,
@@ -75,15 +75,15 @@ struct Region {
     offset: u64,
 }
 
-/// MSI-X as the kernel offers it.
+/// The kernel's description of MSI-X.
 #[derive(Clone, Copy, Debug)]
 struct Vectors {
     count: u16,
-    /// All must be asked for at once: none can be added.
+    /// All vectors must be enabled at once: none can be added (`VFIO_IRQ_INFO_NORESIZE`).
     fixed: bool,
 }
 
-/// Which vectors signal something.
+/// Whether MSI-X is on, and which vectors have an eventfd.
 #[derive(Debug, Default)]
 struct Interrupts {
     on: bool,
@@ -95,22 +95,22 @@ impl VfioDevice {
     ///
     /// # Errors
     /// Each has a next step:
-    /// - `NotFound` if there is no such function, or it is bound to no driver.
-    /// - `Busy` if a driver of the kernel or another process has it.
-    /// - `PermissionDenied` if this user may not open it, or others of its group are in use.
-    /// - `Unsupported` if there is no IOMMU.
+    /// - `NotFound`: no such function, or it is not bound to a driver.
+    /// - `Busy`: it is bound to a driver of the kernel, or another process has it open.
+    /// - `PermissionDenied`: this user may not open it, or other functions of its group are in use.
+    /// - `Unsupported`: the machine has no IOMMU.
     pub fn open(address: PciAddress) -> Result<Self> {
         let found = look(Path::new("/sys/bus/pci/devices"), Path::new("/dev/vfio"), address)?;
-        let told = |error: VfioError| explain(error, &found, address);
-        let container = Arc::new(VfioContainer::new(None).map_err(told)?);
-        let device = vfio_ioctls::VfioDevice::new(&found.folder, container.clone(), false).map_err(told)?;
+        let failed = |error: VfioError| explain(error, &found, address);
+        let container = Arc::new(VfioContainer::new(None).map_err(failed)?);
+        let device = vfio_ioctls::VfioDevice::new(&found.folder, container.clone(), false).map_err(failed)?;
         let file = duplicate(&device).map_err(|errno| Error::from_errno(OPEN, errno))?;
         let config = Region {
             size: device.get_region_size(VFIO_PCI_CONFIG_REGION_INDEX),
             offset: device.get_region_offset(VFIO_PCI_CONFIG_REGION_INDEX),
         };
-        // The crate leaves out regions that the kernel does not describe, and then counts the
-        // others wrong.
+        // The crate skips regions that the kernel does not describe, and the indices of the later
+        // regions are wrong then.
         if !matches!(config.size, 256 | 4096) {
             return Err(Error::new(ErrorKind::Io, OPEN)
                 .because(format!("vfio-pci does not describe all regions of {address}"))
@@ -122,6 +122,7 @@ impl VfioDevice {
         let bars = (0..u32::from(BARS)).map(|bar| bar_of(&device, bar)).collect();
         let msix = device.get_irq_info(VFIO_PCI_MSIX_IRQ_INDEX);
         let vectors = Vectors {
+            // MSI-X has at most 2048 vectors.
             count: msix.map_or(0, |irq| u16::try_from(irq.count).unwrap_or(u16::MAX)),
             fixed: msix.is_some_and(|irq| irq.flags & VFIO_IRQ_INFO_NORESIZE != 0),
         };
@@ -134,7 +135,7 @@ impl VfioDevice {
             power: None,
             answers: RwLock::new(false),
             interrupts: Mutex::default(),
-            shown: Mutex::default(),
+            mapped: Mutex::default(),
             _device: device,
             file,
             container,
@@ -145,7 +146,7 @@ impl VfioDevice {
         Ok(this)
     }
 
-    /// Its address on the bus.
+    /// Returns its PCI address.
     pub fn address(&self) -> PciAddress {
         self.address
     }
@@ -165,7 +166,7 @@ impl VfioDevice {
         Ok(u16::from_le_bytes(word))
     }
 
-    // Where a capability of the first 256 bytes is.
+    // Returns the offset of a capability in the first 256 bytes.
     fn capability(&self, wanted: u8) -> Result<Option<u64>> {
         if self.config_word(STATUS)? & STATUS_CAP_LIST == 0 {
             return Ok(None);
@@ -184,7 +185,7 @@ impl VfioDevice {
         Ok(None)
     }
 
-    // As vfio-pci judges it (vfio_pci_config.c `__vfio_pci_memory_enabled`).
+    // Whether the BARs respond, by the rule of vfio_pci_config.c `__vfio_pci_memory_enabled`.
     fn ask_whether_it_answers(&self) -> Result<bool> {
         let sleeps = match self.power {
             Some(at) => self.config_word(at + POWER_CONTROL)? & POWER_STATE == D3HOT,
@@ -193,10 +194,10 @@ impl VfioDevice {
         Ok(!sleeps && self.config_word(COMMAND)? & COMMAND_MEMORY != 0)
     }
 
-    // Does something that may switch the BARs off or on, while nobody touches them.
+    // Runs an operation that may switch the BARs off or on, while no thread accesses them.
     fn switching<T>(&self, what: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut answers = self.answers.write().unwrap_or_else(PoisonError::into_inner);
-        // Until it is known again, nobody touches them.
+        // If the check below fails, no thread may access the mapped BARs.
         *answers = false;
         let done = what();
         *answers = self.ask_whether_it_answers()?;
@@ -227,7 +228,7 @@ impl VfioDevice {
         })
     }
 
-    fn hide(&self, iova: u64, memory: &RawMapping) -> Result<()> {
+    fn unmap(&self, iova: u64, memory: &RawMapping) -> Result<()> {
         let unmapped = self.container.vfio_dma_unmap(iova, memory.len());
         unmapped.map_err(|error| match error {
             VfioError::IommuDmaUnmap(error) => Error::from_errno(UNMAP, Errno::from_raw(error.errno())),
@@ -242,18 +243,17 @@ const SET_IRQS: &str = "VFIO_DEVICE_SET_IRQS";
 const RESET: &str = "VFIO_DEVICE_RESET";
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is inside is changed after the kernel has agreed, so it is whole whatever panicked
-    // elsewhere.
+    // The state changes only after a successful system call, so it is consistent after a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn duplicate(device: &vfio_ioctls::VfioDevice) -> Result<File, Errno> {
-    // SAFETY: the descriptor is the device's, which outlives this borrow of it.
+    // SAFETY: the device owns the descriptor and outlives this borrow.
     let borrowed = unsafe { BorrowedFd::borrow_raw(device.as_raw_fd()) };
     fd::duplicate(borrowed).map(File::from)
 }
 
-// The largest part that may be mapped: all of it, unless the kernel lists areas.
+// Describes a BAR. Its mappable part is all of it, or the largest area that the kernel lists.
 fn bar_of(device: &vfio_ioctls::VfioDevice, index: u32) -> Bar {
     let size = device.get_region_size(index);
     let may_be_mapped = device.get_region_flags(index) & VFIO_REGION_INFO_FLAG_MMAP != 0;
@@ -279,7 +279,7 @@ fn bar_of(device: &vfio_ioctls::VfioDevice, index: u32) -> Bar {
     Bar::new(size, device.get_region_offset(index), area)
 }
 
-fn why_not_shown(errno: Errno, iova: Iova, len: usize) -> Error {
+fn map_error(errno: Errno, iova: Iova, len: usize) -> Error {
     let error = Error::from_errno(MAP, errno);
     match errno {
         Errno::EEXIST => error
@@ -315,7 +315,8 @@ fn why_not_shown(errno: Errno, iova: Iova, len: usize) -> Error {
 }
 
 impl AsFd for VfioDevice {
-    /// The VFIO device's file, for what is asked of it beyond [`DeviceIo`]: `VFIO_DEVICE_FEATURE`.
+    /// Returns the VFIO device's file, for ioctls outside [`DeviceIo`] such as
+    /// `VFIO_DEVICE_FEATURE`.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -327,7 +328,7 @@ impl fmt::Debug for VfioDevice {
             .field("address", &self.address)
             .field("bars", &self.bars)
             .field("vectors", &self.vectors)
-            .field("shown", &self.shown)
+            .field("mapped", &self.mapped)
             .finish_non_exhaustive()
     }
 }
@@ -374,7 +375,7 @@ impl DeviceIo for VfioDevice {
         if *answers && bar.load(&self.file, at.get(), into) {
             return Ok(());
         }
-        // The kernel looks itself whether the function answers.
+        // Through the file, the kernel itself checks whether the function responds.
         drop(answers);
         let done = self.file.read_exact_at(into, bar.offset + at.get());
         self.through_file(OPERATION, done)
@@ -396,40 +397,39 @@ impl DeviceIo for VfioDevice {
         self.check(MAP)?;
         let len = memory.len();
         if len == 0 || iova.get().checked_add(len as u64).is_none() {
-            return Err(why_not_shown(Errno::EINVAL, iova, len));
+            return Err(map_error(Errno::EINVAL, iova, len));
         }
-        let mut shown = lock(&self.shown);
-        // SAFETY: the memory is a mapping of `len` bytes to which nobody makes a reference; all
-        // access to it is by raw copies and atomics. It is kept in `shown` until the kernel has
-        // taken it away.
-        let mapped = unsafe {
+        let mut mapped = lock(&self.mapped);
+        // SAFETY: the memory is a mapping of `len` bytes without a Rust reference to it; all access
+        // is by raw copies and atomics. `mapped` keeps it alive until the kernel has unmapped it.
+        let done = unsafe {
             self.container
                 .vfio_dma_map(iova.get(), len, memory.as_ptr().as_ptr())
         };
-        mapped.map_err(|error| match error {
-            VfioError::IommuDmaMap(error) => why_not_shown(Errno::from_raw(error.errno()), iova, len),
+        done.map_err(|error| match error {
+            VfioError::IommuDmaMap(error) => map_error(Errno::from_raw(error.errno()), iova, len),
             other => Error::new(ErrorKind::Io, MAP).because(other.to_string()),
         })?;
-        shown.insert(iova.get(), memory);
+        mapped.insert(iova.get(), memory);
         Ok(())
     }
 
     fn dma_unmap(&self, iova: Iova, len: u64) -> Result<u64> {
         self.check(UNMAP)?;
         let end = iova.get().saturating_add(len);
-        let mut shown = lock(&self.shown);
-        let inside: Vec<_> = shown
+        let mut mapped = lock(&self.mapped);
+        let inside: Vec<_> = mapped
             .range(iova.get()..end)
             .filter(|&(&start, memory)| memory.len() as u64 <= end - start)
             .map(|(&start, memory)| (start, memory.clone()))
             .collect();
-        let mut taken = 0;
+        let mut unmapped = 0;
         for (start, memory) in inside {
-            self.hide(start, &memory)?;
-            shown.remove(&start);
-            taken += memory.len() as u64;
+            self.unmap(start, &memory)?;
+            mapped.remove(&start);
+            unmapped += memory.len() as u64;
         }
-        Ok(taken)
+        Ok(unmapped)
     }
 
     fn interrupts(&self) -> u16 {
@@ -442,7 +442,7 @@ impl DeviceIo for VfioDevice {
         if vector >= count {
             return Err(Error::from_errno(SET_IRQS, Errno::EINVAL).saw(vector, format!("below {count}")));
         }
-        let told = |errno| {
+        let failed = |errno| {
             let error = Error::from_errno(SET_IRQS, errno);
             match errno {
                 Errno::ENOSPC => error
@@ -461,15 +461,15 @@ impl DeviceIo for VfioDevice {
         if fixed && !interrupts.on {
             let mut all = vec![-1; usize::from(count)];
             all[place] = number;
-            raw::set_msix(&self.file, 0, &all).map_err(told)?;
+            raw::set_msix(&self.file, 0, &all).map_err(failed)?;
         } else {
-            raw::set_msix(&self.file, vector, &[number]).map_err(told)?;
+            raw::set_msix(&self.file, vector, &[number]).map_err(failed)?;
         }
-        // The kernel holds the eventfd itself from here on.
+        // The kernel has a reference to the eventfd from here on.
         interrupts.on = true;
         interrupts.used[place] = event.is_some();
         if !interrupts.used.contains(&true) {
-            raw::disable_msix(&self.file).map_err(told)?;
+            raw::disable_msix(&self.file).map_err(failed)?;
             interrupts.on = false;
         }
         Ok(())
@@ -493,7 +493,7 @@ impl DeviceIo for VfioDevice {
 
 impl Drop for VfioDevice {
     fn drop(&mut self) {
-        // Interrupts and mappings are the parent's.
+        // In a fork child, interrupts and mappings belong to the parent.
         if self.owner.is_foreign() {
             return;
         }
@@ -502,8 +502,8 @@ impl Drop for VfioDevice {
             tracing::warn!(%errno, "interrupts of {} were not switched off", self.address);
         }
         if let Err(error) = self.dma_unmap(Iova(0), u64::MAX) {
-            // The kernel keeps the pages until the container closes, so the device never meets
-            // another's memory.
+            // The kernel keeps the pages pinned until the container closes, so the device never
+            // accesses memory of another owner.
             tracing::warn!(%error, "memory that {} was shown was not taken away", self.address);
         }
     }

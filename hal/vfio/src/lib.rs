@@ -1,8 +1,9 @@
 //! [`VfioDevice`]: a PCI function bound to vfio-pci, as a [`DeviceIo`](gaudi_seam::DeviceIo).
 //!
-//! - *Any process that may open the function's group drives it*, and the kernel's driver does not.
+//! - *The kernel's driver is not used*: any process that may open the function's group can drive
+//!   it.
 //! - *DMA reaches only mapped memory*: a function without an IOMMU is not opened.
-//! - *No register is known here.* `tests/device-conformance` tests it and the modelled chip alike.
+//! - *No register of a chip is named.* `tests/device-conformance` tests this crate and the model.
 
 mod bar;
 mod function;

@@ -1,4 +1,4 @@
-//! What stands between a spec and an open function, and what to do about it.
+//! Opens the function of a spec, and explains each failure with a next step.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,8 +34,8 @@ pub fn open(spec: &DeviceSpec) -> Result<Arc<dyn DeviceIo>> {
     Ok(Arc::new(VfioDevice::open(address)?))
 }
 
-/// What a superuser types to give a function to vfio-pci, line by line; whichever driver has it
-/// lets it go.
+/// Returns the commands that bind a function to vfio-pci and unbind its current driver, one line
+/// each. They need root.
 pub fn bind_commands(address: PciAddress) -> [String; 4] {
     let folder = format!("/sys/bus/pci/devices/{address}");
     [
@@ -46,17 +46,17 @@ pub fn bind_commands(address: PciAddress) -> [String; 4] {
     ]
 }
 
-/// A function as sysfs shows it before it is opened.
+/// A function in sysfs, before it is opened.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// Its folder in sysfs.
     pub(crate) folder: PathBuf,
-    /// Its IOMMU group: what is given to a process as a whole.
+    /// Its IOMMU group, the unit that a process opens.
     group: String,
 }
 
-/// Looks for what the kernel would refuse with less to say. `sysfs` is where the functions' folders
-/// are, `dev` where the groups' files are.
+/// Checks the conditions for which the kernel's errno alone would not name the cause. `sysfs` is
+/// the folder of the PCI functions, `dev` the folder of the groups' files.
 pub(crate) fn look(sysfs: &Path, dev: &Path, address: PciAddress) -> Result<Found> {
     let folder = sysfs.join(address.to_string());
     if !folder.exists() {
@@ -111,13 +111,12 @@ fn name_of_link(link: &Path) -> Option<String> {
     Some(target.file_name()?.to_string_lossy().into_owned())
 }
 
-// vfio-pci, and the drivers of single chips that are made of it (mlx5_vfio_pci,
-// nvgrace-gpu-vfio-pci).
+// Whether the driver is vfio-pci or a variant of it (mlx5_vfio_pci, nvgrace-gpu-vfio-pci).
 fn is_vfio(driver: &str) -> bool {
     driver.ends_with("vfio-pci") || driver.ends_with("vfio_pci")
 }
 
-/// What `vfio-ioctls` says, with the errno that it kept and a next step.
+/// Converts an error of `vfio-ioctls`, with its errno and a next step.
 pub(crate) fn explain(error: VfioError, found: &Found, address: PciAddress) -> Error {
     let group = format!("/dev/vfio/{}", found.group);
     let of = |errno: Option<Errno>| match errno {
@@ -146,8 +145,8 @@ pub(crate) fn explain(error: VfioError, found: &Found, address: PciAddress) -> E
                 .helped_by(format!("as a superuser: chown USER {group}")),
             error => error.because(format!("{group}, the group of {address}, does not open")),
         },
-        // The kernel answers so to VFIO_GROUP_SET_CONTAINER (iommu.c
-        // `iommu_group_claim_dma_owner`); the crate asked for the status before.
+        // The crate checks the group's status before VFIO_GROUP_SET_CONTAINER, which would return
+        // EPERM (iommu.c `iommu_group_claim_dma_owner`).
         VfioError::GroupViable => of(Some(Errno::EPERM))
             .because(format!(
                 "drivers of the kernel have devices of the same IOMMU group: {}",
@@ -167,14 +166,14 @@ pub(crate) fn explain(error: VfioError, found: &Found, address: PciAddress) -> E
         },
         VfioError::GroupGetDeviceFD(error) => of(Some(Errno::from_raw(error.errno())))
             .because(format!("vfio-pci does not give {address} away"))
-            .helped_by("the kernel's log says why"),
+            .helped_by("see the kernel's log (dmesg) for the cause"),
         VfioError::VfioDeviceGetInfo(error) | VfioError::VfioDeviceGetRegionInfo(error) => {
             of(Some(Errno::from_raw(error.errno()))).because(format!("vfio-pci does not describe {address}"))
         }
         // These come without an errno.
         other => of(None)
             .because(other.to_string())
-            .helped_by("the kernel's log says why"),
+            .helped_by("see the kernel's log (dmesg) for the cause"),
     }
 }
 
@@ -182,7 +181,8 @@ pub(crate) fn errno_of(error: &std::io::Error) -> Option<Errno> {
     error.raw_os_error().map(Errno::from_raw)
 }
 
-// Devices of the same group that a driver of the kernel has; bridges and stubs do no harm.
+// Returns the devices of the same group that are bound to a driver of the kernel. Bridges and stubs
+// are harmless.
 fn others(folder: &Path, address: PciAddress) -> String {
     let harmless = |driver: &str| is_vfio(driver) || ["pci-stub", "pcieport"].contains(&driver);
     let mut found: Vec<_> = fs::read_dir(folder.join("iommu_group/devices"))
@@ -197,7 +197,7 @@ fn others(folder: &Path, address: PciAddress) -> String {
         .collect();
     found.sort();
     if found.is_empty() {
-        return "which, sysfs does not tell".to_owned();
+        return "sysfs does not list them".to_owned();
     }
     found.join(", ")
 }
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    fn told(error: VfioError, found: &Found) -> Error {
+    fn failed(error: VfioError, found: &Found) -> Error {
         explain(error, found, ADDRESS.parse().expect("an address"))
     }
 
@@ -285,7 +285,10 @@ mod tests {
             (error.kind(), error.errno()),
             (ErrorKind::Busy, Some(Errno::EBUSY))
         );
-        assert!(error.to_string().contains("habanalabs"), "who has it: {error}");
+        assert!(
+            error.to_string().contains("habanalabs"),
+            "names the driver: {error}"
+        );
         let machine = Machine::new();
         machine.function(ADDRESS, Some("vfio-pci"), false);
         let error = machine.refused();
@@ -313,7 +316,7 @@ mod tests {
         machine.function("0000:65:00.1", Some("snd_hda_intel"), true);
         machine.function("0000:64:00.0", Some("pcieport"), true);
         let found = machine.look().expect("it is there");
-        let error = told(VfioError::GroupViable, &found);
+        let error = failed(VfioError::GroupViable, &found);
         assert_eq!(
             (error.kind(), error.errno()),
             (ErrorKind::PermissionDenied, Some(Errno::EPERM))
@@ -322,10 +325,10 @@ mod tests {
             error
                 .to_string()
                 .contains("group: 0000:65:00.1 (snd_hda_intel) ["),
-            "the others and nobody else: {error}"
+            "only the bound functions: {error}"
         );
         let os = |errno: Errno| io::Error::from_raw_os_error(errno as i32);
-        let group = |errno| told(VfioError::OpenGroup(os(errno), "7".to_owned()), &found);
+        let group = |errno| failed(VfioError::OpenGroup(os(errno), "7".to_owned()), &found);
         let busy = group(Errno::EBUSY);
         assert_eq!((busy.kind(), busy.errno()), (ErrorKind::Busy, Some(Errno::EBUSY)));
         assert!(busy.help().is_some_and(|help| help.contains("fuser")), "{busy:?}");
@@ -335,16 +338,16 @@ mod tests {
             denied.help().is_some_and(|help| help.contains("chown")),
             "{denied:?}"
         );
-        let none = told(VfioError::OpenContainer(os(Errno::ENOENT)), &found);
+        let none = failed(VfioError::OpenContainer(os(Errno::ENOENT)), &found);
         assert_eq!(
             (none.kind(), none.help()),
             (ErrorKind::NotFound, Some("modprobe vfio-pci"))
         );
         assert_eq!(
-            told(VfioError::VfioExtension, &found).kind(),
+            failed(VfioError::VfioExtension, &found).kind(),
             ErrorKind::Unsupported
         );
-        let lost = told(VfioError::GroupSetContainer, &found);
+        let lost = failed(VfioError::GroupSetContainer, &found);
         assert_eq!(
             (lost.kind(), lost.errno()),
             (ErrorKind::Io, None),
@@ -365,7 +368,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{text}: {error}");
             assert!(error.to_string().contains(word), "{text}: {error}");
         }
-        // No machine has this one: domains go with hosts, and buses with bridges.
+        // No machine has a function with this address.
         let spec: DeviceSpec = "vfio:fffe:fe:1e.6".parse().expect("a spec");
         assert_eq!(
             open(&spec).expect_err("nothing there").kind(),

@@ -1,7 +1,7 @@
-//! The two ioctls of a VFIO device whose answers `vfio-ioctls` keeps to itself (linux/vfio.h).
+//! Two ioctls of a VFIO device whose errnos `vfio-ioctls` does not return (linux/vfio.h).
 //!
-//! Its `reset` returns nothing, and its `enable_irq` takes all vectors from the first on and loses
-//! the errno.
+//! Its `reset` returns nothing. Its `enable_irq` always starts at the first vector, and drops the
+//! errno.
 
 #![expect(
     unsafe_code,
@@ -29,21 +29,21 @@ mod ioctls {
 /// Words of `struct vfio_irq_set` before its data.
 const HEAD: usize = 5;
 
-/// `VFIO_DEVICE_RESET`. `EINVAL` where nothing resets this function alone, `EAGAIN` while somebody
-/// else does.
+/// `VFIO_DEVICE_RESET`. `EINVAL` if the function cannot be reset alone, `EAGAIN` during another
+/// reset.
 pub(crate) fn reset(device: impl AsFd) -> Result<(), Errno> {
     // SAFETY: the device is open for the whole call; there is no argument.
     unsafe { ioctls::vfio_device_reset(device.as_fd().as_raw_fd()) }.map(drop)
 }
 
-/// `VFIO_DEVICE_SET_IRQS` of MSI-X: vectors from `start` on signal these eventfds; -1 is none.
-/// `ENOSPC` where the machine has not so many vectors.
+/// `VFIO_DEVICE_SET_IRQS` of MSI-X: makes the vectors from `start` on signal these eventfds; -1 is
+/// none. `ENOSPC` if the machine has too few vectors.
 pub(crate) fn set_msix(device: impl AsFd, start: u16, eventfds: &[i32]) -> Result<(), Errno> {
     let data = eventfds.iter().map(|fd| u32::from_ne_bytes(fd.to_ne_bytes()));
     set_irqs(device, VFIO_IRQ_SET_DATA_EVENTFD, start, data)
 }
 
-/// `VFIO_DEVICE_SET_IRQS` of MSI-X with nothing: it is switched off.
+/// Switches MSI-X off (`VFIO_DEVICE_SET_IRQS` without data).
 pub(crate) fn disable_msix(device: impl AsFd) -> Result<(), Errno> {
     set_irqs(device, VFIO_IRQ_SET_DATA_NONE, 0, [].into_iter())
 }
@@ -60,8 +60,8 @@ fn set_irqs(
     let mut words = vec![bytes, flags, VFIO_PCI_MSIX_IRQ_INDEX, u32::from(start), count];
     words.extend(data);
     // SAFETY: the device is open for the whole call; the words are a live `struct vfio_irq_set` of
-    // as many bytes as it says.
+    // `argsz` bytes.
     let answer = unsafe { ioctls::vfio_device_set_irqs(device.as_fd().as_raw_fd(), words.as_ptr()) }?;
-    // vfio_pci_intrs.c `vfio_msi_enable`: how many there are, where they are too few.
+    // vfio_pci_intrs.c `vfio_msi_enable` returns the number of vectors if there are too few.
     if answer > 0 { Err(Errno::ENOSPC) } else { Ok(()) }
 }

@@ -40,9 +40,9 @@ pub struct Layout {
     pub c_type: &'static str,
     /// The header that defines it, below `infiniband/`.
     pub header: &'static str,
-    /// Bytes, and in headers older than that of [`since`](Self::since) perhaps another number.
+    /// Bytes. Headers older than [`since`](Self::since) may have another size.
     pub size: usize,
-    /// Whether C has more fields after these: the size says nothing then.
+    /// Whether C has more fields after these, so that the size is not compared.
     pub is_prefix: bool,
     /// Sizes in older headers, as (header, bytes).
     pub older: &'static [(u32, usize)],

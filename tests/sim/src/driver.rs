@@ -170,7 +170,7 @@ impl Driver {
         allocations.chain(mappings).chain(buffers).collect()
     }
 
-    /// Compares an answer with the one that the state before the call requires.
+    /// Compares an answer with the expected answer in the state before the call.
     pub(crate) fn judge(&self, request: AnyRequest<'_>, observed: Observed) -> Verdict {
         let waits = matches!(
             request,

@@ -27,7 +27,7 @@ const LINE: usize = 4096;
 /// Most bytes of memory in one answer.
 const MOST: u64 = 64 << 10;
 /// Time from an answer to the end of the next request. The client is disconnected after it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Clients at a time. A further client gets an error and is disconnected.
 const CLIENTS: usize = 16;
 /// Pause after a failed accept. Without it, a lack of descriptors would make this a busy loop.
@@ -43,7 +43,8 @@ pub fn serve(device: &Arc<ModelDevice>, listener: &UnixListener) {
         };
         let seat = Seat::take(&clients);
         let Some(seat) = seat else {
-            let full = json!({ "error": format!("{CLIENTS} clients are here already: ask again when one has gone") });
+            let full =
+                json!({ "error": format!("too many clients: {CLIENTS} are connected; try again later") });
             // A few bytes fit into any socket's buffer.
             let _ = client.set_nonblocking(true);
             let _ = writeln!(client, "{full}");
@@ -86,10 +87,10 @@ impl Drop for Seat {
 /// # Errors
 /// The socket's error; `TimedOut` if the client sends no request in time.
 pub fn talk(device: &ModelDevice, mut client: &UnixStream) -> io::Result<()> {
-    client.set_write_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     let mut bytes = Vec::new();
     loop {
-        let line = match next_line(client, &mut bytes, Instant::now() + PATIENCE)? {
+        let line = match next_line(client, &mut bytes, Instant::now() + REQUEST_TIMEOUT)? {
             Line::Whole(line) => line,
             Line::End => return Ok(()),
             Line::TooLong => {
@@ -139,7 +140,7 @@ fn next_line(mut client: &UnixStream, bytes: &mut Vec<u8>, end: Instant) -> io::
     }
 }
 
-/// The answer to a request.
+/// Executes a request and returns its answer.
 pub fn answer(device: &ModelDevice, line: &str) -> Value {
     let words: Vec<_> = line.split_whitespace().collect();
     let done = match *words {
@@ -178,7 +179,7 @@ fn read(device: &ModelDevice, offset: u64, len: u64) -> Value {
     }
 }
 
-/// The card's counters as JSON.
+/// Returns the card's counters as JSON.
 pub fn counters(chip: &mut PciChip) -> Value {
     let (pci, engines) = (chip.counters(), *chip.engines());
     json!({
@@ -213,7 +214,7 @@ fn unknown(chip: &mut PciChip) -> Value {
     json!({ "unknown": list })
 }
 
-/// A number, decimal or with `0x`.
+/// Parses a number, decimal or with `0x`.
 pub fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),

@@ -32,7 +32,7 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const TIMED_OUT: u8 = 6;
 /// Time that `ask` waits for an answer, and the largest answer in bytes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER: u64 = 4 << 20;
 
 /// A failure with its own exit code and next step.
@@ -58,12 +58,12 @@ fn usage(what: impl Into<String>, help: impl Into<String>) -> anyhow::Error {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(said) if said.use_stderr() => {
-            let _ = said.print(); // standard error may be closed
+        Err(error) if error.use_stderr() => {
+            let _ = error.print(); // standard error may be closed
             return ExitCode::from(USAGE);
         }
         // Help and version are results.
-        Err(said) => return report(printed(said.print()).map(|()| ExitCode::SUCCESS)),
+        Err(help) => return report(printed(help.print()).map(|()| ExitCode::SUCCESS)),
     };
     report(match &cli.command {
         Command::Serve(options) => serve(options),
@@ -171,14 +171,14 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     ));
     loop {
         let (stream, _) = listener.accept().context("cannot take a guest")?;
-        let gone = Server::new(&*card, stream).observed_by(&observe).run(|| {
+        let end = Server::new(&*card, stream).observed_by(&observe).run(|| {
             print_notes(&card, options.verbose);
             card.is_busy() && card.run()
         });
         print_notes(&card, options.verbose);
         flush(trace.as_deref());
-        match gone {
-            Disconnect::Closed => log("the guest is gone"),
+        match end {
+            Disconnect::Closed => log("the guest disconnected"),
             Disconnect::Protocol(what) => log(&format!("the guest is dropped: {what}")),
             Disconnect::TimedOut => log("the guest is dropped: a message or an answer timed out"),
             Disconnect::Socket(error) => log(&format!("the guest is dropped: {error}")),
@@ -237,12 +237,15 @@ fn ask(request: &Ask) -> anyhow::Result<ExitCode> {
     let mut stream = UnixStream::connect(&request.control).with_context(|| {
         format!("cannot reach a card at {path}; is `vgaudi serve --control {path}` running?")
     })?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let silent = |error: io::Error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Refused {
             code: TIMED_OUT,
-            what: format!("the card at {path} says nothing for {} s", PATIENCE.as_secs()),
+            what: format!(
+                "the card at {path} did not answer within {} s",
+                ANSWER_TIMEOUT.as_secs()
+            ),
             help: "look at the server's messages, or start it again".to_owned(),
         }
         .into(),

@@ -18,12 +18,12 @@ use gaudi_sys::{fd, memfd, poll};
 
 use crate::wire::{self, Access, HEADER, Header, MAX_DATA, Words, command};
 
-/// Regions of a PCI device (linux/vfio.h `VFIO_PCI_NUM_REGIONS`), and the one that is configuration
-/// space.
+/// The number of regions of a PCI device (linux/vfio.h `VFIO_PCI_NUM_REGIONS`), and the index and
+/// size of configuration space.
 const REGIONS: u32 = 9;
 const CONFIG_REGION: u32 = 7;
 const CONFIG_SIZE: u64 = 4096;
-/// Kinds of interrupts (`VFIO_PCI_NUM_IRQS`), and MSI-X.
+/// The number of interrupt kinds (`VFIO_PCI_NUM_IRQS`), and the index of MSI-X.
 const KINDS: u32 = 5;
 const MSIX: u32 = 2;
 
@@ -60,7 +60,7 @@ const SET_DATA_BOOL: u32 = 1 << 1;
 const SET_DATA_EVENTFD: u32 = 1 << 2;
 const SET_ACTION_TRIGGER: u32 = 1 << 5;
 
-/// Why the connection to a peer ended.
+/// The reason why the connection to a peer ended.
 #[derive(Debug)]
 pub enum Disconnect {
     /// The peer closed the connection.
@@ -99,9 +99,9 @@ type Answer = Result<(Vec<u8>, Option<OwnedFd>), Errno>;
 #[derive(Clone, Copy, Debug)]
 struct Region {
     len: u64,
-    // Whether the device reaches it. A region without a file, or not for both reading and writing,
-    // is recorded only.
-    shown: bool,
+    // Whether the region is mapped for the device. A region without a file, or without both reading
+    // and writing, is only recorded.
+    mapped: bool,
 }
 
 /// A socket with [`CALL_TIMEOUT`], whose reads and writes fail after a deadline even if single
@@ -143,7 +143,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// What observes the accesses of a peer to BARs: `R` or `W`, the BAR, the offset and the bytes.
+/// A callback for each access of a peer to a BAR: `R` or `W`, the BAR, the offset and the bytes.
 pub type Observe<'a> = &'a dyn Fn(char, u8, BarOffset, &[u8]);
 
 /// A peer and the device that it drives.
@@ -151,7 +151,7 @@ pub struct Server<'a> {
     device: &'a dyn DeviceIo,
     observe: Observe<'a>,
     stream: UnixStream,
-    // By their first address.
+    // Keyed by their first address.
     regions: BTreeMap<u64, Region>,
     /// Bytes of the regions that this process has mapped.
     mapped: u64,
@@ -184,15 +184,15 @@ impl<'a> Server<'a> {
         if let Err(error) = bounded {
             return Disconnect::Socket(error);
         }
-        let gone = loop {
+        let end = loop {
             while work() {
                 match poll::readable([self.stream.as_fd()], Duration::ZERO) {
                     Ok([false]) => {}
                     _ => break,
                 }
             }
-            if let Err(gone) = self.one() {
-                break gone;
+            if let Err(end) = self.one() {
+                break end;
             }
         };
         // The mapped memory and the descriptors are the peer's. The next peer gets a card as after
@@ -202,7 +202,7 @@ impl<'a> Server<'a> {
             let _ = self.device.set_interrupt(vector, None);
         }
         let _ = self.device.reset();
-        gone
+        end
     }
 
     fn one(&mut self) -> Result<(), Disconnect> {
@@ -313,8 +313,8 @@ impl<'a> Server<'a> {
                 .map_err(errno)?;
             self.mapped = mapped;
         }
-        let shown = file.is_some();
-        self.regions.insert(iova, Region { len, shown });
+        let mapped = file.is_some();
+        self.regions.insert(iova, Region { len, mapped });
         Ok(Vec::new())
     }
 
@@ -326,7 +326,7 @@ impl<'a> Server<'a> {
         match flags {
             0 => {
                 let region = self.regions.get(&iova).filter(|region| region.len == len);
-                if region.ok_or(Errno::EINVAL)?.shown {
+                if region.ok_or(Errno::EINVAL)?.mapped {
                     self.device.dma_unmap(Iova(iova), len).map_err(errno)?;
                     self.mapped = self.mapped.saturating_sub(len);
                 }

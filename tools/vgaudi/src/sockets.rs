@@ -13,7 +13,7 @@ use gaudi_sys::fd::file_id;
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::Mode;
 
-/// Why a socket cannot be made at a path.
+/// The reason why a socket cannot be created at a path.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// Another server listens there.

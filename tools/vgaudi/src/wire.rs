@@ -84,7 +84,7 @@ impl Header {
     }
 }
 
-/// The answer to a message, or to one that failed.
+/// Encodes the answer to a message, or the errno of a failed one.
 pub fn answer(to: &Header, body: Result<&[u8], Errno>) -> Vec<u8> {
     let (flags, errno, body) = match body {
         Ok(body) => (REPLY, 0, body),
@@ -188,7 +188,7 @@ mod tests {
         );
         let failed = answer(&header, Err(Errno::EINVAL));
         assert_eq!(failed[12..16], [22, 0, 0, 0], "the errno is in the header");
-        assert_eq!(failed[8] & 0x20, 0x20, "and the bit that says so");
+        assert_eq!(failed[8] & 0x20, 0x20, "the error bit is set");
     }
 
     #[test]

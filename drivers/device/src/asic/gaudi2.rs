@@ -28,8 +28,8 @@ pub(super) fn encode<R>(command: Command, put: impl FnOnce(&[u8]) -> R) -> Optio
     Some(match command {
         Command::Copy { dst, src, len } => put(&LinDma::copy(dst, src, len).to_bytes()),
         Command::Fill { dst, pattern, len } => put(&LinDma::memset(dst, pattern, len).to_bytes()),
-        // guess: no public text says whether a queue entry completes before its last transfer does.
-        // A barrier is correct in both cases; it costs a gap between two submissions.
+        // guess: it is not documented whether a queue entry completes before its last transfer. A
+        // barrier is correct in both cases; it costs a gap between two submissions.
         Command::Barrier => {
             let nop = Nop::EMPTY.with_engine_barrier(true).with_message_barrier(true);
             put(&nop.to_bytes())

@@ -14,7 +14,7 @@ use super::plan::Plan;
 /// The longest plan.
 const LONGEST: usize = 1 << 20;
 /// The longest wait for the writer of a pipe.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PIPE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The source of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +38,12 @@ pub enum PlanSource {
 pub fn load_plan(argument: &str, seed: u64) -> Result<(Plan, PlanSource)> {
     let (text, source) = read(argument)?;
     let plan = Plan::seeded(&text, seed).map_err(|error| {
-        let whence = match source {
+        let origin = match source {
             PlanSource::Argument => format!("and {:?} is not a file", shortened(argument)),
             PlanSource::File | PlanSource::Pipe => format!("in the file {}", shortened(argument)),
         };
         Error::new(ErrorKind::InvalidInput, "open")
-            .because(format!("{error} ({whence})"))
+            .because(format!("{error} ({origin})"))
             .helped_by(
                 "OP[:when=FIRST[..LAST][+STEP]]:error=ERRNO|delay=TIME|lose|reset[:p=PERCENT][:seed=N]",
             )
@@ -97,7 +97,7 @@ fn read(argument: &str) -> Result<(String, PlanSource)> {
             Ok(count) => bytes.extend_from_slice(piece.get(..count).unwrap_or(&piece)),
             Err(error) if error.kind() == IoKind::Interrupted => {}
             Err(error) if error.kind() == IoKind::WouldBlock => {
-                if start.elapsed() > PATIENCE {
+                if start.elapsed() > PIPE_TIMEOUT {
                     return Err(cannot("the pipe's writer did not close it within 10 s"));
                 }
                 std::thread::sleep(Duration::from_millis(1));

@@ -1,12 +1,12 @@
-//! The arbiter of a queue manager: which of its streams goes on after an ARB_POINT.
+//! The arbiter of a queue manager: it selects the stream that continues after an ARB_POINT.
 
 use gaudi_spec::gaudi2::qman::ArbCfg;
 use gaudi_spec::gaudi2::{qman, queue};
 
 const STREAMS: usize = queue::STREAMS as usize;
-/// Packets that other streams of the queue manager may execute while a stream asks. The chip waits
-/// a number of cycles (`ARB_MST_QUIET_PER`) for others to ask too; the model waits until no other
-/// stream can go on, or for so many packets.
+/// Packets that the other streams of the queue manager may execute before a grant. The chip waits a
+/// number of cycles (`ARB_MST_QUIET_PER`) for requests of other streams. The model waits until no
+/// other stream can run, or for this many packets.
 const QUIET: u32 = 1024;
 
 /// A queue manager's arbiter. All of it is `source: inferred` from hl-thunk's tests, past the
@@ -50,7 +50,7 @@ impl Arbiter {
         self.credits = self.weights;
     }
 
-    /// A stream asks: `true` where it may go on.
+    /// Requests the grant for a stream. Returns `true` if it may continue.
     pub(crate) fn acquire(&mut self, stream: usize, priority: u32) -> bool {
         if !self.cfg.enable() || self.holder == Some(stream) {
             return true;
@@ -59,16 +59,16 @@ impl Arbiter {
         false
     }
 
-    /// A stream gives the grant back; one that has none gives nothing.
+    /// Releases a stream's grant, if it has one.
     pub(crate) fn release(&mut self, stream: usize) {
         if self.holder == Some(stream) {
             self.holder = None;
         }
     }
 
-    /// Grants, if a stream asks and none has the grant: returns the stream that continues.
-    /// `others_run` says that another stream of the queue manager can execute packets and may ask
-    /// yet.
+    /// Grants a request if no stream has the grant. Returns the stream that continues.
+    /// `others_run`: another stream of the queue manager can execute packets, and may still request
+    /// the grant.
     pub(crate) fn decide(&mut self, others_run: bool) -> Option<usize> {
         if self.holder.is_some() || self.asks.iter().all(Option::is_none) {
             return None;
@@ -87,7 +87,7 @@ impl Arbiter {
         Some(chosen)
     }
 
-    // Streams after the one that was served last, round the end.
+    // All streams, from the one after the last granted stream on.
     fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
         let last = self.last;
         (1..=STREAMS).map(move |ahead| (last + ahead) % STREAMS)

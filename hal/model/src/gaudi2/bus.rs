@@ -1,4 +1,4 @@
-//! The bus: which memory or register an engine's address means.
+//! The bus: resolves an engine's address to memory or a register.
 
 use gaudi_spec::{DevicePa, DeviceVa};
 
@@ -9,7 +9,7 @@ use crate::memory::DeviceMemory;
 use crate::mmu::{RangeMmu, Target, Translation};
 use crate::span::Span;
 
-/// An access that cannot be done.
+/// A failed access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) address: DeviceVa,
@@ -102,8 +102,8 @@ impl Bus {
         (done, None)
     }
 
-    /// Writes a word to memory: at once where it is aligned and in one piece, else byte by byte as
-    /// a bus would split it.
+    /// Writes a word to memory: at once if it is aligned and contiguous, otherwise byte by byte, as
+    /// a bus splits it.
     pub(crate) fn store(&self, va: DeviceVa, value: u32) -> Result<(), Fault> {
         let (span, _) = self.memory(va, 4, Access::Write)?;
         if span.store_release(value) {
@@ -112,7 +112,7 @@ impl Bus {
         self.write(va, &value.to_le_bytes())
     }
 
-    /// Writes all bytes; at a fault, those before it were written.
+    /// Writes all bytes, or those before a fault.
     pub(crate) fn write(&self, va: DeviceVa, bytes: &[u8]) -> Result<(), Fault> {
         let mut done = 0;
         while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -122,7 +122,7 @@ impl Bus {
         Ok(())
     }
 
-    /// Adds to a 64-bit counter in memory: at once where it is aligned and in one piece.
+    /// Adds to a 64-bit counter in memory: at once if it is aligned and contiguous.
     pub(crate) fn add(&self, va: DeviceVa, amount: u32) -> Result<(), Fault> {
         let (span, _) = self.memory(va, 8, Access::Write)?;
         if span.add_release(u64::from(amount)) {
@@ -137,7 +137,7 @@ impl Bus {
     }
 }
 
-/// The address `bytes` further on; past the end of the space nothing is mapped.
+/// Returns the address `bytes` after `va`; nothing is mapped past the end of the space.
 pub(crate) fn step(va: DeviceVa, bytes: u64, access: Access) -> Result<DeviceVa, Fault> {
     let end = Fault {
         address: DeviceVa(u64::MAX),

@@ -1,4 +1,4 @@
-//! The chip: one owner of everything, driven from outside.
+//! The chip: it owns all parts, and the caller drives it.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ use crate::gaudi2::stream::{Cb, Cp, Entry, Held, PROCESSORS, Processor, Processo
 use crate::memory::DeviceMemory;
 use crate::mmu::RangeMmu;
 
-/// Faults of monitors kept until they are taken; more are counted only.
+/// The longest queue of monitor faults; further faults are counted only.
 const MAX_MONITOR_FAULTS: u32 = 64;
 
 /// A Gaudi2.
@@ -32,9 +32,9 @@ pub struct Chip {
     pub(crate) registers: Registers,
     pub(crate) processors: Vec<Processor>,
     pub(crate) managers: Vec<Manager>,
-    /// Those that can execute a packet.
+    /// Processors that can execute a packet.
     pub(crate) ready: Processors,
-    /// Those that have anything to do, and some that had.
+    /// Processors with work, and some without.
     pub(crate) busy: Processors,
     pub(crate) counters: Counters,
     /// Bytes that transfers moved, and how many of them were taken off a budget; both count round
@@ -124,7 +124,7 @@ impl Chip {
         &self.bus.sram
     }
 
-    /// What was done so far.
+    /// Returns the counters of the chip's work.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

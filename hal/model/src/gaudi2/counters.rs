@@ -1,6 +1,6 @@
-//! What the chip did.
+//! Counters of the chip's work.
 
-/// What the chip did since it was made.
+/// Counters of the chip's work since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -18,7 +18,7 @@ pub struct Counters {
     pub device_to_device: u64,
     /// … within host memory.
     pub host_to_host: u64,
-    /// Bytes that they filled.
+    /// Bytes that DMA engines filled.
     pub memset: u64,
     /// Monitors that fired.
     pub monitors: u64,

@@ -1,13 +1,13 @@
-//! What each packet does.
+//! The packets' effects.
 //!
-//! Where no public text says what the chip does, the choice is marked `source: inferred`; what
-//! stays unknown stops the processor by name ([`Unsupported`]). Inferred for all packets:
+//! Undocumented behaviour of the chip is marked `source: inferred` where it is implemented;
+//! otherwise the processor stops with [`Unsupported`]. Inferred for all packets:
 //!
-//! - Work is done at once, in the order of the buffer, so message barriers have nothing to wait
-//!   for, and engine barriers wait only for what the processor handed down.
-//! - A queue's command buffer is done when it was executed and what it handed down is done.
-//! - The lower processor does its work in the order in which it came, and a processor that brings
-//!   it more than it holds waits.
+//! - Work completes at once, in the order of the buffer. So message barriers wait for nothing, and
+//!   engine barriers wait only for buffers passed to the lower processor.
+//! - A queue's command buffer is complete when it and the buffers that it passed down are executed.
+//! - The lower processor executes buffers in the order of arrival. If it is full, the processor
+//!   that passes one down waits.
 
 use gaudi_spec::DeviceVa;
 use gaudi_spec::gaudi2::packet::{
@@ -23,7 +23,7 @@ use crate::gaudi2::space::Initiator;
 use crate::gaudi2::stream::{Cb, Cp, Entry, Held, Processor};
 use crate::gaudi2::write::Failed;
 
-/// What a packet did to its processor.
+/// The state of a processor after a packet.
 enum Done {
     Next,
     // The packet is executed again when nothing holds the processor any more.
@@ -166,7 +166,7 @@ impl Chip {
         }
     }
 
-    // `nested` says that a LOAD_AND_EXE executes the packet.
+    // `nested`: a LOAD_AND_EXE executes the packet.
     fn decoded(&mut self, cp: Cp, packet: Packet<'_>, nested: bool) -> Outcome {
         if let Some(predicate) = packet.predicate() {
             if !self.holds(cp, predicate) {

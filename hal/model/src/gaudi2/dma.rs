@@ -1,4 +1,4 @@
-//! The DMA engines' work: copy and fill, piece by piece as far as memory lies in a row.
+//! The DMA engines: copies and fills in pieces of contiguous memory.
 
 use gaudi_spec::DeviceVa;
 
@@ -7,11 +7,10 @@ use crate::gaudi2::counters::Counters;
 use crate::gaudi2::event::Access;
 use crate::gaudi2::place::Side;
 
-/// Bytes that are changed on their way at once: whole groups of 2, 4 and 8.
+/// Bytes that are swapped at once: whole groups of 2, 4 and 8.
 const PIECE: usize = 4096;
 
-/// Bytes that a transfer moves before others have their turn: whole pieces, so that groups stay
-/// whole.
+/// Bytes that a transfer moves before others run: whole pieces, so that groups stay whole.
 const TURN: u64 = 4 << 20;
 const _: () = assert!(TURN % PIECE as u64 == 0, "a turn ends where a piece does");
 

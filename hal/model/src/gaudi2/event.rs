@@ -1,11 +1,11 @@
-//! What the chip reports to its driver.
+//! Events that the chip reports to its driver.
 
 use std::fmt;
 
 use gaudi_spec::gaudi2::packet::{DecodeError, MAX_FIXED, Opcode};
 use gaudi_spec::{DeviceVa, QueueId};
 
-/// What an access was for.
+/// The purpose of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Fetching a command buffer.
@@ -22,9 +22,9 @@ pub enum Access {
 pub enum FaultCause {
     /// No mapping.
     NotMapped,
-    /// Data was to be moved from or to registers.
+    /// The access moves data from or to registers.
     Registers,
-    /// Data was to be moved from or to the doorbell page.
+    /// The access moves data from or to the doorbell page.
     Doorbell,
     /// The register is not modelled.
     UnknownRegister,
@@ -32,11 +32,11 @@ pub enum FaultCause {
     UnknownVector,
 }
 
-/// Something asked for by name that the model does not do.
+/// A feature of the chip that the model does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {
-    /// A packet of which no public text says what it does.
+    /// A packet without public documentation.
     #[error("packet {0}")]
     Packet(Opcode),
     /// A message that writes a time stamp.
@@ -79,7 +79,7 @@ pub enum StopReason {
     /// The bytes are not a packet.
     #[error("{0}")]
     Malformed(DecodeError),
-    /// The packet asks for what the model does not do.
+    /// The packet requests a feature that the model does not have.
     #[error("{0}: not modelled")]
     Unsupported(Unsupported),
     /// The packet writes to a register that is not modelled.
@@ -170,7 +170,7 @@ pub enum Event {
         /// The tag it was pushed with.
         tag: u64,
     },
-    /// A stream cannot go on.
+    /// A stream stopped.
     Stop(Stop),
     /// A stream met an unmapped address.
     PageFault(PageFault),
@@ -186,18 +186,18 @@ pub enum Event {
         dcore: u32,
         /// The monitor.
         monitor: u32,
-        /// Where it writes.
+        /// The address that it writes.
         address: DeviceVa,
-        /// Why not.
+        /// The reason.
         cause: FaultCause,
     },
     /// A register asked for something that is not modelled.
     Unsupported {
         /// The register.
         address: DeviceVa,
-        /// What was written.
+        /// The written word.
         value: u32,
-        /// What it asks for.
+        /// The requested feature.
         what: Unsupported,
     },
 }

@@ -6,7 +6,7 @@ use gaudi_spec::gaudi2::{qman, queue};
 
 use crate::gaudi2::arbiter::Arbiter;
 
-/// What a queue manager has besides its processors.
+/// The state of a queue manager besides its processors.
 #[derive(Debug, Default)]
 pub(crate) struct Manager {
     /// Whether a DMA engine is behind it.

@@ -1,8 +1,8 @@
-//! What an engine's address means.
+//! The target of an engine's address.
 
 use crate::span::Span;
 
-/// Which side of PCI memory lies on.
+/// The side of PCI on which memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Host,

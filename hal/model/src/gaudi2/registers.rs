@@ -1,4 +1,4 @@
-//! Which block an offset in the configuration space belongs to.
+//! Maps an offset in the configuration space to its block of registers.
 
 use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::{DCORE_STRIDE, PCIE_MSIX, qman, queue, sync};
@@ -34,7 +34,7 @@ pub(crate) enum Block {
     Doorbell,
 }
 
-/// Queue managers by the start of their registers, and whether a DMA core is behind them.
+/// Queue managers by the start of their registers, and whether each has a DMA core.
 #[derive(Debug)]
 pub(crate) struct Registers {
     qmans: Vec<(u32, QueueId, bool)>,

@@ -1,4 +1,4 @@
-//! Lets the chip work, and a driver write registers.
+//! Executes the chip's work, and register writes of a driver.
 
 use gaudi_spec::gaudi2::sync::{self, objs_address};
 use gaudi_spec::gaudi2::{CFG_BASE, CFG_SIZE};
@@ -9,19 +9,19 @@ use crate::gaudi2::chip::Chip;
 use crate::gaudi2::registers::UnknownRegister;
 use crate::gaudi2::stream::{Cp, Processor};
 
-/// Packets of one stream in running mode before the next stream has its turn.
+/// Packets that one stream executes in running mode before the next stream runs.
 const TURN: u32 = 32;
-/// Monitors carried out within a driver's register write; the next run does the rest.
+/// Monitors executed within a driver's register write; the next run executes the rest.
 const SETTLE: u64 = 4096;
 
-/// Why a run ended.
+/// The reason why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunOutcome {
     /// Every queue is empty.
     Idle,
-    /// What is left waits for a fence, or is halted.
+    /// The remaining streams wait for a fence, or are halted.
     Blocked,
-    /// The budget was used up; there is more to do.
+    /// The budget is used up, and there is more work.
     Budget,
 }
 

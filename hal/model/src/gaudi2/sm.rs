@@ -1,8 +1,8 @@
 //! The sync manager: counters, monitors that watch them, completion queues.
 //!
-//! A monitor that fires is put on a list, once, and its writes are done by the chip when it takes
-//! the list up. So a chain of monitors that set off one another is work for a budget, never
-//! recursion, and the list is never longer than there are monitors.
+//! A monitor that fires is added to a list once, and the chip executes its writes later, within a
+//! budget. So monitors that trigger one another cause no recursion, and the list is at most as long
+//! as the number of monitors.
 
 use std::collections::VecDeque;
 
@@ -30,7 +30,7 @@ struct Monitor {
 }
 
 impl Monitor {
-    // Where it writes, or what.
+    // The address or the word that it writes.
     fn payload(&mut self, register: u32) -> Word<'_> {
         match register {
             MON_PAY_DATA => Word::whole(&mut self.data),
@@ -43,7 +43,7 @@ impl Monitor {
         usize::from(self.arm.group()) | usize::from(self.config.group_high()) << 8
     }
 
-    // Whether a number is what the monitor waits for.
+    // Whether a value meets the monitor's condition.
     fn accepts<T: Ord>(&self, number: T, wanted: T) -> bool {
         match self.arm.compare() {
             Compare::AtLeast => number >= wanted,
@@ -98,8 +98,8 @@ impl Dcore {
         (self.monitors[master].config.long() && master != index).then_some(master)
     }
 
-    // As `awaited`, in long mode: the value is in the arm words of this monitor and the three after
-    // it, and its own says how to compare.
+    // As `awaited`, in long mode: the arm words of this monitor and the next three hold the value,
+    // and this monitor's arm word holds the comparison.
     fn awaited_long(&self, index: usize, first: usize) -> u8 {
         let monitor = &self.monitors[index];
         let high = if monitor.config.long_high_group() { LONG } else { 0 };
@@ -145,7 +145,7 @@ impl Dcore {
     }
 }
 
-/// A monitor that fired, to be carried out.
+/// The writes of a monitor that fired.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fired {
     pub(crate) dcore: u32,
@@ -155,7 +155,7 @@ pub(crate) struct Fired {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
-    /// Up to four words: how many, and what goes where.
+    /// Up to four words: the count, and the address and value of each.
     Writes(usize, [(DeviceVa, u32); 4]),
     /// An entry of a completion queue, or what is added to its counter, and the word that may
     /// follow.
@@ -277,7 +277,7 @@ impl SyncManager {
         })
     }
 
-    /// Takes the monitor that fired first.
+    /// Takes the oldest monitor that fired.
     pub(crate) fn take_fired(&mut self) -> Option<Fired> {
         let (dcore, monitor) = self.fired.pop_front()?;
         let core = &mut self.dcores[dcore as usize];
@@ -327,7 +327,7 @@ impl SyncManager {
         self.evaluate(fired.dcore, fired.monitor as usize);
     }
 
-    /// Everything as after power-on.
+    /// Resets everything to the state after power-on.
     pub(crate) fn reset(&mut self) {
         for core in &mut self.dcores {
             core.sobs.fill(0);

@@ -1,5 +1,5 @@
-//! The chip's address space behind PCI: registers as memory, host memory that the bus maps, and
-//! page tables that the driver wrote.
+//! The chip's address space behind PCI: registers, host memory mapped for DMA, and the driver's
+//! page tables.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,14 +12,14 @@ use crate::memory::DeviceMemory;
 use crate::span::of_host;
 use gaudi_seam::engine::HostRange;
 
-/// Registers written by engines and not carried out yet; more are lost, and counted.
+/// The longest queue of register writes by engines; further writes are lost and counted.
 const DEFERRED: usize = 1024;
-/// Bytes in the page in which a word written raises an interrupt.
+/// Bytes in the doorbell page, in which a written word raises an interrupt.
 const DOORBELL: u64 = 4096;
 /// An ASID in a register.
 const ASID: u32 = 0x3ff;
 
-/// What reads or writes.
+/// The initiator of an access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Initiator {
     /// Accesses without translation: fetching of rings, firmware, the kernel's DMA engine before it
@@ -185,7 +185,7 @@ impl Space {
         self.doorbell = page.map(|page| page & !(DOORBELL - 1));
     }
 
-    /// Forgets what a reset of the chip forgets; the bus keeps showing host memory.
+    /// Clears the state that a reset of the chip clears; host memory stays mapped for DMA.
     pub(crate) fn clear(&mut self) {
         self.tables.iter_mut().for_each(|tables| tables.fill(0));
         self.deferred.clear();

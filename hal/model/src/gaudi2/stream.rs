@@ -1,4 +1,4 @@
-//! A command processor: what it has to run, what holds it, and the state that packets see.
+//! A command processor: its buffers, the condition that it waits for, and its state.
 
 use std::collections::VecDeque;
 
@@ -10,18 +10,17 @@ use gaudi_spec::{DeviceVa, QueueId};
 use crate::gaudi2::bus::{Bus, Fault, step};
 use crate::gaudi2::event::Access;
 
-/// Bytes of a command buffer fetched at once. What lies further ahead can still be changed.
+/// Bytes of a command buffer fetched at once. Later bytes can still be changed.
 const FETCH: usize = 256;
 const QUEUES: u32 = queue::COUNT;
 const QMANS: u32 = QUEUES.div_ceil(queue::STREAMS);
-/// Command processors that the model has: one a queue, and one below the four of each queue
-/// manager.
+/// Command processors of the chip: one for each queue, and a lower one for each queue manager.
 pub(crate) const PROCESSORS: u32 = QUEUES + QMANS;
-/// Buffers that a lower processor holds; a stream that brings another waits. `source: inferred`
-/// from the three bits of `CQ_IFIFO_STS_CNT`.
+/// Buffers in a lower processor's queue; a stream that passes down a further one waits. `source:
+/// inferred` from the three bits of `CQ_IFIFO_STS_CNT`.
 const HANDED_DOWN: usize = 7;
-/// Buffers that a processor has pushed to itself and not begun. `source: inferred` from the two
-/// bits of `CP_CPDMA_UP_CRED_VAL`.
+/// Buffers that a processor can push to itself before it starts one. `source: inferred` from the
+/// two bits of `CP_CPDMA_UP_CRED_VAL`.
 const PUSHED: usize = 3;
 
 /// MSG_SHORT bases as the driver sets them when it initialises a queue manager
@@ -34,11 +33,11 @@ const BASES: [u64; qman::MSG_BASES as usize] = {
 /// A command buffer: packets at a device address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cb {
-    /// Where it lies.
+    /// Its device address.
     pub va: DeviceVa,
     /// Bytes in it.
     pub len: u32,
-    /// Comes back in the event of its end.
+    /// The tag in its completion event.
     pub tag: u64,
 }
 
@@ -179,7 +178,7 @@ struct Piece {
     bytes: [u8; FETCH],
 }
 
-/// What a processor waits for.
+/// The condition that a processor waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
     /// Nothing: it can execute a packet, or has nothing to do.
@@ -208,7 +207,7 @@ pub(crate) struct Entry {
     pub(crate) queue: QueueId,
 }
 
-/// A command buffer that was executed and is not reported as done yet.
+/// A command buffer that was executed and whose completion is not reported yet.
 #[derive(Clone, Copy, Debug)]
 struct Retiring {
     tag: u64,

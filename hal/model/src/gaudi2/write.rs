@@ -15,10 +15,10 @@ use crate::gaudi2::space::Initiator;
 use crate::gaudi2::stream::{Cp, Held};
 use crate::gaudi2::word::Word;
 
-/// Bytes that cost as much of a budget as a packet.
+/// Bytes that use as much of a budget as a packet.
 const UNIT: u64 = 4096;
 
-/// Why a packet or a word could not be carried out.
+/// The reason why a packet or a word could not be executed.
 #[derive(Clone, Copy)]
 pub(crate) enum Failed {
     Stop(StopReason),
@@ -51,7 +51,7 @@ impl From<Fault> for Failed {
 }
 
 impl Chip {
-    /// Writes a word wherever an engine's address leads.
+    /// Writes a word to the target of an engine's address.
     pub(crate) fn write_word(&mut self, address: DeviceVa, value: u32) -> Result<(), Failed> {
         match self.bus.forward(address, 4) {
             Some(Place::Register(register)) => self.write_register(register, value),
@@ -244,7 +244,7 @@ impl Chip {
         });
     }
 
-    /// Takes what was moved since the last time off a budget.
+    /// Subtracts the bytes moved since the last call from a budget.
     #[inline]
     pub(crate) fn charge(&mut self, left: &mut u64) {
         let units = self.moved.wrapping_sub(self.charged) / UNIT;
@@ -257,7 +257,7 @@ impl Chip {
     /// Carries out monitors that fired, each for one of the budget.
     #[inline]
     pub(crate) fn settle(&mut self, left: &mut u64) {
-        // Asked after every packet, and hardly ever there.
+        // Checked after every packet, and rarely true.
         if self.sm.has_fired() {
             self.carry_out(left);
         }
@@ -326,8 +326,8 @@ impl Chip {
     }
 }
 
-/// The transfer that a `COMMIT` starts: the bits of LIN_DMA's control word, and one that says that
-/// it is linear.
+/// The transfer that a `COMMIT` starts: the bits of LIN_DMA's control word, and one for a linear
+/// transfer.
 pub(crate) fn committed(commit: u32, to: u64, from: u64, size: u32) -> Result<LinDma, Failed> {
     let known = const {
         LinDmaCtl::from_bits(0)

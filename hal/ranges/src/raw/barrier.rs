@@ -1,13 +1,12 @@
-//! A barrier in two halves: free for a hit, paid by a removal.
+//! An asymmetric memory barrier: cheap for a hit, expensive for a removal.
 //!
-//! [`light`] keeps only the compiler's order of a store and a later load; [`heavy`] makes every
-//! running thread of the process execute a full barrier (membarrier(2),
-//! `MEMBARRIER_CMD_PRIVATE_EXPEDITED`, Linux 4.14). `light` in one thread and `heavy` in the other
-//! order as sequentially consistent fences in both do. If the kernel refuses, and under loom, both
-//! halves are such a fence. [`is_free`] returns which it is after [`prepare`]; a caller that read
-//! it may use the compiler's fence itself.
+//! [`light`] is a compiler fence. [`heavy`] makes every running thread of the process execute a
+//! full barrier (membarrier(2), `MEMBARRIER_CMD_PRIVATE_EXPEDITED`, Linux 4.14). `light` in one
+//! thread and `heavy` in another order memory as two sequentially consistent fences do. If the
+//! kernel lacks the call, and under loom, both are such fences. [`is_free`] returns whether `light`
+//! is a compiler fence; it is valid after [`prepare`].
 //!
-//! Buys 2.9 with 1 000 entries and 1.5 with 100 000, for 1 and 2 threads.
+//! Gain: 2.9 with 1 000 entries and 1.5 with 100 000, for 1 and 2 threads.
 
 #[cfg(not(loom))]
 mod with_kernel {
@@ -20,7 +19,7 @@ mod with_kernel {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-    /// Set before the first record is made, and so before any half runs; never changed.
+    /// Set before the first record exists, so before `light` or `heavy` runs; never changed.
     static EXPEDITED: AtomicBool = AtomicBool::new(false);
 
     fn membarrier(command: libc::c_int) -> bool {
@@ -49,8 +48,8 @@ mod with_kernel {
         }
     }
 
-    /// Whether it was one. The kernel that registered the process does not refuse later; a filter
-    /// for system calls may.
+    /// Returns whether the barrier was executed. The kernel does not refuse after a successful
+    /// registration, but a system call filter installed later may.
     #[must_use]
     pub(in crate::raw) fn heavy() -> bool {
         fence(Ordering::SeqCst);

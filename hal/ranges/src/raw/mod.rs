@@ -1,19 +1,19 @@
-//! The map itself: entries on the heap, a tree that names them, pins that hold them.
+//! The map: entries on the heap, a tree that points to them, and pins that keep them alive.
 //!
-//! Why nothing is freed too early:
+//! An entry is not freed while it is in use:
 //! 1. A reader walks the tree only inside a section ([`record::Section`]). Before the section ends
-//!    it publishes a hazard or a count for the entry that it holds.
-//! 2. A writer unlinks, waits for every section that was open ([`record::grace`]), and only then
-//!    frees. An entry that a hazard holds is freed with the hazard ([`record::retire`]).
+//!    it publishes a hazard for the entry, or increments its count.
+//! 2. A writer unlinks, waits for every open section ([`record::grace`]), and frees then. If a
+//!    hazard holds an entry, clearing the hazard frees it ([`record::retire`]).
 //! 3. The last count frees an entry: the map has one, and each pin without a hazard has one.
 //!
-//! Each module says what its techniques buy: time per hit without it over with it, medians of five
-//! alternating pairs of `cargo run --release -p gaudi-bench -- --only regions` (2 virtual Xeons,
-//! 2026-11).
+//! The modules' heads report the gain of each technique: time per hit without it over time with it,
+//! medians of five alternating pairs of `cargo run --release -p gaudi-bench -- --only regions` (2
+//! virtual Xeons, 2026-11).
 
 #![expect(
     unsafe_code,
-    reason = "readers walk memory that others unlink: the contracts are here and in the modules below"
+    reason = "readers walk memory that writers unlink: the contracts are here and in the modules below"
 )]
 
 mod barrier;
@@ -34,9 +34,8 @@ use self::tree::{Garbage, Head, Tree};
 use crate::span::Span;
 use crate::sync::{AtomicU32, Guard, Mutex, Stamp, fence, lock};
 
-/// What of a key is not an address: two entries of one range with different tags are two entries.
-/// Compared for equality, never interpreted; a cache of memory regions has the allocation's
-/// generation and the rights here.
+/// The part of a key that is not an address. Tags are compared for equality only. A cache of memory
+/// regions stores the allocation's generation and the access rights here.
 pub type Tag = [u64; 2];
 
 #[repr(C)]
@@ -47,18 +46,18 @@ struct Entry<V> {
 
 impl<V> Entry<V> {
     fn leak(self) -> NonNull<Self> {
-        // SAFETY: an entry has bytes.
+        // SAFETY: the size of an entry is not zero.
         let memory = unsafe { slab::take(Layout::new::<Self>()) }.cast::<Self>();
         // SAFETY: fresh memory of this layout.
         unsafe { memory.write(self) };
-        // SAFETY: `take` gives no null.
+        // SAFETY: `take` does not return null.
         unsafe { NonNull::new_unchecked(memory) }
     }
 
     /// # Safety
-    /// It is from [`leak`](Self::leak), and nobody else has it or will.
+    /// `entry` comes from [`leak`](Self::leak), and nothing else refers to it.
     unsafe fn take(entry: *mut Self) -> Self {
-        // SAFETY: the caller's promise; it is not read again.
+        // SAFETY: by contract; the memory is not read again.
         let whole = unsafe { entry.read() };
         // SAFETY: as above; its layout is that of `leak`.
         unsafe { slab::give(entry.cast(), Layout::new::<Self>()) };
@@ -68,62 +67,63 @@ impl<V> Entry<V> {
 
 /// A map from address ranges to values.
 ///
-/// - *A hit takes no lock and allocates nothing*: [`get`](Self::get) of any range inside an
-///   entry's, from any thread, while others insert and remove.
-/// - *A pin keeps its entry*, also after the entry was removed and the map is gone. The last one
-///   drops the value.
-/// - *Entries may overlap*, with equal tags too; any entry that fits is a hit.
+/// - *A hit takes no lock and allocates nothing*: any thread can call [`get`](Self::get) while
+///   other threads insert and remove.
+/// - *A pin keeps its entry alive*, also after the entry was removed or the map was dropped. The
+///   last pin drops the value.
+/// - *Entries may overlap*, with equal tags too. A lookup returns any entry that matches.
 /// - *Inserting and removing* take the map's lock. Removing, and inserting where ranges overlap,
-///   wait until nobody is in the middle of a hit that began before: a few microseconds.
-/// - *Memory*: a directory of 0.2 KiB for every 64 KiB in which an entry begins or ends within, of
-///   1 KiB for every 8 MiB, of 4 KiB for every 4 GiB, 2 TiB, …; freed with the entries.
+///   wait a few microseconds until all lookups in progress have ended.
+/// - *Memory*: a directory of 0.2 KiB for every 64 KiB that contains the start or the end of an
+///   entry, of 1 KiB for every 8 MiB, of 4 KiB for every 4 GiB, 2 TiB, …; freed with the entries.
 ///
-/// In a fork child it must not be used: another thread may have held the lock, or been in the
-/// middle of a hit, for ever. Dropping it is fine there, and dropping pins.
+/// A fork child must not use the map: a thread of the parent may have held the lock or been inside
+/// a lookup. The child may drop the map and its pins.
 pub struct RangeMap<V: Send + Sync + 'static> {
     tree: Tree,
-    /// Held by whoever changes the tree. The number of entries.
+    /// The number of entries. A writer of the tree holds this lock.
     writing: Mutex<usize>,
     entries: PhantomData<Entry<V>>,
 }
 
-/// An entry that stays as it is: the value, its range and its tag.
+/// A reference to an entry: its value, range and tag do not change.
 ///
-/// The last pin of an entry that was removed drops the value.
+/// The last pin of a removed entry drops the value.
 pub struct Pin<V: Send + Sync + 'static> {
     entry: NonNull<Entry<V>>,
-    /// `None` where the entry's count has one for this pin.
+    /// `None` if the entry's count includes this pin.
     hazard: Option<Hazard>,
 }
 
-// SAFETY: a pin gives `&V` to whoever has it, and drops a `V` in whatever thread it ends: both are
-// allowed by the bounds of `V`.
+// SAFETY: a pin shares `&V` between threads and drops `V` in any of them; the bounds of `V` allow
+// both.
 unsafe impl<V: Send + Sync + 'static> Send for Pin<V> {}
 // SAFETY: as above.
 unsafe impl<V: Send + Sync + 'static> Sync for Pin<V> {}
-// SAFETY: as above, of the map's entries; the tree is changed under the lock alone.
+// SAFETY: as above, for the map's entries; the tree changes only under the lock.
 unsafe impl<V: Send + Sync + 'static> Send for RangeMap<V> {}
 // SAFETY: as above.
 unsafe impl<V: Send + Sync + 'static> Sync for RangeMap<V> {}
 
-/// One more; the caller has the entry otherwise.
+/// Increments the count of an entry that the caller keeps alive.
 fn count(refs: &AtomicU32) {
     if refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
-        // Counts that are never given up again: before they come round, and a value is dropped that
-        // is in use.
+        // Leaked pins would wrap the count around, and the value would be dropped while in use.
         std::process::abort();
     }
 }
 
+/// Decrements the count of an entry, and frees the entry with the last count.
+///
 /// # Safety
-/// `entry` is a leaked `Entry<V>`, and the caller gives one count of it up.
+/// `entry` is a leaked `Entry<V>`, and the caller owns one count of it.
 unsafe fn uncount<V>(entry: *mut ()) {
     let entry = entry.cast::<Entry<V>>();
-    // SAFETY: the caller's count keeps it until here.
+    // SAFETY: the caller's count keeps the entry alive until here.
     let before = unsafe { &(*entry).head.refs }.fetch_sub(1, Ordering::Release);
     if before == 1 {
         fence(Ordering::Acquire);
-        // SAFETY: the last count is gone, and with it every way to reach it.
+        // SAFETY: this was the last count, so nothing refers to the entry.
         drop(unsafe { Entry::take(entry) });
     }
 }
@@ -135,7 +135,7 @@ impl<V: Send + Sync + 'static> Default for RangeMap<V> {
 }
 
 impl<V: Send + Sync + 'static> RangeMap<V> {
-    /// An empty one. Takes no memory until something is inserted.
+    /// Returns an empty map. It allocates nothing before the first insert.
     pub fn new() -> Self {
         Self {
             tree: Tree::default(),
@@ -144,29 +144,29 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         }
     }
 
-    /// Entries now.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         *lock(&self.writing)
     }
 
-    /// Whether there is none.
+    /// Whether the map has no entry.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Directories now, of 0.2 to 4 KiB each: what the map needs beside its entries.
+    /// Returns the number of directories, of 0.2 to 4 KiB each.
     pub fn directories(&self) -> usize {
         self.tree.directories()
     }
 
-    /// An entry with this tag whose range holds all of the span.
+    /// Returns an entry with this tag whose range contains `span`.
     #[inline]
     pub fn get(&self, span: Span, tag: Tag) -> Option<Pin<V>> {
         self.get_then(span, tag, |pin, _| Some(pin))
     }
 
-    /// The same, made into something by `then`, which is also told a number that no other thread
-    /// has at a time, where the thread has one.
+    /// As [`get`](Self::get), and passes the pin to `then` with the number of this thread's record.
+    /// No two threads have the same number at a time; `None` if this thread has no record.
     #[inline]
     pub(crate) fn get_then<T>(
         &self,
@@ -200,21 +200,20 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         let entry = NonNull::new(head.cast_mut().cast::<Entry<V>>())?;
         let hazard = section.hold(head.cast_mut().cast());
         if hazard.is_none() {
-            // SAFETY: the entry lives until the section ends; the map's own count is there, so that
-            // this is no first one.
+            // SAFETY: the entry lives until the section ends, and the map still has its count.
             count(unsafe { &(*head).refs });
         }
         Some((Pin { entry, hazard }, section.number()))
     }
 
-    /// Adds an entry, beside others that may overlap it or even equal it.
+    /// Adds an entry. It may overlap or equal other entries.
     pub fn insert(&self, span: Span, tag: Tag, value: V) -> Pin<V> {
         self.insert_stamped(span, tag, 0, value)
     }
 
-    /// The same, with a stamp on it.
+    /// As [`insert`](Self::insert), with a stamp.
     pub(crate) fn insert_stamped(&self, span: Span, tag: Tag, stamp: u32, value: V) -> Pin<V> {
-        // One count is the map's, one the answer's.
+        // One count for the map, one for the returned pin.
         let head = Head {
             span,
             tag,
@@ -233,7 +232,7 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         Pin { entry, hazard: None }
     }
 
-    /// Every entry that has an address of the span, by range.
+    /// Returns every entry that overlaps `span`, in order of range.
     pub fn overlapping(&self, span: Span) -> Vec<Pin<V>> {
         let writing = lock(&self.writing);
         let pins = self.pins(span);
@@ -241,7 +240,7 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         pins
     }
 
-    /// With the lock held.
+    /// As [`overlapping`](Self::overlapping); the caller holds the lock.
     fn pins(&self, span: Span) -> Vec<Pin<V>> {
         // SAFETY: the caller holds the lock; this writer changes nothing.
         let writer = unsafe { self.tree.writer() };
@@ -257,11 +256,11 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         pins.collect()
     }
 
-    /// Removes the entries that have an address of the span and please `which`, and gives them out,
-    /// pinned. No hit finds them after the call began to return; those who pinned them before keep
-    /// them, and the last one drops the value.
+    /// Removes the entries that overlap `span` and for which `which` returns `true`, and returns
+    /// their pins. No lookup that starts after this call returns one of them. Earlier pins stay
+    /// valid, and the last pin drops the value.
     ///
-    /// `which` runs under the map's lock: it must not use the map.
+    /// `which` runs under the map's lock and must not use the map.
     pub fn remove(&self, span: Span, mut which: impl FnMut(&Pin<V>) -> bool) -> Vec<Pin<V>> {
         let entries = lock(&self.writing);
         let mut pins = self.pins(span);
@@ -270,7 +269,7 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         pins
     }
 
-    /// Removes those of the pins' entries that are in the map.
+    /// Removes the entries of these pins, except those that are already removed.
     pub(crate) fn remove_each(&self, pins: &[Pin<V>]) {
         let entries = lock(&self.writing);
         let linked = pins.iter().filter_map(|pin| {
@@ -282,7 +281,7 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         self.unlink(entries, &linked);
     }
 
-    /// The pins are of this map's linked entries, each once.
+    /// Unlinks the entries of `pins`, which are linked in this map and occur once each.
     fn unlink(&self, mut entries: Guard<'_, usize>, pins: &[Pin<V>]) {
         // SAFETY: the lock is held until the writer is done; its garbage and the entries go through
         // `sweep`.
@@ -301,7 +300,7 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
     }
 }
 
-/// The entries that hits keep, as it was a moment ago.
+/// A snapshot of the entries that hazards hold.
 #[derive(Debug)]
 pub(crate) struct InUse(Vec<*mut ()>);
 
@@ -310,7 +309,7 @@ impl InUse {
         Self(record::held())
     }
 
-    /// Whether the entry is kept by more than the map, a hit counted and this pin.
+    /// Whether anything but the map and this pin refers to the entry.
     pub(crate) fn has<V: Send + Sync + 'static>(&self, pin: &Pin<V>) -> bool {
         let counted = 1 + u32::from(pin.hazard.is_none());
         pin.head().refs.load(Ordering::Relaxed) > counted
@@ -318,7 +317,7 @@ impl InUse {
     }
 }
 
-/// Frees what was unlinked, once nobody can have it any more.
+/// Frees unlinked directories and entries after a grace period.
 fn sweep(garbage: Garbage, unlinked: Vec<Unlinked>) {
     if garbage.is_empty() && unlinked.is_empty() {
         return;
@@ -333,8 +332,8 @@ fn sweep(garbage: Garbage, unlinked: Vec<Unlinked>) {
 
 impl<V: Send + Sync + 'static> Drop for RangeMap<V> {
     fn drop(&mut self) {
-        // Nobody else has the map, so nobody walks it: no lock is needed, and no grace period. In a
-        // fork child neither would end. SAFETY: as said.
+        // A map that is dropped has no reader, so this takes no lock and waits for no grace period.
+        // Neither would end in a fork child. SAFETY: this is the only reference to the tree.
         let heads = unsafe { self.tree.writer() }.overlapping(Span::ALL);
         let unlinked = heads.into_iter().map(|head| Unlinked {
             entry: head.cast_mut().cast(),
@@ -358,27 +357,27 @@ impl<V: Send + Sync + 'static> fmt::Debug for RangeMap<V> {
 impl<V: Send + Sync + 'static> Pin<V> {
     #[inline]
     fn head(&self) -> &Head {
-        // SAFETY: the pin keeps the entry.
+        // SAFETY: the pin keeps the entry alive.
         unsafe { &(*self.entry.as_ptr()).head }
     }
 
-    /// The range of the entry.
+    /// Returns the range of the entry.
     pub fn span(&self) -> Span {
         self.head().span
     }
 
-    /// The tag of the entry.
+    /// Returns the tag of the entry.
     pub fn tag(&self) -> Tag {
         self.head().tag
     }
 
-    /// A number beside the entry's range, for whoever made the map.
+    /// Returns the entry's stamp, whose meaning the owner of the map defines.
     #[inline]
     pub(crate) fn stamp(&self) -> &Stamp {
         &self.head().stamp
     }
 
-    /// Whether both keep the same entry.
+    /// Whether both refer to the same entry.
     pub fn is_same(&self, other: &Self) -> bool {
         self.entry == other.entry
     }
@@ -389,7 +388,7 @@ impl<V: Send + Sync + 'static> Pin<V> {
     /// The pin itself: its entry is still in the map, or another pin holds it.
     pub fn into_value(self) -> Result<V, Self> {
         let refs = &self.head().refs;
-        // A pin by hazard has no count of its own, so that one count is somebody else's.
+        // A pin with a hazard has no count, so a count of one belongs to the map or another pin.
         if self.hazard.is_some()
             || refs
                 .compare_exchange(1, 0, Ordering::Acquire, Ordering::Relaxed)
@@ -398,8 +397,8 @@ impl<V: Send + Sync + 'static> Pin<V> {
             return Err(self);
         }
         let pin = ManuallyDrop::new(self);
-        // SAFETY: the count was this pin's alone and is zero: nobody else can reach the entry, and
-        // this pin does not drop it.
+        // SAFETY: the only count was this pin's, so nothing else refers to the entry. This pin does
+        // not drop it.
         Ok(unsafe { Entry::take(pin.entry.as_ptr()) }.value)
     }
 }
@@ -419,7 +418,7 @@ impl<V: Send + Sync + 'static> Deref for Pin<V> {
 
     #[inline]
     fn deref(&self) -> &V {
-        // SAFETY: the pin keeps the entry.
+        // SAFETY: the pin keeps the entry alive.
         unsafe { &(*self.entry.as_ptr()).value }
     }
 }
@@ -429,7 +428,7 @@ impl<V: Send + Sync + 'static> Drop for Pin<V> {
     fn drop(&mut self) {
         match self.hazard {
             Some(hazard) => hazard.clear(),
-            // SAFETY: the count of this pin, given up here and nowhere else.
+            // SAFETY: this pin owns one count, and releases it only here.
             None => unsafe { uncount::<V>(self.entry.as_ptr().cast()) },
         }
     }

@@ -1,14 +1,13 @@
-//! What threads publish so that writers free nothing they use: a record per thread, with a section
-//! and a few hazards.
+//! A record per thread that publishes what the thread uses, so that writers do not free it.
 //!
 //! - *Section*: open while a thread walks a tree. A writer that unlinked something waits until
 //!   every open section has closed ([`grace`]): nanoseconds, unless a thread is preempted inside.
-//! - *Hazard*: the entry that a pin of this thread holds. Published inside the section.
-//! - *Orphan*: an unlinked entry with hazards. They are marked; clearing the last one releases it.
+//! - *Hazard*: the entry that a pin of this thread holds. It is published inside the section.
+//! - *Orphan*: an unlinked entry with hazards. Clearing the last of its hazards releases it.
 //!
-//! A record is never freed: the next new thread takes it, with the hazards of pins that outlive the
-//! old one. Hazards instead of counts buy 2.2 (1 thread) and 3.6 (2 threads) with 1 000 entries,
-//! 1.2 and 1.3 with 100 000; [`FAST`] buys 1.1 with 1 000.
+//! A record is never freed: the next new thread reuses it, with the hazards of pins that outlive
+//! the old thread. Hazards instead of counts gain 2.2 (1 thread) and 3.6 (2 threads) with 1 000
+//! entries, 1.2 and 1.3 with 100 000; [`FAST`] gains 1.1 with 1 000.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -18,26 +17,26 @@ use gaudi_sys::fork::OwnerProcess;
 use crate::raw::barrier::{heavy, is_free, light, prepare};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, lock, yield_now};
 
-/// Hazards of a thread; a pin beyond them counts its entry. With the four words they fill two cache
-/// lines.
+/// Hazards per thread; a further pin increments its entry's count. With the record's four words
+/// they fill two cache lines.
 const HAZARDS: usize = if cfg!(loom) { 1 } else { 12 };
-/// A mark of each.
+/// One mark bit per hazard.
 const ALL: usize = (1 << HAZARDS) - 1;
 
-/// One thread's.
+/// The record of one thread.
 #[repr(align(128))]
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// Odd while the thread is in a section. Written by the thread alone.
+    /// Odd while the thread is in a section. Only the thread writes it.
     section: AtomicUsize,
-    /// The lower [`HAZARDS`] bits say of which hazard to look closer when it is cleared, as many
-    /// above them which hold an orphan. Both are the same where the barrier is free; else all lower
-    /// ones are set, so that a fence comes before the upper ones are read. Written under the
-    /// registry's lock.
+    /// Bit n: [`Hazard::clear`] of hazard n takes the slow path. Bit `HAZARDS` + n: hazard n holds
+    /// an orphan. Both halves are equal if the barrier is free. Otherwise the lower half is all
+    /// ones, so that a fence precedes each read of the upper half. Written under the registry's
+    /// lock.
     marked: AtomicUsize,
-    /// Which one it is, from 0.
+    /// The index of the record, from 0.
     number: usize,
-    /// The one that was made before it.
+    /// The record made before this one.
     next: Option<&'static Record>,
     hazards: [AtomicPtr<()>; HAZARDS],
 }
@@ -49,28 +48,26 @@ pub(crate) struct Hazard {
     at: usize,
 }
 
-/// An entry that is unlinked from its map, and how to let go of the map's hold on it.
+/// An entry that is unlinked from its map, and the function that releases the map's count.
 pub(crate) struct Unlinked {
     pub(crate) entry: *mut (),
     /// # Safety
-    /// To be called once, with `entry`, when no hazard holds it and none can.
+    /// Called once, with `entry`, when no hazard holds it and no new hazard can.
     pub(crate) release: unsafe fn(*mut ()),
 }
 
-// SAFETY: the entry is one of a map whose values are `Send` and `Sync`; whoever holds this owns the
-// map's hold on it.
+// SAFETY: the values of the entry's map are `Send` and `Sync`, and this owns the map's count.
 unsafe impl Send for Unlinked {}
 
 struct Registry {
-    /// The newest record; read without the lock, also in a fork child, where nobody may have been
-    /// left to open it.
+    /// The newest record. Read without the lock: in a fork child the lock may stay locked for ever.
     newest: AtomicPtr<Record>,
     locked: Mutex<Locked>,
 }
 
 #[derive(Default)]
 struct Locked {
-    /// Records that no thread has now.
+    /// Records without a thread.
     free: Vec<&'static Record>,
     orphans: Vec<Unlinked>,
 }
@@ -92,23 +89,23 @@ loom::lazy_static! {
 }
 
 impl Registry {
-    /// All, the newest first.
+    /// Returns all records, the newest first.
     fn records(&self) -> impl Iterator<Item = &'static Record> + use<> {
         let newest = self.newest.load(Ordering::Acquire);
-        // SAFETY: a record is published when it is whole, and never freed.
+        // SAFETY: a record is published after it is initialized, and never freed.
         std::iter::successors(unsafe { newest.as_ref() }, |record| record.next)
     }
 }
 
-/// Whether this is a fork child of the process that made the first record. Others' records stand
-/// still there, and the lock may too.
+/// Whether this is a fork child of the process that made the first record. There, the records of
+/// the parent's threads never change, and the lock may stay locked.
 pub(super) fn is_foreign() -> bool {
     static OWNER: OnceLock<OwnerProcess> = OnceLock::new();
     OWNER.get_or_init(OwnerProcess::current).is_foreign()
 }
 
-/// Gives the thread's record to the next one. Not under loom, which drops the registry before the
-/// locals of some threads.
+/// The record of this thread; its drop makes the record free for the next thread. Loom drops the
+/// registry before some thread locals, so the drop does nothing there.
 struct Mine(&'static Record);
 
 #[cfg(not(loom))]
@@ -123,8 +120,8 @@ impl Drop for Mine {
 
 #[cfg(not(loom))]
 thread_local! {
-    /// The thread's record, where the barrier is free. Without a destructor, so that a hit finds it
-    /// in one load.
+    /// The thread's record, if the barrier is free. It has no destructor, so that a hit reads it
+    /// with one load.
     static FAST: std::cell::Cell<Option<&'static Record>> = const { std::cell::Cell::new(None) };
     static MINE: Mine = Mine(take());
 }
@@ -148,15 +145,15 @@ fn take() -> &'static Record {
         marked: AtomicUsize::new(if is_free() { 0 } else { ALL }),
         hazards: std::array::from_fn(|_| AtomicPtr::default()),
     }));
-    // Under the lock: nobody else publishes one.
+    // The lock is held, so no other thread publishes a record now.
     REGISTRY
         .newest
         .store(std::ptr::from_ref(record).cast_mut(), Ordering::Release);
     record
 }
 
-/// A section of this thread, where its record is known and the barrier free. Entering another
-/// inside it closes it early.
+/// Opens a section if this thread has a record and the barrier is free. A nested section would
+/// close the outer one early.
 #[inline]
 pub(crate) fn free_section() -> Option<Section> {
     #[cfg(not(loom))]
@@ -167,8 +164,8 @@ pub(crate) fn free_section() -> Option<Section> {
     None
 }
 
-/// Runs `walk` in a section of this thread, wherever that has a record from. It must not enter
-/// another: it runs no code of the caller's.
+/// Runs `walk` in a section of this thread, and gets a record first if the thread has none. `walk`
+/// must not open another section, so it runs no user code.
 #[cold]
 pub(crate) fn any_section<T>(walk: impl FnOnce(&Section) -> T) -> T {
     match MINE.try_with(|mine| mine.0) {
@@ -177,7 +174,7 @@ pub(crate) fn any_section<T>(walk: impl FnOnce(&Section) -> T) -> T {
             FAST.set(is_free().then_some(record));
             walk(&record.enter(light, true))
         }
-        // The thread ends and its locals are gone: a record for this once.
+        // The thread exits and its locals are destroyed: use a record for this call only.
         Err(_) => {
             let record = take();
             let answer = walk(&record.enter(light, false));
@@ -187,11 +184,11 @@ pub(crate) fn any_section<T>(walk: impl FnOnce(&Section) -> T) -> T {
     }
 }
 
-/// An open section; closed when it is dropped.
+/// An open section; its drop closes it.
 pub(crate) struct Section {
     record: &'static Record,
     before: usize,
-    /// Whether the thread keeps the record.
+    /// Whether the thread owns the record beyond this section.
     own: bool,
 }
 
@@ -205,14 +202,14 @@ impl Drop for Section {
 }
 
 impl Section {
-    /// The number of the thread's record, where it has one of its own: no two threads have the same
-    /// at a time.
+    /// Returns the number of the thread's own record; `None` if it has none. No two threads have
+    /// the same number at a time.
     #[inline]
     pub(crate) fn number(&self) -> Option<usize> {
         self.own.then_some(self.record.number)
     }
 
-    /// Publishes an entry; `None` where every hazard is taken.
+    /// Publishes an entry; `None` if every hazard is in use.
     #[inline]
     pub(crate) fn hold(&self, entry: *mut ()) -> Option<Hazard> {
         let record = self.record;
@@ -224,7 +221,7 @@ impl Section {
 }
 
 impl Record {
-    /// `barrier` is [`light`], or what that is where the barrier is free.
+    /// Opens a section. `barrier` is [`light`], or a compiler fence if the barrier is free.
     #[inline]
     fn enter(&'static self, barrier: impl FnOnce(), own: bool) -> Section {
         let before = self.section.load(Ordering::Relaxed);
@@ -244,22 +241,22 @@ impl Record {
 }
 
 impl Hazard {
-    /// Lets go of the entry, and of every orphan that nothing holds then.
+    /// Clears the hazard, and releases every orphan that no hazard holds after that.
     #[inline]
     pub(crate) fn clear(self) {
         if let Some(hazard) = self.record.hazards.get(self.at) {
             hazard.store(std::ptr::null_mut(), Ordering::Release);
         }
-        // All of `light` where the barrier is free; elsewhere every hazard is looked at.
+        // This is all of `light` if the barrier is free; otherwise all lower bits are set.
         compiler_fence(Ordering::SeqCst);
         if self.record.marked.load(Ordering::Relaxed) & (1 << self.at) != 0 {
-            self.look();
+            self.settle_if_orphan();
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn look(self) {
+    fn settle_if_orphan(self) {
         light();
         if self.record.marked.load(Ordering::Relaxed) >> HAZARDS & (1 << self.at) != 0 {
             settle(Vec::new());
@@ -267,16 +264,16 @@ impl Hazard {
     }
 }
 
-/// Every entry that a hazard holds now, sorted. What a pin takes meanwhile may be missing: for a
-/// decision that may be wrong.
+/// Returns every entry that a hazard holds now, sorted. A hazard published during the call may be
+/// missing, so only a decision that may be wrong can use the result without a [`grace`].
 pub(crate) fn held() -> Vec<*mut ()> {
     let mut held: Vec<_> = REGISTRY.records().flat_map(Record::holds).collect();
     held.sort_unstable();
     held
 }
 
-/// Waits until nobody walks a tree who may have seen what was unlinked before the call. `false`
-/// where that cannot be known: then nothing may be freed.
+/// Waits until every section that was open at the call has closed. Returns `false` if it cannot
+/// know that; the caller must free nothing then.
 #[must_use]
 pub(crate) fn grace() -> bool {
     prepare();
@@ -299,8 +296,8 @@ pub(crate) fn grace() -> bool {
     true
 }
 
-/// Releases entries that were unlinked before a [`grace`], now or when the last hazard of them
-/// goes.
+/// Releases entries that were unlinked before a [`grace`], now or when their last hazard is
+/// cleared.
 pub(crate) fn retire(unlinked: Vec<Unlinked>) {
     if unlinked.is_empty() {
         return;
@@ -316,18 +313,18 @@ pub(crate) fn retire(unlinked: Vec<Unlinked>) {
 }
 
 fn release(unlinked: Vec<Unlinked>) {
-    for one in unlinked {
-        // SAFETY: it was unlinked before a grace period and no hazard holds it; it comes out of the
-        // list once.
-        unsafe { (one.release)(one.entry) };
+    for Unlinked { entry, release } in unlinked {
+        // SAFETY: the entry was unlinked before a grace period, and no hazard holds it. It leaves
+        // the list once.
+        unsafe { release(entry) };
     }
 }
 
-/// Adds orphans, marks the hazards of all, and releases those that have none left.
+/// Adds orphans, marks the hazards of all orphans, and releases the orphans without a hazard.
 #[cold]
 fn settle(more: Vec<Unlinked>) {
     if is_foreign() {
-        // What is held stays: the lock may never open, and the process that matters is the parent.
+        // Leak the orphans: the lock may stay locked in a fork child.
         return;
     }
     let mut locked = lock(&REGISTRY.locked);
@@ -343,16 +340,17 @@ fn settle(more: Vec<Unlinked>) {
         let look = if is_free() { orphans } else { ALL };
         record.marked.store(orphans << HAZARDS | look, Ordering::Relaxed);
     }
-    // Either a pin that goes sees its mark, or its hazard is seen to be gone here.
+    // Either a pin that is dropped sees its mark, or this call sees its hazard cleared.
     if !heavy() {
+        // Without the barrier a cleared hazard may still be in use: the orphans stay in the list.
         return;
     }
     let held = held();
-    let (kept, gone) = std::mem::take(orphans)
+    let (kept, idle) = std::mem::take(orphans)
         .into_iter()
         .partition(|orphan| held.binary_search(&orphan.entry).is_ok());
     *orphans = kept;
     drop(locked);
-    // Values are dropped here, which may take long and may come back to this crate.
-    release(gone);
+    // Not under the lock: a value's drop may be slow and may call this crate.
+    release(idle);
 }

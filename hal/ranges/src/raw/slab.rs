@@ -1,11 +1,11 @@
 //! Memory for entries and directories: many blocks of few sizes.
 //!
-//! Blocks come from the global allocator until a size has [`FEW`] bytes of them; then from chunks
-//! of a huge page each, so that the entries lie close together and few address translations reach
-//! them all. A chunk is freed with its last block.
+//! The first [`FEW`] bytes of blocks of one size come from the global allocator. Further blocks
+//! come from chunks of one huge page each, so that few TLB entries cover them. A chunk is freed
+//! with its last block.
 //!
-//! Buys, with 100 000 entries: 1.65 (1 thread), 1.61 (2 threads); the huge pages alone 1.05 and
-//! 1.07. With 1 000 entries: nothing.
+//! Gain with 100 000 entries: 1.65 (1 thread), 1.61 (2 threads), of which huge pages 1.05 and 1.07.
+//! No gain with 1 000 entries.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,12 +17,13 @@ use nix::libc;
 
 use crate::raw::record::is_foreign;
 
-/// Every block is a multiple of a cache line.
+/// The size of a cache line; every block is a multiple of it.
 const LINE: usize = 64;
-/// What is larger, or aligned otherwise, is the global allocator's alone.
+/// The largest block. The global allocator serves larger layouts, and those aligned to more than a
+/// line.
 const LARGEST: usize = 8 << 10;
 const CHUNK: usize = 2 << 20;
-/// Bytes of one size that are in use before chunks are.
+/// Bytes of blocks of one size that the global allocator serves before chunks do.
 const FEW: usize = 64 << 10;
 
 static SLAB: Mutex<Slab> = Mutex::new(Slab {
@@ -31,31 +32,30 @@ static SLAB: Mutex<Slab> = Mutex::new(Slab {
 });
 
 struct Slab {
-    /// By the address of the first byte.
+    /// Keyed by the address of the first byte.
     chunks: BTreeMap<usize, Chunk>,
-    /// By bytes a block.
+    /// Keyed by the bytes of a block.
     sizes: BTreeMap<usize, Size>,
 }
 
 #[derive(Default)]
 struct Size {
-    /// Blocks in use, wherever they come from.
+    /// Blocks in use, from chunks and from the global allocator.
     live: usize,
-    /// Chunks that have a block to give, by address.
+    /// Addresses of the chunks with a free block.
     with_room: BTreeSet<usize>,
 }
 
 struct Chunk {
     start: NonNull<u8>,
     live: usize,
-    /// Blocks that were never given, from here on.
+    /// Offset of the first byte that was never part of a block.
     fresh: usize,
-    /// Offsets of those that came back.
+    /// Offsets of freed blocks.
     free: Vec<usize>,
 }
 
-// SAFETY: a chunk is plain memory of the process; its blocks are given out under the lock, each to
-// one.
+// SAFETY: a chunk is plain memory of the process, and the lock guards its list of blocks.
 unsafe impl Send for Chunk {}
 
 const fn chunk_layout() -> Layout {
@@ -66,16 +66,16 @@ const fn chunk_layout() -> Layout {
     }
 }
 
-/// Bytes of a block for a layout; `None` where it is none of ours.
+/// Returns the bytes of a block for a layout; `None` if the global allocator serves it.
 fn block(layout: Layout) -> Option<usize> {
     let size = layout.size().next_multiple_of(LINE);
     (!cfg!(loom) && layout.align() <= LINE && size <= LARGEST).then_some(size)
 }
 
 /// # Safety
-/// The layout has bytes.
+/// The size of the layout is not zero.
 unsafe fn global(layout: Layout) -> *mut u8 {
-    // SAFETY: the caller says so.
+    // SAFETY: by contract.
     let memory = unsafe { alloc(layout) };
     if memory.is_null() {
         handle_alloc_error(layout);
@@ -83,13 +83,13 @@ unsafe fn global(layout: Layout) -> *mut u8 {
     memory
 }
 
-/// Memory for a layout that has bytes; never null.
+/// Allocates memory; never returns null.
 ///
 /// # Safety
-/// The layout has bytes.
+/// The size of the layout is not zero.
 pub(super) unsafe fn take(layout: Layout) -> *mut u8 {
     let Some(size) = block(layout) else {
-        // SAFETY: the caller's promise.
+        // SAFETY: by contract.
         return unsafe { global(layout) };
     };
     let mut slab = lock(&SLAB);
@@ -99,16 +99,17 @@ pub(super) unsafe fn take(layout: Layout) -> *mut u8 {
     let at = match of_size.with_room.first() {
         Some(&at) => at,
         None if of_size.live * size <= FEW => {
-            // SAFETY: the caller's promise.
+            // SAFETY: by contract.
             return unsafe { global(layout) };
         }
         None => {
-            // SAFETY: a chunk has bytes.
+            // SAFETY: the size of a chunk is not zero.
             let start = unsafe { global(chunk_layout()) };
-            // SAFETY: advice about memory of our own; whether it is heard does not matter.
+            // SAFETY: the advice is for our own memory. Huge pages are optional: errors are
+            // ignored.
             unsafe { libc::madvise(start.cast(), CHUNK, libc::MADV_HUGEPAGE) };
             let chunk = Chunk {
-                // SAFETY: `global` gives no null.
+                // SAFETY: `global` does not return null.
                 start: unsafe { NonNull::new_unchecked(start) },
                 live: 0,
                 fresh: 0,
@@ -120,7 +121,7 @@ pub(super) unsafe fn take(layout: Layout) -> *mut u8 {
         }
     };
     let Some(chunk) = chunks.get_mut(&at) else {
-        unreachable!("a chunk with room is a chunk");
+        unreachable!("`with_room` lists live chunks only");
     };
     let offset = chunk.free.pop().unwrap_or_else(|| {
         chunk.fresh += size;
@@ -134,13 +135,13 @@ pub(super) unsafe fn take(layout: Layout) -> *mut u8 {
     unsafe { chunk.start.as_ptr().add(offset) }
 }
 
-/// Gives memory back. In a fork child it stays: the lock may never open there.
+/// Frees memory. In a fork child a block leaks, because the lock may stay locked there.
 ///
 /// # Safety
-/// It is from [`take`] with this layout, and nobody has it any more.
+/// The memory comes from [`take`] with this layout, and nothing refers to it.
 pub(super) unsafe fn give(memory: *mut u8, layout: Layout) {
     let Some(size) = block(layout) else {
-        // SAFETY: the caller's promise; such a layout is the global allocator's.
+        // SAFETY: by contract; the global allocator serves such a layout.
         return unsafe { dealloc(memory, layout) };
     };
     if is_foreign() {
@@ -153,7 +154,7 @@ pub(super) unsafe fn give(memory: *mut u8, layout: Layout) {
     let at = memory.addr() & !(CHUNK - 1);
     let Some(chunk) = chunks.get_mut(&at) else {
         drop(slab);
-        // SAFETY: the caller's promise; what is in no chunk is the global allocator's.
+        // SAFETY: by contract; memory outside chunks comes from the global allocator.
         return unsafe { dealloc(memory, layout) };
     };
     chunk.live -= 1;
@@ -166,7 +167,7 @@ pub(super) unsafe fn give(memory: *mut u8, layout: Layout) {
     let start = chunk.start;
     chunks.remove(&at);
     drop(slab);
-    // SAFETY: from `global` with this layout, and no block of it is in use.
+    // SAFETY: the chunk comes from `global` with this layout, and none of its blocks is in use.
     unsafe { dealloc(start.as_ptr(), chunk_layout()) };
 }
 
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn chunks_are_freed_with_their_last_block() {
-        // A size that nothing else in these tests has.
+        // No other test uses this size.
         let layout = Layout::from_size_align(4544, 64).expect("a layout");
         let chunks = || {
             let slab = SLAB.lock().expect("no panic");
@@ -184,7 +185,7 @@ mod tests {
         };
         let before = chunks();
         let mut blocks: Vec<*mut u8> = (0..2000)
-            // SAFETY: the layout has bytes.
+            // SAFETY: the size of the layout is not zero.
             .map(|_| unsafe { take(layout) })
             .collect();
         assert!(chunks() >= before + 3, "{} chunks for 9 MB", chunks() - before);
@@ -192,7 +193,7 @@ mod tests {
         for pair in blocks.windows(2) {
             assert!(pair[1].addr() - pair[0].addr() >= 4544, "no two share a byte");
         }
-        // Every other one first, then the rest: what came back is given again.
+        // Free every second block, and check that `take` reuses them.
         for at in (0..2000).step_by(2) {
             // SAFETY: each once.
             unsafe { give(blocks[at], layout) };
@@ -202,11 +203,11 @@ mod tests {
             // SAFETY: as above.
             blocks[at] = unsafe { take(layout) };
         }
-        assert!(chunks() <= full + 1, "what came back was given again");
+        assert!(chunks() <= full + 1, "freed blocks are reused");
         for block in blocks {
             // SAFETY: each once.
             unsafe { give(block, layout) };
         }
-        assert_eq!(chunks(), before, "all chunks are gone");
+        assert_eq!(chunks(), before, "all chunks are freed");
     }
 }

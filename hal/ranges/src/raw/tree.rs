@@ -1,16 +1,15 @@
-//! The tree of directories: read by many threads without a lock, changed by one.
+//! A radix tree of directories with lock-free readers and one writer at a time.
 //!
-//! - *Levels are of unequal size* ([`SHIFTS`]): a cell covers 4 KiB, then 64 KiB, 8 MiB, 4 GiB and
-//!   up. Low directories are small, so that more of them fit the cache: 1.2 on all rows, against 9
-//!   bits each.
-//! - *An entry stands as high as it can*: a cell that lies inside the entry names it; a lowest cell
-//!   names every entry with a byte in its page. A walk ends at one cell, whose entries are
-//!   compared.
-//! - *The root is as low as the entries allow*: an address is found in two to four steps of seven.
-//! - *Directories are freed with their entries*, by the caller after a grace period.
+//! - *Levels have different sizes* ([`SHIFTS`]): a cell covers 4 KiB, 64 KiB, 8 MiB, 4 GiB and up.
+//!   Low directories are small, so more of them fit the cache: a gain of 1.2 over 9 bits per level.
+//! - *Entries are linked as high as possible*: a cell names an entry that covers it; a cell of the
+//!   lowest level names every entry with a byte in its page. A walk compares the entries of one
+//!   cell.
+//! - *The root is as low as the entries allow*: a walk takes two to four steps of at most seven.
+//! - *The caller frees directories* after a grace period, when their last entry is unlinked.
 //!
-//! Constant shifts of the lower levels buy 1.25 with 1 000 entries and 1.1 with 100 000; the
-//! comparison word by word ([`Head::fits`]) 1.1 with 1 000.
+//! Constant shifts of the lower levels gain 1.25 with 1 000 entries and 1.1 with 100 000; comparing
+//! word by word ([`Head::fits`]) gains 1.1 with 1 000.
 
 use std::alloc::Layout;
 use std::ptr::null_mut;
@@ -20,37 +19,37 @@ use crate::raw::slab;
 use crate::span::Span;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Stamp};
 
-/// log2 of the bytes that a cell covers, by level; above the last is the end of the address space.
-/// Few and coarse under loom, so that models stay small.
+/// log2 of the bytes that a cell covers, by level; the last is the size of the address space. Loom
+/// gets few, coarse levels, so that its models stay small.
 #[cfg(not(loom))]
 const SHIFTS: [u32; 8] = [12, 16, 23, 32, 41, 50, 59, 64];
 #[cfg(loom)]
 const SHIFTS: [u32; 5] = [60, 61, 62, 63, 64];
 
-/// What a word names, in its lowest bits; a word without a bit names nothing.
+/// The bits of a word that hold its kind; 0 is an empty cell.
 const TAGS: usize = 3;
 const ENTRY: usize = 1;
 const SEVERAL: usize = 2;
 const DIRECTORY: usize = 3;
 
-/// What an entry is compared by; the first field of every entry.
+/// The key and counters of an entry; the first field of every entry.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub(super) struct Head {
     pub(super) span: Span,
     pub(super) tag: [u64; 2],
-    /// The map's hold on a linked entry is one, and each pin without a hazard.
+    /// One for the map while the entry is linked, and one for each pin without a hazard.
     pub(super) refs: AtomicU32,
-    /// The map's owner's.
+    /// See [`super::Pin::stamp`].
     pub(super) stamp: Stamp,
 }
 
 impl Head {
-    /// Whether it is a hit.
+    /// Whether the entry matches a lookup.
     #[inline]
     fn fits(&self, span: Span, tag: [u64; 2]) -> bool {
-        // Word by word: a comparison of whole arrays reads what the caller has just written by
-        // halves, and waits until it is in memory, which is when all earlier hits are done.
+        // Word by word: a comparison of whole arrays loads 16 bytes that the caller has just stored
+        // as two words. Store forwarding fails, and the load waits for all earlier hits.
         let other = (self.tag[0] ^ tag[0]) | (self.tag[1] ^ tag[1]);
         self.span.contains(span) && other == 0
     }
@@ -60,10 +59,10 @@ impl Head {
 /// of them.
 #[repr(C)]
 struct Directory {
-    /// The first address; a multiple of what the directory covers.
+    /// The first address; a multiple of the bytes that the directory covers.
     base: u64,
     level: usize,
-    /// Cells that are not empty; the writer's.
+    /// Cells that are not empty; only the writer uses it.
     used: AtomicUsize,
     cells: [AtomicPtr<()>; 0],
 }
@@ -71,7 +70,7 @@ struct Directory {
 /// The entries of a cell that names several.
 type Several = Vec<*const Head>;
 
-/// What a cell says.
+/// The decoded word of a cell.
 enum Cell<'a> {
     Empty,
     Directory(Walked),
@@ -79,34 +78,36 @@ enum Cell<'a> {
     Several(&'a Several),
 }
 
+/// Decodes a word.
+///
 /// # Safety
-/// The word comes from a cell of this tree, whose directories and lists live as long as the answer.
+/// The word comes from a cell of this tree, whose directories and lists outlive the result.
 #[inline]
 unsafe fn read<'a>(word: *mut ()) -> Cell<'a> {
     let bare = word.map_addr(|address| address & !TAGS);
     match word.addr() & TAGS {
         ENTRY => Cell::Entry(bare.cast()),
-        // SAFETY: the tag says what the word was made of; the caller promises that it lives.
+        // SAFETY: the kind bits match the pointer's type; the list lives by contract.
         SEVERAL => Cell::Several(unsafe { &*bare.cast::<Several>() }),
         DIRECTORY => Cell::Directory(Walked(bare.cast())),
         _ => Cell::Empty,
     }
 }
 
-/// The directory that a word names.
+/// Returns the directory that a word names.
 #[inline]
 fn directory(word: *mut ()) -> Option<*const Directory> {
     (word.addr() & TAGS == DIRECTORY).then(|| word.wrapping_byte_sub(DIRECTORY).cast_const().cast())
 }
 
-/// One directory down; a word that names none stays.
+/// Descends one level; returns a word that names no directory unchanged.
 ///
 /// # Safety
-/// As [`read`]; a directory is of this level.
+/// As [`read`]; a directory has this level.
 #[inline]
 unsafe fn step(word: *mut (), level: usize, address: u64) -> *mut () {
     match directory(word) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by contract.
         Some(directory) => unsafe { Directory::cell(directory, level, index(level, address)) },
         None => word,
     }
@@ -116,16 +117,16 @@ fn entry_word(head: *const Head) -> *mut () {
     head.cast_mut().cast::<()>().map_addr(|address| address | ENTRY)
 }
 
-/// A hit among several.
+/// Returns a matching entry of a cell that names several.
 ///
 /// # Safety
-/// As [`read`]; the entries that are named live too.
+/// As [`read`]; the entries in the list live too.
 unsafe fn find_among(word: *mut (), span: Span, tag: [u64; 2]) -> Option<*const Head> {
-    // SAFETY: the caller's promise.
+    // SAFETY: by contract.
     let Cell::Several(heads) = (unsafe { read(word) }) else {
         return None;
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: by contract.
     let mut heads = heads.iter().map(|&head| unsafe { &*head });
     heads.find(|head| head.fits(span, tag)).map(std::ptr::from_ref)
 }
@@ -139,7 +140,7 @@ fn several_word(several: Several) -> *mut () {
     boxed.map_addr(|address| address | SEVERAL)
 }
 
-/// Whether a directory of a level that covers one address covers the other.
+/// Whether a directory of `level` that covers `one` also covers `other`.
 #[inline]
 const fn reaches(level: usize, one: u64, other: u64) -> bool {
     match (one ^ other).checked_shr(SHIFTS[level + 1]) {
@@ -153,7 +154,7 @@ const fn index(level: usize, address: u64) -> usize {
     (address >> SHIFTS[level]) as usize & (cells(level) - 1)
 }
 
-/// Cells of a directory.
+/// Returns the number of cells of a directory.
 #[inline]
 const fn cells(level: usize) -> usize {
     1 << (SHIFTS[level + 1] - SHIFTS[level])
@@ -166,19 +167,19 @@ impl Directory {
         both.map_or_else(|_| Layout::new::<Self>(), |(both, _)| both.pad_to_align())
     }
 
-    /// Its first cell, behind the head.
+    /// Returns the first cell, which follows the head.
     #[inline]
     const fn first(this: *const Self) -> *const AtomicPtr<()> {
         this.wrapping_byte_add(std::mem::offset_of!(Self, cells)).cast()
     }
 
-    /// An empty one of a level that covers an address.
+    /// Allocates an empty directory of `level` that covers the address `inside`.
     fn new(level: usize, inside: u64) -> *mut Self {
-        // A shift by 64: the directory covers every address.
+        // A shift by 64 fails: that directory covers every address and starts at 0.
         let above = inside.checked_shr(SHIFTS[level + 1]).unwrap_or(0);
         let base = above.checked_shl(SHIFTS[level + 1]).unwrap_or(0);
         let layout = Self::layout(level);
-        // SAFETY: the layout has bytes.
+        // SAFETY: the size of the layout is not zero.
         let directory = unsafe { slab::take(layout) }.cast::<Self>();
         let head = Self {
             base,
@@ -189,7 +190,7 @@ impl Directory {
         // SAFETY: fresh memory of this layout.
         unsafe { directory.write(head) };
         for at in 0..cells(level) {
-            // SAFETY: the layout has so many cells behind the head, aligned as it is.
+            // SAFETY: the layout has `cells(level)` aligned cells behind the head.
             let cell = unsafe { Self::first(directory).add(at) }.cast_mut();
             // SAFETY: as above.
             unsafe { cell.write(AtomicPtr::new(null_mut())) };
@@ -198,34 +199,36 @@ impl Directory {
     }
 
     /// # Safety
-    /// It was made by `new`, and nobody has it any more.
+    /// `new` made the directory, and nothing refers to it.
     unsafe fn free(directory: *mut Self) {
-        // SAFETY: the caller says that it lives.
+        // SAFETY: the directory lives by contract.
         let level = unsafe { (*directory).level };
-        // Cells need no drop, but for loom's, which forgets them with the model.
-        // SAFETY: made by `new` with this layout.
+        // Cells need no drop; loom's are dropped with the model.
+        // SAFETY: `new` allocated it with this layout.
         unsafe { slab::give(directory.cast(), Self::layout(level)) };
     }
 
+    /// Loads the word of a cell.
+    ///
     /// # Safety
-    /// The reference was made from the whole directory's pointer, and `level` is its level.
+    /// The pointer covers the whole live directory, and `level` is its level.
     #[inline]
     unsafe fn cell(this: *const Self, level: usize, at: usize) -> *mut () {
         debug_assert!(at < cells(level), "masked by the level");
-        // SAFETY: the layout has so many cells behind the head.
+        // SAFETY: `at` is below the number of cells behind the head.
         let cell = unsafe { Self::first(this).add(at) };
         // SAFETY: as above; the directory lives while it is walked.
         unsafe { (*cell).load(Ordering::Acquire) }
     }
 }
 
-/// A directory that lives, by the pointer to all of it: a reference would cover the head alone.
+/// A pointer to a whole live directory; a reference would cover only the head.
 #[derive(Clone, Copy)]
 struct Walked(*const Directory);
 
 impl Walked {
     fn head(&self) -> &Directory {
-        // SAFETY: it lives while this is used (see `read`).
+        // SAFETY: the directory lives while this value is used (see `read`).
         unsafe { &*self.0 }
     }
 
@@ -234,22 +237,22 @@ impl Walked {
     }
 
     fn cells(&self) -> &[AtomicPtr<()>] {
-        // SAFETY: so many cells of the level are behind the head, and live while this is used.
+        // SAFETY: `cells(level)` cells follow the head, and live while this value is used.
         unsafe { std::slice::from_raw_parts(Directory::first(self.0), cells(self.level())) }
     }
 
-    /// The addresses of a cell.
+    /// Returns the addresses that a cell covers.
     fn span_of(self, at: usize) -> Span {
         let shift = SHIFTS[self.level()];
         let start = self.head().base | ((at as u64) << shift);
-        // Only one cell of all addresses has no length that a u64 holds.
+        // `new` fails only for a cell that covers 2^64 bytes.
         Span::new(start, 1 << shift).unwrap_or(Span::ALL)
     }
 
-    /// The cells that have an address of the span, which overlaps the directory.
+    /// Returns the cells that overlap `span`, which overlaps the directory.
     fn cells_of(self, span: Span) -> std::ops::RangeInclusive<usize> {
         let (base, level) = (self.head().base, self.level());
-        // A shift by 64: every address.
+        // A shift by 64 fails: that directory covers every address.
         let covered = 1_u64.checked_shl(SHIFTS[level + 1]).unwrap_or(0).wrapping_sub(1);
         let last = base | covered;
         index(level, span.start().max(base))..=index(level, span.last().min(last))
@@ -259,7 +262,7 @@ impl Walked {
         self.cells()[at].load(Ordering::Acquire)
     }
 
-    /// The writer's: also counts.
+    /// Stores the word of a cell and updates `used`. Only the writer calls it.
     fn set(self, at: usize, word: *mut ()) {
         let cell = &self.cells()[at];
         let before = cell.load(Ordering::Relaxed);
@@ -272,7 +275,7 @@ impl Walked {
         self.head().used.load(Ordering::Relaxed)
     }
 
-    /// The one word of all cells, where they name the same entry.
+    /// Returns the word of all cells if they all name the same single entry.
     fn uniform(self) -> Option<*mut ()> {
         let (word, cells) = (self.word(0), self.cells());
         let same = self.used() == cells.len()
@@ -285,7 +288,7 @@ impl Walked {
     }
 }
 
-/// What was unlinked of the tree itself. Freed when it is dropped: after a grace period.
+/// Unlinked directories and lists. Its drop frees them; drop it after a grace period.
 #[derive(Default)]
 pub(super) struct Garbage {
     words: Vec<*mut ()>,
@@ -296,7 +299,7 @@ impl Garbage {
         self.words.is_empty()
     }
 
-    /// Does not free it, ever.
+    /// Leaks the directories and lists.
     pub(super) fn leak(mut self) {
         self.words.clear();
     }
@@ -304,11 +307,11 @@ impl Garbage {
     fn free(word: *mut ()) {
         let bare = word.map_addr(|address| address & !TAGS);
         if word.addr() & TAGS == SEVERAL {
-            // SAFETY: made by `several_word`, out of every cell, and nobody walks it any more (see
-            // the type).
+            // SAFETY: `several_word` made it, no cell names it, and no reader walks it after the
+            // grace period.
             drop(unsafe { Box::from_raw(bare.cast::<Several>()) });
         } else {
-            // SAFETY: as above; any other word is of a directory.
+            // SAFETY: as above; every other word names a directory.
             unsafe { Directory::free(bare.cast()) };
         }
     }
@@ -324,42 +327,41 @@ impl Drop for Garbage {
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     root: AtomicPtr<()>,
-    /// Directories that are linked; the writer's.
+    /// Linked directories; only the writer changes it.
     directories: AtomicUsize,
 }
 
-/// The writer's view: to be had once at a time. What it unlinks, readers may walk until a grace
-/// period is over.
+/// The writer's view of the tree; at most one exists at a time. Readers may walk what it unlinks
+/// until the end of a grace period.
 pub(super) struct Writer<'a> {
     tree: &'a Tree,
     pub(super) garbage: Garbage,
 }
 
 impl Tree {
-    /// An entry that holds the span and has the tag.
+    /// Returns an entry with this tag that contains `span`.
     ///
     /// # Safety
-    /// Within a section of the calling thread, and every change goes through [`Writer`]s whose
-    /// garbage is freed after a grace period: then what is walked lives, and the entry until the
-    /// section ends.
+    /// The calling thread is in a section. Every change goes through a [`Writer`] whose garbage is
+    /// freed after a grace period. The entry lives until the section ends.
     #[inline]
     pub(super) unsafe fn find(&self, span: Span, tag: [u64; 2]) -> Option<*const Head> {
         let at = span.start();
         let mut word = self.root.load(Ordering::Acquire);
-        // The root lives as the caller promises.
+        // The root lives by contract.
         let root = Walked(directory(word)?);
         let (base, level) = (root.head().base, root.level());
         if !reaches(level, base, at) {
             return None;
         }
         for level in (4..=level).rev() {
-            // SAFETY: as the root.
+            // SAFETY: by contract; the word names a directory of this level, or none.
             word = unsafe { step(word, level, at) };
         }
-        // Spelt out, so that every shift and mask is a constant: few instructions between two waits
-        // for memory let the processor begin the next hit while this one waits.
+        // Unrolled, so that every shift and mask is a constant. With few instructions between two
+        // loads the processor can start the next hit while this one waits for memory.
         if level >= 3 {
-            // SAFETY: as the root; it is of this level, or names no directory.
+            // SAFETY: as above.
             word = unsafe { step(word, 3, at) };
         }
         if level >= 2 {
@@ -373,22 +375,24 @@ impl Tree {
         // SAFETY: as above.
         word = unsafe { step(word, 0, at) };
         if word.addr() & TAGS != ENTRY {
-            // SAFETY: as the root.
+            // SAFETY: by contract.
             return unsafe { find_among(word, span, tag) };
         }
         let head = word.wrapping_byte_sub(ENTRY).cast_const().cast::<Head>();
-        // SAFETY: a linked entry lives until a grace period after it was unlinked.
+        // SAFETY: an entry lives until the end of a grace period after its unlinking.
         unsafe { &*head }.fits(span, tag).then_some(head)
     }
 
-    /// Directories now.
+    /// Returns the number of linked directories.
     pub(super) fn directories(&self) -> usize {
         self.directories.load(Ordering::Relaxed)
     }
 
+    /// Returns the writer's view.
+    ///
     /// # Safety
-    /// The caller is the only writer while the answer lives, and frees its garbage only after a
-    /// grace period. No entry that is linked is freed.
+    /// No other writer exists while the result lives. The caller frees the garbage only after a
+    /// grace period, and frees no linked entry.
     pub(super) unsafe fn writer(&self) -> Writer<'_> {
         Writer {
             tree: self,
@@ -402,7 +406,7 @@ impl Drop for Tree {
         fn all_below(directory: Walked, words: &mut Vec<*mut ()>) {
             for cell in directory.cells() {
                 let word = cell.load(Ordering::Acquire);
-                // SAFETY: nobody else has the tree any more: everything in it lives.
+                // SAFETY: a dropped tree has no reader and no writer, so everything in it lives.
                 match unsafe { read(word) } {
                     Cell::Directory(below) => {
                         all_below(below, words);
@@ -425,7 +429,7 @@ impl Drop for Tree {
 
 impl Writer<'_> {
     fn root(&self) -> Option<Walked> {
-        // SAFETY: the writer alone unlinks, and what it has unlinked it does not free (see
+        // SAFETY: only the writer unlinks, and it frees nothing that it unlinked (see
         // `Tree::writer`).
         match unsafe { read(self.tree.root.load(Ordering::Relaxed)) } {
             Cell::Directory(directory) => Some(directory),
@@ -439,7 +443,7 @@ impl Writer<'_> {
     }
 
     fn span(&self, head: *const Head) -> Span {
-        // SAFETY: linked entries live, and so does the one that is linked or unlinked now.
+        // SAFETY: linked entries live, and so does the entry that the caller links or unlinks.
         unsafe { (*head).span }
     }
 
@@ -448,13 +452,13 @@ impl Writer<'_> {
         self.tree.directories.store(now + more - fewer, Ordering::Relaxed);
     }
 
-    /// A word of a directory that is not linked yet.
+    /// Allocates a directory and returns its word, which is not linked yet.
     fn make(&self, level: usize, inside: u64) -> *mut () {
         self.count(1, 0);
         directory_word(Directory::new(level, inside))
     }
 
-    /// Links an entry in all its cells.
+    /// Links an entry into all its cells.
     pub(super) fn link(&mut self, head: *const Head) {
         let span = self.span(head);
         self.grow(span);
@@ -494,9 +498,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Names the entry in the cells of a directory, and below, that have an address of `within`.
+    /// Adds the entry to the cells of a directory, and below, that overlap `within`.
     fn put(&mut self, directory: *mut (), head: *const Head, within: Span) {
-        // SAFETY: as in `root`; a directory that was just made lives too.
+        // SAFETY: as in `root`; a new directory lives too.
         let Cell::Directory(directory) = (unsafe { read(directory) }) else {
             return;
         };
@@ -514,8 +518,8 @@ impl Writer<'_> {
                     directory.set(at, several_word(all));
                     self.garbage.words.push(word);
                 }
-                // The cell is too large for this entry: a directory of smaller ones takes over what
-                // it named.
+                // The entry covers a part of the cell: replace it by a directory of smaller cells
+                // with the entries that it named.
                 named => {
                     let before = match named {
                         Cell::Entry(other) => vec![other],
@@ -537,7 +541,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Takes an entry out of all its cells, and directories that are no longer needed with it.
+    /// Removes an entry from all its cells, and unlinks directories that become empty or uniform.
     pub(super) fn unlink(&mut self, head: *const Head) {
         let span = self.span(head);
         if let Some(root) = self.root() {
@@ -580,7 +584,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Makes the root as low as the entries allow.
+    /// Lowers the root as far as the entries allow.
     fn shrink(&mut self) {
         while let Some(root) = self.root() {
             let next = match root.used() {
@@ -601,7 +605,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Every entry that has an address of the span, once each.
+    /// Returns every entry that overlaps `span`, once each.
     pub(super) fn overlapping(&self, span: Span) -> Vec<*const Head> {
         fn collect(writer: &Writer<'_>, directory: Walked, span: Span, all: &mut Vec<*const Head>) {
             for at in directory.cells_of(span) {

@@ -89,7 +89,7 @@ rows! {
         UNMAP_TYPE "memory.unmap.type" [MemUnmap] EFAULT ; rare;
             "the mapping is of neither host nor device memory", "common/memory.c:unmap_device_va";
         UNMAP_RECORD "memory.unmap.record" [MemUnmap] EINVAL ; rare;
-            "the mapping's record says that it is not mapped", "common/memory.c:unmap_device_va";
+            "the mapping's record is marked as not mapped", "common/memory.c:unmap_device_va";
         OPERATION "memory.operation" [MemAlloc MemFree MemMapDevice MemMapHost MemUnmap] EINVAL ; rare;
             "no such operation", "common/memory.c:hl_mem_ioctl";
     }

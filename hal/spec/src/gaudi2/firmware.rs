@@ -119,7 +119,7 @@ pub mod command {
     pub const RST_STATE: u32 = 2;
     /// Asks for a descriptor; its operand is a size.
     pub const PREP_DESC: u32 = 3;
-    /// The data is where the descriptor said.
+    /// The data is at the address in the descriptor.
     pub const DATA_RDY: u32 = 4;
     /// Executes it.
     pub const EXEC: u32 = 5;
@@ -369,7 +369,7 @@ pub mod info {
 
 /// Bytes of an event (`struct hl_eq_entry`).
 pub const EVENT: usize = 64;
-/// The bit of an event's control word that says that it is there (`EQ_CTL_READY_MASK`).
+/// The bit of an event's control word that marks it as written (`EQ_CTL_READY_MASK`).
 pub const EVENT_READY: u32 = 1 << 31;
 
 /// Events' numbers (gaudi2_async_events.h `GAUDI2_EVENT_*`).

@@ -182,9 +182,9 @@ impl HlInfoHwIpInfo {
 c_structs! {
     /// `struct hl_info_dram_usage` of `habanalabs_accel.h`.
     pub struct HlInfoDramUsage {
-        /// Bytes that nobody uses.
+        /// Free bytes.
         pub dram_free_mem: u64,
-        /// Bytes of the asking context.
+        /// Bytes that the calling context uses.
         pub ctx_dram_mem: u64,
     }
 
@@ -226,8 +226,8 @@ c_structs! {
     pub struct HlInfoResetCount {
         /// Hard resets.
         pub hard_reset_cnt: u32,
-        /// Resets of the compute engines alone; the one that an ordinary close costs is not counted
-        /// (driver device.c:hl_device_reset).
+        /// Resets of the compute engines alone, without those of ordinary closes (driver
+        /// device.c:hl_device_reset).
         pub soft_reset_cnt: u32,
     }
 
@@ -281,7 +281,7 @@ c_structs! {
         pub open_counter: u64,
         /// Milliseconds that the last opener stayed.
         pub last_open_period_ms: u64,
-        /// 1 if somebody has the compute node open.
+        /// 1 if the compute node is open.
         pub is_compute_ctx_active: u8,
         /// 1 if the last opener is being cleaned up.
         pub compute_ctx_in_release: u8,

@@ -69,7 +69,7 @@ pub struct HlInfoRazwiEvent {
     pub timestamp: i64,
     /// The address that was refused.
     pub addr: u64,
-    /// Who may have asked.
+    /// The engines that may have made the access.
     pub engine_id: [u16; HL_RAZWI_MAX_NUM_OF_ENGINES_PER_RTR],
     /// How many of them count. Do not trust it as an index.
     pub num_of_possible_engines: u16,

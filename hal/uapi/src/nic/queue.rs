@@ -21,7 +21,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Who completed: `hl_nic_cqe.type`.
+    /// The completed side, requester or responder: `hl_nic_cqe.type`.
     pub struct NicCqeType(u8), "HL_NIC_CQE_TYPE_" {
         Gaudi3 REQ = 0,
         Gaudi3 RES = 1,
@@ -97,7 +97,7 @@ c_structs! {
         pub pad: u32,
     }
 
-    /// `struct hl_nic_user_cq_update_ci_in`: tells what was consumed (Gaudi).
+    /// `struct hl_nic_user_cq_update_ci_in`: reports the consumed entries (Gaudi).
     pub struct HlNicUserCqUpdateCiIn {
         /// The port.
         pub port: u32,

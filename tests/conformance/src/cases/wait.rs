@@ -50,12 +50,12 @@ fn future(bench: &mut Bench) -> Verdict {
 
 fn number_zero(bench: &mut Bench) -> Verdict {
     let answer = bench.io()?.wait_cs(CsSeq(0), LONG)?;
-    let gone = WaitAnswer {
+    let expected = WaitAnswer {
         status: WaitStatus::Completed,
         gone: true,
         timestamp_ns: None,
     };
-    equal("waiting for number 0, which no submission has", answer, gone)
+    equal("waiting for number 0, which no submission has", answer, expected)
 }
 
 fn done_again(bench: &mut Bench) -> Verdict {

@@ -1,7 +1,7 @@
-//! COMMS: how the driver loads firmware into a chip that waits for it.
+//! COMMS: the protocol by which the driver loads firmware into a waiting chip.
 //!
-//! A command is acknowledged at once; asked again by `NOOP`, it is done. Images are not executed:
-//! what comes after each is known.
+//! A command is acknowledged at once, and a `NOOP` after it reports its completion. Images are not
+//! executed: the state after each image is known.
 
 use gaudi_spec::DevicePa;
 use gaudi_spec::gaudi2::firmware::{
@@ -12,14 +12,14 @@ use gaudi_spec::gaudi2::{DRAM_PHYS_BASE, SRAM_BASE};
 
 use super::chip::{Note, PciChip};
 
-/// Where the descriptor lies in the SRAM.
+/// The offset of the descriptor in the SRAM.
 const DESCRIPTOR: u32 = 0x1000;
-/// Where images are wanted, from the start of the HBM: within any memory BAR.
+/// The offset of images in the HBM: inside the smallest memory BAR.
 const IMAGE: u64 = 0x80_0000;
-/// Why an access that fails is a defect of the model.
+/// The panic message if an access fails, which is a defect of the model.
 const INSIDE: &str = "images and the descriptor lie inside of the memory";
-/// What this firmware calls itself. The driver looks for "Preboot", and reads two versions of three
-/// numbers out of it (driver firmware_if.c:hl_fw_dynamic_read_device_fw_version).
+/// The version string of this firmware. The driver searches it for "Preboot", and parses two
+/// versions of three numbers (driver firmware_if.c:hl_fw_dynamic_read_device_fw_version).
 const PREBOOT: &str = "Preboot version hl-gaudi2-1.24.0-fw-61.0.2-sec-9 (gaudi-hal model)";
 const UBOOT: &str = "U-Boot hl-gaudi2-1.24.0-fw-61.0.2-sec-9 (gaudi-hal model)";
 impl PciChip {

@@ -1,4 +1,4 @@
-//! What a driver does with the function: configuration space, BARs, DMA, time.
+//! The driver's side of the function: configuration space, BARs, DMA, time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,18 +20,17 @@ use crate::gaudi2::run::RunOutcome;
 use crate::gaudi2::space::Space;
 use crate::memory::DeviceMemory;
 
-/// Packets and monitors carried out in a turn within one access, so that the access ends soon.
-/// [`PciChip::run`] does the rest.
+/// Packets and monitors executed in a turn within one access, so that the access ends soon.
+/// [`PciChip::run`] executes the rest.
 const BUDGET: u64 = 1 << 10;
 /// Turns of fetching and executing within one run.
 const TURNS: u32 = 16;
-/// Bytes that the engines move within one run, but for the last transfer's.
+/// Bytes that the engines move within one run, without those of the last transfer.
 const BYTES: u64 = 64 << 20;
-/// Where registers and SRAM lie in their BAR (driver gaudi2.c:gaudi2_set_pci_memory_regions
-/// `gaudi2_set_pci_memory_regions`).
+/// Offsets of registers and SRAM in their BAR (driver gaudi2.c:gaudi2_set_pci_memory_regions).
 const CFG_AT: u64 = 0x400_0000;
 const SRAM_AT: u64 = 0xd00_0000;
-/// The smallest memory BAR that the driver works with: it reaches over the first page of 768 MiB.
+/// The smallest memory BAR that the driver works with: it covers the first page of 768 MiB.
 const SMALLEST_BAR: u64 = 1 << 30;
 const LARGEST_BAR: u64 = 1 << 37;
 
@@ -80,7 +79,7 @@ impl PciChip {
         Ok(card)
     }
 
-    /// Bytes of a BAR; 0 where there is none.
+    /// Returns the bytes of a BAR; 0 if the function has no such BAR.
     pub fn bar_size(&self, bar: u8) -> u64 {
         match bar {
             _ if bar == gaudi2::CFG_BAR.0 => gaudi2::CFG_BAR.1,
@@ -109,7 +108,7 @@ impl PciChip {
         self.space.read(offset, into);
     }
 
-    /// Writes what can be written of it, and resets the function where that asks for it.
+    /// Writes the writable bits of configuration space, and resets the function on request.
     pub fn config_write(&mut self, offset: u64, from: &[u8]) {
         if self.space.write(offset, from) {
             self.reset();
@@ -214,8 +213,8 @@ impl PciChip {
         self.nanoseconds = nanoseconds;
     }
 
-    /// Does what is to be done, `budget` packets and monitors at most in each of a few turns;
-    /// whether there is more.
+    /// Executes work in a few turns of at most `budget` packets and monitors. Returns whether there
+    /// is more.
     pub fn run(&mut self, budget: u64) -> bool {
         let mut more = true;
         let mut turns = 0;
@@ -242,7 +241,7 @@ impl PciChip {
         more
     }
 
-    /// Whether there was more to do when it last worked.
+    /// Whether the last run left work.
     pub fn is_busy(&self) -> bool {
         self.busy
     }
@@ -263,13 +262,13 @@ impl PciChip {
         self.notes.pop_front()
     }
 
-    /// A reset of the function, as PCI asks for it.
+    /// Resets the function.
     pub fn reset(&mut self) {
         self.space.reset();
         self.hard_reset();
     }
 
-    /// What was done across PCI.
+    /// Returns the counters of accesses across PCI.
     pub fn counters(&self) -> PciCounters {
         let lost = self.counters.lost + self.outside().lost;
         PciCounters {
@@ -278,7 +277,7 @@ impl PciChip {
         }
     }
 
-    /// What the engines did.
+    /// Returns the counters of the engines.
     pub fn engines(&self) -> &Counters {
         self.chip.counters()
     }
@@ -288,7 +287,7 @@ impl PciChip {
         self.chip.dram()
     }
 
-    /// Registers that no row knows and how often each was met, by offset.
+    /// Returns the accessed registers without a row and the number of accesses, by offset.
     pub fn unknown_registers(&self) -> impl Iterator<Item = (u32, u64)> {
         self.unknown.iter().map(|(&register, &times)| (register, times))
     }

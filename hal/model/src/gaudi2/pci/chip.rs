@@ -1,4 +1,4 @@
-//! A chip across PCI: its parts, and what every one of them needs of the others.
+//! A chip across PCI: its parts and their shared state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -21,26 +21,25 @@ use crate::memory::DeviceMemory;
 
 /// The vector of the event queue (gaudi2P.h `GAUDI2_IRQ_NUM_EVENT_QUEUE`).
 const EVENT_VECTOR: u16 = 0;
-/// Notes kept until they are taken; more are counted only.
+/// The longest queue of notes; further notes are counted only.
 const NOTES: usize = 256;
-/// Why a card without surroundings is a defect of the model.
+/// The panic message if a card has no surroundings, which is a defect of the model.
 const SURROUNDED: &str = "`PciChip::new` gives the chip its surroundings";
 /// Registers without a row that are reported one by one.
 const UNKNOWN: usize = 4096;
 
-/// What a card is made of.
+/// The configuration of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciConfig {
     /// Bytes of the memory BAR: a power of two from 1 GiB to 128 GiB. Exports of device memory need
     /// 4 GiB and more.
     pub dram_bar: u64,
-    /// Bytes of HBM: 96 GiB, or 80 GiB where one stack is switched off for its defects. The driver
-    /// takes no other.
+    /// Bytes of HBM: 96 GiB, or 80 GiB if one stack is disabled. The driver accepts no other size.
     pub dram: u64,
-    /// Whether the firmware says that it is a secured card, on which it sets protection and not the
-    /// driver.
+    /// Whether the firmware reports a secured card. On such a card the firmware, not the driver,
+    /// sets the protection.
     pub secured: bool,
-    /// Whether its firmware hangs after each power-on, as [`PciChip::hang_firmware`] lets it.
+    /// Whether its firmware hangs after each power-on, as after [`PciChip::hang_firmware`].
     pub hang_firmware: bool,
 }
 
@@ -58,7 +57,7 @@ impl Default for PciConfig {
 /// A part of a BAR that is plain memory, and the file behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'a> {
-    /// Where it starts in the BAR.
+    /// Its offset in the BAR.
     pub at: BarOffset,
     /// Bytes.
     pub len: u64,
@@ -75,13 +74,13 @@ pub enum Note {
     UnknownRegister(u32, bool),
     /// The driver loads an image, by its number: 1 is the boot image, 2 the firmware.
     Image(u32),
-    /// A packet to the firmware, and whether it does what is asked.
+    /// A packet to the firmware, and whether the firmware executes it.
     Packet(u16, bool),
     /// A reset.
     Reset(Reset),
     /// An engine's or monitor's event other than work that is done.
     Engine(Event),
-    /// An access of the firmware or a ring that leads to no memory.
+    /// An access of the firmware or a ring to an address without memory.
     BadAddress(u64),
 }
 
@@ -111,7 +110,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// What was done across PCI.
+/// Counters of accesses and work across PCI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PciCounters {
@@ -119,9 +118,9 @@ pub struct PciCounters {
     pub reads: u64,
     /// Registers written.
     pub writes: u64,
-    /// Accesses among them that no row knows.
+    /// Accesses to registers without a row.
     pub unknown: u64,
-    /// Accesses to a BAR that are no whole words of a register.
+    /// Accesses to a BAR that are not whole words of a register.
     pub odd: u64,
     /// Entries fetched from rings.
     pub fetched: u64,
@@ -266,7 +265,7 @@ impl PciChip {
         self.firmware.sent = self.firmware.sent.wrapping_add(1);
         let data: Vec<u8> = data.iter().flat_map(|word| word.to_le_bytes()).collect();
         let word = firmware::event_word(event, self.firmware.sent as u16);
-        // The control word last: its bit says that the rest is there.
+        // The control word last: its ready bit marks the event as complete.
         let sent =
             self.store(at.wrapping_add(8), &data) && self.store(at.wrapping_add(4), &word.to_le_bytes());
         if sent {

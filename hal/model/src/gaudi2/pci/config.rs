@@ -26,7 +26,7 @@ const NO_SOFT_RESET: u8 = 1 << 3;
 /// Class "processing accelerator".
 const CLASS: u8 = 0x12;
 
-/// The bytes as software reads them, and which of them it may write.
+/// The bytes of the space, and a mask of the writable bits.
 #[derive(Debug)]
 pub(crate) struct ConfigSpace {
     bytes: Vec<u8>,
@@ -75,7 +75,7 @@ impl ConfigSpace {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Reads; past the end are zeros.
+    /// Reads bytes; those past the end are zeros.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
         into.fill(0);
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -84,8 +84,8 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes what can be written. Whether that asks for a reset of the function, which is the
-    /// caller's to do.
+    /// Writes the writable bits. Returns whether the write requests a reset of the function, which
+    /// the caller executes.
     pub(crate) fn write(&mut self, offset: u64, from: &[u8]) -> bool {
         let Some(start) = usize::try_from(offset).ok().filter(|&start| start < CONFIG_SIZE) else {
             return false;

@@ -13,10 +13,10 @@ use super::chip::{Note, PciChip, PciConfig};
 use super::config::CONFIG_SIZE;
 use crate::config::ModelError;
 
-/// Packets and monitors that [`ModelDevice::run`] carries out before others have their turn.
+/// Packets and monitors that [`ModelDevice::run`] executes before it releases the lock.
 const BUDGET: u64 = 1 << 10;
 
-/// A modelled Gaudi2. Its time is this process's.
+/// A modelled Gaudi2. Its clock is that of this process.
 #[derive(Debug)]
 pub struct ModelDevice {
     config: PciConfig,

@@ -1,4 +1,4 @@
-//! Queue managers fetch the entries of their rings, and report their ends.
+//! Fetches ring entries for queue managers, and reports their completion.
 
 use gaudi_seam::engine::PushError;
 use gaudi_spec::gaudi2::{qman, queue};
@@ -8,8 +8,7 @@ use super::chip::{Note, PciChip};
 use crate::gaudi2::event::Event;
 use crate::gaudi2::stream::Cb;
 
-/// The most entries that a ring may have, log2: what a register of the size that the driver writes
-/// can count twice over.
+/// log2 of the most entries in a ring: its index counts to twice that number in a register.
 const LARGEST: u32 = 20;
 
 impl PciChip {

@@ -14,9 +14,9 @@ use crate::gaudi2::space::Initiator;
 const ENTRIES: u32 = 4096;
 /// Packets answered within one turn.
 const PACKETS: u32 = 64;
-/// A packet has no more bytes than this; what follows is data, which lies elsewhere.
+/// The longest packet in bytes. Its data lies elsewhere.
 const LARGEST: usize = packet::SIZE;
-/// The stack that is switched off where one is: the last, whose HMMUs the driver leaves alone
+/// The stack that a card with five stacks lacks: the last, whose HMMUs the driver does not use
 /// (gaudi2.c:mme_razwi_info `cluster_hmmu_hif_enabled_mask`).
 const SPARE: u8 = 1 << 5;
 

@@ -1,4 +1,4 @@
-//! What the firmware and the kernel's DMA engine have in work.
+//! The state of the firmware and of the kernel's DMA engine.
 
 use gaudi_spec::gaudi2::packet::LinDma;
 
@@ -17,15 +17,15 @@ pub(super) struct Firmware {
     pub(super) answered: u32,
     // Events sent; the next one's place and index.
     pub(super) sent: u32,
-    // The driver listens.
+    // The driver can receive events.
     pub(super) events: bool,
-    // Packets are not answered any more.
+    // The firmware hangs: it answers no packet.
     pub(super) hung: bool,
     // Packets were announced.
     pub(super) waits: bool,
 }
 
-/// How far loading has come.
+/// The progress of loading.
 #[derive(Debug, Default)]
 pub(super) struct Boot {
     // A command was acknowledged and its end not reported.

@@ -1,15 +1,12 @@
-//! The chip as a driver meets it across PCI: configuration space, BARs, registers, firmware,
-//! interrupts, resets.
+//! The chip as a PCI function: configuration space, BARs, registers, firmware, interrupts, resets.
 //!
-//! - *The engines are the chip's own*: command processors, sync manager and DMA engines are those
-//!   that a mock drives in process; here they are fed from rings in memory and reach memory through
-//!   page tables that a driver wrote.
-//! - *Every access has a name*: a register without a row in the table keeps its word, and is
-//!   counted and reported by its offset.
-//! - *No clock, no thread*: the time is given ([`PciChip::set_time`]), work is done within a write
-//!   and by [`PciChip::run`].
-//! - *Nothing that a driver does is fatal*: bad addresses, rings of any size and words of any value
-//!   end in notes.
+//! - *The engines are those of the mock*: command processors, sync manager and DMA engines. Here
+//!   they fetch from rings in memory, and access memory through a driver's page tables.
+//! - *No access is silent*: a register without a row in the table keeps its word, and is counted
+//!   and reported by its offset.
+//! - *No clock, no thread*: the caller sets the time ([`PciChip::set_time`]). Writes and
+//!   [`PciChip::run`] execute work.
+//! - *No access is fatal*: invalid addresses, ring sizes and words are reported as notes.
 //!
 //! Not modelled: engines that compute, NICs, decoders, the ARCs' programs, protection of registers.
 

@@ -1,4 +1,4 @@
-//! What each register does: most keep their word, some start something, some read as a state.
+//! The effect of each register: most keep their word, some start work, some read as a state.
 
 use gaudi_spec::QueueId;
 use gaudi_spec::gaudi2::firmware;
@@ -33,7 +33,7 @@ const TRACE_READY: u32 = 1 << 2;
 const ETR: u32 = 0x6c4_4000;
 const ETR_CTL: u32 = ETR + 0x20;
 const ETR_BUFFER: [(u32, u32); 2] = [(ETR + 0x118, ETR + 0x18), (ETR + 0x11c, ETR + 0x3c)];
-/// `BRDG_CTRL_GRACEFUL`: a decoder is to stop, and has (dcore0_vdec0_brdg_ctrl_masks.h).
+/// `BRDG_CTRL_GRACEFUL`: stop a decoder, and it is stopped (dcore0_vdec0_brdg_ctrl_masks.h).
 const GRACEFUL: u32 = 0x110;
 const GRACEFUL_STOP: u32 = 1;
 const GRACEFUL_PEND: u32 = 1 << 4;
@@ -194,7 +194,7 @@ impl PciChip {
     }
 }
 
-/// Transfers that were started and are not done; more are lost, and counted. The driver waits for
+/// The longest queue of started transfers; further ones are lost and counted. The driver waits for
 /// each.
 const JOBS: usize = 16;
 const KDMA_COMMIT: u32 = qman::KDMA + qman::COMMIT;

@@ -1,7 +1,7 @@
 //! The firmware's sensors and limits: power, clocks, fan; and throttling.
 //!
-//! Values that the driver sets last until the chip is reset. Meanings of attributes are those of
-//! cpucp_if.h, to which the driver maps hwmon's (hwmon.c `hl_read`, `hl_write`).
+//! The driver's settings last until the chip is reset. Attributes are those of cpucp_if.h, to which
+//! the driver maps hwmon's (hwmon.c `hl_read`, `hl_write`).
 
 use gaudi_spec::gaudi2::firmware::{attribute, packet};
 

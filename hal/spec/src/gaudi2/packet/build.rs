@@ -148,8 +148,7 @@ impl LinDma {
     ///
     /// The driver fills through this packet with a 32-bit value in the 64-bit source field
     /// (gaudi2.c:gaudi2_handle_eqe).
-    // guess: bits 63..32 of the field are not used; no public text says whether the pattern could
-    // be 64 bits wide.
+    // guess: bits 63..32 of the field are not used; a 64-bit pattern is not documented.
     #[inline]
     pub const fn memset(destination: DeviceVa, pattern: u32, size: u32) -> Self {
         let ctl = const { LinDmaCtl::EMPTY.with_memset(true) };
