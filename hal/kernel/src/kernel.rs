@@ -69,6 +69,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
             NodeKind::Compute => owner,
             NodeKind::Control => OwnerProcess::none(),
         };
+        // An era lacks at most the NIC's ioctl, which this backend never makes.
         let requests = Ioctl::ALL.map(|ioctl| node.era.request(ioctl).unwrap_or(0));
         Self {
             node,

@@ -184,6 +184,7 @@ pub(crate) fn ownership(path: &Path) -> (String, String) {
     let user = User::from_uid(Uid::from_raw(meta.uid())).ok().flatten();
     let user = user.map_or_else(|| meta.uid().to_string(), |user| user.name);
     let group = group_name(Gid::from_raw(meta.gid()));
+    // Without the process's groups, the message still names the node's group.
     let mine: Vec<_> = nix::unistd::getgroups()
         .unwrap_or_default()
         .into_iter()

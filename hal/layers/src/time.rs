@@ -88,6 +88,7 @@ impl Time for VirtualTime {
     fn pause(&self, at_most: Duration) {
         let step = nanoseconds(at_most);
         let later = |now: u64| Some(now.saturating_add(step));
+        // `later` never returns `None`, so the update succeeds.
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
     }
 }

@@ -60,6 +60,7 @@ thread_local! {
 
 /// The kernel's id of this thread, as strace and perf show it.
 fn thread() -> u64 {
+    // A thread id is positive.
     let ask = || u64::try_from(nix::unistd::gettid().as_raw()).unwrap_or(0);
     THREAD
         .try_with(|id| *id.get_or_init(ask))

@@ -270,6 +270,7 @@ impl State {
 
     fn cs_counters(&self, of_context: bool) -> HlInfoCsCounters {
         let total = self.drops();
+        // Without a context, its counters are zero.
         let own = self
             .context
             .as_ref()

@@ -469,7 +469,8 @@ macro_rules! operations {
         /// this operation, mainline does not.
         ///
         /// # Errors
-        /// `Unsupported` (`EOPNOTSUPP`): the driver does not have the operation.
+        /// - `Unsupported` (`EOPNOTSUPP`): the driver does not have the operation.
+        /// - `InvalidInput` (`EINVAL`): the file is not a dma-buf, or `len` is not its size.
         RegisterDmabuf "HL_MEM_OP_REG_DMABUF_FD" [fn] register_dmabuf(request: RegisterDmabuf<'_>) -> DeviceVa,
             RegisterDmabuf<'a> = request;
         /// Configures debug and profiling components.
@@ -483,7 +484,7 @@ macro_rules! operations {
         /// Operates the chip's own NIC (Gaudi3 header).
         ///
         /// # Errors
-        /// `Unsupported` (`ENOTTY`): the driver does not have the ioctl.
+        /// `Unsupported`: no backend serves it.
         Nic "HL_IOCTL_NIC" [fn] nic(request: NicRequest<'_>) -> (), NicRequest<'a> = request,
             |below, nic| below.nic(NicRequest { output: &mut *nic.output, ..*nic }), output output;
         /// Maps a command buffer, a timestamps buffer or a block into this process.

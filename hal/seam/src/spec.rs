@@ -220,6 +220,7 @@ impl FromStr for DeviceSpec {
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let mut parts = text.split('+');
+        // `split` returns at least one part.
         let head = parts.next().unwrap_or_default();
         let backend = parse_backend(head)?;
         let layers = parts.map(parse_layer).collect::<Result<_, _>>()?;

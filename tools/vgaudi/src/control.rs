@@ -43,8 +43,8 @@ pub fn serve(device: &Arc<ModelDevice>, listener: &UnixListener) {
         };
         let seat = Seat::take(&clients);
         let Some(seat) = seat else {
-            let full =
-                json!({ "error": format!("too many clients: {CLIENTS} are connected; try again later") });
+            let cause = format!("{CLIENTS} clients are connected, which is the limit; try again later");
+            let full = json!({ "error": cause });
             // A few bytes fit into any socket's buffer.
             let _ = client.set_nonblocking(true);
             let _ = writeln!(client, "{full}");

@@ -49,7 +49,7 @@ fn errors_have_a_next_step() {
     vgaudi(&["ask", "--control", "/nonexistent/card", "counters"])
         .assert()
         .code(1)
-        .stderr_eq(file!["golden/nobody.txt"]);
+        .stderr_eq(file!["golden/no_card.txt"]);
     vgaudi(&["serve"]).assert().code(2);
     // A file that is not a socket stays.
     let folder = tempfile::tempdir().unwrap();

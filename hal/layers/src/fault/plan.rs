@@ -161,6 +161,7 @@ impl Rule {
 
 fn parse_rule(text: &str, default_seed: u64) -> Result<Rule, Wrong> {
     let mut parts = text.split(':');
+    // `split` returns at least one part.
     let target = parse_target(parts.next().unwrap_or_default())?;
     let (mut schedule, mut verdict, mut percent, mut seed) = (None, None, None, None);
     for part in parts {
@@ -258,6 +259,7 @@ impl Plan {
     pub fn seeded(text: &str, seed: u64) -> Result<Self, PlanError> {
         let mut rules = Vec::new();
         for line in text.lines() {
+            // `split` returns at least one part.
             let line = line.split('#').next().unwrap_or_default();
             for rule in line.split(';').map(str::trim).filter(|rule| !rule.is_empty()) {
                 if rules.len() == MOST_RULES {

@@ -124,6 +124,7 @@ fn parse_delay(text: &str) -> Result<Duration, Wrong> {
     let Some((_, ns)) = UNITS.iter().find(|(name, _)| *name == unit) else {
         return wrong("a delay without a known unit", "write 10ms; known: ns, us, ms, s");
     };
+    // `LONGEST` is less than 584 years.
     let most = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX) / ns;
     Ok(Duration::from_nanos(number(digits, 0, most)? * ns))
 }

@@ -32,6 +32,7 @@ impl Drop for Locked {
             if let Some(lock) = self.lock.take() {
                 let descriptor = lock.as_raw_fd();
                 std::mem::forget(lock);
+                // Also after an error, close(2) has released the descriptor.
                 let _ = nix::unistd::close(descriptor);
             }
         }

@@ -367,6 +367,7 @@ impl Chip {
     }
 
     fn scalar(&self, cp: Cp, word: u32) -> u32 {
+        // Four words: the masked index always names one.
         let at = (word & 3) as usize * 4;
         words(&self.processors[cp.index()].scalars[at..])
             .next()

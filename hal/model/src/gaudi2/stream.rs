@@ -394,6 +394,7 @@ impl Processor {
             .and_then(|start| start.checked_add(want))
             .is_none_or(|end| end > piece.len)
         {
+            // At most `FETCH`, the length of `piece.bytes`.
             let left = u64::from(cb.len).saturating_sub(self.offset).min(FETCH as u64) as usize;
             let va = step(cb.va, self.offset, Access::Fetch)?;
             let (len, fault) = bus.read(va, piece.bytes.get_mut(..left).unwrap_or_default(), Access::Fetch);

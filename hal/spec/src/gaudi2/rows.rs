@@ -41,6 +41,7 @@ impl fmt::Display for Place {
         let mut numbers = self.numbers.iter();
         for (nth, part) in self.row.name.split('#').enumerate() {
             if nth > 0 {
+                // A row has a number for each `#`.
                 write!(f, "{}", numbers.next().copied().unwrap_or(0))?;
             }
             f.write_str(part)?;

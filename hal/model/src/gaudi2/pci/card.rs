@@ -63,6 +63,7 @@ impl PciChip {
             config,
             stacks,
             space: ConfigSpace::new(bar),
+            // A constant of a few KiB.
             msix: vec![0; usize::try_from(gaudi2::MSIX_BAR.1).unwrap_or(0)],
             rings: ring::all(),
             firmware: Firmware::default(),
@@ -147,6 +148,7 @@ impl PciChip {
                 self.run(BUDGET);
             }
             Some(Target::Memory(memory, at)) => {
+                // `at` proved that it is inside.
                 let _ = memory.write(at, from);
             }
             Some(Target::Msix(start)) => {

@@ -78,6 +78,7 @@ impl ConfigSpace {
     /// Reads bytes; those past the end are zeros.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
         into.fill(0);
+        // An offset that does not fit lies past the end.
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         for (to, from) in into.iter_mut().zip(self.bytes.iter().skip(from)) {
             *to = *from;

@@ -76,6 +76,7 @@ impl ModelDevice {
     /// Calls `what` with the chip, then signals the interrupts that the chip raised.
     pub fn with<T>(&self, what: impl FnOnce(&mut PciChip) -> T) -> T {
         let mut inner = self.inner();
+        // 64 bits last for 584 years.
         let nanoseconds = u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         inner.chip.set_time(nanoseconds);
         let answer = what(&mut inner.chip);
