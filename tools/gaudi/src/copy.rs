@@ -9,12 +9,13 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::args::{self, Place};
-use crate::columns::{Column, nanos, table, yes};
 use crate::common::Common;
 use crate::exit::{self, Usage};
+use crate::figures::{nanos, yes};
 use crate::info::chosen;
-use crate::output::{Output, grouped};
+use crate::output::Output;
 use crate::progress::Progress;
+use crate::report::columns;
 
 /// Bytes that are filled or digested at a time.
 const PIECE: usize = 1 << 20;
@@ -150,20 +151,17 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
     if output.is_json() {
         return output.document("gaudi.copy", report);
     }
-    let backend = |_: &Row| report.backend.to_owned();
-    let columns: [Column<'_, Row>; 8] = [
-        ("from", false, &|row| row.from.to_owned()),
-        ("to", false, &|row| row.to.to_owned()),
-        ("backend", false, &backend),
-        ("bytes", true, &|row| grouped(row.size_bytes)),
-        ("LIN_DMA", true, &|row| grouped(row.lin_dma_packets)),
-        ("CS", true, &|row| grouped(row.submissions)),
-        ("time[ms]", true, &|row| {
-            format!("{:.3}", row.time_ns as f64 / 1e6)
-        }),
-        ("verified", false, &|row| yes(row.verified)),
-    ];
-    table(output, &report.copies, &columns)
+    let columns = columns! { (&Report, &Row):
+        text "" "from" |(_, row)| row.from;
+        text "" "to" |(_, row)| row.to;
+        text "" "backend" |(report, _)| report.backend;
+        grouped "" "bytes" |(_, row)| row.size_bytes;
+        grouped "" "LIN_DMA" |(_, row)| row.lin_dma_packets;
+        grouped "" "CS" |(_, row)| row.submissions;
+        number "" "time[ms]" |(_, row)| format!("{:.3}", row.time_ns as f64 / 1e6);
+        text "" "verified" |(_, row)| yes(row.verified);
+    };
+    output.rows(&columns, report.copies.iter().map(|row| (report, row)))
 }
 
 /// Rejects a copy that is larger than the device's memory: each direction has an end there.

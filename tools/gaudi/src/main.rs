@@ -10,7 +10,6 @@
 mod args;
 mod args_rdma;
 mod check;
-mod columns;
 mod common;
 mod control;
 mod copy;
@@ -18,6 +17,7 @@ mod demo;
 mod dmabuf;
 mod doctor;
 mod exit;
+mod figures;
 mod generate;
 mod info;
 mod layers;

@@ -1,5 +1,6 @@
 //! Where results go, and how tables look.
 
+use std::borrow::Borrow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::time::Duration;
 
@@ -170,15 +171,15 @@ impl Output {
     }
 
     /// Prints rows as a table of their columns.
-    pub(crate) fn rows<'a, T: 'a>(
+    pub(crate) fn rows<T>(
         &mut self,
         columns: &[Column<T>],
-        rows: impl IntoIterator<Item = &'a T>,
+        rows: impl IntoIterator<Item = impl Borrow<T>>,
     ) -> anyhow::Result<()> {
         let columns = shown(columns);
         let header: Vec<&str> = columns.iter().map(|column| column.head).collect();
-        let cells = |row| columns.iter().map(|column| column.cell(row)).collect();
-        let rows: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
+        let cells = |row: &T| columns.iter().map(|column| column.cell(row)).collect();
+        let rows: Vec<Vec<String>> = rows.into_iter().map(|row| cells(row.borrow())).collect();
         let those = |wanted: fn(&Column<T>) -> bool| -> Vec<usize> {
             (0..columns.len()).filter(|&at| wanted(columns[at])).collect()
         };

@@ -18,10 +18,10 @@ use anyhow::{Context as _, Result};
 use gaudi::{BackendSpec, DeviceSpec, Environment, Error, ErrorKind};
 
 use crate::args::{Demo, Stage};
-use crate::columns::nanos;
 use crate::common::Common;
 use crate::control::Control;
 use crate::exit::{self, Usage};
+use crate::figures::nanos;
 use crate::layers::around;
 use crate::nic::{SOFTNIC, of_one_kind};
 use crate::output::Output;

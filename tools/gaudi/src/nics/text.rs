@@ -75,7 +75,7 @@ pub(super) fn print(report: &Report, details: bool, output: &mut Output) -> Resu
     };
     let ports = rows.iter().filter_map(|row| Some((row.nic, row.port?)));
     let rows = ports.flat_map(|(nic, port)| port.gids.iter().map(move |row| (nic, port, row)));
-    output.rows(&gids, &rows.collect::<Vec<_>>())?;
+    output.rows(&gids, rows)?;
     output.line("")?;
     for nic in &report.nics {
         let DmaBuf { answer, by, why } = &nic.dmabuf;

@@ -13,7 +13,7 @@ use super::op::{OPERATION, Op, RECEIVED, Tally};
 use super::plan::Plan;
 use super::samples::{Samples, Taken};
 use super::watch::Watch;
-use crate::columns::nanos;
+use crate::figures::nanos;
 use crate::nic::checked;
 
 /// When a loop ends.

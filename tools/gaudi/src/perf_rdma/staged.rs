@@ -17,7 +17,7 @@ use super::samples::{Samples, Taken};
 use super::session::Session;
 use super::watch::SIGN;
 use super::wire::Wire;
-use crate::columns::nanos;
+use crate::figures::nanos;
 use crate::progress::Progress;
 
 /// Transfers in flight: each has many chunks of its own.
