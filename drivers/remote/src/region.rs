@@ -173,7 +173,7 @@ fn dmabuf(
 /// deregister them if the device is lost.
 pub(crate) struct Regions {
     state: Mutex<State>,
-    /// Shut down if the device is lost, so that both ends learn of it.
+    /// Shut down if the device is lost, so that both ends are notified.
     stream: OwnedFd,
 }
 
