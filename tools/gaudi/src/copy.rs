@@ -1,4 +1,4 @@
-//! `gaudi copy`: bytes moved by the DMA engines, and checked.
+//! `gaudi copy`: copies bytes by the DMA engines, and verifies them.
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ impl Memory {
         })
     }
 
-    /// The pages of host memory.
+    /// Returns the pages of host memory; `None` for device memory.
     pub(crate) fn pages(&self) -> Option<Pages> {
         match self {
             Self::Host(host) => host.pages(),
@@ -100,7 +100,7 @@ pub(crate) const TO_DEVICE: (Place, Place) = (Place::Host, Place::Device);
 pub(crate) const TO_HOST: (Place, Place) = (Place::Device, Place::Host);
 pub(crate) const ON_DEVICE: (Place, Place) = (Place::Device, Place::Device);
 
-/// The directions that the command line names, or all.
+/// Returns the directions that the command line names, or all.
 pub(crate) fn directions(
     named: (Option<Place>, Option<Place>),
     all: [(Place, Place); 3],
@@ -111,7 +111,7 @@ pub(crate) fn directions(
     }
 }
 
-/// The shortest timeout of work that a device is closed with.
+/// The shortest timeout of a device's work.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Result<u8> {

@@ -1,4 +1,4 @@
-//! `gaudi perf`: how long copies take, beside memcpy in the same run.
+//! `gaudi perf copy`: measures copies, and memcpy in the same run.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::perf_rdma::{self, Op, Samples};
 use crate::progress::Progress;
 use crate::report::columns;
 
-/// How long the copies of one size are measured without `--iterations`.
+/// Duration of the measured copies of one size, without `--iterations`.
 const BUDGET: Duration = Duration::from_millis(250);
 
 #[derive(Serialize)]
@@ -202,8 +202,8 @@ impl Rig {
         }
     }
 
-    /// The rows of one size: memcpy and every direction alternate, so that other load affects all
-    /// of them.
+    /// Measures the rows of one size. memcpy and every direction alternate, so that other load
+    /// affects all of them.
     fn measure(&mut self, perf: &PerfCopy, directions: &[(Place, Place)], size: u64) -> Result<Vec<Row>> {
         let mut memcpy = Times::default();
         let mut ways = directions

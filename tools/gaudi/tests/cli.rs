@@ -12,7 +12,7 @@ use snapbox::{Assert, file};
 
 use program::{VARIABLES, settled};
 
-/// The program, with nothing of the caller's environment that it heeds.
+/// The program, without the variables of the caller's environment that it reads.
 fn gaudi(arguments: &[&str]) -> Command {
     let assert = Assert::new().action_env(snapbox::assert::DEFAULT_ACTION_ENV);
     let mut command = Command::new(snapbox::cmd::cargo_bin!("gaudi")).with_assert(assert);

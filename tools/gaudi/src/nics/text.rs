@@ -16,7 +16,7 @@ struct PortRow<'a> {
 }
 
 impl PortRow<'_> {
-    /// A text of the device, which is blank but in its first row.
+    /// Returns a text of the device in its first row, and blanks in the others.
     fn device(&self, text: fn(&Nic) -> Option<String>) -> Option<String> {
         match self.is_first {
             true => text(self.nic),
@@ -115,7 +115,7 @@ pub(super) fn print(report: &Report, details: bool, output: &mut Output) -> Resu
     }
 }
 
-/// A row for each limit and a column for each NIC.
+/// Prints the limits: a row for each limit and a column for each NIC.
 fn print_limits(report: &Report, output: &mut Output) -> Result<()> {
     let opened = report
         .nics

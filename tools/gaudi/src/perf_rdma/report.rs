@@ -119,7 +119,7 @@ impl Row {
     }
 }
 
-/// For the log: one line.
+/// Formats the row as one line for the log.
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -165,7 +165,7 @@ impl Report {
         }
     }
 
-    /// False if a row's bytes differ.
+    /// Returns false if a row's bytes differ.
     pub(super) fn is_verified(&self) -> bool {
         self.rows.iter().all(|row| row.verified != Some(false))
     }
@@ -175,7 +175,7 @@ impl Report {
     }
 }
 
-/// The lines of one end. A peer's text may contain control characters.
+/// Prints the lines of one end. A peer's text may contain control characters.
 fn side(name: &str, side: &Side, output: &mut Output) -> Result<()> {
     let mtu = side
         .mtu_bytes
