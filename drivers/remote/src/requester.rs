@@ -245,8 +245,8 @@ impl Requester {
             match (fetch, put, staged_there) {
                 (Some(from), ..) => {
                     self.engine_copy(slot, from, true)?;
-                    // What is fetched already goes out before more is fetched: a mock's engine
-                    // works inside the submission.
+                    // Fetched chunks are sent before more are fetched: a mock's engine works
+                    // inside the submission.
                     self.reap_engine()?;
                 }
                 (None, true, _) => self.write(slot)?,

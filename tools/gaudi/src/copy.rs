@@ -125,7 +125,7 @@ pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Re
     options.timeout = copy.timeout.clamp(SHORTEST, options.timeout);
     let device = Device::with_options(gaudi::open(&spec)?, options)?;
     fits(&device, copy)?;
-    // Bytes of the source are made up, and those of the destination looked at.
+    // Each byte counts twice: it is generated in the source and verified in the destination.
     let all = copy.size.saturating_mul(2 * directions.len() as u64);
     let mut progress = Progress::new("copying", all, output.is_quiet());
     let rows: Vec<Row> = directions

@@ -21,7 +21,7 @@ pub(crate) fn micros(ns: u64) -> String {
 /// Returns `amount` for each second of `time_ns`.
 pub(crate) fn rate_of(amount: u64, time_ns: u64) -> u64 {
     let rate = u128::from(amount) * 1_000_000_000 / u128::from(time_ns.max(1));
-    // A rate above 2^64 is a time of almost 0: the largest number stands for it.
+    // A rate above 2^64 follows only from a time of almost 0: the largest number is used for it.
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 

@@ -72,7 +72,7 @@ fn fault(argument: &str, seed: Option<u64>) -> Result<String> {
     }
     Ok(match (seed, source) {
         (None, PlanSource::Argument | PlanSource::File) => argument.to_owned(),
-        // A pipe gives its text once, and a seed is part of the text.
+        // The text of a pipe can be read only once, and a seed is part of the text.
         _ => plan.to_string(),
     })
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seed_goes_to_rules_with_chance() {
+    fn seed_applies_to_rules_with_chance() {
         let plan = "submit:p=5:error=EIO; wait_cs:when=2:reset\n*:p=1:seed=3:delay=1ms";
         assert_eq!(
             fault(plan, Some(9)).unwrap(),

@@ -99,7 +99,7 @@ fn failed_device_keeps_its_row() {
 }
 
 #[test]
-fn info_tells_what_a_device_is() {
+fn info_reports_device_properties() {
     gaudi(&["info", "-d", "mock:gaudi2"])
         .assert()
         .success()
@@ -310,7 +310,7 @@ fn every_command_has_completions_and_man_page() {
 }
 
 #[test]
-fn a_failed_check_fails_whoever_reads() {
+fn failed_check_fails_without_a_reader() {
     let closed = || {
         let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
         drop(reader);

@@ -5,11 +5,11 @@ use gaudi::dmabuf::reach::{Tree, resolve};
 use super::{DmaBuf, Nic, Port, Row};
 
 const CLASS: &str = "/sys/class/infiniband";
-/// Devices, ports and addresses that are looked at, of each at most.
+/// The most devices, ports and addresses that are read, of each.
 const MOST: usize = 4096;
 /// The longest value of a file.
 const LONGEST: usize = 4096;
-/// Rows of a port's table of addresses that are looked at.
+/// The most rows of a port's table of addresses that are read.
 const MOST_GIDS: usize = 1024;
 
 /// Drivers whose RDMA part has `reg_user_mr_dmabuf` in Linux 7.3, by the name that their function's

@@ -35,7 +35,7 @@ pub(super) fn document(picture: &Picture) -> impl Serialize + '_ {
             let root = topology.root_device(at).ok().and_then(|root| root.device);
             object! {
                 name: &bridge.name,
-                // The function by which the kernel knows it.
+                // The function by which the kernel identifies the bridge.
                 first_function: root.map(|(address, ..)| address.to_string()),
                 // Whether the kernel trusts it with a pair below it; `None` if what decides was not
                 // read.
