@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_vfio_device_exports_nothing() {
+    fn non_vfio_device_exports_nothing() {
         let null = std::fs::File::open("/dev/null").unwrap();
         let error = export(
             &null,

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_read_is_not_absent() {
+    fn unread_config_is_not_absent() {
         let whole = port(0x1d);
         for (bytes, size) in [
             (&whole[..64], 4096),

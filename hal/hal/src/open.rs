@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn no_device_is_not_a_dead_end() {
+    fn missing_device_has_next_step() {
         let spec = "map:7".parse().expect("a spec");
         let error = open_in(&spec, &Environment::default())
             .err()

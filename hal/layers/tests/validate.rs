@@ -520,7 +520,7 @@ fn reused_handles_are_valid_and_leaks_counted() {
 }
 
 #[test]
-fn a_right_program_sees_no_difference() {
+fn correct_program_sees_no_difference() {
     let (below, io) = validated(Policy::Refuse);
     let unchecked = [
         Operation::Info,

@@ -99,7 +99,7 @@ fn full_eventfd_does_not_block_the_device() {
 }
 
 #[test]
-fn what_is_no_eventfd_is_not_registered() {
+fn non_eventfd_is_not_registered() {
     let io = open("held-file");
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(io.register_events(file.as_fd()).is_err());

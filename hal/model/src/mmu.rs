@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_translation_says_how_far_it_goes() {
+    fn translation_reports_its_extent() {
         let mmu = mmu(&[(0x2000, 0x1000)]);
         let found = mmu.translate(DeviceVa(0x2ff0)).expect("mapped");
         assert_eq!((found.before, found.after), (0xff0, 0x10));

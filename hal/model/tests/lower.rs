@@ -116,7 +116,7 @@ fn invalid_lower_opcode_reports_its_address() {
 }
 
 #[test]
-fn what_is_handed_down_must_be_mapped() {
+fn cp_dma_source_must_be_mapped() {
     let mut rig = Rig::new();
     let hole = DeviceVa(0xfff0_7000_0000_0000);
     rig.push(PDMA_0_0, 6, &Program::new().cp_dma(hole, 64).bytes());
@@ -132,7 +132,7 @@ fn what_is_handed_down_must_be_mapped() {
 }
 
 #[test]
-fn the_lower_processor_hands_nothing_down() {
+fn lower_cp_rejects_cp_dma() {
     let mut rig = Rig::new();
     let (at, len) = put(&rig, LOWER, Program::new().cp_dma(va(HOST, 0), 8));
     rig.push(PDMA_0_0, 1, &Program::new().cp_dma(at, len).bytes());

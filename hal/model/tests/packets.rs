@@ -210,7 +210,7 @@ fn unmapped_address_halts_the_stream() {
 }
 
 #[test]
-fn what_was_copied_before_a_fault_stays() {
+fn bytes_copied_before_fault_stay() {
     let mut rig = Rig::new();
     rig.host.write(HOST_BYTES - 100, &[7; 100]).unwrap();
     rig.push(

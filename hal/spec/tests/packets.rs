@@ -73,7 +73,7 @@ fn packets_have_the_bits_of_the_header() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn oversized_fields_are_refused() {
     assert_eq!(
         MsgShort::sob(8192, SobUpdate::set(1)),
         None,

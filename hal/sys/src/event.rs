@@ -120,7 +120,7 @@ mod tests {
     use crate::Memfd;
 
     #[test]
-    fn what_is_signalled_is_taken_once() {
+    fn signal_is_taken_once() {
         let event = Event::new().unwrap();
         let other = Event::of(fd::duplicate(&event).unwrap()).unwrap();
         assert_eq!(other.take(), Ok(0), "nothing was signalled");

@@ -47,7 +47,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_readable_ones_are_told() {
+    fn readable_descriptors_are_reported() {
         let (a, mut a_peer) = UnixStream::pair().unwrap();
         let (b, b_peer) = UnixStream::pair().unwrap();
         let look = |timeout| readable([a.as_fd(), b.as_fd()], Duration::from_millis(timeout)).unwrap();

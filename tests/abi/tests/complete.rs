@@ -101,7 +101,7 @@ mod complete {
 }
 
 #[test]
-fn what_is_left_out_is_found() {
+fn omitted_names_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let header = Header::Misc;
     std::fs::create_dir(dir.path().join("misc")).unwrap();

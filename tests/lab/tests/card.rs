@@ -182,7 +182,7 @@ fn lost_heartbeat_resets_the_card() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
-fn the_module_goes_and_comes() {
+fn module_unloads_and_loads() {
     drop(open());
     card::unload();
     assert!(!gaudi_lab::is_loaded("habanalabs"), "it is removed");

@@ -195,7 +195,7 @@ fn merged_fence_needs_both() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_fence_tells_whose_work_it_is() {
+fn fence_names_its_driver() {
     let vgem = Vgem::new();
     let work = vgem.fence(true).expect("work begins");
     let fence = vgem.buffer.export_fence(Directions::Write).expect("a sync_file");

@@ -247,7 +247,7 @@ fn export_keeps_device_busy() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_device_that_imports_nothing_says_so() {
+fn import_without_support_is_reported() {
     let _alone = alone();
     let io = gaudi_hal::open(&spec("mainline")).expect("a mock");
     let window = udmabuf()

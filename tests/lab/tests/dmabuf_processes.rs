@@ -31,7 +31,7 @@ fn another_process_reads_what_was_written_here() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn what_another_process_writes_is_read_here() {
+fn writes_of_another_process_are_read() {
     let _alone = alone();
     let other = Other::new(|socket| {
         let window = receive(socket, LONG).expect("it comes");
@@ -106,7 +106,7 @@ fn socket_keeps_buffer_in_flight() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_killed_process_lets_go() {
+fn killed_process_releases_its_buffers() {
     let _alone = alone();
     let other = Other::new(|socket| {
         let window = receive(socket, LONG).expect("it comes");

@@ -55,7 +55,7 @@ fn export_without_free_descriptor_is_emfile() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_exporters_say_too_many_files() {
+fn exporters_return_emfile() {
     let _alone = alone();
     let (heap, udmabuf, memory) = (heap(), udmabuf(), counted(1));
     let before = list();

@@ -228,8 +228,8 @@ fn atomics(nic: &Nic, buffer: &Buffer, region: Region, host: &Host) {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn the_patched_build_says_what_it_is() {
-    if skips("the_patched_build_says_what_it_is") {
+fn patched_build_reports_its_version() {
+    if skips("patched_build_reports_its_version") {
         return;
     }
     let _nic = Nic::open(Build::Patched);
@@ -610,8 +610,8 @@ fn revoked_bar_is_never_accessed() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_reset_takes_the_bar_back() {
-    if skips("a_reset_takes_the_bar_back") || !bar_leaves() {
+fn reset_revokes_the_bar() {
+    if skips("reset_revokes_the_bar") || !bar_leaves() {
         return;
     }
     let nic = Nic::open(Build::Patched);

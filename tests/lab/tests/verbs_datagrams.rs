@@ -101,8 +101,8 @@ fn datagram_with_wrong_qkey_is_dropped() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_way_keeps_its_domain() {
-    let nic = nic!("a_way_keeps_its_domain");
+fn address_handle_keeps_its_pd() {
+    let nic = nic!("address_handle_keeps_its_pd");
     let pd = nic.device.alloc_pd().expect("a domain");
     let gid = nic.device.query_port().expect("a port").gid;
     let ah = nic.device.create_ah(pd, &gid, 0).expect("a way");

@@ -190,8 +190,8 @@ fn send_scatters_over_receive_sges() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_send_with_a_number_tells_it() {
-    let nic = nic!("a_send_with_a_number_tells_it");
+fn send_with_imm_delivers_it() {
+    let nic = nic!("send_with_imm_delivers_it");
     let (from, to) = memories(&nic, 10);
     let (here, there) = nic.pair();
     there.receive(1, &[to.sge(0, 100)]);

@@ -149,8 +149,8 @@ fn excess_sges_fail_the_post() {
 
 #[test]
 #[ignore = "runs in a guest: cargo xtask lab test"]
-fn a_key_that_is_nobodys_is_refused() {
-    let nic = nic!("a_key_that_is_nobodys_is_refused");
+fn unknown_rkey_is_refused() {
+    let nic = nic!("unknown_rkey_is_refused");
     let (from, to) = memories(&nic, 17);
     let wrong = Rkey(to.mr.rkey.0 ^ 0xff);
     assert_eq!(

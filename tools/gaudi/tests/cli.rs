@@ -310,7 +310,7 @@ fn every_command_has_completions_and_man_page() {
 }
 
 #[test]
-fn failed_check_fails_without_a_reader() {
+fn failed_check_fails_despite_closed_reader() {
     let closed = || {
         let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
         drop(reader);

@@ -170,7 +170,7 @@ fn two_machines_listen_and_connect() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_told() {
+fn unmeasurable_rows_give_a_reason() {
     for (arguments, code, word) in [
         (
             &["perf", "send", "--memory", "device", "--dmabuf", "never"][..],

@@ -106,7 +106,7 @@ fn permanent_failure_is_cached_until_forgotten() {
 }
 
 #[test]
-fn what_may_pass_is_tried_again() {
+fn transient_failure_is_retried() {
     let (_a, mut b) = pair("passing", &Setup::direct(), &refusing(Errno::ENOMEM));
     for seed in 0..3 {
         let buffer = b.buffer(4096, seed);

@@ -180,7 +180,7 @@ cases! {
         assert_eq!(completes(&b.cq, 1, WcStatus::SUCCESS).byte_len, GRH_BYTES + 8);
     }
 
-    fn a_datagram_to_nobody_is_dropped(f) [Datagrams] {
+    fn datagram_to_unknown_qp_is_dropped(f) [Datagrams] {
         let (mut a, mut b) = posts(f);
         b.receive(1, 0, 64);
         a.send(2, Qpn(0xab_cdef), 8);

@@ -40,7 +40,7 @@ cases! {
         a.completes(2, WcStatus::WR_FLUSH_ERR);
     }
 
-    fn a_failure_completes_visibly_though_nobody_asked(f) {
+    fn failure_completes_unsignaled_work(f) {
         let (mut a, b) = pair(f);
         let bad = RemoteAddr { addr: b.mr.addr(), rkey: Rkey(b.mr.rkey().0 ^ 0x55) };
         a.qp.post_send(1).signaled(false).write(&[a.mr.part(0, 8)], bad).post().unwrap();

@@ -42,7 +42,7 @@ cases! {
         assert!(!readable(f, 0), "the event is taken");
     }
 
-    fn a_refused_read_is_told_too(f) [Events, AccessEvents] {
+    fn refused_read_raises_event_too(f) [Events, AccessEvents] {
         let (mut a, b) = pair(f);
         let bad = RemoteAddr { addr: b.mr.addr(), rkey: Rkey(b.mr.rkey().0 ^ 0x55) };
         a.qp.post_send(1).read(&[a.mr.part(0, 8)], bad).post().unwrap();
@@ -50,7 +50,7 @@ cases! {
         event(&f.b, AsyncEventType::QP_ACCESS_ERR);
     }
 
-    fn what_a_receive_tells_is_no_event(f) [Events] {
+    fn failed_receive_raises_no_event(f) [Events] {
         let (mut a, mut b) = pair(f);
         b.qp.post_recv(1).post(&[]).unwrap();
         let bad = RemoteAddr { addr: b.mr.addr(), rkey: Rkey(b.mr.rkey().0 ^ 0x55) };

@@ -12,7 +12,7 @@ type Change = fn(&mut QpInit<'_>, u32);
 cases! {
     "limits";
 
-    fn a_device_says_what_it_has(f) {
+    fn device_reports_its_limits(f) {
         for context in [&f.a, &f.b] {
             let attr = context.attr();
             assert!(!attr.name.is_empty() && !attr.provider.is_empty());

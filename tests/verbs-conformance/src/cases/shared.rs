@@ -104,7 +104,7 @@ cases! {
         no_event(&f.b, AsyncEventType::SRQ_LIMIT_REACHED);
     }
 
-    fn a_limit_of_nothing_tells_nothing(f) [Srq, Events] {
+    fn srq_limit_of_zero_raises_no_event(f) [Srq, Events] {
         let mut s = sharing(f, 16, &Link::default());
         s.srq.post_recv(0).post(&[s.b.mr.part(0, 8)]).unwrap();
         s.srq.arm_limit(1).unwrap();

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_meet_is_explained_at_registration() {
+    fn common_errnos_explain_registration() {
         for number in [95, 22, 1, 14, 12, 524] {
             assert!(!explain(Step::Registration, number).is_empty(), "errno {number}");
         }

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_is_zlibs() {
+    fn crc_matches_zlib() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926, "the sum's own check value");
     }
 }
