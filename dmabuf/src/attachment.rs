@@ -198,12 +198,12 @@ mod tests {
         let buffer = DmaBuf::from_fd(fd).expect("a buffer");
         let window = buffer.whole().expect("a window");
         let attachment = window.attach("parent").expect("attached");
-        // As another thread holds it that attaches at the moment of the fork.
+        // The state of a fork while another thread attaches: the list is locked.
         let list = buffer.holders();
         // SAFETY: the child only drops and exits by _exit; the alarm ends it if the drop blocks.
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
-                // SAFETY: as said above.
+                // SAFETY: alarm(2) sets a timer of this process, and nothing else.
                 unsafe { nix::libc::alarm(10) };
                 drop(attachment);
                 // SAFETY: ends the child without running the parent's exit handlers.

@@ -123,17 +123,17 @@ impl DmaBuf {
         }
     }
 
-    /// Bytes; never 0 for a stand-in, and page multiples for every exporter known here.
+    /// Returns the size in bytes: never 0 for a stand-in, whole pages for every known exporter.
     pub fn size(&self) -> u64 {
         self.inner.size
     }
 
-    /// Who made it.
+    /// Returns the exporter of the memory.
     pub fn exporter(&self) -> &Exporter {
         &self.inner.exporter
     }
 
-    /// What names it, the same in every process that holds it.
+    /// Returns the identity, which is the same in every process that holds the buffer.
     pub fn identity(&self) -> Identity {
         self.inner.identity
     }

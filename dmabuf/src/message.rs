@@ -176,10 +176,10 @@ impl Header {
             return Err(protocol("this is no dma-buf message").saw(seen, wanted));
         }
         if head & 0xffff != u64::from(VERSION) {
-            return Err(protocol("the peer speaks another version").saw(head & 0xffff, VERSION));
+            return Err(protocol("the peer has another version").saw(head & 0xffff, VERSION));
         }
         if head >> 16 & 0xffff != MESSAGE_BYTES as u64 || reserved != 0 {
-            return Err(protocol("the message has another layout than its version says"));
+            return Err(protocol("the message's layout is not that of its version"));
         }
         let part = Part::within(size, offset, len).ok_or_else(|| {
             protocol("the window leaves its buffer").saw(
@@ -211,12 +211,12 @@ impl Header {
             identity.start,
             dmabuf.size(),
         );
-        let said = (self.exporter, self.inode, self.start, self.size);
-        if found != said {
+        let described = (self.exporter, self.inode, self.start, self.size);
+        if found != described {
             return Err(Error::new(ErrorKind::Protocol, operation)
                 .because("the message does not describe its descriptor")
                 .saw(
-                    format!("(exporter, inode, start, size) = {said:?}"),
+                    format!("(exporter, inode, start, size) = {described:?}"),
                     format!("{found:?}"),
                 ));
         }

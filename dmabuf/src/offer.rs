@@ -72,7 +72,7 @@ impl Offer {
         }
     }
 
-    /// Who offers.
+    /// Returns the process that offers the window.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -107,7 +107,7 @@ impl Offer {
         match errno {
             Errno::ESRCH => error
                 .with_kind(ErrorKind::Disconnected)
-                .because(format!("process {pid} is gone")),
+                .because(format!("process {pid} has ended")),
             Errno::EBADF => error
                 .with_kind(ErrorKind::NotFound)
                 .because(format!("process {pid} has closed its descriptor {}", self.fd)),

@@ -78,13 +78,13 @@ static AT_EXIT: Once = Once::new();
 /// No `Location` lies there.
 const KEPT: *mut Location<'static> = ptr::without_provenance_mut(1);
 
-/// Where a thread takes its next slot.
+/// The slots that a thread tries next.
 struct Next {
-    /// The slot that it freed last and keeps.
+    /// The slot that the thread freed last and reuses first.
     kept: Cell<Option<&'static Slot>>,
-    /// Where it begins to look otherwise: behind the last that it took.
+    /// Where the search starts otherwise: behind the slot that the thread took last.
     hint: Cell<usize>,
-    /// Whether it is the one that writes [`FIRST`], once that is known.
+    /// Whether this thread writes [`FIRST`]; `None` until that is known.
     first: Cell<Option<bool>>,
 }
 
@@ -273,12 +273,12 @@ pub struct Stats {
     pub exporters: Vec<Count>,
 }
 
-/// A buffer that lives.
+/// A live buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leak {
     /// The line of the program that made it.
     pub place: String,
-    /// Who exported it.
+    /// Its exporter's name.
     pub exporter: &'static str,
     /// Its bytes.
     pub bytes: u64,

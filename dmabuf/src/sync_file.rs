@@ -41,7 +41,7 @@ impl FenceStatus {
         match self {
             Self::Failed(errno) => Err(Error::from_errno(WAIT, errno)
                 .with_kind(ErrorKind::Io)
-                .because("the work that the fence stands for was given up")),
+                .because("the work of the fence was aborted")),
             Self::Active | Self::Signalled => Ok(()),
         }
     }

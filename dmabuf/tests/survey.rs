@@ -110,7 +110,7 @@ fn debugfs_adds_devices_and_unheld_buffers() {
 }
 
 #[test]
-fn sysfs_tells_where_it_is_built_in() {
+fn survey_reads_sysfs_if_built_in() {
     let root = Root::new("sysfs");
     root.write("sys/kernel/dmabuf/buffers/99/size", "65536\n");
     root.write("sys/kernel/dmabuf/buffers/99/exporter_name", "system\n");

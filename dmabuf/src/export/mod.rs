@@ -15,7 +15,7 @@ use nix::libc::{O_CLOEXEC, O_RDWR};
 /// The flags of a new dma-buf, for exporters that take them.
 const OPEN_FLAGS: u32 = (O_CLOEXEC | O_RDWR).unsigned_abs();
 
-/// Who made the memory behind a descriptor: `exp_name` in `/proc/self/fdinfo`.
+/// The exporter of the memory behind a descriptor: `exp_name` in `/proc/self/fdinfo`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Exporter {

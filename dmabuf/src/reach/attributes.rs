@@ -1,5 +1,5 @@
-//! Small readings of attributes, each nothing where the file is missing, unreadable or says
-//! something else.
+//! [`Attributes`]: readers of a folder's attributes. They return `None` if the file is missing,
+//! unreadable or has another form.
 
 use gaudi_sys::parse::hexadecimal;
 
@@ -24,7 +24,7 @@ impl<'a> Attributes<'a> {
         let bytes = self.tree.read(&format!("{}/{name}", self.folder), LONGEST).ok()?;
         let text = String::from_utf8(bytes).ok()?;
         let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
-        // What is printed must not steer a terminal.
+        // Printed text must not control a terminal.
         (!text.is_empty() && !text.contains(|c: char| c.is_control() && c != '\n')).then(|| text.to_owned())
     }
 

@@ -98,7 +98,10 @@ impl Config {
             return unread(why, None);
         }
         if word(bytes, 0) == Some(0xffff) {
-            return unread("config is all ones: the function sleeps or is gone".into(), None);
+            return unread(
+                "config is all ones: the function sleeps or was removed".into(),
+                None,
+            );
         }
         if size == CONVENTIONAL {
             let port = port_type(bytes);
@@ -146,8 +149,8 @@ fn first(bytes: &[u8]) -> Option<usize> {
     (at >= FOR_ALL).then_some(at)
 }
 
-/// Archivers fill a file that is shorter than it said. A list that leads to nothing but zeros is
-/// the mark.
+/// Whether an archiver padded the file with zeros because it was shorter than its size in sysfs.
+/// Then the capability list points to zeros only.
 fn is_padded(bytes: &[u8]) -> bool {
     first(bytes).is_some_and(|_| bytes[FOR_ALL..].iter().all(|&byte| byte == 0))
 }

@@ -171,8 +171,8 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// What would mend it.
-    pub fn mend(&self) -> String {
+    /// Returns the change that removes the cause.
+    pub fn remedy(&self) -> String {
         match self {
             Self::NoP2pdma => "boot a kernel with CONFIG_PCI_P2PDMA=y".to_owned(),
             Self::NotPci => "use an RDMA device that stands on a PCI function".to_owned(),
@@ -182,7 +182,7 @@ impl Refusal {
             Self::HostBridge { redirects, .. } => {
                 let ports: Vec<String> = redirects.iter().map(PciAddress::to_string).collect();
                 let ports = ports.join(";");
-                // The kernel's own advice, and what it does not say beside it.
+                // The kernel's own advice, with the consequence that its message omits.
                 format!(
                     "boot with pci=disable_acs_redir={ports} (the devices below then share an IOMMU group and are not isolated)"
                 )
@@ -349,8 +349,8 @@ impl Topology {
         choices
     }
 
-    /// What may be said beside an answer: where the kernel allows a pair and something still stands
-    /// in the way of the short path.
+    /// Returns a note about a pair that the kernel allows, if something else prevents the short
+    /// path.
     pub fn caveat(&self, route: &Route, importer: &Importer) -> Option<String> {
         let direct = matches!(
             route.via,

@@ -560,7 +560,7 @@ fn config(tree: &dyn Tree, folder: &str) -> Config {
     }
 }
 
-/// `16.0 GT/s PCIe` and `16`; a link that is down says `Unknown` and `0`.
+/// Parses `16.0 GT/s PCIe` and `16`. A link that is down has `Unknown` and `0` instead.
 fn speed(attributes: &Attributes<'_>, speed: &str, width: &str) -> Option<Speed> {
     let text = attributes.text(speed)?;
     let (number, _) = text.split_once(" GT/s")?;

@@ -58,11 +58,11 @@ pub trait Tree {
     fn contains(&self, path: &str, text: &str) -> io::Result<bool>;
 }
 
-/// The path without links that `path` stands for. `..` above the root is the root, and a link's
-/// absolute target begins at the tree's root.
+/// Returns `path` with all links resolved. `..` above the root is the root, and a link's absolute
+/// target begins at the tree's root.
 ///
 /// # Errors
-/// `ELOOP` past 40 links, `ENAMETOOLONG` past 4096 bytes, and what [`Tree::node`] says.
+/// `ELOOP` past 40 links, `ENAMETOOLONG` past 4096 bytes, and those of [`Tree::node`].
 pub fn resolve(tree: &dyn Tree, path: &str) -> io::Result<String> {
     let mut ahead: VecDeque<String> = parts(path).collect();
     let mut done = String::new();

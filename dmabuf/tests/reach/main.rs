@@ -196,10 +196,10 @@ fn acs_sends_a_switchs_packets_up() {
     );
     assert!(
         refusal
-            .mend()
+            .remedy()
             .contains("pci=disable_acs_redir=0000:04:01.0;0000:04:02.0"),
         "saw {}",
-        refusal.mend()
+        refusal.remedy()
     );
 }
 

@@ -116,14 +116,14 @@ impl Channel {
         Ok(bytes)
     }
 
-    /// Where a flush reads to.
+    /// Returns the destination of the read of a flush.
     pub(crate) fn flush(&self) -> Result<Sge> {
         self.sge(FLUSH, 1)
     }
 
     /// Ends the traffic, and deregisters the messages.
     pub(crate) fn stop(&mut self) {
-        // `close` destroys it either way.
+        // If this fails, `close` destroys the queue pair all the same.
         let _ = self.qp.to_error();
         self.messages = None;
     }

@@ -144,7 +144,7 @@ impl Endpoint {
         sent.map(|()| report)
     }
 
-    /// The slots through which the peer reaches staged memory.
+    /// Returns the slots through which the peer reaches staged memory.
     fn slots(&mut self) -> Result<OfferPath> {
         self.responder.slots(
             &self.nic,
@@ -454,7 +454,7 @@ impl Endpoint {
     pub fn device_lost(&mut self) -> Result<()> {
         self.check_process("device_lost")?;
         self.requester.fail(
-            Error::new(ErrorKind::DeviceLost, "transfer").because("the device was given up for a reset"),
+            Error::new(ErrorKind::DeviceLost, "transfer").because("the device is lost or about to be reset"),
         );
         self.responder.stop();
         hang_up(self.stream.as_fd());

@@ -77,7 +77,7 @@ impl Job {
     }
 }
 
-/// Where a chunk is.
+/// The step that a chunk is in.
 pub(crate) enum Phase {
     /// This node's engine copies: out of memory into the slot (`fetches`), or back.
     Engine { copy: Completion, fetches: bool },

@@ -218,16 +218,16 @@ mod tests {
                 slot: 3,
                 failed: Some((kind, Some(Errno::ENODEV))),
             };
-            let heard = Answer::decode(&answer.encode()).unwrap();
-            assert_eq!(heard, answer);
-            let error = heard.error().unwrap();
+            let decoded = Answer::decode(&answer.encode()).unwrap();
+            assert_eq!(decoded, answer);
+            let error = decoded.error().unwrap();
             assert!(error.to_string().contains("peer"), "{error}");
             assert!(
                 !matches!(
                     error.kind(),
                     ErrorKind::DeviceLost | ErrorKind::InReset | ErrorKind::Hung | ErrorKind::TimedOut
                 ),
-                "what befell the peer did not befall us: {error:?}"
+                "the peer's failure is not this node's: {error:?}"
             );
         }
     }

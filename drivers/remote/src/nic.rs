@@ -98,7 +98,7 @@ impl Nic {
     pub fn revoke(&self, device: DeviceId) -> Result<usize> {
         self.inner
             .watch
-            .revoke(device, "the device was given up for a reset")
+            .revoke(device, "the device is lost or about to be reset")
     }
 
     /// Returns the regions that may keep a device from closing: this NIC's, and those of other

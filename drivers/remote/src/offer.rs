@@ -102,6 +102,7 @@ impl Offer {
             body.push(u8::from(attempt.remembered));
             body.extend(error.errno().map_or(0, |errno| errno as i32).to_le_bytes());
             put_text(&mut body, error.kind().name(), 32);
+            // An error may have no cause: the operation alone is sent.
             let cause = error.cause().unwrap_or_default();
             put_text(&mut body, &format!("{}: {cause}", error.operation()), TEXT);
         }
@@ -327,8 +328,7 @@ mod tests {
     proptest! {
         #![proptest_config(gaudi_random::config(512))]
 
-        /// What a peer of another version, or a hostile one, may send: an offer cut or changed
-        /// anywhere.
+        /// An offer of a peer of another version, or of a hostile one: cut or changed anywhere.
         #[test]
         fn any_offer_is_understood_or_refused(staged: bool, at: prop::sample::Index, byte: u8, cut: Option<prop::sample::Index>) {
             let mut bytes = offer(staged).encode();

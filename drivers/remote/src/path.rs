@@ -100,7 +100,7 @@ impl fmt::Display for PathReport {
 pub(crate) struct Outcomes(Vec<(DeviceId, Error)>);
 
 impl Outcomes {
-    /// Records a failure that neither another buffer nor a retry mends: the NIC cannot or may not
+    /// Records a failure that every buffer and every retry would have: the NIC cannot or may not
     /// reach this accelerator.
     pub(crate) fn remember(&mut self, device: DeviceId, error: &Error) {
         let lasting = matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied);

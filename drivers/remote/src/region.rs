@@ -123,7 +123,7 @@ fn dmabuf(
         remembered: false,
     };
     if policy == Policy::Never {
-        // There is no errno: neither the driver nor the NIC was asked.
+        // There is no errno: no call was made.
         let untried = Error::new(ErrorKind::Unsupported, "dma-buf region");
         return Err(fresh(untried.because("not tried: the policy is `never`")));
     }
@@ -173,7 +173,7 @@ fn dmabuf(
 /// deregister them if the device is lost.
 pub(crate) struct Regions {
     state: Mutex<State>,
-    /// Shut down if the device is lost, so that both ends learn of it.
+    /// Shut down if the device is lost, so that both ends are notified.
     stream: OwnedFd,
 }
 

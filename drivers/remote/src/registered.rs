@@ -100,7 +100,7 @@ impl Registered {
                 self.nic.counters().deregistrations.add(1);
             }
             // The cache deregisters it when the buffer is freed or forgotten. Dropped before
-            // `settle`, because the NIC's thread looks at regions.
+            // `settle`, because the NIC's thread checks which regions live.
             Some(Region::Cached(mr)) => drop(mr),
             None => {}
         }

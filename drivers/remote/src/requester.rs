@@ -94,7 +94,7 @@ impl Requester {
         }
     }
 
-    /// The result of a job; `None` while it runs.
+    /// Returns the result of a job, once. `None` while it runs.
     pub(crate) fn take(&mut self, id: u64) -> Option<Result<Done>> {
         if let Some(result) = self.results.remove(&id) {
             return Some(result);
@@ -120,8 +120,8 @@ impl Requester {
         !self.jobs.is_empty() && self.jobs.iter().all(|job| job.abandoned.is_some())
     }
 
-    /// Memory of an abandoned transfer that is over.
-    pub(crate) fn given_back(&mut self) -> Option<Arc<HostBuffer>> {
+    /// Returns the memory of an abandoned transfer that is over.
+    pub(crate) fn take_released(&mut self) -> Option<Arc<HostBuffer>> {
         self.back.pop()
     }
 
@@ -245,8 +245,8 @@ impl Requester {
             match (fetch, put, staged_there) {
                 (Some(from), ..) => {
                     self.engine_copy(slot, from, true)?;
-                    // What is fetched already goes out before more is fetched: a mock's engine
-                    // works inside the submission.
+                    // Fetched chunks are sent before more are fetched: a mock's engine works
+                    // inside the submission.
                     self.reap_engine()?;
                 }
                 (None, true, _) => self.write(slot)?,
@@ -269,7 +269,7 @@ impl Requester {
         }
     }
 
-    /// A chunk that was begun and is not finished, and its job.
+    /// Returns a chunk that was begun and is not finished, and its job.
     fn under_way(&self, slot: usize) -> (&Chunk, &Job) {
         let chunk = self.chunks.get(slot).and_then(Option::as_ref);
         let job = chunk.and_then(|chunk| self.jobs.get(self.place_of(chunk.job)?));
@@ -279,7 +279,7 @@ impl Requester {
         }
     }
 
-    /// Numbers rise, and a job that leaves the row leaves the others in order.
+    /// Returns the index of a job. Jobs are sorted by number, and a removal keeps the order.
     fn place_of(&self, id: u64) -> Option<usize> {
         self.jobs.binary_search_by_key(&id, |job| job.id).ok()
     }
@@ -344,7 +344,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Both ends of a chunk, for the NIC, and whether the peer's is a slot.
+    /// Returns both ends of a chunk, for the NIC, and whether the peer's is a slot.
     fn ends(&self, slot: usize) -> Result<(Sge, RemoteAddr, bool)> {
         let (chunk, job) = self.under_way(slot);
         let ours = match (&job.local, &self.stage) {
@@ -398,7 +398,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Asks the peer to copy between its slot and its memory.
+    /// Requests a copy between the peer's slot and its memory.
     fn ask(&mut self, slot: usize, what: RequestKind) -> Result<()> {
         let (chunk, job) = self.under_way(slot);
         let request = Request {
@@ -566,7 +566,7 @@ mod tests {
     use gaudi_softnic::{SoftNic, SoftNicConfig};
     use gaudi_verbs::{Access, Context, Rkey, WcStatus};
 
-    /// A flush that nobody waited for any more must not stand for the next one.
+    /// The completion of a flush whose wait timed out must not complete the next flush.
     #[test]
     fn flush_completes_with_its_own_read() {
         let (nic, peer) = SoftNic::pair(SoftNicConfig::default()).unwrap();
@@ -578,7 +578,7 @@ mod tests {
         ours.open(&nic, nic.pd()).unwrap();
         theirs.qp.connect(&here, Access::REMOTE_READ).unwrap();
         let mut requester = Requester::new(&nic, None, ours);
-        // Where it reads from matters to nobody here: the completions are told by hand.
+        // Not read from: the test makes the completions itself.
         let from = RemoteAddr {
             addr: MrAddr(0),
             rkey: Rkey(0),

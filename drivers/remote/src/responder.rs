@@ -98,7 +98,7 @@ struct Shared {
     released: Condvar,
     /// Why the thread ended by itself.
     ended: OnceLock<Error>,
-    /// Asks the thread to end.
+    /// Requests the end of the thread.
     stop: AtomicBool,
 }
 
@@ -206,12 +206,12 @@ impl Responder {
     /// Withdraws the offers in this memory, and waits until the engine's copies for the peer are
     /// complete. `InUse` after the timeout: the offers stay withdrawn, and the next call waits
     /// again.
-    pub(crate) fn withdraw(&self, which: impl Fn(&Location) -> bool, patience: Duration) -> Result<()> {
-        let end = Instant::now().checked_add(patience);
+    pub(crate) fn withdraw(&self, which: impl Fn(&Location) -> bool, timeout: Duration) -> Result<()> {
+        let end = Instant::now().checked_add(timeout);
         let busy = || {
             Error::new(ErrorKind::InUse, "forget")
-                .because("the engine is still at work on it, for the peer")
-                .saw(format!("after {patience:?}"), "the end of its copies")
+                .because("the engine still copies this memory for the peer")
+                .saw(format!("after {timeout:?}"), "the end of its copies")
                 .helped_by("try again: the driver resets a hung engine after its own timeout")
         };
         let mut offers = lock(&self.shared.offers);
@@ -245,7 +245,7 @@ impl Responder {
         self.shared.ended.get()
     }
 
-    /// Asks the thread to end, without waiting for it. Without a thread, the peer can access
+    /// Requests the end of the thread without waiting for it. Without a thread, the peer can access
     /// nothing of this node from now on.
     pub(crate) fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
@@ -296,14 +296,14 @@ impl Drop for Responder {
 /// A copy in flight.
 struct Copy {
     slot: usize,
-    /// What it uses, until it is over.
+    /// The offer that it uses until it is over.
     offer: u32,
     completion: Completion,
 }
 
 struct Thread {
-    /// The endpoint's stream. It is shut down if the service ends by itself: a peer that waits for
-    /// an answer has no other way to know.
+    /// The endpoint's stream. It is shut down if the service ends by itself: nothing else
+    /// notifies a peer that waits for an answer.
     stream: OwnedFd,
     channel: Channel,
     stage: Stage,
@@ -370,6 +370,7 @@ impl Thread {
                 tracing::error!(%error, "a region of a lost device was not deregistered");
             }
         }
+        // The first error stays.
         let _ = self.shared.ended.set(error);
         hang_up(self.stream.as_fd());
     }
@@ -404,7 +405,7 @@ impl Thread {
         self.answer(copy.slot, Err(error)).map(|()| true)
     }
 
-    /// The oldest copy is over: answers the peer.
+    /// Answers the peer after the end of the oldest copy.
     fn ended_front(&mut self, ended: Result<()>) -> Result<()> {
         let Some(copy) = self.engine.pop_front() else {
             return Ok(());
@@ -443,7 +444,7 @@ impl Thread {
                 _ => self.request(completion)?,
             }
         }
-        self.speak()?;
+        self.post_answers()?;
         Ok(count > 0)
     }
 
@@ -511,7 +512,7 @@ impl Thread {
             failed: ended.as_ref().err().map(|error| (error.kind(), error.errno())),
         };
         self.owed.push_back(answer);
-        self.speak()?;
+        self.post_answers()?;
         let Err(error) = ended else {
             return Ok(());
         };
@@ -519,11 +520,11 @@ impl Thread {
         if !answer.is_the_end() {
             return Ok(());
         }
-        self.last_words()?;
+        self.drain_answers()?;
         Err(error)
     }
 
-    fn speak(&mut self) -> Result<()> {
+    fn post_answers(&mut self) -> Result<()> {
         while let Some(answer) = self.owed.front().copied() {
             let slot = usize::from(answer.slot);
             if self.answering[slot] {
@@ -538,7 +539,7 @@ impl Thread {
     }
 
     /// Waits up to 2 s until the NIC has sent the answers.
-    fn last_words(&mut self) -> Result<()> {
+    fn drain_answers(&mut self) -> Result<()> {
         let mut done = [WorkCompletion::EMPTY; SLOTS];
         while self.answering.contains(&true) {
             let count = self.channel.cq.wait(&mut done, Duration::from_secs(2))?;

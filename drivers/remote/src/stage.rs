@@ -49,19 +49,19 @@ impl Stage {
         self.slots.len()
     }
 
-    /// A slot, for the engine.
+    /// Returns a slot, for the engine.
     pub(crate) fn slot(&self, index: usize, len: u64) -> Option<Location> {
         Some(self.slots.get(index)?.part(0, len))
     }
 
-    /// A slot, for the NIC.
+    /// Returns a slot, for the NIC.
     pub(crate) fn sge(&self, index: usize, len: u32) -> Result<Sge> {
         self.registered
             .mr()
             .sge(index as u64 * u64::from(self.chunk), len)
     }
 
-    /// All slots, for the peer.
+    /// Returns all slots, for the peer.
     pub(crate) fn remote(&self) -> RemoteRegion {
         self.registered.mr().remote()
     }

@@ -13,7 +13,7 @@ pub(crate) const OFFER: u16 = 3;
 /// The longest body.
 pub(crate) const MAX_BODY: usize = 1024;
 
-/// An error of a message that the peer sent.
+/// Returns the error of a message that the peer sent.
 pub(crate) fn protocol(cause: &str) -> Error {
     Error::new(ErrorKind::Protocol, "receive from the peer").because(cause)
 }
@@ -23,7 +23,7 @@ pub(crate) fn io(operation: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::from_errno(operation, gaudi_sys::fd::errno_of(error))
 }
 
-/// The error of a call on an endpoint in a fork child of the process that made it.
+/// Returns the error of a call on an endpoint in a fork child of the process that made it.
 pub(crate) fn forked(operation: &'static str) -> Error {
     Error::new(ErrorKind::Forked, operation)
         .because("the connection belongs to the parent of this fork child")

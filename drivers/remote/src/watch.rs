@@ -27,11 +27,11 @@ use crate::stream::io;
 const TURN: Duration = Duration::from_millis(100);
 /// Delay between the deregistration and the hang-up: answers to the peer that report the loss must
 /// arrive first.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const HANG_UP_DELAY: Duration = Duration::from_millis(100);
 /// The longest sleep without an event.
 const NAP: Duration = Duration::from_secs(60);
 /// After so many wake-ups in a row without an event, the NIC's descriptor is broken.
-const IN_VAIN: u32 = 100;
+const MOST_EMPTY_WAKES: u32 = 100;
 /// How long the last user of a NIC waits for the thread, which may be in a deregistration.
 const STOP: Duration = Duration::from_secs(5);
 
@@ -88,8 +88,8 @@ struct Watched {
     /// Allocations of which the cache may have regions.
     generations: Vec<u64>,
     endpoints: Vec<Weak<dyn WatchedEndpoint>>,
-    /// The log has that a region of it could not be deregistered.
-    said: bool,
+    /// Whether the log has that a region of it could not be deregistered.
+    is_logged: bool,
 }
 
 impl Watch {
@@ -203,7 +203,7 @@ impl Watch {
                 status,
                 generations: Vec::new(),
                 endpoints: Vec::new(),
-                said: false,
+                is_logged: false,
             });
             state.devices.len() - 1
         });
@@ -228,11 +228,11 @@ impl Watch {
         if self.owner.is_foreign() {
             return Ok(());
         }
-        let mut gone = self.cache.invalidate_generation(generation);
+        let mut removed = self.cache.invalidate_generation(generation);
         for watched in &mut self.state().devices {
             watched.generations.retain(|&known| known != generation);
         }
-        gone.refused.pop().map_or(Ok(()), Err)
+        removed.refused.pop().map_or(Ok(()), Err)
     }
 
     /// Waits until the thread holds no device without regions: it queries the status only of
@@ -255,26 +255,26 @@ impl Watch {
     }
 
     fn end(&self, mut lost: impl FnMut(&Watched) -> Option<String>) -> Result<usize> {
-        let mut gone = Vec::new();
+        let mut ended = Vec::new();
         let mut state = self.state();
         for watched in std::mem::take(&mut state.devices) {
             match lost(&watched) {
-                Some(why) => gone.push((watched, why)),
+                Some(why) => ended.push((watched, why)),
                 None => state.devices.push(watched),
             }
         }
         drop(state);
         // All are tried; the first error is returned.
         let mut all = Ok(0);
-        for (watched, why) in gone {
+        for (watched, why) in ended {
             let one = self.end_one(watched, &why);
             all = all.and_then(|all| Ok(all + one?));
         }
         all
     }
 
-    /// First the endpoints' error, so that it is the cause of all later failures; then the regions
-    /// of every holder; then the handles.
+    /// Ends the use of a device: fails the endpoints, so that this error is the cause of all later
+    /// ones, then revokes the regions of every holder, then drops the handles.
     fn end_one(&self, mut watched: Watched, why: &str) -> Result<usize> {
         let device = watched.status.device();
         let error = Error::new(ErrorKind::DeviceLost, "transfer")
@@ -295,11 +295,11 @@ impl Watch {
             first = first.and_then(|count| self.forget(generation).map(|()| count));
         }
         if let Err(error) = &first {
-            if !watched.said {
+            if !watched.is_logged {
                 tracing::error!(%device, %error, "a region of a lost device was not deregistered; it delays the reset");
             }
             // The next turn tries again.
-            watched.said = true;
+            watched.is_logged = true;
             self.state().devices.push(watched);
         }
         for endpoint in endpoints {
@@ -369,23 +369,27 @@ impl Watch {
 
     /// Sleeps until it is woken, the NIC has an event, or the time has passed. Takes the NIC's
     /// events.
-    fn sleep(&self, time: Duration, in_vain: &mut u32) {
-        let fd = self.context.async_fd().filter(|_| *in_vain < IN_VAIN);
+    fn sleep(&self, time: Duration, empty_wakes: &mut u32) {
+        let fd = self
+            .context
+            .async_fd()
+            .filter(|_| *empty_wakes < MOST_EMPTY_WAKES);
         let answer = match fd {
             Some(fd) => readable([self.wake.as_fd(), fd], time),
             None => readable([self.wake.as_fd()], time).map(|[woken]| [woken, false]),
         };
-        let [woken, told] = answer.unwrap_or_else(|errno| {
+        let [woken, has_event] = answer.unwrap_or_else(|errno| {
             tracing::error!("the watching thread of a NIC cannot wait: {errno}");
             thread::sleep(TURN);
             [false; 2]
         });
         if woken {
+            // EAGAIN, the only error of a valid eventfd, means that it is 0 already.
             let _ = self.wake.read();
         }
-        if told {
-            *in_vain = if self.take_events() { 0 } else { *in_vain + 1 };
-            if *in_vain == IN_VAIN {
+        if has_event {
+            *empty_wakes = if self.take_events() { 0 } else { *empty_wakes + 1 };
+            if *empty_wakes == MOST_EMPTY_WAKES {
                 tracing::error!(nic = self.context.name(), "its events cannot be read any more");
             }
         }
@@ -398,7 +402,7 @@ impl Watch {
             match self.context.get_async_event() {
                 Ok(Some(event)) => {
                     some = true;
-                    self.heed(&event);
+                    self.handle(&event);
                 }
                 Ok(None) => return some,
                 Err(error) => {
@@ -409,8 +413,8 @@ impl Watch {
         }
     }
 
-    /// The context has marked regions already.
-    fn heed(&self, event: &AsyncEvent) {
+    /// Fails the endpoints that an event concerns. The context has marked its regions already.
+    fn handle(&self, event: &AsyncEvent) {
         let (nic, what, element) = (self.context.name(), event.event_type, event.element);
         let of = match (what, element) {
             (AsyncEventType::CQ_ERR, AsyncElement::Cq(cq)) => Some(cq),
@@ -450,8 +454,8 @@ impl Watch {
 
     fn run(&self) {
         let mut hang_up: Vec<Weak<dyn WatchedEndpoint>> = Vec::new();
-        let mut said = Instant::now();
-        let mut in_vain = 0;
+        let mut lost_at = Instant::now();
+        let mut empty_wakes = 0;
         loop {
             let mut state = self.state();
             if state.stop {
@@ -465,11 +469,11 @@ impl Watch {
                 .retain(|watched| !watched.group.regions().is_empty());
             let idle = state.devices.is_empty() && hang_up.is_empty();
             drop(state);
-            self.sleep(if idle { NAP } else { TURN }, &mut in_vain);
+            self.sleep(if idle { NAP } else { TURN }, &mut empty_wakes);
             if self.state().stop {
                 continue;
             }
-            if said.elapsed() >= LAST_WORDS {
+            if lost_at.elapsed() >= HANG_UP_DELAY {
                 for endpoint in hang_up.drain(..).filter_map(|endpoint| endpoint.upgrade()) {
                     endpoint.hang_up();
                 }
@@ -481,7 +485,7 @@ impl Watch {
                 }
                 let why = lost(&watched.status)?;
                 hang_up.extend(watched.endpoints.iter().cloned());
-                said = Instant::now();
+                lost_at = Instant::now();
                 Some(why)
             });
             // The log has the error; the next turn tries again.

@@ -242,7 +242,7 @@ fn offer_of_dead_process_is_reported() {
     refused(
         Offer::from_bytes(&bytes).fetch(),
         ErrorKind::Disconnected,
-        "is gone",
+        "has ended",
     );
 }
 

@@ -82,7 +82,7 @@ pub(crate) struct PerfCopy {
     /// Copies of each row before those that count.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub(crate) warm_up: u32,
-    /// Pages of the host memory; where they are not there, smaller ones, and the result says so.
+    /// Pages of the host memory; if they are missing, smaller ones, which the result reports.
     #[arg(long, value_enum, default_value_t = HostPages::Small, value_name = "KIND")]
     pub(crate) pages: HostPages,
     /// Seconds that one copy may take.

@@ -309,6 +309,7 @@ fn machine() -> Machine {
 }
 
 fn identity(spec: &DeviceSpec, info: &Info) -> Identity {
+    // Without a readable name the report has an empty one.
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let address = match spec.backend {
         BackendSpec::Kernel(KernelSelector::Bus(address)) => Some(address),

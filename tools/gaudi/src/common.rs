@@ -107,8 +107,8 @@ pub(crate) enum Color {
 }
 
 impl Color {
-    /// The value of `--color` on a command line that was not fully parsed: a request for help, or
-    /// an invalid one.
+    /// Returns the value of `--color` on a command line that was not fully parsed: a request for
+    /// help, or an invalid one.
     pub(crate) fn in_words(words: impl Iterator<Item = OsString>) -> Self {
         let mut wanted = Self::Auto;
         let mut is_next = false;
@@ -127,7 +127,7 @@ impl Color {
     }
 }
 
-/// A pause of a millisecond to a day.
+/// Parses a pause of a millisecond to a day.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let wanted = "wanted seconds from 0.001 to 86400";
     match text.parse() {
@@ -136,7 +136,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A number of bytes, as device specs write it.
+/// Parses a number of bytes, in the form of device specs.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     if text.is_empty() {
         return Err("wanted a size, such as 4096 or 4KiB".to_owned());

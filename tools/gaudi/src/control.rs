@@ -20,7 +20,7 @@ const MAX_BODY: usize = 64 << 10;
 /// Timeout of one message, unless it is set.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait for the reason of a peer that failed.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const PEER_FAILURE: Duration = Duration::from_secs(2);
 const SEND: &str = "send to the peer";
 const RECEIVE: &str = "receive from the peer";
 
@@ -41,7 +41,7 @@ pub(crate) struct Failure {
     help: Option<String>,
 }
 
-/// The framework's error in a chain of causes.
+/// Returns the framework's error in a chain of causes.
 fn ours(error: &anyhow::Error) -> Option<&Error> {
     error.chain().find_map(|cause| cause.downcast_ref())
 }
@@ -87,7 +87,7 @@ pub(crate) trait Reply: DeserializeOwned + fmt::Debug {
     fn settle(self) -> anyhow::Result<Option<Self>>;
 }
 
-/// The error of a message that the protocol does not have here.
+/// Returns the error of a message that the protocol does not allow here.
 pub(crate) fn out_of_step(message: &impl fmt::Debug) -> anyhow::Error {
     invalid(RECEIVE, format!("unexpected message: {message:?}")).into()
 }
@@ -113,7 +113,7 @@ impl Control {
         self.timeout = timeout;
     }
 
-    /// The stream and a deadline, for messages that the facade defines.
+    /// Returns the stream and a deadline, for messages that the facade defines.
     pub(crate) fn framed(&mut self) -> (&mut Framed, Option<Instant>) {
         (&mut self.stream, Instant::now().checked_add(self.timeout))
     }
@@ -151,22 +151,22 @@ impl Control {
         }
     }
 
-    /// The peer's own failure, if it explains an error of this end: a NIC or a socket that lost its
-    /// peer does not report the cause.
-    pub(crate) fn last_words<T: Reply>(&mut self, error: anyhow::Error) -> anyhow::Error {
-        let is_words = |error: &anyhow::Error| ours(error).is_some_and(|error| error.operation() == T::PEER);
+    /// Returns the peer's own failure if it explains `error`, otherwise `error`. A NIC or a socket
+    /// that lost its peer does not report the cause.
+    pub(crate) fn explain_by_peer<T: Reply>(&mut self, error: anyhow::Error) -> anyhow::Error {
+        let is_peers = |error: &anyhow::Error| ours(error).is_some_and(|error| error.operation() == T::PEER);
         let is_lost = error
             .downcast_ref::<Error>()
             .is_some_and(|error| error.operation() == RDMA || error.kind() == ErrorKind::Disconnected);
-        if !is_lost || is_words(&error) {
+        if !is_lost || is_peers(&error) {
             return error;
         }
-        self.set_timeout(LAST_WORDS);
+        self.set_timeout(PEER_FAILURE);
         // Few messages are under way.
         for _ in 0..16 {
             match self.reply::<T>() {
                 Ok(_) => {}
-                Err(reason) if is_words(&reason) => return reason,
+                Err(reason) if is_peers(&reason) => return reason,
                 Err(_) => break,
             }
         }

@@ -1,4 +1,4 @@
-//! `gaudi copy`: bytes moved by the DMA engines, and checked.
+//! `gaudi copy`: copies bytes by the DMA engines, and verifies them.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,13 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::args::{self, Place};
-use crate::columns::{Column, nanos, table, yes};
 use crate::common::Common;
 use crate::exit::{self, Usage};
+use crate::figures::{nanos, yes};
 use crate::info::chosen;
-use crate::output::{Output, grouped};
+use crate::output::Output;
 use crate::progress::Progress;
+use crate::report::columns;
 
 /// Bytes that are filled or digested at a time.
 const PIECE: usize = 1 << 20;
@@ -64,7 +65,7 @@ impl Memory {
         })
     }
 
-    /// The pages of host memory.
+    /// Returns the pages of host memory; `None` for device memory.
     pub(crate) fn pages(&self) -> Option<Pages> {
         match self {
             Self::Host(host) => host.pages(),
@@ -99,7 +100,7 @@ pub(crate) const TO_DEVICE: (Place, Place) = (Place::Host, Place::Device);
 pub(crate) const TO_HOST: (Place, Place) = (Place::Device, Place::Host);
 pub(crate) const ON_DEVICE: (Place, Place) = (Place::Device, Place::Device);
 
-/// The directions that the command line names, or all.
+/// Returns the directions that the command line names, or all.
 pub(crate) fn directions(
     named: (Option<Place>, Option<Place>),
     all: [(Place, Place); 3],
@@ -110,7 +111,7 @@ pub(crate) fn directions(
     }
 }
 
-/// The shortest timeout of work that a device is closed with.
+/// The shortest timeout of a device's work.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Result<u8> {
@@ -124,7 +125,7 @@ pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Re
     options.timeout = copy.timeout.clamp(SHORTEST, options.timeout);
     let device = Device::with_options(gaudi::open(&spec)?, options)?;
     fits(&device, copy)?;
-    // Bytes of the source are made up, and those of the destination looked at.
+    // Each byte counts twice: it is generated in the source and verified in the destination.
     let all = copy.size.saturating_mul(2 * directions.len() as u64);
     let mut progress = Progress::new("copying", all, output.is_quiet());
     let rows: Vec<Row> = directions
@@ -150,20 +151,17 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
     if output.is_json() {
         return output.document("gaudi.copy", report);
     }
-    let backend = |_: &Row| report.backend.to_owned();
-    let columns: [Column<'_, Row>; 8] = [
-        ("from", false, &|row| row.from.to_owned()),
-        ("to", false, &|row| row.to.to_owned()),
-        ("backend", false, &backend),
-        ("bytes", true, &|row| grouped(row.size_bytes)),
-        ("LIN_DMA", true, &|row| grouped(row.lin_dma_packets)),
-        ("CS", true, &|row| grouped(row.submissions)),
-        ("time[ms]", true, &|row| {
-            format!("{:.3}", row.time_ns as f64 / 1e6)
-        }),
-        ("verified", false, &|row| yes(row.verified)),
-    ];
-    table(output, &report.copies, &columns)
+    let columns = columns! { (&Report, &Row):
+        text "" "from" |(_, row)| row.from;
+        text "" "to" |(_, row)| row.to;
+        text "" "backend" |(report, _)| report.backend;
+        grouped "" "bytes" |(_, row)| row.size_bytes;
+        grouped "" "LIN_DMA" |(_, row)| row.lin_dma_packets;
+        grouped "" "CS" |(_, row)| row.submissions;
+        number "" "time[ms]" |(_, row)| format!("{:.3}", row.time_ns as f64 / 1e6);
+        text "" "verified" |(_, row)| yes(row.verified);
+    };
+    output.rows(&columns, report.copies.iter().map(|row| (report, row)))
 }
 
 /// Rejects a copy that is larger than the device's memory: each direction has an end there.

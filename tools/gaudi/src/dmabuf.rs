@@ -62,7 +62,7 @@ fn holder(process: &Process) -> Value {
     })
 }
 
-/// `1234 python3 (2 fds, 1 map)`, one after the other.
+/// Formats the holders of a dma-buf: `1234 python3 (2 fds, 1 map)`, separated by semicolons.
 fn held_by(found: &Found) -> String {
     let each = found.processes.iter().map(|process| {
         let count = |number: u32, one: &str| match number {
@@ -80,7 +80,7 @@ fn held_by(found: &Found) -> String {
 pub(crate) fn run(_: &Common, dmabuf: &Dmabuf, output: &mut Output) -> Result<u8> {
     let Command::List(list) = &dmabuf.command;
     let root = list.root.as_deref().unwrap_or(Path::new("/"));
-    // Without it there would be a list, and an empty one.
+    // Without `/proc` the survey would be empty instead of an error.
     let proc = root.join("proc");
     std::fs::read_dir(&proc).with_context(|| format!("cannot read {}", proc.display()))?;
     loop {

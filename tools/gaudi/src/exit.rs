@@ -1,4 +1,4 @@
-//! Exit codes, and errors as a person or a program reads them.
+//! Exit codes, and errors as text and as documents.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -30,12 +30,12 @@ pub(crate) const OUR_BUG: u8 = 125;
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-/// A check that failed, and whose result document already says so.
+/// A failed check whose verdict the result already has.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Judged(pub(crate) Error);
 
-/// The exit code of a printed verdict, which counts whether or not anybody read the table.
+/// Returns the exit code of a printed verdict. A failed check counts even if printing failed.
 pub(crate) fn judged(
     is_good: bool,
     printed: anyhow::Result<()>,
@@ -62,8 +62,8 @@ fn code(error: &Error) -> u8 {
     }
 }
 
-/// The lines of an error: the cause; the evidence; the next step; if no device was found, what
-/// works without one.
+/// Returns the lines of an error: the cause, the evidence, the next step, and what works without a
+/// device if none was found.
 fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str) -> Vec<String> {
     let evidence = ours.and_then(Error::evidence);
     let evidence = evidence.and_then(|evidence| match (&evidence.seen, &evidence.wanted) {
@@ -93,25 +93,25 @@ fn lines_of(error: &anyhow::Error, ours: Option<&Error>, code: u8, instead: &str
     lines
 }
 
-/// The next step.
+/// Returns the next step.
 fn help_of<'a>(error: &anyhow::Error, ours: Option<&'a Error>) -> Option<&'a str> {
     ours.and_then(Error::help)
         .or_else(|| io_help(error))
         .or_else(|| timeout_help(ours?))
 }
 
-/// The error of a file that the command line named.
+/// Returns the error of a file that the command line named.
 fn io_error(error: &anyhow::Error) -> Option<&std::io::Error> {
     error.chain().find_map(|cause| cause.downcast_ref())
 }
 
-/// The next step for work that takes longer than its deadline.
+/// Returns the next step for work that takes longer than its deadline.
 fn timeout_help(error: &Error) -> Option<&'static str> {
     let is_wait = error.kind() == ErrorKind::TimedOut && error.operation().starts_with("HL_IOCTL_WAIT");
-    is_wait.then_some("allow more with --timeout; if an engine hangs, the kernel's log says so")
+    is_wait.then_some("allow more with --timeout; the kernel's log reports an engine that hangs")
 }
 
-/// The next step for a file that cannot be used.
+/// Returns the next step for a file that cannot be used.
 pub(crate) fn io_help(error: &anyhow::Error) -> Option<&'static str> {
     Some(match io_error(error)?.kind() {
         std::io::ErrorKind::NotFound => "look at the path: it or a folder on the way is not there",
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn error_parts_have_lines_of_their_own() {
         let error = Error::new(ErrorKind::InvalidInput, "open")
-            .because("no such thing")
+            .because("bad number")
             .saw(3, "at most 2")
             .helped_by("take less");
         let error = anyhow::Error::from(error).context("reading");
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(
             lines_of(&error, ours, FAILED, ""),
             [
-                "error: reading: open: no such thing",
+                "error: reading: open: bad number",
                 "  note: saw 3, wanted at most 2",
                 "  help: take less"
             ]

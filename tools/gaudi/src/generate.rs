@@ -79,7 +79,8 @@ fn with_names(shell: Shell, script: &str) -> String {
     text
 }
 
-/// A line of a script with the value of an option completed. `None` if it completes another value.
+/// Returns a line of a script with the value of an option completed. `None` if the line completes
+/// another value.
 fn completed(shell: Shell, previous: &str, line: &str, option: &str, kind: &str) -> Option<String> {
     let is_device = option == "device";
     match shell {
@@ -100,7 +101,7 @@ fn completed(shell: Shell, previous: &str, line: &str, option: &str, kind: &str)
     }
 }
 
-/// The functions of a shell that list names.
+/// Returns the functions of a shell that list names.
 fn functions(shell: Shell) -> String {
     let each = NAMES.iter().map(|(_, kind, commands)| match shell {
         Shell::Bash => format!(

@@ -13,7 +13,8 @@ use crate::exit::Usage;
 const FAULT: &str = "fault";
 const TRACE: &str = "trace";
 
-/// A spec with the command line's layers around it: faults inside, so that the trace shows them.
+/// Returns the spec with the command line's layers around it. Faults are inside, so that the trace
+/// has them.
 ///
 /// # Errors
 /// An invalid plan or file is a usage error, reported before devices are searched.
@@ -54,7 +55,7 @@ fn check(layer: &LayerSpec) -> Result<(), Error> {
     Stack::prepare(std::slice::from_ref(layer)).map(drop)
 }
 
-/// The error of an argument that `whose` has.
+/// Returns the error of an argument of `whose`.
 fn usage(whose: String, error: Error) -> anyhow::Error {
     match error.kind() {
         ErrorKind::InvalidInput => anyhow::Error::from(error).context(Usage(whose)),
@@ -62,7 +63,7 @@ fn usage(whose: String, error: Error) -> anyhow::Error {
     }
 }
 
-/// The argument of `--fault` as a layer has it.
+/// Returns the argument of `--fault` in the form of a layer.
 fn fault(argument: &str, seed: Option<u64>) -> Result<String> {
     let loaded = load_plan(argument, seed.unwrap_or(0));
     let (plan, source) = loaded.map_err(|error| usage("--fault".to_owned(), error))?;
@@ -71,7 +72,7 @@ fn fault(argument: &str, seed: Option<u64>) -> Result<String> {
     }
     Ok(match (seed, source) {
         (None, PlanSource::Argument | PlanSource::File) => argument.to_owned(),
-        // A pipe gives its text once, and a seed is part of the text.
+        // The text of a pipe can be read only once, and a seed is part of the text.
         _ => plan.to_string(),
     })
 }
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seed_goes_to_rules_with_chance() {
+    fn seed_applies_to_rules_with_chance() {
         let plan = "submit:p=5:error=EIO; wait_cs:when=2:reset\n*:p=1:seed=3:delay=1ms";
         assert_eq!(
             fault(plan, Some(9)).unwrap(),

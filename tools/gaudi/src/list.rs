@@ -22,8 +22,8 @@ use crate::report::{Column, columns, object, records};
 pub(crate) struct List {
     #[command(flatten)]
     again: Again,
-    /// Print the GAUDI_MAPPING_TABLE in force; where none is set, the one that this machine's
-    /// devices make.
+    /// Print the GAUDI_MAPPING_TABLE in force; if none is set, the table of this machine's
+    /// devices.
     #[arg(long, conflicts_with_all = ["every", "devices"])]
     mapping_table: bool,
     /// Print the device specs of this machine alone, one a line, for scripts; no device is opened.
@@ -31,7 +31,7 @@ pub(crate) struct List {
     names: bool,
 }
 
-/// A device; one that cannot be queried keeps its row, with the reason in place.
+/// A device. If it cannot be queried, its row has the reason.
 struct Row {
     spec: DeviceSpec,
     bus: Option<PciAddress>,
@@ -113,7 +113,7 @@ fn show(common: &Common, output: &mut Output) -> Result<u8> {
     Ok(exit::DONE)
 }
 
-/// The devices of this machine, by PCI address.
+/// Returns the devices of this machine, by PCI address.
 fn by_address() -> Vec<Listed> {
     let mut devices = gaudi::list();
     devices.sort_by_key(|device| device.bus);
@@ -128,7 +128,7 @@ struct Entry {
     bus_id: String,
 }
 
-/// Prints the table in force, so that the variable can be set to what is printed.
+/// Prints the table in force, in the form of the variable.
 fn mapping_table(output: &mut Output) -> Result<u8> {
     let (source, entries) = match Environment::of_process().table()? {
         Some(table) => {
@@ -160,7 +160,7 @@ fn mapping_table(output: &mut Output) -> Result<u8> {
     Ok(exit::DONE)
 }
 
-/// The entries of this machine's devices, by PCI address.
+/// Returns the entries of this machine's devices, by PCI address.
 fn of_machine() -> Result<Vec<Entry>> {
     let devices = by_address().into_iter();
     let devices = devices.filter_map(|device| Some((device.bus?, device.spec)));

@@ -4,13 +4,12 @@
 //!   go to standard error.
 //! - *Information never disturbs*: `list`, `info` and `doctor` open control nodes only, `topo`
 //!   none.
-//! - *A mock's figure says `mock`*, in every table and document.
-//! - *The exit code says what kind of failure it was*: see [`exit`].
+//! - *A mock's figure is marked `mock`*, in every table and document.
+//! - *The exit code is the kind of the failure*: see [`exit`].
 
 mod args;
 mod args_rdma;
 mod check;
-mod columns;
 mod common;
 mod control;
 mod copy;
@@ -18,6 +17,7 @@ mod demo;
 mod dmabuf;
 mod doctor;
 mod exit;
+mod figures;
 mod generate;
 mod info;
 mod layers;
@@ -92,7 +92,7 @@ macro_rules! commands {
                 }
             }
 
-            /// What works on a machine without a card, where a device is missing.
+            /// Returns what works without a card, for the error of a missing device.
             fn instead(&self) -> &'static str {
                 match self {
                     $(Self::$name(_) => $instead),*
@@ -121,7 +121,7 @@ commands! {
 }
 
 impl Cli {
-    /// The parser. The help of a command does not list the common options that it rejects.
+    /// Returns the parser. The help of a command does not list the common options that it rejects.
     pub(crate) fn parser() -> clap::Command {
         let mut parser = Self::command();
         let common: Vec<_> = parser
@@ -140,7 +140,7 @@ impl Cli {
 }
 
 fn main() -> ExitCode {
-    // A defect of ours is told apart from a failure of the device: 125, with the place that broke.
+    // A panic is a defect of this program: it has its own exit code, and the hook prints its place.
     std::panic::catch_unwind(run).unwrap_or(ExitCode::from(exit::OUR_BUG))
 }
 
@@ -221,7 +221,7 @@ mod tests {
         Cli::parser().debug_assert();
     }
 
-    /// Long options of a command that its users see, without those of every command.
+    /// Returns the long options that users of a command see, without those of every command.
     fn options(command: &clap::Command, global: bool) -> Vec<String> {
         let own = command
             .get_arguments()

@@ -76,8 +76,8 @@ impl Nic {
     }
 }
 
-/// A NIC's name with its provider, which names the software NIC too: `mlx5_0 (mlx5)`, `softnic
-/// (software)`.
+/// Returns a NIC's name with its provider, which names the software NIC too: `mlx5_0 (mlx5)`,
+/// `softnic (software)`.
 pub(crate) fn with_provider(name: &str, provider: &str) -> String {
     match provider.starts_with(&format!("{name} (")) {
         true => provider.to_owned(),

@@ -1,5 +1,6 @@
-//! Where results go, and how tables look.
+//! [`Output`]: prints results to standard output or a file, as text or JSON.
 
+use std::borrow::Borrow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::time::Duration;
 
@@ -57,7 +58,7 @@ pub(crate) enum Style {
 
 enum Sink {
     Stdout(BufWriter<io::Stdout>),
-    /// What was there before stays until there is a result.
+    /// An older file stays until the result is complete.
     File(BufWriter<Saved>),
 }
 
@@ -70,7 +71,7 @@ impl Sink {
     }
 }
 
-/// The option of commands that print again and again.
+/// The option of commands that can repeat their output.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Again {
     /// Print again every so many seconds, until interrupted.
@@ -97,7 +98,7 @@ pub(crate) struct Output {
     json: bool,
     quiet: bool,
     colour: bool,
-    /// Columns of the terminal; nothing where the output is not one, and a line may have any
+    /// Columns of the terminal; `None` if the output is not a terminal, and lines have any
     /// length.
     width: Option<usize>,
 }
@@ -124,7 +125,7 @@ impl Output {
         self.quiet
     }
 
-    /// Text as it looks where there is colour.
+    /// Returns `text` with the style's codes if colour is on.
     pub(crate) fn styled(&self, style: Style, text: &str) -> String {
         let code = match style {
             Style::Head => 1,
@@ -144,12 +145,12 @@ impl Output {
         self.json
     }
 
-    /// One line of text.
+    /// Prints one line of text.
     pub(crate) fn line(&mut self, text: impl AsRef<str>) -> anyhow::Result<()> {
         self.bytes(format!("{}\n", text.as_ref()).as_bytes())
     }
 
-    /// Text as it is.
+    /// Prints bytes unchanged.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         self.sink.writer().write_all(bytes).map_err(OutputError)?;
         Ok(())
@@ -170,15 +171,15 @@ impl Output {
     }
 
     /// Prints rows as a table of their columns.
-    pub(crate) fn rows<'a, T: 'a>(
+    pub(crate) fn rows<T>(
         &mut self,
         columns: &[Column<T>],
-        rows: impl IntoIterator<Item = &'a T>,
+        rows: impl IntoIterator<Item = impl Borrow<T>>,
     ) -> anyhow::Result<()> {
         let columns = shown(columns);
         let header: Vec<&str> = columns.iter().map(|column| column.head).collect();
-        let cells = |row| columns.iter().map(|column| column.cell(row)).collect();
-        let rows: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
+        let cells = |row: &T| columns.iter().map(|column| column.cell(row)).collect();
+        let rows: Vec<Vec<String>> = rows.into_iter().map(|row| cells(row.borrow())).collect();
         let those = |wanted: fn(&Column<T>) -> bool| -> Vec<usize> {
             (0..columns.len()).filter(|&at| wanted(columns[at])).collect()
         };
@@ -212,7 +213,7 @@ impl Output {
         self.hanging_after(Style::Plain, "", first, text)
     }
 
-    /// As [`hanging`](Self::hanging), where `first` begins with a `word` in a style.
+    /// Prints as [`hanging`](Self::hanging) does, where `first` begins with a `word` in a style.
     pub(crate) fn hanging_after(
         &mut self,
         style: Style,
@@ -234,7 +235,7 @@ impl Output {
         Ok(())
     }
 
-    /// One JSON document on one line: a schema, a version, and what `body` has.
+    /// Prints one JSON document on one line: a schema, a version, and the fields of `body`.
     pub(crate) fn document(&mut self, schema: &str, body: &impl Serialize) -> anyhow::Result<()> {
         #[derive(Serialize)]
         struct Document<'a, T> {
@@ -253,7 +254,7 @@ impl Output {
         self.bytes(&line)
     }
 
-    /// A note beside the data.
+    /// Prints a note to standard error, unless `--quiet` is given.
     pub(crate) fn note(&self, text: impl AsRef<str>) {
         if !self.quiet {
             // The reader may be closed.
@@ -270,7 +271,7 @@ impl Output {
     }
 }
 
-/// The width of tables: `COLUMNS`, for a pipe too; otherwise the terminal's width.
+/// Returns the width of tables: `COLUMNS`, for a pipe too; otherwise the terminal's width.
 fn width(terminal: bool) -> Option<usize> {
     let wanted = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let seen = || {

@@ -10,7 +10,7 @@ use gaudi::verbs::Stream as _;
 use crate::common::Common;
 use crate::exit::Judged;
 
-/// A process of this program; it ends when its socket does.
+/// A process of this program; it ends when its socket is closed.
 pub(crate) struct Peer(Child);
 
 impl Peer {
@@ -32,7 +32,7 @@ impl Peer {
         Ok(Self(command.spawn().context("starting the other node")?))
     }
 
-    /// Waits for its end. If it failed, an error of this process names that, unless the error is a
+    /// Waits for the process's end. Adds its failure to an error of this process that is not a
     /// verdict.
     pub(crate) fn finish<T>(mut self, name: &str, done: Result<T>) -> Result<T> {
         let how = match self.0.wait() {
@@ -47,7 +47,7 @@ impl Peer {
     }
 }
 
-/// The options of the other process: it writes a trace of its own.
+/// Returns the options of the other process, which writes a trace of its own.
 pub(crate) fn common_of_peer(common: &Common, suffix: &str) -> Common {
     let mut of_peer = common.clone();
     if let Some(trace) = &mut of_peer.trace {

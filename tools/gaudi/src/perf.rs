@@ -1,4 +1,4 @@
-//! `gaudi perf`: how long copies take, beside memcpy in the same run.
+//! `gaudi perf copy`: measures copies, and memcpy in the same run.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -8,16 +8,17 @@ use gaudi::{Device, Error, ErrorKind, Fallback, HostBuffer, Location, Pages};
 use serde::Serialize;
 
 use crate::args::{HostPages, Measured, Perf, PerfCopy, Place};
-use crate::columns::{CLOCK, Column, micros, nanos, rate_of, table, yes};
 use crate::common::Common;
 use crate::copy::{self, Memory, ON_DEVICE, TO_DEVICE, TO_HOST};
 use crate::exit::{self, Usage};
+use crate::figures::{CLOCK, micros, nanos, rate_of, yes};
 use crate::info::chosen;
-use crate::output::{Output, grouped};
+use crate::output::Output;
 use crate::perf_rdma::{self, Op, Samples};
 use crate::progress::Progress;
+use crate::report::columns;
 
-/// How long the copies of one size are measured without `--iterations`.
+/// Duration of the measured copies of one size, without `--iterations`.
 const BUDGET: Duration = Duration::from_millis(250);
 
 #[derive(Serialize)]
@@ -201,8 +202,8 @@ impl Rig {
         }
     }
 
-    /// The rows of one size: memcpy and every direction alternate, so that other load affects all
-    /// of them.
+    /// Measures the rows of one size. memcpy and every direction alternate, so that other load
+    /// affects all of them.
     fn measure(&mut self, perf: &PerfCopy, directions: &[(Place, Place)], size: u64) -> Result<Vec<Row>> {
         let mut memcpy = Times::default();
         let mut ways = directions
@@ -314,6 +315,12 @@ impl Times {
     }
 }
 
+impl Row {
+    fn direction(&self) -> String {
+        format!("{} → {}", self.from, self.to)
+    }
+}
+
 fn print(report: &Report, output: &mut Output) -> Result<()> {
     if output.is_json() {
         return output.document("gaudi.perf_copy", report);
@@ -329,31 +336,28 @@ fn print(report: &Report, output: &mut Output) -> Result<()> {
     output.hanging("memcpy    ", "by this processor, in turns with the copies")?;
     output.line("")?;
     // Two tables: each fits 80 columns.
-    let way = |row: &Row| format!("{} → {}", row.from, row.to);
-    let columns: [Column<'_, Row>; 7] = [
-        ("copy", false, &way),
-        ("by", false, &|row| row.backend.to_owned()),
-        ("bytes", true, &|row| grouped(row.size_bytes)),
-        ("median[µs]", true, &|row| micros(row.median_ns)),
-        ("GB/s", true, &|row| {
-            format!("{:.2}", row.bytes_per_second as f64 / 1e9)
-        }),
-        ("×memcpy", true, &|row| format!("{:.2}", row.memcpy_ratio)),
-        ("verified", false, &|row| yes(row.verified)),
-    ];
-    table(output, &report.rows, &columns)?;
+    let columns = columns! { Row:
+        text "" "copy" |row| row.direction();
+        text "" "by" |row| row.backend;
+        grouped "" "bytes" |row| row.size_bytes;
+        number "" "median[µs]" |row| micros(row.median_ns);
+        number "" "GB/s" |row| format!("{:.2}", row.bytes_per_second as f64 / 1e9);
+        number "" "×memcpy" |row| format!("{:.2}", row.memcpy_ratio);
+        text "" "verified" |row| yes(row.verified);
+    };
+    output.rows(&columns, &report.rows)?;
     output.line("")?;
-    let columns: [Column<'_, Row>; 8] = [
-        ("copy", false, &way),
-        ("bytes", true, &|row| grouped(row.size_bytes)),
-        ("n", true, &|row| grouped(row.n)),
-        ("min[µs]", true, &|row| micros(row.min_ns)),
-        ("p99[µs]", true, &|row| micros(row.p99_ns)),
-        ("max[µs]", true, &|row| micros(row.max_ns)),
-        ("LIN_DMA", true, &|row| grouped(row.lin_dma_packets)),
-        ("CS", true, &|row| grouped(row.submissions)),
-    ];
-    table(output, &report.rows, &columns)?;
+    let columns = columns! { Row:
+        text "" "copy" |row| row.direction();
+        grouped "" "bytes" |row| row.size_bytes;
+        grouped "" "n" |row| row.n;
+        number "" "min[µs]" |row| micros(row.min_ns);
+        number "" "p99[µs]" |row| micros(row.p99_ns);
+        number "" "max[µs]" |row| micros(row.max_ns);
+        grouped "" "LIN_DMA" |row| row.lin_dma_packets;
+        grouped "" "CS" |row| row.submissions;
+    };
+    output.rows(&columns, &report.rows)?;
     if report.backend == "mock" {
         output.line("")?;
         let text = "the engine is this processor's work too; no figure above is hardware's";

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-/// Work that is shorter has no bar.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Shorter work has no bar.
+const DELAY: Duration = Duration::from_secs(1);
 
 /// The progress of work, drawn on standard error after the first second. Dropping it removes the
 /// bar.
@@ -21,8 +21,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Work of `total` bytes or steps. It has no bar if standard error is not a terminal, or if
-    /// `quiet`.
+    /// Creates the progress of `total` bytes or steps. It has no bar if standard error is not a
+    /// terminal, or if `quiet`.
     pub(crate) fn new(what: &'static str, total: u64, quiet: bool) -> Self {
         Self {
             what,
@@ -34,7 +34,7 @@ impl Progress {
         }
     }
 
-    /// Work without a bar.
+    /// Creates a progress without a bar.
     pub(crate) fn none() -> Self {
         Self::new("", 0, true)
     }
@@ -65,11 +65,11 @@ impl Progress {
     }
 
     fn is_due(&self, elapsed: Duration) -> bool {
-        self.allowed && elapsed > PATIENCE
+        self.allowed && elapsed > DELAY
     }
 }
 
-/// The time that the rest takes if it goes on as the `done` steps did; none before the first step.
+/// Estimates the remaining time from that of the `done` steps. `None` before the first step.
 fn time_left(done: u64, total: u64, elapsed: Duration) -> Option<Duration> {
     let rest = total.saturating_sub(done) as f64 / done as f64;
     Duration::try_from_secs_f64(elapsed.as_secs_f64() * rest).ok()

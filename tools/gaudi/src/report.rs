@@ -1,5 +1,5 @@
-//! One description of rows for documents and tables: a line for each column has its key in the
-//! document, its head in the table, and its value.
+//! One description of rows for documents and tables: each column has its key in the document, its
+//! head in the table, and its value.
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -43,7 +43,7 @@ impl<T> Column<T> {
         (self.value)(row).unwrap_or(Value::Null)
     }
 
-    /// The value as tables print it. `None` if it is missing.
+    /// Returns the value as tables print it. `None` if it is missing.
     pub(crate) fn text(&self, row: &T) -> Option<String> {
         Some(match (self.value(row), self.number) {
             (Value::Null, _) => return None,
@@ -59,13 +59,13 @@ impl<T> Column<T> {
         })
     }
 
-    /// The table's cell: a dash for a missing value.
+    /// Returns the table's cell: a dash for a missing value.
     pub(crate) fn cell(&self, row: &T) -> String {
         self.text(row).unwrap_or_else(|| "-".to_owned())
     }
 }
 
-/// The columns that tables have.
+/// Returns the columns that tables have.
 pub(crate) fn shown<T>(columns: &[Column<T>]) -> Vec<&Column<T>> {
     columns.iter().filter(|column| !column.head.is_empty()).collect()
 }
@@ -101,7 +101,7 @@ macro_rules! object {
 }
 pub(crate) use {columns, object};
 
-/// `1234567` as `1 234 567`: the digits that a reader counts.
+/// Formats `1234567` as `1 234 567`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

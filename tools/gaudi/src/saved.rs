@@ -1,4 +1,4 @@
-//! A file that a command leaves: whole under its name, or not at all.
+//! A result file: complete under its name, or missing.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
@@ -114,7 +114,7 @@ fn folder_of(name: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// The start of a hidden name beside `name`.
+/// Returns the start of a hidden name beside `name`.
 fn hidden(name: &Path) -> OsString {
     let mut hidden = OsString::from(".");
     // `create` refuses a name without its last part.

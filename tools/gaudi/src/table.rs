@@ -95,7 +95,7 @@ pub(crate) fn draw(
     split(header, &rows, &whole, layout, width).unwrap_or_else(|| blocks(header, &rows, width))
 }
 
-/// A cell without control characters: a process or a device may have any name.
+/// Escapes the control characters of a cell: a process or a device may have any name.
 fn printable(cell: &str) -> String {
     cell.chars()
         .flat_map(|c| match c.is_control() {
@@ -110,8 +110,7 @@ fn needed(columns: &Columns) -> usize {
     widths + GAP * columns.len().saturating_sub(1)
 }
 
-/// The columns with the widest column of text narrowed to what is left, if that is enough for its
-/// words.
+/// Narrows the widest column of text to the width that is left. `None` if a word is longer.
 fn wrapped(
     mut columns: Columns,
     header: &[&str],
@@ -165,7 +164,8 @@ fn grid(header: &[&str], rows: &[Vec<String>], columns: &Columns, numbers: &[usi
     lines
 }
 
-/// Several tables below one another, each with the first columns and as many of the others as fit.
+/// Draws several tables below one another, each with the first columns and as many of the others
+/// as fit.
 fn split(
     header: &[&str],
     rows: &[Vec<String>],
@@ -197,8 +197,8 @@ fn split(
     Some(lines)
 }
 
-/// A block of lines for each row: a column's name, and the cell. A first column without a name is
-/// the block's title.
+/// Draws a block of lines for each row: a column's name, and the cell. A first column without a
+/// name is the block's title.
 fn blocks(header: &[&str], rows: &[Vec<String>], width: usize) -> Vec<Line> {
     let titled = header.first().is_some_and(|name| name.is_empty());
     let indent = if titled { "  " } else { "" };
@@ -222,7 +222,7 @@ fn blocks(header: &[&str], rows: &[Vec<String>], width: usize) -> Vec<Line> {
     lines
 }
 
-/// `first` and then `text`, wrapped at its spaces; later lines begin below the start of the text.
+/// Returns `first` and `text`, wrapped at its spaces; later lines begin below the start of `text`.
 pub(crate) fn hanging(first: &str, text: &str, width: usize) -> Vec<String> {
     let indent = first.width();
     let parts = wrap(text, width.saturating_sub(indent).max(LEAST_WRAPPED));
@@ -232,8 +232,7 @@ pub(crate) fn hanging(first: &str, text: &str, width: usize) -> Vec<String> {
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// A text in lines of `width` at most, broken at spaces. A word that is longer has a line of its
-/// own.
+/// Wraps a text at spaces into lines of at most `width`. A longer word has a line of its own.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for unit in units(text) {
@@ -249,7 +248,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The words of a text. A number stays with what follows it: more of its digits, or its unit.
+/// Splits a text into words. A number stays with what follows it: more of its digits, or its unit.
 fn units(text: &str) -> Vec<String> {
     let is_number = |word: &str| word.chars().all(|c| c.is_ascii_digit() || ".,-+".contains(c));
     let mut units: Vec<String> = Vec::new();
@@ -281,7 +280,7 @@ mod tests {
     }
 
     const ROWS: [&[&str]; 2] = [
-        &["mock:gaudi2", "97 536", "works and says so in many short words"],
+        &["mock:gaudi2", "97 536", "works and does so in many short words"],
         &["kernel:0", "1", "-"],
     ];
     const HEADER: [&str; 3] = ["device", "memory[MiB]", "status"];
@@ -296,7 +295,7 @@ mod tests {
             drawn(&HEADER, &ROWS, layout, 80),
             [
                 "device       memory[MiB]  status",
-                "mock:gaudi2       97 536  works and says so in many short words",
+                "mock:gaudi2       97 536  works and does so in many short words",
                 "kernel:0               1  -",
             ]
         );
@@ -312,7 +311,7 @@ mod tests {
             drawn(&HEADER, &ROWS, layout, 50),
             [
                 "device       memory[MiB]  status",
-                "mock:gaudi2       97 536  works and says so in",
+                "mock:gaudi2       97 536  works and does so in",
                 "                          many short words",
                 "kernel:0               1  -",
             ]
@@ -348,7 +347,7 @@ mod tests {
             [
                 "device       mock:gaudi2",
                 "memory[MiB]  97 536",
-                "status       works and says so in many",
+                "status       works and does so in many",
                 "             short words",
                 "",
                 "device       kernel:0",

@@ -12,7 +12,7 @@ use snapbox::{Assert, file};
 
 use program::{VARIABLES, settled};
 
-/// The program, with nothing of the caller's environment that it heeds.
+/// The program, without the variables of the caller's environment that it reads.
 fn gaudi(arguments: &[&str]) -> Command {
     let assert = Assert::new().action_env(snapbox::assert::DEFAULT_ACTION_ENV);
     let mut command = Command::new(snapbox::cmd::cargo_bin!("gaudi")).with_assert(assert);
@@ -99,7 +99,7 @@ fn failed_device_keeps_its_row() {
 }
 
 #[test]
-fn info_tells_what_a_device_is() {
+fn info_reports_device_properties() {
     gaudi(&["info", "-d", "mock:gaudi2"])
         .assert()
         .success()

@@ -35,7 +35,7 @@ const PERF: [&str; 9] = [
 ];
 
 #[test]
-fn perf_copy_shows_every_direction_beside_memcpy() {
+fn perf_copy_measures_every_direction_and_memcpy() {
     let output = run(&PERF);
     assert!(output.status.success(), "{}", text(&output.stderr));
     compare(
@@ -45,7 +45,7 @@ fn perf_copy_shows_every_direction_beside_memcpy() {
 }
 
 #[test]
-fn perf_copy_tells_how_it_was_measured() {
+fn perf_copy_reports_its_method() {
     let report = json(&[&PERF[..], &["--json"]].concat());
     assert_eq!(
         (

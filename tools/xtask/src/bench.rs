@@ -12,7 +12,7 @@ use crate::packages::{Cache, Pins};
 use crate::workspace::Workspace;
 
 const CRATE: &str = "gaudi-bench";
-/// Tells the benchmarks where UCX's files are.
+/// The variable that names the folder of UCX's files to the benchmarks.
 const UCX: &str = "PEER_UCX";
 /// The rows that UCX is the peer of.
 const REGIONS: &str = "regions";

@@ -138,9 +138,7 @@ pub(crate) fn list_conformance(workspace: &Workspace) -> anyhow::Result<ExitCode
         .status()
         .context("cannot run cargo")?;
     if !status.success() {
-        bail!(
-            "{CONFORMANCE} --list failed: cargo's message above says whether its binary is missing or broken"
-        );
+        bail!("{CONFORMANCE} --list failed: its binary is missing or broken; see cargo's message above");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -50,9 +50,10 @@ impl Opened {
         // SAFETY: the device is one of the library's array, which lives.
         let context = unsafe { (library.symbols().ibv_open_device)(std::ptr::from_ref(device).cast_mut()) };
         let context = Object::new(OPERATION, context).map_err(|error| match error.errno() {
-            Some(Errno::EACCES | Errno::EPERM) => {
-                error.helped_by(format!("a user who may open /dev/infiniband/{} can", nic.uverbs))
-            }
+            Some(Errno::EACCES | Errno::EPERM) => error.helped_by(format!(
+                "run as a user with access to /dev/infiniband/{}",
+                nic.uverbs
+            )),
             _ => error,
         })?;
         let mut opened = Self {

@@ -152,7 +152,7 @@ fn depth(number: i32) -> u8 {
 /// Returns the handle in the context of an event's object.
 macro_rules! number_of {
     ($event:expr, $object:ident, $context:ident) => {{
-        // SAFETY: the event's type says which member it has.
+        // SAFETY: the event's type determines the member.
         let object = unsafe { $event.element.$object };
         // SAFETY: the object lives until the event is acknowledged.
         let context = unsafe { (*object).$context };

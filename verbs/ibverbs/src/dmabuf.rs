@@ -182,7 +182,7 @@ fn explain(window: &Window, refusals: &[(RegPath, Errno)]) -> Error {
         return Error::unsupported(OPERATION, "the NIC has no way to register dma-bufs");
     };
     let error = of_raw(OPERATION, *errno as i32);
-    let said: Vec<_> = refusals
+    let attempts: Vec<_> = refusals
         .iter()
         .map(|(path, errno)| format!("{}: {errno:?}", path.name()))
         .collect();
@@ -222,7 +222,7 @@ fn explain(window: &Window, refusals: &[(RegPath, Errno)]) -> Error {
             "the memory is in use in a way that forbids it",
             "wait for its other user",
         ),
-        _ => ("the kernel refused it", "dmesg may say more"),
+        _ => ("the kernel refused it", "dmesg may have more"),
     };
     let error = match errno {
         Errno::EPERM => error.with_kind(ErrorKind::Unsupported),
@@ -230,7 +230,7 @@ fn explain(window: &Window, refusals: &[(RegPath, Errno)]) -> Error {
     };
     error
         .because(cause)
-        .saw(said.join(", "), format!("a region of {exporter}"))
+        .saw(attempts.join(", "), format!("a region of {exporter}"))
         .helped_by(help)
 }
 

@@ -66,7 +66,7 @@ fn entry(opened: &Opened, row: &ibv_gid_entry) -> GidEntry {
 pub(crate) fn choose(opened: &Opened) -> Result<GidEntry> {
     const OPERATION: &str = "ibv_query_gid_table";
     let rows = query(opened)?;
-    let said = || {
+    let found = || {
         rows.iter()
             .map(|row| format!("{}: {} {}", row.index, row.gid, row.kind.name()))
             .collect::<Vec<_>>()
@@ -84,7 +84,7 @@ pub(crate) fn choose(opened: &Opened) -> Result<GidEntry> {
             .map_or("an address".to_owned(), |index| format!("one at index {index}"));
         Error::from_errno(OPERATION, Errno::EADDRNOTAVAIL)
             .because("the port has no such address")
-            .saw(said(), wanted)
+            .saw(found(), wanted)
             .helped_by("give the network interface below the NIC an IP address and set it up")
     })
 }

@@ -41,7 +41,7 @@ pub(crate) const MAX_SGE: usize = 32;
 /// Completions per call into the library.
 const BATCH: usize = 16;
 
-/// Numbers of the NIC's datagram queue pairs. A completion does not tell the type, and some drivers
+/// Numbers of the NIC's datagram queue pairs. A completion does not have the type, and some drivers
 /// mark every receive as a datagram's.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {

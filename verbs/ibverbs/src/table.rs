@@ -141,9 +141,9 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InUse);
         drop(held);
         let refused = table.destroy("x", number, |_| Err(Error::from_errno("x", Errno::EBUSY)));
-        assert!(refused.is_err(), "as the kernel said");
+        assert!(refused.is_err(), "the kernel's error is returned");
         assert_eq!(table.with("x", number, |seven| *seven).expect("it stayed"), 7);
-        table.destroy("x", number, |_| Ok(())).expect("now it goes");
+        table.destroy("x", number, |_| Ok(())).expect("destroyed");
         assert_eq!(table.len(), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! Written payload that is not visible yet, as on a bus between a NIC and device memory.
 //!
-//! A write's acknowledgement says that the NIC has the bytes. They may reach an accelerator's
+//! A write's acknowledgement means that the NIC has the bytes. They may reach an accelerator's
 //! memory later and in another order. Only a read on the same queue pair pushes them out
 //! ([`SendPost::flush_remote`]).
 //!

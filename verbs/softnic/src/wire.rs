@@ -198,7 +198,7 @@ impl Header {
             return Err("the bytes are not a frame of a softnic");
         }
         if version != VERSION {
-            return Err("the peer speaks another version");
+            return Err("the peer has another version");
         }
         let kind = Kind::of(kind).ok_or("unknown frame kind")?;
         let nak = NakCode::of(status);

@@ -25,12 +25,12 @@ pub struct Library {
 #[non_exhaustive]
 pub enum LoadError {
     /// The loader did not find or load it.
-    #[error("{name} cannot be loaded: {said}")]
+    #[error("{name} cannot be loaded: {message}")]
     NotLoaded {
         /// Name of the library.
         name: &'static str,
         /// Message of the loader.
-        said: String,
+        message: String,
     },
     /// It lacks a function: it is older than Debian 12's, or another library.
     #[error("{library} has no function {name}")]
@@ -103,7 +103,7 @@ pub(crate) fn load(name: &'static str) -> Result<libloading::Library, LoadError>
     // path is the loader's own.
     unsafe { libloading::Library::new(name) }.map_err(|error| LoadError::NotLoaded {
         name,
-        said: match error {
+        message: match error {
             libloading::Error::DlOpen { desc } => format!("{desc:?}").trim_matches('"').to_owned(),
             other => other.to_string(),
         },
@@ -215,10 +215,10 @@ mod tests {
     #[test]
     fn missing_library_names_package() {
         let error = Library::open_named("libibverbs-that-is-not-there.so.1").expect_err("it is not there");
-        let said = error.to_string();
+        let text = error.to_string();
         assert!(
-            said.contains("libibverbs-that-is-not-there.so.1") && said.contains("cannot open"),
-            "what was looked for, and what the loader said: {said}"
+            text.contains("libibverbs-that-is-not-there.so.1") && text.contains("cannot open"),
+            "the library's name and the loader's message: {text}"
         );
         assert!(
             error.help().contains("apt install libibverbs1 ibverbs-providers"),

@@ -69,10 +69,10 @@ macro_rules! c_symbols {
         }
 
         impl $table {
-            /// Looks every row up. The error is the name of a required one that is absent.
+            /// Looks up every row. The error is the name of a required symbol that is missing.
             ///
             /// # Safety
-            /// The library is the one that the header describes: its symbols have these types.
+            /// The library is the header's: its symbols have these types.
             pub(crate) unsafe fn look_up(library: &libloading::Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     $(

@@ -98,8 +98,8 @@ pub union ibv_async_event_element {
 #[derive(Debug)]
 pub enum _compat_ibv_port_attr {}
 
-/// Passes the structs of verbs.h to a macro: to the one that defines them, and to the check against
-/// the headers in tests/abi.
+/// Passes the structs of verbs.h to a macro: the definitions, or the check against the headers in
+/// tests/abi.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! for_each_struct {

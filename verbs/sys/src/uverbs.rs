@@ -6,7 +6,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "ioctl(2) takes a pointer, and the kernel writes where the call says"
+    reason = "ioctl(2) takes a pointer, and the kernel writes to the call's addresses"
 )]
 #![allow(missing_docs, reason = "fields are the headers' own, under their names")]
 
@@ -148,8 +148,8 @@ pub fn reg_dmabuf_mr(context: BorrowedFd<'_>, driver_id: u32, region: &RegDmabuf
             attribute(8, 4, address(1)),
         ],
     );
-    // SAFETY: the call holds as many arguments as its head says, and the addresses in it are of
-    // live words that the kernel may write.
+    // SAFETY: the call has as many arguments as its head counts. Its addresses are those of live
+    // words that the kernel may write.
     unsafe { rdma_verbs_ioctl(context.as_raw_fd(), (&raw mut call).cast()) }?;
     let read = |index: usize| {
         // SAFETY: the words live; volatile, since the kernel wrote them behind the compiler's back.
@@ -172,6 +172,6 @@ pub fn destroy_mr(context: BorrowedFd<'_>, driver_id: u32, handle: u32) -> Resul
         UVERBS_METHOD_MR_DESTROY,
         &[attribute(0, 0, handle.into())],
     );
-    // SAFETY: the call holds the one argument that its head says, and no address.
+    // SAFETY: the call has the one argument that its head counts, and no address.
     unsafe { rdma_verbs_ioctl(context.as_raw_fd(), (&raw mut call).cast()) }.map(drop)
 }

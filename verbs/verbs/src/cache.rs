@@ -169,8 +169,8 @@ impl MrCache {
         Some(CachedMr { held })
     }
 
-    /// Returns a region that contains the range: a cached one, or the one that `register` returns,
-    /// which is then cached.
+    /// Returns a region that contains the range: a cached one, or otherwise the result of
+    /// `register`, which is then cached.
     ///
     /// `register` may register more than the range, such as the whole allocation. Other misses of
     /// this cache wait while it runs. It must not use the cache.

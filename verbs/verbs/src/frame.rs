@@ -263,10 +263,11 @@ impl Framed {
             self.broken = match (error.kind(), stream.moved) {
                 (ErrorKind::TimedOut, 0) => None,
                 // The deadline was of one call; the next call must not branch on it.
-                (ErrorKind::TimedOut, _) => Some(
-                    Error::new(ErrorKind::Disconnected, error.operation())
-                        .because("a message stopped in its middle: its rest cannot be told from the next"),
-                ),
+                (ErrorKind::TimedOut, _) => {
+                    Some(Error::new(ErrorKind::Disconnected, error.operation()).because(
+                        "a message stopped in its middle: its rest cannot be distinguished from the next",
+                    ))
+                }
                 _ => Some(error.clone()),
             };
         }

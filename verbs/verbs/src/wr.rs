@@ -262,7 +262,8 @@ pub struct RecvWr<'a> {
 }
 
 /// Checks the number of elements of a request. Some providers of rdma-core (mlx4, mlx5: qp.c)
-/// return `ENOMEM` for too many elements, as for a full queue, and a caller would wait in vain.
+/// return `ENOMEM` for too many elements, as for a full queue, and a caller would wait for room
+/// forever.
 #[inline]
 pub(crate) fn check_elements(operation: &'static str, count: usize, limit: u32, what: &str) -> Result<()> {
     if count <= limit as usize {

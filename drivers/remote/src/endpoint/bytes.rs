@@ -83,7 +83,7 @@ impl Endpoint {
         self.check_process("scratch memory")?;
         // `put` and `get` report an error of the connection.
         let _ = self.requester.progress();
-        while let Some(back) = self.requester.given_back() {
+        while let Some(back) = self.requester.take_released() {
             if self.scratch.is_none() {
                 self.scratch = Some(back);
             } else {

@@ -53,7 +53,7 @@ impl Endpoint {
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                     last = Error::timed_out("connect");
                 }
-                Err(error) => last = io("connect")(error).because(format!("nobody listens at {address}")),
+                Err(error) => last = io("connect")(error).because(format!("nothing listens at {address}")),
             }
         }
         Err(last)
@@ -156,8 +156,8 @@ impl Endpoint {
     }
 }
 
-/// `Unsupported` if one address is IPv4 (`::ffff:a.b.c.d`) and the other IPv6: RoCE v2 uses one
-/// family of IP.
+/// Fails with `Unsupported` if one address is IPv4 (`::ffff:a.b.c.d`) and the other IPv6: RoCE v2
+/// uses one family of IP.
 fn check_family(port: &PortAttr, theirs: &Gid) -> Result<()> {
     let is_v4 = |gid: &Gid| std::net::Ipv6Addr::from(gid.0).to_ipv4_mapped().is_some();
     if port.link_layer != LinkLayer::ETHERNET || is_v4(&port.gid) == is_v4(theirs) {

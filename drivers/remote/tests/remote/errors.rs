@@ -184,7 +184,7 @@ fn peer_death_disconnects_and_releases_everything() {
 }
 
 /// The peer's NIC answers and its program hangs up while its engine is at work: only the socket
-/// tells.
+/// reports it.
 #[test]
 fn peer_that_hangs_up_before_answering_disconnects() {
     let b = "mock:gaudi2?name=owes-b+fault=submit:when=2:delay=3s";

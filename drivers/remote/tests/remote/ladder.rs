@@ -40,7 +40,7 @@ fn refusal_reaches_both_ends_with_errno() {
         Errno::EFAULT,
         Errno::ENOMEM,
     ] {
-        let (mut a, mut b) = pair("told", &Setup::direct(), &refusing(errno));
+        let (mut a, mut b) = pair("reported", &Setup::direct(), &refusing(errno));
         let theirs = b.buffer(4096, 1);
         let offered = b.endpoint.offer(&theirs, Rights::PUT).expect("staged instead");
         let received = a.endpoint.receive_offer(MAX_WAIT).expect("received");

@@ -1,4 +1,4 @@
-//! `gaudi demo`: a file travels from host to device A, through dma-bufs and NICs to device B in
+//! `gaudi demo`: sends a file from host to device A, through dma-bufs and NICs to device B in
 //! another process, and to its host.
 
 mod node;
@@ -18,10 +18,10 @@ use anyhow::{Context as _, Result};
 use gaudi::{BackendSpec, DeviceSpec, Environment, Error, ErrorKind};
 
 use crate::args::{Demo, Stage};
-use crate::columns::nanos;
 use crate::common::Common;
 use crate::control::Control;
 use crate::exit::{self, Usage};
+use crate::figures::nanos;
 use crate::layers::around;
 use crate::nic::{SOFTNIC, of_one_kind};
 use crate::output::Output;
@@ -41,12 +41,12 @@ const SLOTS: u32 = 2;
 /// The bit that `--corrupt` flips.
 const CORRUPT_BIT: u8 = 1;
 
-/// The byte of a chunk in which `--corrupt` flips a bit.
+/// Returns the byte of a chunk in which `--corrupt` flips a bit.
 fn corrupt_at(len: u64) -> u64 {
     len / 2
 }
 
-/// What performed an engine's stage.
+/// Returns the name of the engine that performed a stage.
 fn by_engine(node: &NodeReport) -> String {
     match node.backend.as_str() {
         "kernel" => "DMA engine".to_owned(),
@@ -140,8 +140,8 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     })
 }
 
-/// The devices of the nodes: two mocks, or what `-d` names. The environment does not choose here:
-/// the demo works on any machine.
+/// Returns the nodes' devices: two mocks, or those of `-d`. The environment is ignored: the demo
+/// works on any machine.
 fn specs(common: &Common, demo: &Demo) -> Result<(DeviceSpec, DeviceSpec)> {
     Ok(match common.devices.as_slice() {
         [] => (DeviceSpec::mock(), DeviceSpec::mock()),
@@ -198,7 +198,7 @@ fn is_mock(spec: &DeviceSpec) -> bool {
     matches!(spec.backend, BackendSpec::Mock(_))
 }
 
-/// The software NIC reaches a mock's memory only: a card's dma-buf cannot be mapped by a processor.
+/// Parses a device spec. Rejects a card with the software NIC: no processor maps a card's dma-buf.
 fn node_spec(text: &str, demo: &Demo) -> Result<DeviceSpec> {
     let spec = gaudi::choose(Some(text), &Environment::default())?;
     if is_mock(&spec) || demo.nic != SOFTNIC {

@@ -1,4 +1,4 @@
-//! What both nodes are made of: a device, its memory exported as a dma-buf, and a NIC that reaches
+//! The parts of both nodes: a device, its memory exported as a dma-buf, and a NIC that reaches
 //! that memory through it.
 
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Node {
         }
     }
 
-    /// Lets the engine copy a chunk: host → device, or back.
+    /// Copies a chunk by the engine: host → device, or back.
     pub(crate) fn copy(&self, chunk: Chunk, to_device: bool) -> Result<(), Error> {
         let range = chunk.start..chunk.start + chunk.len;
         let (device, host) = (self.memory.at(range.clone())?, self.pinned.at(range)?);
@@ -118,7 +118,7 @@ impl Node {
         copy.wait(TIMEOUT)
     }
 
-    /// Returns what each of this node's places holds of a chunk. The engine fetches device memory.
+    /// Returns the digest of a chunk at each place of this node. The engine fetches device memory.
     pub(crate) fn places(&self, index: u64) -> Result<Places> {
         let Chunk { slot, start, .. } = self.chunk(index);
         let held = &self.held[slot];
@@ -133,12 +133,12 @@ impl Node {
         })
     }
 
-    /// Digest of every chunk so far.
+    /// Returns the digest of every chunk so far.
     pub(crate) fn digest(&self) -> String {
         hex(&self.hasher.clone().finalize())
     }
 
-    /// What this node did.
+    /// Returns the report of this node's work.
     pub(crate) fn report(&self) -> NodeReport {
         let stats = self.device.stats();
         let (sent, received) = match &self.softnic {

@@ -1,5 +1,4 @@
-//! Node A: reads the file, copies it to device memory, and sends it on; then checks what node B
-//! reports of it.
+//! Node A: reads the file, copies it to device memory, sends it, and checks node B's reports.
 
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
@@ -20,11 +19,11 @@ use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
 use crate::nic::{Nic, SOFTNIC, checked};
 use crate::progress::Progress;
 
-/// What node A found.
+/// The result of node A.
 pub(crate) struct Sent {
     pub(crate) node_a: NodeReport,
     pub(crate) node_b: NodeReport,
-    /// The stage that changed the data; `Some(None)` where the data differ and no place does.
+    /// The stage that changed the data; `Some(None)` if the data differ and no place does.
     pub(crate) wrong: Option<Option<Stage>>,
 }
 
@@ -75,7 +74,7 @@ pub(crate) fn run(
         progress,
     };
     let wrong = sender.send_all();
-    let wrong = wrong.map_err(|error| sender.control.last_words::<Reply>(error))?;
+    let wrong = wrong.map_err(|error| sender.control.explain_by_peer::<Reply>(error))?;
     let (node_a, node_b) = sender.finish(wrong.is_none())?;
     sender.node.close()?;
     Ok(Sent {
@@ -85,7 +84,7 @@ pub(crate) fn run(
     })
 }
 
-/// The software NIC; node B gets the other end of its cable.
+/// Opens the software NIC, and sends the other end of its cable to node B.
 fn soft(hello: &Hello, control: &Control) -> Result<Nic> {
     let (cable, far_end) = UnixStream::pair().context("making the cable")?;
     control.send_cable(&far_end)?;
@@ -169,7 +168,10 @@ impl Sender {
             return Ok(None);
         };
         match self.control.reply()? {
-            Reply::Delivered { index: said, digest } if said == index => {
+            Reply::Delivered {
+                index: delivered,
+                digest,
+            } if delivered == index => {
                 if digest == promised {
                     return Ok(None);
                 }
@@ -193,7 +195,7 @@ impl Sender {
         }
     }
 
-    /// The first place on the way whose bytes are not those of the place before.
+    /// Returns the first stage whose bytes differ from those of the stage before.
     fn examine(&self, index: u64, b: Places) -> Result<Option<Stage>> {
         let a = self.node.places(index)?;
         let places = [a.delivered, a.pinned, a.device, b.device, b.pinned, b.delivered];

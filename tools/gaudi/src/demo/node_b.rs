@@ -45,7 +45,7 @@ struct Receiver {
 fn serve(spec: &DeviceSpec, demo: &Demo, control: &mut Control) -> Result<()> {
     let hello: Hello = control.receive()?;
     if hello.version != VERSION {
-        bail!("node A speaks version {}, node B {VERSION}", hello.version);
+        bail!("node A has protocol version {}, node B {VERSION}", hello.version);
     }
     let (slots, chunk_bytes) = (hello.slots, hello.chunk_bytes);
     if !(1..=16).contains(&slots) || !(1..=64 << 20).contains(&chunk_bytes) {

@@ -85,7 +85,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::{Duration, Instant};
 
-    /// The head of a frame with a JSON body of this length.
+    /// Returns the head of a frame with a JSON body of this length.
     fn head(len: u32) -> Vec<u8> {
         let mut head = b"gvr\0\x01\0\x20\0".to_vec();
         head.extend(len.to_le_bytes());
@@ -170,9 +170,8 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(gaudi_random::config(512))]
 
-        /// Messages as a peer of another version, or a hostile one, would write them: right JSON,
-        /// of the right names or nearly so, with values of every kind, or cut and changed at a
-        /// byte.
+        /// Messages of a peer of another version, or of a hostile one: valid JSON with known or
+        /// similar names and values of every kind, cut or changed at a byte.
         fn any_document_is_understood_or_refused(document in document(), cut in proptest::option::of(proptest::prelude::any::<proptest::sample::Index>()), change in proptest::option::of((proptest::prelude::any::<proptest::sample::Index>(), 0x20_u8..0x7f))) {
             let mut text = document.to_string().into_bytes();
             if let Some((at, byte)) = change {
@@ -187,7 +186,7 @@ mod tests {
                 b.write_all(&head(u32::try_from(text.len()).unwrap())).unwrap();
                 b.write_all(&text).unwrap();
                 drop(b);
-                // What is understood says the same when it is said again.
+                // An accepted message is the same after it is encoded and decoded again.
                 let again = match kind {
                     0 => a.receive::<Hello>().map(|message| serde_json::to_vec(&message).unwrap()),
                     1 => a.receive::<Request>().map(|message| serde_json::to_vec(&message).unwrap()),
@@ -195,12 +194,12 @@ mod tests {
                 };
                 match again {
                     Ok(again) => {
-                        let said = match kind {
+                        let decoded = match kind {
                             0 => serde_json::from_slice::<Hello>(&again).map(|message| serde_json::to_vec(&message).unwrap()),
                             1 => serde_json::from_slice::<Request>(&again).map(|message| serde_json::to_vec(&message).unwrap()),
                             _ => serde_json::from_slice::<Reply>(&again).map(|message| serde_json::to_vec(&message).unwrap()),
                         };
-                        proptest::prop_assert_eq!(said.unwrap(), again);
+                        proptest::prop_assert_eq!(decoded.unwrap(), again);
                         UNDERSTOOD.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     }
                     Err(error) => proptest::prop_assert_eq!(error.kind(), ErrorKind::Protocol),
@@ -209,8 +208,8 @@ mod tests {
             }
         }
 
-        /// What a peer sends is understood or refused; nothing waits for more than it said, and
-        /// nothing is left open.
+        /// Bytes of a peer are accepted or refused. No receive waits for more bytes than the head
+        /// has announced.
         #[test]
         fn any_bytes_are_understood_or_refused(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
             for whole_length in [true, false] {

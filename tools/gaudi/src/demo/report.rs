@@ -6,8 +6,9 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::args::Stage;
-use crate::columns::{Column, nanos, note_software, table};
+use crate::figures::{nanos, note_software};
 use crate::output::{Output, grouped};
+use crate::report::{Column, columns};
 
 /// One stage of one node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -108,42 +109,34 @@ pub(crate) fn print(report: &Report, output: &mut Output) -> Result<()> {
     if output.is_json() {
         return output.document("gaudi.demo", report);
     }
-    let columns: [Column<'_, StageRow>; 5] = [
-        ("stage", false, &|row| row.stage.name().to_owned()),
-        ("done by", false, &|row| row.by.clone()),
-        ("path", false, &|row| row.path.clone()),
-        ("bytes", true, &|row| grouped(row.bytes)),
-        ("time[ms]", true, &|row| {
-            format!("{:.1}", row.time_ns as f64 / 1e6)
-        }),
-    ];
-    table(output, &report.stages, &columns)?;
+    let columns = columns! { StageRow:
+        text "" "stage" |row| row.stage.name();
+        text "" "done by" |row| row.by;
+        text "" "path" |row| row.path;
+        grouped "" "bytes" |row| row.bytes;
+        number "" "time[ms]" |row| format!("{:.1}", row.time_ns as f64 / 1e6);
+    };
+    output.rows(&columns, &report.stages)?;
     output.line("")?;
     let (a, b) = (&report.node_a, &report.node_b);
-    let mib = |bytes: u64| format!("{} MiB", grouped(bytes.div_ceil(1 << 20)));
-    // What the nodes have, and what one of them has: A sends, B receives.
-    let of_each: [Column<'_, NodeReport>; 10] = [
-        ("device", false, &|node| {
-            format!("{} ({})", node.device, node.backend)
-        }),
-        ("NIC", false, &|node| node.nic.clone()),
-        ("LIN_DMA packets", false, &|node| {
-            format!("{} ({})", grouped(node.lin_dma_packets), node.backend)
-        }),
-        ("CPU-copied bytes", false, &|node| grouped(node.cpu_copied_bytes)),
-        ("exporter", false, &|node| node.dmabuf_exporter.clone()),
-        ("dma-buf", false, &|node| format!("inode {}", node.dmabuf_inode)),
-        ("", false, &|node| format!("{} bytes", grouped(node.dmabuf_bytes))),
-        ("region", false, &|node| format!("lkey {}", node.lkey)),
-        ("", false, &|node| format!("rkey {}", node.rkey)),
-        ("peak memory", false, &|node| mib(node.peak_memory_bytes)),
-    ];
-    let mut rows: Vec<Vec<String>> = of_each
-        .iter()
-        .map(|(head, _, cell)| vec![(*head).to_owned(), cell(a), cell(b)])
-        .collect();
+    // A row for each of these, and a column for each node.
+    let of_each = columns! { NodeReport:
+        text "" "device" |node| format!("{} ({})", node.device, node.backend);
+        text "" "NIC" |node| node.nic;
+        text "" "LIN_DMA packets" |node| format!("{} ({})", grouped(node.lin_dma_packets), node.backend);
+        grouped "" "CPU-copied bytes" |node| node.cpu_copied_bytes;
+        text "" "exporter" |node| node.dmabuf_exporter;
+        text "" "dma-buf" |node| format!("inode {}", node.dmabuf_inode);
+        text "" "" |node| format!("{} bytes", grouped(node.dmabuf_bytes));
+        text "" "region" |node| format!("lkey {}", node.lkey);
+        text "" "" |node| format!("rkey {}", node.rkey);
+        text "" "peak memory" |node| format!("{} MiB", grouped(node.peak_memory_bytes.div_ceil(1 << 20)));
+    };
+    let row = |of: &Column<NodeReport>| vec![of.head.to_owned(), of.cell(a), of.cell(b)];
+    let mut rows: Vec<Vec<String>> = of_each.iter().map(row).collect();
     let sent = format!("{} sent", grouped(a.nic_sent_bytes));
     let received = format!("{} received", grouped(b.nic_received_bytes));
+    // Below the packets: node A sends and node B receives.
     rows.insert(3, vec!["NIC bytes".to_owned(), sent, received]);
     output.table(&["", "node A", "node B"], &[], &rows)?;
     output.line("")?;

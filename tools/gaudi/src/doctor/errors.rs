@@ -50,7 +50,7 @@ pub(super) struct Meaning {
     pub(super) number: i32,
     pub(super) cause: &'static str,
     /// `None` if the cause implies it.
-    pub(super) mend: Option<&'static str>,
+    pub(super) remedy: Option<&'static str>,
     /// The function that decides it.
     pub(super) source: &'static str,
 }
@@ -68,18 +68,18 @@ impl Meaning {
             errno: format!("{:?}", rule.errno),
             number: rule.errno as i32,
             cause: rule.condition,
-            mend: rule.advice,
+            remedy: rule.advice,
             source: rule.source,
         })
     }
 }
 
-/// Makes the rows that are no rules of the driver: step and errno, cause, remedy, source.
+/// Makes the rows that are not rules of the driver: step and errno, cause, remedy, source.
 macro_rules! meanings {
     (@number ENOTSUPP) => { 524 };
     (@number $errno:ident) => { Errno::$errno as i32 };
-    ($($step:ident $errno:ident $cause:literal, $mend:literal, $source:literal;)*) => {
-        /// Every meaning; of a step and an errno, the most likely first.
+    ($($step:ident $errno:ident $cause:literal, $remedy:literal, $source:literal;)*) => {
+        /// Returns every meaning. Of one step and errno, the most likely is first.
         pub(super) fn all() -> Vec<Meaning> {
             let mut rules: Vec<_> = Rule::all().collect();
             rules.sort_by_key(|rule| rule.is_rare);
@@ -89,7 +89,7 @@ macro_rules! meanings {
                 errno: stringify!($errno).to_owned(),
                 number: meanings!(@number $errno),
                 cause: $cause,
-                mend: Some($mend),
+                remedy: Some($remedy),
                 source: $source,
             }),*]);
             all.sort_by_key(|meaning| meaning.step);
@@ -219,7 +219,7 @@ pub(super) fn named(wanted: &str) -> Result<Vec<Meaning>, Usage> {
     Ok(found)
 }
 
-/// The page of the documentation.
+/// Returns the page of the documentation.
 #[cfg(test)]
 fn page() -> String {
     let mut page = String::from(
@@ -236,7 +236,7 @@ fn page() -> String {
             meaning.errno,
             meaning.number,
             meaning.cause,
-            meaning.mend.unwrap_or(""),
+            meaning.remedy.unwrap_or(""),
             meaning.source
         ));
     }

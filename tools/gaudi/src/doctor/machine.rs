@@ -49,7 +49,7 @@ impl Machine {
         checks
     }
 
-    /// Gaudis on the PCI bus, with the driver that has them.
+    /// Returns the Gaudis on the PCI bus, each with its driver.
     fn cards(&self) -> Vec<(String, Option<String>)> {
         let vendor = format!("{VENDOR:#06x}");
         let devices = self
@@ -78,7 +78,7 @@ impl Machine {
             let found = format!("habanalabs is not loaded (Linux {release})");
             return fail(found, "sudo modprobe habanalabs");
         }
-        // The vendor's own build says which it is; mainline's is as old as its kernel.
+        // The vendor's build has a version; mainline's has that of its kernel.
         let found = match self.read("/sys/module/habanalabs/version") {
             Some(version) => format!("habanalabs {version} is loaded (Linux {release})"),
             None => format!("habanalabs is loaded, of Linux {release}"),
@@ -86,7 +86,7 @@ impl Machine {
         match version_of(release) {
             Some(version) if version < (6, 12) => warn(
                 format!(
-                    "{found}: its interface is older than the one of Linux 6.12, which this program speaks best"
+                    "{found}: its interface is older than that of Linux 6.12, which this program supports best"
                 ),
                 "use a kernel from 6.12 on",
             ),
@@ -105,8 +105,8 @@ impl Machine {
         if others.is_empty() {
             return ok("habanalabs has every card");
         }
-        let mend = "echo ADDRESS | sudo tee /sys/bus/pci/drivers/habanalabs/bind; the kernel's log says why a probe failed";
-        fail(others.join(", "), mend)
+        let remedy = "echo ADDRESS | sudo tee /sys/bus/pci/drivers/habanalabs/bind; the kernel's log has the cause of a failed probe";
+        fail(others.join(", "), remedy)
     }
 
     fn nodes(&self) -> Check {
@@ -167,7 +167,7 @@ impl Machine {
         }
     }
 
-    /// The value of a key in `/proc/self/status`; empty if it is missing.
+    /// Returns the value of a key in `/proc/self/status`; empty if it is missing.
     fn status(&self, key: &str) -> String {
         let status = self.read("/proc/self/status").unwrap_or_default();
         let value = status.lines().find_map(|line| line.strip_prefix(key));
@@ -220,7 +220,7 @@ impl Machine {
         });
         let reserved: Vec<String> = reserved.collect();
         let transparent = self.read("/sys/kernel/mm/transparent_hugepage/enabled");
-        // The word in brackets is the one that holds.
+        // The word in brackets is the setting in force.
         let holds = transparent
             .as_deref()
             .and_then(|words| words.split(['[', ']']).nth(1));
@@ -287,8 +287,8 @@ impl Machine {
 
     fn udmabuf(&self) -> Check {
         let Ok(node) = fs::metadata(self.path("/dev/udmabuf")) else {
-            let mend = "sudo modprobe udmabuf; without it host memory has no dma-buf, and a mock's exports are stand-ins";
-            return warn("no /dev/udmabuf", mend);
+            let remedy = "sudo modprobe udmabuf; without it host memory has no dma-buf, and a mock's exports are stand-ins";
+            return warn("no /dev/udmabuf", remedy);
         };
         if !self.user().may_use(&node) {
             return warn(
@@ -313,12 +313,13 @@ impl Machine {
         ok(heaps.join(", "))
     }
 
-    /// Which NICs there are, and whether their drivers take dma-bufs.
+    /// Checks for NICs whose drivers take dma-bufs.
     fn nics(&self) -> Check {
         let nics = self.names("/sys/class/infiniband");
         if nics.is_empty() {
-            let mend = "load the NIC's driver, or for a trial: sudo rdma link add rxe0 type rxe netdev IFACE";
-            return warn("none", mend);
+            let remedy =
+                "load the NIC's driver, or for a trial: sudo rdma link add rxe0 type rxe netdev IFACE";
+            return warn("none", remedy);
         }
         let mut able = false;
         let found = nics.iter().map(|nic| {
@@ -358,14 +359,14 @@ impl Machine {
     }
 }
 
-/// The number of compute nodes.
+/// Returns the number of compute nodes.
 pub(super) fn compute_nodes(machine: &Machine) -> usize {
     let names = machine.names("/dev/accel");
     let numbers = names.iter().filter_map(|name| name.strip_prefix("accel"));
     numbers.filter(|number| number.parse::<u32>().is_ok()).count()
 }
 
-/// Major and minor of a kernel's release.
+/// Returns major and minor version of a kernel's release.
 pub(super) fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(['.', '-']);
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))

@@ -57,23 +57,23 @@ enum Verdict {
     Fail,
 }
 
-/// One line of the list.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 struct Check {
     name: &'static str,
     verdict: Verdict,
     found: String,
-    /// The command or the change that mends it.
-    mend: Option<String>,
+    /// The command or the change that removes the cause.
+    remedy: Option<String>,
 }
 
 impl Check {
-    fn new(verdict: Verdict, found: impl Into<String>, mend: Option<String>) -> Self {
+    fn new(verdict: Verdict, found: impl Into<String>, remedy: Option<String>) -> Self {
         Self {
             name: "",
             verdict,
             found: found.into(),
-            mend,
+            remedy,
         }
     }
 
@@ -86,12 +86,12 @@ fn ok(found: impl Into<String>) -> Check {
     Check::new(Verdict::Ok, found, None)
 }
 
-fn warn(found: impl Into<String>, mend: impl Into<String>) -> Check {
-    Check::new(Verdict::Warn, found, Some(mend.into()))
+fn warn(found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check::new(Verdict::Warn, found, Some(remedy.into()))
 }
 
-fn fail(found: impl Into<String>, mend: impl Into<String>) -> Check {
-    Check::new(Verdict::Fail, found, Some(mend.into()))
+fn fail(found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check::new(Verdict::Fail, found, Some(remedy.into()))
 }
 
 pub(crate) fn run(common: &Common, doctor: &Doctor, output: &mut Output) -> Result<u8> {
@@ -135,8 +135,8 @@ pub(crate) fn run(common: &Common, doctor: &Doctor, output: &mut Output) -> Resu
             };
             let first = format!("{word:<4}  {:<width$}  ", check.name);
             output.hanging_after(style, word, &first, &check.found)?;
-            if let Some(mend) = &check.mend {
-                output.hanging(&format!("      {:<width$}  mend: ", ""), mend)?;
+            if let Some(remedy) = &check.remedy {
+                output.hanging(&format!("      {:<width$}  remedy: ", ""), remedy)?;
             }
         }
         output.line(format!("{failed} failed, {warned} warned"))?;
@@ -144,7 +144,7 @@ pub(crate) fn run(common: &Common, doctor: &Doctor, output: &mut Output) -> Resu
     Ok(if failed > 0 { exit::FAILED } else { exit::DONE })
 }
 
-/// What a number means, at every step that answers it.
+/// Prints the causes of an errno, at every step that returns it.
 fn print_meanings(errno: &str, output: &mut Output) -> Result<u8> {
     let meanings = errors::named(errno)?;
     if output.is_json() {
@@ -157,16 +157,16 @@ fn print_meanings(errno: &str, output: &mut Output) -> Result<u8> {
         }
         let step = meaning.step.name();
         output.line(format!("{} ({}) of: {step}", meaning.errno, meaning.number))?;
-        output.hanging("  cause: ", meaning.cause)?;
-        if let Some(mend) = meaning.mend {
-            output.hanging("  mend:  ", mend)?;
+        output.hanging("  cause:  ", meaning.cause)?;
+        if let Some(remedy) = meaning.remedy {
+            output.hanging("  remedy: ", remedy)?;
         }
         output.hanging("  decided in ", meaning.source)?;
     }
     Ok(exit::DONE)
 }
 
-/// What each card says of itself.
+/// Checks the status that each card reports.
 fn devices() -> Vec<Check> {
     let listed = gaudi::list().into_iter();
     listed.map(|device| judge(&device.spec, device.bus)).collect()
@@ -182,12 +182,12 @@ fn judge(spec: &DeviceSpec, bus: Option<PciAddress>) -> Check {
             );
             match info.status {
                 DeviceStatus::OPERATIONAL => ok(found),
-                _ => fail(found, "the kernel's log says why; a reset may help"),
+                _ => fail(found, "the kernel's log has the cause; a reset may help"),
             }
         }
         Err(error) => fail(
             format!("{place}: {error}"),
-            error.help().unwrap_or("the kernel's log may say more"),
+            error.help().unwrap_or("the kernel's log may have more"),
         ),
     };
     check.named("device")
@@ -197,8 +197,8 @@ fn query(spec: &DeviceSpec) -> gaudi::Result<Info> {
     Info::query(&*gaudi_hal::control(spec)?)
 }
 
-/// How much memory may be pinned: by the limit, unless the process has the capability that lifts
-/// it.
+/// Checks how much memory may be pinned. The limit does not hold for a process with the capability
+/// that lifts it.
 fn memlock(limit: gaudi_sys::SysResult<Limit>, is_lifted: bool) -> Check {
     match limit {
         _ if is_lifted => ok("no limit: this process has CAP_IPC_LOCK"),

@@ -20,12 +20,12 @@ use crate::topo::card_of_index;
 /// Bytes that are exported and registered.
 const BYTES: u64 = 1 << 20;
 /// The next step for an errno without a known remedy.
-const LOG: &str = "the kernel's log (dmesg) may say more";
+const LOG: &str = "the kernel's log (dmesg) may have more";
 
-/// The list, as far as each step needs the one before.
+/// Returns the checks. A step that needs a failed one is left out.
 pub(super) fn checks(nic: &str, spec: &DeviceSpec) -> Vec<Check> {
     let mut checks = Vec::new();
-    // A card that fails says nothing of the NIC: both are looked at.
+    // A failed card does not imply a failed NIC: both are checked.
     let memory = memory(spec, &mut checks);
     let opened = open_nic(nic, &mut checks);
     if let Some(reach) = reach(nic, spec) {
@@ -46,35 +46,35 @@ pub(super) fn checks(nic: &str, spec: &DeviceSpec) -> Vec<Check> {
 
 fn number(error: &Error) -> i32 {
     match error.errno() {
-        // The provider tells the kernel's own number in words.
+        // 524 is the kernel's ENOTSUPP, which has no errno: the error has it in its text.
         Some(Errno::EOPNOTSUPP) if error.to_string().contains("524") => 524,
         Some(errno) => errno as i32,
         None => 0,
     }
 }
 
-/// Device memory to register, in the order in which it goes: a buffer is not given back while its
-/// export lives.
+/// Device memory to register. The fields are in the order of their drop: a buffer must outlive its
+/// export.
 struct Exported {
     window: Window,
     buffer: Buffer,
     device: Device,
 }
 
-/// A step that failed, with what its errno may mean.
+/// Returns the check of a failed step, with the causes of its errno.
 fn explained(step: Step, error: &Error) -> Check {
     let meanings = explain(step, number(error));
     if let [one] = meanings.as_slice() {
-        return fail(format!("{error}: {}", one.cause), one.mend.unwrap_or(LOG));
+        return fail(format!("{error}: {}", one.cause), one.remedy.unwrap_or(LOG));
     }
-    let each = (1..).zip(&meanings).map(|(at, meaning)| match meaning.mend {
-        Some(mend) => format!("({at}) {}: {mend}", meaning.cause),
+    let each = (1..).zip(&meanings).map(|(at, meaning)| match meaning.remedy {
+        Some(remedy) => format!("({at}) {}: {remedy}", meaning.cause),
         None => format!("({at}) {}", meaning.cause),
     });
-    let mend = each.collect::<Vec<_>>().join("; ");
+    let remedy = each.collect::<Vec<_>>().join("; ");
     match meanings.is_empty() {
         true => fail(error.to_string(), error.help().unwrap_or(LOG)),
-        false => fail(error.to_string(), mend),
+        false => fail(error.to_string(), remedy),
     }
 }
 
@@ -103,7 +103,7 @@ fn memory(spec: &DeviceSpec, checks: &mut Vec<Check>) -> Option<Exported> {
     })
 }
 
-/// The NIC; for a software NIC also the other end of its cable, which must stay open.
+/// Opens the NIC; for a software NIC also the other end of its cable, which must stay open.
 fn open_nic(name: &str, checks: &mut Vec<Check>) -> Option<(Context, Option<Context>)> {
     let opened = match name {
         SOFTNIC => verbs::software_pair().map(|(nic, other)| (nic, Some(other))),
@@ -120,21 +120,21 @@ fn open_nic(name: &str, checks: &mut Vec<Check>) -> Option<(Context, Option<Cont
             format!("{found}, port {} is {}", port.port_num, port.state),
             "ip link set its interface up, and look at the cable: rdma link",
         ),
-        Err(error) => warn(format!("{found}; its port is not told: {error}"), "dmesg"),
+        Err(error) => warn(format!("{found}; its port cannot be queried: {error}"), "dmesg"),
     };
     let dmabuf = match &attr.dmabuf {
         DmaBufSupport::Yes => ok("the NIC looks for the dma-buf of a descriptor"),
         DmaBufSupport::No(why) => fail(
             why.clone(),
-            "a NIC with mlx5, efa, irdma, bnxt_re, ionic or mana: gaudi nics tells which of this machine has it",
+            "a NIC with mlx5, efa, irdma, bnxt_re, ionic or mana: gaudi nics lists those of this machine",
         ),
     };
     checks.extend([port.named("NIC"), dmabuf.named("dma-buf support")]);
     Some((context, other))
 }
 
-/// What the kernel will answer, by the machine's tree. `None` if one of the two is not a PCI
-/// function of it.
+/// Returns the answer to expect from the kernel, by the machine's PCI tree. `None` if one of the
+/// two is not a PCI function.
 fn reach(nic: &str, spec: &DeviceSpec) -> Option<Check> {
     let topology = Topology::read(&Folder::new("/"));
     let card = match spec.backend {
@@ -146,7 +146,7 @@ fn reach(nic: &str, spec: &DeviceSpec) -> Option<Check> {
     let importer = importers.find(|importer| importer.rdma.iter().any(|name| name == nic))?;
     let check = match topology.reach(card, importer) {
         Reach::Reachable(route) => ok(route.to_string()),
-        Reach::Refused(refusal) => fail(refusal.to_string(), refusal.mend()),
+        Reach::Refused(refusal) => fail(refusal.to_string(), refusal.remedy()),
         Reach::Unknown(what) => warn(
             format!("not read: {}", what.join(", ")),
             "sudo gaudi topo reads it",
@@ -155,7 +155,7 @@ fn reach(nic: &str, spec: &DeviceSpec) -> Option<Check> {
     Some(check.named("reach"))
 }
 
-/// Host memory, which a stage needs.
+/// Checks the registration of host memory, which a stage needs.
 fn host(pd: &Pd, checks: &mut Vec<Check>) -> bool {
     let mapping = RawMapping::anonymous(1 << 20, true).map_err(|errno| Error::from_errno("mmap", errno));
     let registered = mapping.and_then(|mapping| pd.reg_mapping(Arc::new(mapping), Access::LOCAL_WRITE));
@@ -187,14 +187,14 @@ fn register(pd: &Pd, buffer: &Buffer, window: &Window, checks: &mut Vec<Check>) 
 }
 
 fn verdict(direct: bool, staged: bool) -> Check {
-    let mend = "the lines above show what prevents it";
+    let remedy = "the lines above show what prevents it";
     let check = match (direct, staged) {
         (true, _) => ok("straight between the NIC and the card's memory"),
         (false, true) => warn(
             "staged: through host memory, by the card's engines and the NIC",
-            mend,
+            remedy,
         ),
-        (false, false) => fail("neither straight nor staged", mend),
+        (false, false) => fail("neither straight nor staged", remedy),
     };
     check.named("transfers")
 }
@@ -210,7 +210,7 @@ mod tests {
             "{:?} {} / {}",
             check.verdict,
             check.found,
-            check.mend.as_deref().unwrap_or("-")
+            check.remedy.as_deref().unwrap_or("-")
         )
     }
 
@@ -257,13 +257,13 @@ mod tests {
         ] {
             let error = Error::from_errno("ibv_reg_dmabuf_mr", errno);
             let check = explained(Step::Registration, &error);
-            let mend = check.mend.unwrap();
-            assert!(mend.contains(word), "{errno}: {mend}");
+            let remedy = check.remedy.unwrap();
+            assert!(remedy.contains(word), "{errno}: {remedy}");
         }
         let ours = Error::unsupported("x", "the driver answered 524, the kernel's own ENOTSUPP");
         let check = explained(Step::Registration, &ours);
-        assert!(check.mend.unwrap().contains("read it as EOPNOTSUPP"));
+        assert!(check.remedy.unwrap().contains("read it as EOPNOTSUPP"));
         let host = explained(Step::Host, &Error::from_errno("ibv_reg_mr", Errno::ENOMEM));
-        assert!(host.found.contains("RLIMIT_MEMLOCK") && host.mend.unwrap().contains("ulimit -l"));
+        assert!(host.found.contains("RLIMIT_MEMLOCK") && host.remedy.unwrap().contains("ulimit -l"));
     }
 }

@@ -140,7 +140,7 @@ fn missing_rights_name_the_group() {
         "{check:?}"
     );
     assert_eq!(
-        check.mend.as_deref(),
+        check.remedy.as_deref(),
         Some("sudo usermod -aG render $USER, then log in again")
     );
     assert_eq!(machine.verdict("udmabuf"), Some(Verdict::Warn));
@@ -228,7 +228,7 @@ fn rejected_open_names_the_open_flag() {
     let check = checks.iter().find(|check| check.name == "open flag").unwrap();
     assert!(check.found.contains("FOP_UNSIGNED_OFFSET"), "{check:?}");
     assert!(
-        check.mend.as_deref().unwrap().contains("how-to/open-flag.md"),
+        check.remedy.as_deref().unwrap().contains("how-to/open-flag.md"),
         "{check:?}"
     );
     let log = "4,812,9313001,-;WARNING: drivers/gpu/drm/drm_file.c:322 at drm_open_helper+0x137/0x160";
@@ -282,7 +282,7 @@ fn compressed_kernel_configuration_is_read() {
     assert_eq!(
         machine.verdict("peer-to-peer"),
         Some(Verdict::Warn),
-        "nothing tells"
+        "no file has the option"
     );
     fs::write(machine.0.path().join("proc/config.gz"), CONFIG).unwrap();
     assert_eq!(machine.verdict("peer-to-peer"), Some(Verdict::Ok));

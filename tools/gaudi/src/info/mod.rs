@@ -67,7 +67,7 @@ pub(crate) fn chosen(common: &Common) -> Result<Vec<DeviceSpec>> {
     each.collect()
 }
 
-/// The backend of a spec, in one word.
+/// Returns the backend of a spec, in one word.
 pub(crate) fn backend_of(spec: &DeviceSpec) -> &'static str {
     match spec.backend {
         BackendSpec::Mock(_) => "mock",
@@ -128,7 +128,7 @@ pub(crate) fn run(common: &Common, arguments: &Arguments, output: &mut Output) -
     Ok(exit::DONE)
 }
 
-/// A time as RFC 3339 writes it, in UTC and whole seconds.
+/// Formats a time as RFC 3339, in UTC and whole seconds.
 fn timestamp(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -148,8 +148,8 @@ fn timestamp(time: SystemTime) -> String {
     )
 }
 
-/// The PCI address of a card: that of its spec, or otherwise the one that the machine's list has
-/// for its number.
+/// Returns the PCI address of a card: its spec's, or otherwise that of its number in the machine's
+/// list.
 fn bus_of(spec: &DeviceSpec, info: &Info) -> Option<PciAddress> {
     match &spec.backend {
         BackendSpec::Mock(_) | BackendSpec::Replay(_) => None,
@@ -228,7 +228,7 @@ impl Card {
     }
 }
 
-/// What documents and the text have of a card. If there is an error, only the first few have a
+/// The facts of a card, for documents and text. If there is an error, only the first few have a
 /// value.
 const FACTS: &[Column<Card>] = &columns! { Card:
     text "spec" "" |card| card.spec.to_string();
@@ -332,12 +332,12 @@ fn watts(watts: f64) -> String {
     format!("{watts:.0} W")
 }
 
-/// Texts of all `items` with `separator` between them.
+/// Joins the texts of all `items` with `separator`.
 fn joined<T>(items: &[T], separator: &str, text: impl Fn(&T) -> String) -> String {
     items.iter().map(text).collect::<Vec<_>>().join(separator)
 }
 
-/// Two values as `226 W of 600 W`; the second if it is known.
+/// Formats two values as `226 W of 600 W`; the second only if it is known.
 fn of(value: Option<String>, most: Option<String>) -> Option<String> {
     Some(match most {
         Some(most) => format!("{} of {most}", value?),

@@ -6,7 +6,7 @@ use super::{Card, joined};
 use crate::output::Output;
 use crate::report::{Column, columns};
 
-/// The generation of a PCI Express link of so many megatransfers a second.
+/// Returns the generation of a PCI Express link with this number of megatransfers a second.
 fn generation(megatransfers: u32) -> Option<u8> {
     Some(match megatransfers {
         2_500 => 1,
@@ -74,7 +74,7 @@ impl Query {
         }
     }
 
-    /// The names of every field.
+    /// Returns the names of every field.
     pub(super) fn names() -> impl Iterator<Item = &'static str> {
         FIELDS.iter().map(|field| field.key)
     }
@@ -100,7 +100,7 @@ impl Query {
     }
 }
 
-/// A value as RFC 4180 writes it where it has a comma, a quote or a line end in it.
+/// Quotes a value that has a comma, a quote or a line end in it, as RFC 4180 does.
 fn quoted(value: &str) -> String {
     match value.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", value.replace('"', "\"\"")),

@@ -34,7 +34,7 @@ pub(super) struct User {
 }
 
 impl Machine {
-    /// The readings of the card at a PCI address.
+    /// Returns the readings of the card at a PCI address.
     pub(super) fn readings(&self, bus: PciAddress) -> Readings {
         let card = format!("/sys/bus/pci/devices/{bus}");
         // As Documentation/ABI/testing/sysfs-class-hwmon has them: millidegrees and microwatts.
@@ -79,8 +79,8 @@ impl Machine {
         }
     }
 
-    /// The processes that have the compute node of a number open, by pid. Root sees those of every
-    /// user.
+    /// Returns the processes that have the compute node of a number open, by pid. Root sees those
+    /// of every user.
     pub(super) fn users(&self, index: u32) -> Vec<User> {
         let nodes = [format!("/dev/accel/accel{index}"), format!("/dev/hl{index}")];
         let pids = self

@@ -148,7 +148,7 @@ fn regions<S: Serializer>(rows: &[Region], serializer: S) -> Result<S::Ok, S::Er
     records(REGIONS, rows).serialize(serializer)
 }
 
-/// The process or the part of the kernel that owns an object.
+/// Returns the process or the part of the kernel that owns an object.
 fn owner(pid: Option<u32>, kernel_user: Option<&str>) -> String {
     match (pid, kernel_user) {
         (Some(pid), _) => {
@@ -269,7 +269,8 @@ fn resources(nics: &mut [Nic]) -> gaudi::Result<()> {
     Ok(())
 }
 
-/// The devices of a tree, and what each reports when it is opened; `None` if none may be opened.
+/// Returns the devices of a tree, with what each reports when it is opened. `None` if none may be
+/// opened.
 fn collect<O: Fn(&str) -> gaudi::Result<Context>>(tree: &dyn Tree, open: Option<&O>) -> Vec<Nic> {
     let topology = Topology::read(tree);
     let mut nics = sysfs::read(tree);

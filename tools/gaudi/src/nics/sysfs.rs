@@ -1,15 +1,15 @@
-//! What `/sys/class/infiniband` has, without any library.
+//! RDMA devices of `/sys/class/infiniband`, read without any library.
 
 use gaudi::dmabuf::reach::{Tree, resolve};
 
 use super::{DmaBuf, Nic, Port, Row};
 
 const CLASS: &str = "/sys/class/infiniband";
-/// Devices, ports and addresses that are looked at, of each at most.
+/// The most devices, ports and addresses that are read, of each.
 const MOST: usize = 4096;
 /// The longest value of a file.
 const LONGEST: usize = 4096;
-/// Rows of a port's table of addresses that are looked at.
+/// The most rows of a port's table of addresses that are read.
 const MOST_GIDS: usize = 1024;
 
 /// Drivers whose RDMA part has `reg_user_mr_dmabuf` in Linux 7.3, by the name that their function's
@@ -26,7 +26,7 @@ pub(crate) const WITH_DMABUF: &[&str] = &[
     "mana",
 ];
 
-/// A value. `None` if the file is missing, cannot be read or is empty.
+/// Reads a value. `None` if the file is missing, cannot be read or is empty.
 fn text(tree: &dyn Tree, path: &str) -> Option<String> {
     let real = resolve(tree, path).ok()?;
     let bytes = tree.read(&real, LONGEST).ok()?;
@@ -43,7 +43,7 @@ fn names(tree: &dyn Tree, path: &str) -> Vec<String> {
     names
 }
 
-/// The names in a folder that are numbers, sorted.
+/// Returns the names in a folder that are numbers, sorted.
 fn numbers(tree: &dyn Tree, path: &str) -> Vec<u32> {
     let names = names(tree, path);
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -51,7 +51,7 @@ fn numbers(tree: &dyn Tree, path: &str) -> Vec<u32> {
     numbers
 }
 
-/// `4: ACTIVE` as `ACTIVE`.
+/// Returns `4: ACTIVE` as `ACTIVE`.
 fn word(value: Option<String>) -> Option<String> {
     value.map(|value| match value.split_once(": ") {
         Some((_, word)) => word.to_owned(),
@@ -59,7 +59,7 @@ fn word(value: Option<String>) -> Option<String> {
     })
 }
 
-/// Every RDMA device, by name.
+/// Returns every RDMA device, by name.
 pub(super) fn read(tree: &dyn Tree) -> Vec<Nic> {
     names(tree, CLASS).iter().map(|name| nic(tree, name)).collect()
 }
@@ -128,8 +128,8 @@ fn port(tree: &dyn Tree, folder: &str, number: u32) -> Port {
     }
 }
 
-/// The largest packet of RoCE on an interface (`iboe_get_mtu`, rdma/ib_addr.h): what is left of it
-/// beside the longest headers.
+/// Returns the path MTU of RoCE on an interface: the largest that fits the interface's MTU with the
+/// longest headers (`iboe_get_mtu`, rdma/ib_addr.h).
 fn roce_mtu(interface: u32) -> Option<u32> {
     // GRH 40, UDP 8, BTH 12, XRC 4, atomics 28, ICRC 4.
     let room = interface.checked_sub(96)?;
@@ -209,7 +209,7 @@ mod tests {
     fn broken_files_leave_gaps_and_no_panic() {
         let nics = of("/sys/class/infiniband/
   x -> ../../devices/virtual/infiniband/x
-  gone -> ../../nowhere
+  dangling -> ../../missing
 /sys/devices/virtual/infiniband/x/
   node_guid = garbage
 /sys/devices/virtual/infiniband/x/ports/y/

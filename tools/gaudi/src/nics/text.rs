@@ -16,7 +16,7 @@ struct PortRow<'a> {
 }
 
 impl PortRow<'_> {
-    /// A text of the device, which is blank but in its first row.
+    /// Returns a text of the device in its first row, and blanks in the others.
     fn device(&self, text: fn(&Nic) -> Option<String>) -> Option<String> {
         match self.is_first {
             true => text(self.nic),
@@ -75,7 +75,7 @@ pub(super) fn print(report: &Report, details: bool, output: &mut Output) -> Resu
     };
     let ports = rows.iter().filter_map(|row| Some((row.nic, row.port?)));
     let rows = ports.flat_map(|(nic, port)| port.gids.iter().map(move |row| (nic, port, row)));
-    output.rows(&gids, &rows.collect::<Vec<_>>())?;
+    output.rows(&gids, rows)?;
     output.line("")?;
     for nic in &report.nics {
         let DmaBuf { answer, by, why } = &nic.dmabuf;
@@ -115,7 +115,7 @@ pub(super) fn print(report: &Report, details: bool, output: &mut Output) -> Resu
     }
 }
 
-/// A row for each limit and a column for each NIC.
+/// Prints the limits: a row for each limit and a column for each NIC.
 fn print_limits(report: &Report, output: &mut Output) -> Result<()> {
     let opened = report
         .nics

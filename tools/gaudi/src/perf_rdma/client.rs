@@ -19,7 +19,7 @@ use crate::progress::Progress;
 
 pub(super) fn run(mut session: Session<'_>, plan: &Plan, output: &mut Output) -> Result<u8> {
     let measured = measure(&mut session, plan, output);
-    finish(&session.tell(measured)?, output)
+    finish(&session.report_failure(measured)?, output)
 }
 
 /// Prints a report, at either end; the exit code is that of its verdict.

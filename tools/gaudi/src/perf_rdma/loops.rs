@@ -13,7 +13,7 @@ use super::op::{OPERATION, Op, RECEIVED, Tally};
 use super::plan::Plan;
 use super::samples::{Samples, Taken};
 use super::watch::Watch;
-use crate::columns::nanos;
+use crate::figures::nanos;
 use crate::nic::checked;
 
 /// When a loop ends.
@@ -113,8 +113,8 @@ struct Flow {
     group: u32,
 }
 
-/// Many operations in flight: out of this end (`sends`), into it as messages (`receives`), both, or
-/// neither. With neither, the NIC alone serves the peer.
+/// Runs many operations in flight: out of this end (`sends`), into it as messages (`receives`),
+/// both, or neither. With neither, the NIC alone serves the peer.
 pub(super) fn bandwidth(
     node: &mut Node,
     plan: &Plan,
@@ -290,7 +290,7 @@ fn repost(qps: &mut [Qp], wr_id: u64, into: &[Sge; 1]) -> Result<()> {
     Ok(())
 }
 
-/// One operation after the other.
+/// Runs one operation after the other.
 pub(super) fn latency(
     node: &mut Node,
     plan: &Plan,
@@ -345,7 +345,7 @@ pub(super) fn latency(
     })
 }
 
-/// The other side of a latency by round trips. It ends when the peer ends the row.
+/// Serves a latency by round trips, until the peer ends the row.
 pub(super) fn echo(
     node: &mut Node,
     plan: &Plan,
@@ -365,7 +365,7 @@ pub(super) fn echo(
     watch.done(&stopwatch.tally(Instant::now(), 0, 0))
 }
 
-/// What ends a round.
+/// The event that ends a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The peer's write, whose last byte changes.
@@ -488,7 +488,7 @@ impl<'n> Ping<'n> {
     }
 }
 
-/// The last byte of a round: never 0, which is the byte before the first round.
+/// Returns the last byte of a round: never 0, which is the byte before the first round.
 fn mark(round: u64) -> u8 {
     (round % 255) as u8 + 1
 }

@@ -69,7 +69,7 @@ impl Reply for Message {
     }
 }
 
-/// The error of both ends if their options differ.
+/// Returns the error of both ends if their options differ.
 pub(super) fn disagreement(why: String) -> Usage {
     Usage(format!(
         "{why}; give both ends the same value, or give it only to the connecting end"

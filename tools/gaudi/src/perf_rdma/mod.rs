@@ -59,7 +59,8 @@ pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output)
     }
 }
 
-/// The device of the peer that this process starts, with layers of its own: it is another process.
+/// Returns the device of the peer that this process starts, with layers of its own: it is another
+/// process.
 fn of_peer(common: &Common) -> Result<DeviceSpec> {
     let devices = common.devices.get(1).or(common.devices.first()).cloned();
     node::device_spec(&Common {

@@ -172,7 +172,7 @@ impl Node {
         Ok(node)
     }
 
-    /// The memory, if it is a device's.
+    /// Returns the memory if it is a device's.
     pub(super) fn in_device(&self) -> Option<(&Buffer, &Device)> {
         match &self.memory {
             NodeMemory::Device(buffer, device) => Some((buffer, device)),
@@ -180,13 +180,13 @@ impl Node {
         }
     }
 
-    /// The region and its queue pairs.
+    /// Returns the region and its queue pairs.
     #[inline]
     pub(super) fn link(&mut self) -> Result<&mut Link> {
         self.link.as_mut().context("the memory has no region")
     }
 
-    /// Bytes that a send may have to be inline.
+    /// Returns the most bytes of an inline send.
     pub(super) fn inline(&self) -> u32 {
         self.link.as_ref().map_or(0, Link::max_inline_data)
     }
@@ -207,7 +207,7 @@ impl Node {
         }
     }
 
-    /// SHA-256 of the first bytes of a half.
+    /// Returns the SHA-256 of the first bytes of a half.
     pub(super) fn digest(&self, incoming: bool, bytes: u64) -> Result<String> {
         let mut held = vec![0; usize::try_from(bytes)?];
         let at = if incoming { self.half } else { 0 };
@@ -238,7 +238,7 @@ impl Node {
         }
     }
 
-    /// The queue pair of latencies.
+    /// Returns the queue pair of latencies.
     #[inline]
     pub(super) fn first(&mut self) -> Result<&mut Qp> {
         self.link()?.qps.first_mut().context("there is no queue pair")
@@ -266,12 +266,12 @@ impl Node {
         Ok(())
     }
 
-    /// The outgoing bytes, for the NIC.
+    /// Returns the outgoing bytes, for the NIC.
     pub(super) fn outgoing(&self, bytes: u64) -> Result<Sge> {
         self.sge(0, bytes)
     }
 
-    /// The incoming half, for the NIC.
+    /// Returns the incoming half, for the NIC.
     pub(super) fn incoming(&self, bytes: u64) -> Result<Sge> {
         self.sge(self.half, bytes)
     }
@@ -281,7 +281,7 @@ impl Node {
         Ok(link.mr().sge(at, u32::try_from(bytes)?)?)
     }
 
-    /// The peer's incoming half, or its outgoing one.
+    /// Returns the peer's incoming half, or its outgoing one.
     pub(super) fn theirs(&self, incoming: bool, bytes: u64) -> Result<RemoteAddr> {
         let remote = self.remote.as_ref().context("the peer has no region")?;
         Ok(remote.at(if incoming { self.half } else { 0 }, bytes)?)
@@ -325,7 +325,7 @@ impl Node {
     }
 }
 
-/// The same error of another operation.
+/// Returns the same error for another operation.
 fn with_operation(error: &Error, operation: &'static str) -> Error {
     let mut other = Error::new(error.kind(), operation);
     if let Some(evidence) = error.evidence() {
@@ -337,7 +337,7 @@ fn with_operation(error: &Error, operation: &'static str) -> Error {
     other
 }
 
-/// The device whose memory is measured, with its layers: the one that was named, otherwise a mock.
+/// Returns the device whose memory is measured, with its layers: the named one, otherwise a mock.
 pub(super) fn device_spec(common: &Common) -> Result<DeviceSpec> {
     if common.devices.is_empty() {
         return around(common, DeviceSpec::mock());

@@ -1,5 +1,5 @@
-//! What is measured. The connecting end proposes it; the listening end checks it against its own
-//! options.
+//! The plan of a measurement. The connecting end proposes it; the listening end checks it against
+//! its own options.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(super) struct Plan {
     pub(super) histogram: bool,
 }
 
-/// The name of a value on the command line.
+/// Returns the name of a value on the command line.
 fn name(value: impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
@@ -54,7 +54,7 @@ fn list(sizes: &[u64]) -> String {
     sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// A value that only one of the ends may have.
+/// Formats a value that only one of the ends may have.
 fn given(value: Option<impl Display>) -> String {
     value.map_or("none".to_owned(), |value| value.to_string())
 }
@@ -64,6 +64,7 @@ fn seconds(ms: u64) -> String {
 }
 
 fn millis(duration: Duration) -> u64 {
+    // The command line allows a day at most: it fits.
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
@@ -83,7 +84,7 @@ pub(super) fn differ<const N: usize>(options: [(&str, Option<String>, String); N
 }
 
 impl Plan {
-    /// The plan of a command line, with its defaults.
+    /// Returns the plan of a command line, with its defaults.
     ///
     /// # Errors
     /// [`Usage`]: a size out of range, or options that exclude one another.
@@ -201,7 +202,7 @@ impl Plan {
             .saw(format!("{self:?}"), "values in the ranges of the options"))
     }
 
-    /// The first option that was given and that only a bandwidth over queue pairs has.
+    /// Returns the first given option that only a bandwidth over queue pairs has.
     pub(super) fn bandwidth_option(&self) -> Option<&'static str> {
         [
             ("--bidirectional", self.bidirectional),
@@ -224,12 +225,12 @@ impl Plan {
         self.duration_ms.map(Duration::from_millis)
     }
 
-    /// Bytes of the largest row.
+    /// Returns the bytes of the largest row.
     pub(super) fn most_bytes(&self) -> u64 {
         self.sizes.iter().copied().max().unwrap_or(1)
     }
 
-    /// Work requests of each send queue: the window, and an operation that closes a group.
+    /// Returns work requests of each send queue: the window, and an operation that closes a group.
     pub(super) fn depth(&self) -> u32 {
         self.window + 16
     }

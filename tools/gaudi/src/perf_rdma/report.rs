@@ -9,10 +9,11 @@ use super::node::Side;
 use super::op::{Measure, Op, Tally};
 use super::plan::Plan;
 use super::samples::{Bucket, Taken};
-use crate::columns::{CLOCK, Column, micros, note_software, rate_of, table, yes};
 use crate::control::printable;
+use crate::figures::{CLOCK, micros, note_software, rate_of, yes};
 use crate::nic::with_provider;
 use crate::output::{Output, grouped};
+use crate::report::columns;
 
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -118,7 +119,7 @@ impl Row {
     }
 }
 
-/// For the log: one line.
+/// Formats the row as one line for the log.
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -164,7 +165,7 @@ impl Report {
         }
     }
 
-    /// False if a row's bytes differ.
+    /// Returns false if a row's bytes differ.
     pub(super) fn is_verified(&self) -> bool {
         self.rows.iter().all(|row| row.verified != Some(false))
     }
@@ -174,7 +175,7 @@ impl Report {
     }
 }
 
-/// The lines of one end. A peer's text may contain control characters.
+/// Prints the lines of one end. A peer's text may contain control characters.
 fn side(name: &str, side: &Side, output: &mut Output) -> Result<()> {
     let mtu = side
         .mtu_bytes
@@ -255,25 +256,18 @@ fn bandwidth(report: &Report, output: &mut Output) -> Result<()> {
         ),
     };
     output.hanging("bandwidth: ", &how)?;
-    let on = |_: &Row| report.backend.to_owned();
-    let columns: [Column<'_, Row>; 9] = [
-        ("operation", false, &|row| row.operation.name().to_owned()),
-        ("on", false, &on),
-        ("bytes", true, &|row| grouped(row.size_bytes)),
-        ("n", true, &|row| grouped(row.n)),
-        ("GB/s", true, &|row| {
-            format!("{:.4}", row.bytes_per_second as f64 / 1e9)
-        }),
-        ("op/s", true, &|row| grouped(row.operations_per_second)),
-        ("CPU[%]", true, &|row| percent(Some(row.cpu_percent))),
-        ("peer[%]", true, &|row| percent(row.peer_cpu_percent)),
-        ("verified", false, &|row| row.verified.map_or("-".to_owned(), yes)),
-    ];
-    table(output, report.of(Measure::Bandwidth), &columns)
-}
-
-fn percent(percent: Option<f64>) -> String {
-    percent.map_or("-".to_owned(), |percent| format!("{percent:.0}"))
+    let columns = columns! { (&Report, &Row):
+        text "" "operation" |(_, row)| row.operation.name();
+        text "" "on" |(report, _)| report.backend;
+        grouped "" "bytes" |(_, row)| row.size_bytes;
+        grouped "" "n" |(_, row)| row.n;
+        number "" "GB/s" |(_, row)| format!("{:.4}", row.bytes_per_second as f64 / 1e9);
+        grouped "" "op/s" |(_, row)| row.operations_per_second;
+        number "" "CPU[%]" |(_, row)| format!("{:.0}", row.cpu_percent);
+        number "" "peer[%]" |(_, row)| format!("{:.0}", row.peer_cpu_percent?);
+        text "" "verified" |(_, row)| yes(row.verified?);
+    };
+    output.rows(&columns, report.of(Measure::Bandwidth).map(|row| (report, row)))
 }
 
 fn latency(report: &Report, output: &mut Output) -> Result<()> {
@@ -288,19 +282,17 @@ fn latency(report: &Report, output: &mut Output) -> Result<()> {
         (false, _) => "one at a time, each up to its completion",
     };
     output.hanging("latency: ", how)?;
-    let time = |ns: Option<u64>| ns.map_or("-".to_owned(), micros);
-    let on = |_: &Row| report.backend.to_owned();
-    let columns: [Column<'_, Row>; 8] = [
-        ("operation", false, &|row| row.operation.name().to_owned()),
-        ("on", false, &on),
-        ("bytes", true, &|row| grouped(row.size_bytes)),
-        ("n", true, &|row| grouped(row.n)),
-        ("min[µs]", true, &|row| time(row.min_ns)),
-        ("median[µs]", true, &|row| time(row.median_ns)),
-        ("p99[µs]", true, &|row| time(row.p99_ns)),
-        ("max[µs]", true, &|row| time(row.max_ns)),
-    ];
-    table(output, rows.iter().copied(), &columns)?;
+    let columns = columns! { (&Report, &Row):
+        text "" "operation" |(_, row)| row.operation.name();
+        text "" "on" |(report, _)| report.backend;
+        grouped "" "bytes" |(_, row)| row.size_bytes;
+        grouped "" "n" |(_, row)| row.n;
+        number "" "min[µs]" |(_, row)| micros(row.min_ns?);
+        number "" "median[µs]" |(_, row)| micros(row.median_ns?);
+        number "" "p99[µs]" |(_, row)| micros(row.p99_ns?);
+        number "" "max[µs]" |(_, row)| micros(row.max_ns?);
+    };
+    output.rows(&columns, rows.iter().map(|&row| (report, row)))?;
     for row in rows {
         if let Some(buckets) = &row.histogram {
             histogram(row.size_bytes, buckets, output)?;
@@ -318,16 +310,14 @@ fn histogram(bytes: u64, buckets: &[Bucket], output: &mut Output) -> Result<()> 
         "#".repeat(bar.div_ceil(u128::from(most)) as usize) // at most `BAR`
     };
     let share = |bucket: &Bucket| format!("{:.2}", bucket.n as f64 * 100.0 / all.max(1) as f64);
-    let columns: [Column<'_, Bucket>; 5] = [
-        ("from[µs]", true, &|bucket| micros(bucket.from_ns)),
-        ("to[µs]", true, &|bucket| micros(bucket.to_ns)),
-        ("n", true, &|bucket| grouped(bucket.n)),
-        ("share[%]", true, &share),
-        ("", false, &bar),
-    ];
+    let row = |bucket: &Bucket| {
+        let (from, to) = (micros(bucket.from_ns), micros(bucket.to_ns));
+        vec![from, to, grouped(bucket.n), share(bucket), bar(bucket)]
+    };
+    let rows: Vec<Vec<String>> = buckets.iter().map(row).collect();
     output.line("")?;
     output.line(format!("latencies of {} bytes", grouped(bytes)))?;
-    table(output, buckets, &columns)
+    output.table(&["from[µs]", "to[µs]", "n", "share[%]", ""], &[0, 1, 2, 3], &rows)
 }
 
 #[cfg(test)]

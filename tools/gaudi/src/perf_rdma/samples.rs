@@ -37,7 +37,7 @@ pub(super) struct Bucket {
     pub(super) n: u64,
 }
 
-/// The bucket of a time: its highest bit and the two below.
+/// Returns the bucket of a time: its highest bit and the two below.
 #[inline]
 fn bucket(ns: u64) -> usize {
     let octave = 63 - (ns | 1).leading_zeros();
@@ -45,13 +45,13 @@ fn bucket(ns: u64) -> usize {
     (octave as usize) << 2 | below
 }
 
-/// The least time of a bucket.
+/// Returns the least time of a bucket; `u64::MAX` for the one behind the last.
 fn least(bucket: usize) -> u64 {
     let (octave, below) = (bucket >> 2, (bucket & 3) as u128);
     u64::try_from((((4 + below) << octave) + 3) >> 2).unwrap_or(u64::MAX)
 }
 
-/// The value that so many of a thousand do not exceed, of sorted ones.
+/// Returns the value that this many of a thousand `sorted` values do not exceed.
 fn rank(sorted: &[u64], of_thousand: usize) -> u64 {
     let rank = (sorted.len() * of_thousand).div_ceil(1000).max(1);
     sorted.get(rank - 1).copied().unwrap_or(0)
@@ -93,13 +93,13 @@ impl Samples {
         self.seen
     }
 
-    /// Minimum, median, 99th percentile and maximum; `None` without samples.
+    /// Returns minimum, median, 99th percentile and maximum; `None` without samples.
     pub(crate) fn ranks(&mut self) -> Option<[u64; 4]> {
         self.kept.sort_unstable();
         (self.seen > 0).then(|| [self.min, rank(&self.kept, 500), rank(&self.kept, 990), self.max])
     }
 
-    /// The buckets with samples in them, in ascending order.
+    /// Returns the buckets with samples in them, in ascending order.
     pub(super) fn histogram(&self) -> Vec<Bucket> {
         let filled = self.buckets.iter().enumerate().filter(|(_, n)| **n > 0);
         filled

@@ -35,7 +35,7 @@ pub(super) fn as_child(common: &Common, perf: &PerfRdma) -> Result<u8> {
     let hello = hello(&mut session.control)?;
     let served = serve(&mut session, &hello.plan);
     // The process that started this one reports the error.
-    let is_done = session.tell(served).is_ok();
+    let is_done = session.report_failure(served).is_ok();
     Ok(if is_done { exit::DONE } else { exit::FAILED })
 }
 
@@ -68,7 +68,7 @@ pub(super) fn listen(
         session.refuse(why)?;
     }
     let served = serve(&mut session, &hello.plan);
-    finish(&session.tell(served)?, output)
+    finish(&session.report_failure(served)?, output)
 }
 
 /// Reads the hello of a connection.

@@ -69,9 +69,9 @@ impl<'a> Session<'a> {
 
     /// Sends an error of this end to the peer, unless it is the peer's own, and returns the one
     /// that explains more.
-    pub(super) fn tell<T>(&mut self, done: Result<T>) -> Result<T> {
+    pub(super) fn report_failure<T>(&mut self, done: Result<T>) -> Result<T> {
         done.map_err(|error| {
-            let error = self.control.last_words::<Message>(error);
+            let error = self.control.explain_by_peer::<Message>(error);
             // The peer may be closed already.
             let _ = self.control.send(&Message::Failed(Failure::of(&error)));
             error

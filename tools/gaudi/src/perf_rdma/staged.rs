@@ -17,7 +17,7 @@ use super::samples::{Samples, Taken};
 use super::session::Session;
 use super::watch::SIGN;
 use super::wire::Wire;
-use crate::columns::nanos;
+use crate::figures::nanos;
 use crate::progress::Progress;
 
 /// Transfers in flight: each has many chunks of its own.
@@ -25,7 +25,7 @@ const WINDOW: u32 = 4;
 /// A transfer takes longer than an operation, so fewer are needed to warm up.
 const WARM_UP: u32 = 10;
 
-/// The plan of rows that are staged.
+/// Returns the plan of rows that are staged.
 ///
 /// # Errors
 /// `Unsupported`: transfers of an endpoint do not have the operation or an option.
@@ -57,7 +57,7 @@ fn endpoint(node: &Node, wire: &Wire) -> Result<Endpoint> {
     Ok(Endpoint::over(wire.duplicate()?, &node.nic, device, options)?)
 }
 
-/// The endpoint of the end that serves: its own threads serve the peer's transfers.
+/// Opens the endpoint of the serving end. Its own threads serve the peer's transfers.
 pub(super) fn offer(node: &Node, wire: &Wire) -> Result<Endpoint> {
     let mut endpoint = endpoint(node, wire)?;
     let (buffer, _) = node.in_device().context("staged memory is a device's")?;

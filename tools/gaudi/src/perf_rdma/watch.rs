@@ -59,7 +59,8 @@ impl<'a> Watch<'a> {
         self.heard = None;
     }
 
-    /// As [`renew`](Self::renew), in a loop that reads the clock. Sends a heartbeat if one is due.
+    /// Does what [`renew`](Self::renew) does, in a loop that reads the clock. Sends a heartbeat if
+    /// one is due.
     #[inline]
     pub(super) fn progress(&mut self, now: Instant) -> Result<()> {
         self.renew();
@@ -155,7 +156,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// The peer's figures, once it has ended the row.
+    /// Returns the peer's figures once the peer has ended the row.
     pub(super) fn theirs(&self) -> Option<&Tally> {
         self.theirs.as_ref()
     }

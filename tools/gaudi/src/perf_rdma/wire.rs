@@ -60,7 +60,7 @@ fn resolve(address: &str, timeout: Duration) -> Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// The error of a failed connect, by its cause.
+/// Returns the error of a failed connect, by its cause.
 fn not_connected(to: SocketAddr, error: io::Error, timeout: Duration) -> Error {
     let kind = error.kind();
     let found = Error::from_errno(CONNECT, errno_of(error));

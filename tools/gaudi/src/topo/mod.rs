@@ -57,7 +57,7 @@ pub(crate) struct Topo {
     all: bool,
 }
 
-/// What a command draws.
+/// A topology, and what to judge in it.
 struct Picture {
     /// Where it comes from, in words; `None` for this machine.
     source: Option<String>,
@@ -89,7 +89,7 @@ pub(crate) fn run(common: &Common, arguments: &Topo, output: &mut Output) -> Res
     Ok(exit::DONE)
 }
 
-/// Things beside the data that a reader must know.
+/// Prints notes to standard error: problems, and missing cards, NICs or kernel options.
 fn notes(picture: &Picture, output: &Output) {
     let topology = &picture.topology;
     for problem in &topology.problems {
@@ -114,7 +114,7 @@ fn notes(picture: &Picture, output: &Output) {
 /// A tree of files, and where it comes from; `None` for this machine.
 type Source = (Option<String>, Box<dyn Tree>);
 
-/// The tree that the options of a command select.
+/// Returns the tree that the options of a command select.
 ///
 /// # Errors
 /// The file cannot be read, or is not a capture.
@@ -131,7 +131,7 @@ pub(crate) fn source(example: bool, sysfs: Option<&Path>) -> Result<Source> {
     }
 }
 
-/// Another machine: a file of `--capture`, or a folder.
+/// Reads another machine: a file of `--capture`, or a folder.
 fn tree_at(path: &Path) -> Result<Source> {
     let source = Some(path.display().to_string());
     let cannot = || format!("cannot read {}", path.display());
@@ -155,7 +155,7 @@ fn tree_at(path: &Path) -> Result<Source> {
     Ok((source, Box::new(tree)))
 }
 
-/// The folder in which `sys` lies; a copy that is itself named `sys` is taken as well.
+/// Returns the folder that contains `sys`. `path` may also be the copy of `sys` itself.
 fn root(path: &Path) -> Result<&Path> {
     if path.join("sys").is_dir() {
         return Ok(path);
@@ -166,7 +166,7 @@ fn root(path: &Path) -> Result<&Path> {
     }
 }
 
-/// The functions that `-d` and `--exporter` name, else all accelerators.
+/// Returns the functions that `-d` and `--exporter` name, otherwise all accelerators.
 fn exporters(common: &Common, arguments: &Topo, topology: &Topology) -> Result<Vec<PciAddress>> {
     let cards = || topology.accelerators().map(|card| card.address);
     let mut exporters = Vec::new();
@@ -214,7 +214,7 @@ fn exporters(common: &Common, arguments: &Topo, topology: &Topology) -> Result<V
     Ok(exporters)
 }
 
-/// The card whose node has a number.
+/// Returns the card whose node has a number.
 pub(crate) fn card_of_index(topology: &Topology, index: u32) -> Option<PciAddress> {
     let named = |name: &String| *name == format!("accel{index}") || *name == format!("hl{index}");
     let mut cards = topology.accelerators();

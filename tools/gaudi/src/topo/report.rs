@@ -35,7 +35,7 @@ pub(super) fn document(picture: &Picture) -> impl Serialize + '_ {
             let root = topology.root_device(at).ok().and_then(|root| root.device);
             object! {
                 name: &bridge.name,
-                // The function by which the kernel knows it.
+                // The function by which the kernel identifies the bridge.
                 first_function: root.map(|(address, ..)| address.to_string()),
                 // Whether the kernel trusts it with a pair below it; `None` if what decides was not
                 // read.
@@ -62,7 +62,7 @@ pub(super) fn document(picture: &Picture) -> impl Serialize + '_ {
     }
 }
 
-/// A processor's vendor in documents and in texts.
+/// Returns a processor's vendor in documents and in texts.
 pub(super) fn vendor(processor: Processor) -> (&'static str, &'static str) {
     match processor {
         Processor::X86 { vendor: 0, .. } => ("intel", "Intel"),
@@ -73,7 +73,7 @@ pub(super) fn vendor(processor: Processor) -> (&'static str, &'static str) {
     }
 }
 
-/// The NIC that serves a card best.
+/// Returns the NIC that serves a card best.
 pub(super) fn best(topology: &Topology, exporter: PciAddress) -> Option<&Importer> {
     let ranking = topology.ranking(exporter);
     let first = ranking
@@ -82,7 +82,7 @@ pub(super) fn best(topology: &Topology, exporter: PciAddress) -> Option<&Importe
     Some(first.importer)
 }
 
-/// What a function is, in one word.
+/// Returns the kind of a function in one word.
 pub(super) fn kind(function: &Function) -> &'static str {
     match function.port() {
         Some(PortType::RootPort) => return "root port",
@@ -210,7 +210,7 @@ fn answer(topology: &Topology, exporter: PciAddress, importer: &Importer) -> imp
         unread: unread,
         refusal: refused,
         reason: refusal.as_ref().map(Refusal::to_string),
-        mend: refusal.as_ref().map(Refusal::mend),
+        remedy: refusal.as_ref().map(Refusal::remedy),
         caveat: route.and_then(|route| topology.caveat(&route, importer)),
     }
 }

@@ -13,7 +13,7 @@ use crate::report::columns;
 use crate::table::Layout;
 
 const DASH: &str = "-";
-/// What a cell's first word means.
+/// The legend of a cell's first word.
 const LEGEND: &str = "\
 switch: the NIC reaches the card's memory inside a switch; the number counts the ports between
 root-port: through the root port that both are below
@@ -67,7 +67,7 @@ fn processor(topology: &Topology) -> String {
     format!("{name}{family}: the kernel trusts {trusted}")
 }
 
-/// Functions that a reader looks for, and all bridges above them.
+/// Returns cards, NICs, NVMe drives and exporters (or `all` functions), and all bridges above them.
 fn shown(picture: &Picture, all: bool) -> BTreeSet<PciAddress> {
     let topology = &picture.topology;
     let wanted = |function: &&Function| {
@@ -172,7 +172,7 @@ enum Line<'a> {
 }
 
 impl Line<'_> {
-    /// A text of a function; blank for a host bridge.
+    /// Returns a text of a function; blank for a host bridge.
     fn of(&self, text: fn(&Function) -> Option<String>) -> Option<String> {
         match self {
             Self::Host { .. } => Some(String::new()),
@@ -190,7 +190,7 @@ fn what(function: &Function) -> Option<String> {
     })
 }
 
-/// `16 x16`, and in brackets what both ends support if they run below it.
+/// Formats a link as `16 x16`. If it runs below what both ends support, that follows in brackets.
 fn link(function: &Function) -> Option<String> {
     let text = |speed: Speed| format!("{} x{}", f64::from(speed.megatransfers) / 1000.0, speed.lanes);
     let current = function.link.current?;
@@ -306,7 +306,7 @@ fn cell(topology: &Topology, card: PciAddress, nic: &Importer, notes: &mut Notes
     let route = match topology.reach(card, nic) {
         Reach::Reachable(route) => route,
         Reach::Refused(refusal) => {
-            let note = format!("{refusal}\n    mend: {}", refusal.mend());
+            let note = format!("{refusal}\n    remedy: {}", refusal.remedy());
             return format!("no {}", notes.mark(note));
         }
         Reach::Unknown(what) => {
@@ -329,7 +329,7 @@ fn cell(topology: &Topology, card: PciAddress, nic: &Importer, notes: &mut Notes
             ("host", Some(note))
         }
         Via::Undetermined { .. } => {
-            let note = "ACS of the ports between is for root to read\n    mend: sudo gaudi topo".to_owned();
+            let note = "ACS of the ports between is for root to read\n    remedy: sudo gaudi topo".to_owned();
             ("switch?", Some(note))
         }
     };

@@ -148,7 +148,7 @@ fn make(tools: &Path, build: &Path, release: &str, recipe: &Recipe) -> anyhow::R
         command
     };
     run::output(unshare().arg("true")).or_skip(
-        "a module is built in a user namespace: set kernel.unprivileged_userns_clone=1, or run as a user who may",
+        "a module is built in a user namespace: set kernel.unprivileged_userns_clone=1, or run as root",
     )?;
     let mut command = unshare();
     command.args(["sh", "-c", SCRIPT, "lab"]).arg(tools).arg(build);

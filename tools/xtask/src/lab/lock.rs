@@ -87,7 +87,9 @@ mod tests {
             drop(first);
             second.join().expect("no panic").expect("then the lab is its own");
         });
-        let _third = Lock::take(folder.path(), "x", |holder| panic!("{holder} has let go"))
-            .expect("a lock that was dropped is free");
+        let _third = Lock::take(folder.path(), "x", |holder| {
+            panic!("{holder} has released the lock")
+        })
+        .expect("a lock that was dropped is free");
     }
 }

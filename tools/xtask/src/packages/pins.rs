@@ -22,7 +22,7 @@ pub(crate) struct Pins {
     pub(crate) rust: Bundle,
 }
 
-/// C headers, and the variable that tells tests where their `usr/include` is.
+/// C headers, and the variable that names their `usr/include` to tests.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Headers {

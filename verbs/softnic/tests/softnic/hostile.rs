@@ -233,7 +233,7 @@ fn connect_impatiently(qp: &mut Qp) {
     }
 }
 
-/// Frames for other queue pairs do not renew the timeout of the one that waits.
+/// Frames for other queue pairs do not renew the timeout of a queue pair that waits.
 #[test]
 fn traffic_elsewhere_does_not_renew_timeout() {
     let (cable, mut peer) = UnixStream::pair().unwrap();

@@ -1,4 +1,4 @@
-//! Tables of measurements: each column is described once, with its head and its cells.
+//! Measured figures: their clock, their units and their text in tables.
 
 use std::time::Duration;
 
@@ -8,43 +8,29 @@ use crate::output::Output;
 
 pub(crate) const CLOCK: &str = "CLOCK_MONOTONIC";
 
-/// A column's head, whether its cells are numbers, and the cell of a row.
-pub(crate) type Column<'a, T> = (&'a str, bool, &'a dyn Fn(&T) -> String);
-
-pub(crate) fn table<'r, T: 'r>(
-    output: &mut Output,
-    rows: impl IntoIterator<Item = &'r T>,
-    columns: &[Column<'_, T>],
-) -> Result<()> {
-    let heads: Vec<&str> = columns.iter().map(|column| column.0).collect();
-    let numbers: Vec<usize> = (0..columns.len()).filter(|&at| columns[at].1).collect();
-    let cells = |row| columns.iter().map(|column| column.2(row)).collect();
-    let rows: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
-    output.table(&heads, &numbers, &rows)
-}
-
-/// A verdict: a wrong one stands out.
+/// Returns the table cell of a verification: a failure is in capitals.
 pub(crate) fn yes(is_good: bool) -> String {
     if is_good { "yes" } else { "NO" }.to_owned()
 }
 
-/// A time as tables print it.
+/// Returns `ns` in microseconds, as tables print it.
 pub(crate) fn micros(ns: u64) -> String {
     format!("{:.2}", ns as f64 / 1e3)
 }
 
-/// An amount over a time, for a second.
+/// Returns `amount` for each second of `time_ns`.
 pub(crate) fn rate_of(amount: u64, time_ns: u64) -> u64 {
     let rate = u128::from(amount) * 1_000_000_000 / u128::from(time_ns.max(1));
+    // A rate above 2^64 follows only from a time of almost 0: the largest number is used for it.
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// Whole nanoseconds. A longer time than 584 years is that long.
+/// Returns `time` in whole nanoseconds; `u64::MAX` (584 years) for a longer time.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Prints what the figures are of, if a `mock` or a software NIC did the work.
+/// Prints that this processor did the work, if a `mock` or a software NIC was measured.
 pub(crate) fn note_software(output: &mut Output, mock: Option<&str>, software: bool) -> Result<()> {
     let (first, whose) = match (mock, software) {
         (Some(mock), _) => ("mock: ", mock),
