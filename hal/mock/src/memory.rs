@@ -1,6 +1,7 @@
 //! Device memory and mappings (memory.c).
 
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use gaudi_seam::engine::HostRange;
 use gaudi_seam::{
@@ -11,7 +12,7 @@ use gaudi_spec::asic::Block;
 use gaudi_sys::{PAGE, pin};
 use gaudi_uapi::memory::MemFlags;
 
-use crate::address_space::{Allocation, Mapping, page_address};
+use crate::address_space::{Allocation, Exported, Mapping, page_address};
 use crate::block::TYPE_BLOCK;
 use crate::open::Device;
 use crate::pages::lowest_free;
@@ -206,7 +207,15 @@ impl Device {
             }
             Some(Mapping::Device { exports, .. }) => {
                 let memory = engine.memory_file();
-                if exports.iter().any(|export| export.is_held(memory)) {
+                // A reader of `/proc/PID/fdinfo` holds a real dma-buf for a moment: look again.
+                let is_real = exports.iter().any(|export| matches!(export, Exported::Real(_)));
+                let is_exported = |look| {
+                    if look > 0 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    exports.iter().any(|export| export.is_held(memory))
+                };
+                if (0..if is_real { 4 } else { 1 }).all(is_exported) {
                     // memory.c `unmap_device_va`
                     return Err(self.refuse(OP, &rules::map::UNMAP_EXPORTED).showing(address));
                 }
