@@ -55,13 +55,7 @@ impl Debugging {
             None => Ok(()),
         };
         check(When::Early)?;
-        let size = match request.op {
-            DebugOp::ETR => size_of::<HlDebugParamsEtr>(),
-            DebugOp::ETF | DebugOp::STM => size_of::<gaudi_uapi::debug::HlDebugParamsStm>(),
-            DebugOp::BMON => size_of::<gaudi_uapi::debug::HlDebugParamsBmon>(),
-            DebugOp::SPMU => size_of::<HlDebugParamsSpmu>(),
-            _ => 0,
-        };
+        let size = request.op.input().map_or(0, |input| input.size);
         if !debugging.on {
             // habanalabs_ioctl.c:hl_debug_ioctl
             return refuse(&rules::debug::OUTSIDE_MODE);

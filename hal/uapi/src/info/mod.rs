@@ -10,6 +10,8 @@ mod gaudi3;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::CStruct;
+
 pub use attest::{HlInfoSecAttest, HlInfoSigned};
 pub use device::*;
 pub use events::*;
@@ -63,8 +65,7 @@ open_enum! {
 }
 
 c_structs! {
-    /// `struct hl_info_args` of `habanalabs_accel.h`.
-    pub struct HlInfoArgs {
+    pub struct HlInfoArgs = "struct hl_info_args" {
         /// Address of the answer.
         pub return_pointer: u64,
         /// Bytes at `return_pointer`.
@@ -74,6 +75,10 @@ c_structs! {
         /// The union of `u32`s: `dcore_id`, `ctx_id`, `period_ms`, `pll_index`, `eventfd`,
         /// `sec_attest_nonce`, `fw_sub_opcode` and, in the gaudi3 header, `habana_link_id` go in;
         /// `user_buffer_actual_size` and `array_size` come out.
+        #[c(
+            "dcore_id", "ctx_id", "period_ms", "pll_index", "eventfd", "user_buffer_actual_size",
+            "sec_attest_nonce", V7 "array_size", V7 "fw_sub_opcode", Gaudi3 "habana_link_id"
+        )]
         pub arg: u32,
         /// Zero.
         pub pad: u32,
@@ -104,6 +109,17 @@ macro_rules! answers {
         $(impl InfoAnswer for $type {
             const OP: InfoOp = InfoOp::$op;
         })*
+
+        impl InfoOp {
+            /// The struct that answers the question; none if the answer is a text, an array, or
+            /// only the argument word.
+            pub const fn answer(self) -> Option<&'static CStruct> {
+                match self {
+                    $(Self::$op => Some(&$type::LAYOUT),)*
+                    _ => None,
+                }
+            }
+        }
     };
 }
 
@@ -128,6 +144,7 @@ answers! {
     HlInfoLastErrOpenDevTime = LAST_ERR_OPEN_DEV_TIME;
     HlInfoCsTimeoutEvent = CS_TIMEOUT_EVENT;
     HlInfoRazwiEvent = RAZWI_EVENT;
+    HlInfoEvents = GET_EVENTS;
     HlInfoUndefinedOpcodeEvent = UNDEFINED_OPCODE_EVENT;
     HlInfoHwErrEvent = HW_ERR_EVENT;
     HlInfoFwErrEvent = FW_ERR_EVENT;
