@@ -138,13 +138,13 @@ c_structs! {
         #[since(V7)] #[c("reserved1", Gaudi3 "interposer_version")] pub reserved1: u8,
         /// Reserved; in the gaudi3 header `substrate_version`.
         #[since(V7)] #[c("reserved2", Gaudi3 "substrate_version")] pub reserved2: u8,
-        /// Reserved; in the gaudi3 header `pdma_user_owned_ch_mask`, DMA channels that are the user's.
+        /// Reserved; in the gaudi3 header `pdma_user_owned_ch_mask`, DMA channels for users.
         #[since(V7)] #[c("reserved3", Gaudi3 "pdma_user_owned_ch_mask")] pub reserved3: u64,
         /// Bytes of a page when an allocation asks for page size 0.
         pub device_mem_alloc_default_page_size: u64,
         /// Reserved; in the gaudi3 header `nic_ports_mask`, ports that work.
         #[since(V7)] #[c("reserved4", Gaudi3 "nic_ports_mask")] pub reserved4: u64,
-        /// Reserved; in the gaudi3 header `nic_ports_external_mask`, ports that lead out of the server.
+        /// Reserved; in the gaudi3 header `nic_ports_external_mask`, ports out of the server.
         #[since(V7)] #[c("reserved5", Gaudi3 "nic_ports_external_mask")] pub reserved5: u64,
         /// Reserved; in the gaudi3 header `mme_enabled_mask`.
         #[since(V7)] #[c("reserved6", Gaudi3 "mme_enabled_mask")] pub reserved6: u32,
