@@ -84,7 +84,7 @@ impl Print {
     /// `style`, unless the field is called `pad` or `reserved`, with or without a number.
     pub(crate) const fn of(name: &str, style: Self) -> Self {
         let mut rest = name.as_bytes();
-        while let [b'_' | b'0'..=b'9', inner @ ..] | [inner @ .., b'0'..=b'9'] = rest {
+        while let [b'_', inner @ ..] | [inner @ .., b'0'..=b'9'] = rest {
             rest = inner;
         }
         match rest {
