@@ -3,11 +3,10 @@
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use gaudi_seam::rules::When;
 use gaudi_seam::{
     Clock, CsSeq, Errno, Error, ErrorKind, HostVa, InterruptId, InterruptWait, InterruptWord,
-    MultiWaitAnswer, Operation, Order, Result, TimestampRegistration, WaitAnswer, WaitMultiCs, WaitStatus,
-    rules,
+    MultiWaitAnswer, Operation, Order, Request, Result, TimestampRegistration, WaitAnswer, WaitCs,
+    WaitMultiCs, WaitStatus, rules,
 };
 
 use crate::buffers::Counter;
@@ -68,10 +67,7 @@ impl Device {
                 return Err(self.ended(&state, OP, Errno::EIO));
             };
             match context.submissions.look(seq.0) {
-                Seen::Future => {
-                    let wanted = format!("below {}", context.submissions.next);
-                    return Err(self.refuse(OP, &rules::wait::FUTURE).saw(seq.0, wanted));
-                }
+                Seen::Future => return Err(self.broken(&WaitCs { seq, timeout }, &state)),
                 Seen::Ended {
                     error: Some(errno @ (Errno::ETIMEDOUT | Errno::EIO)),
                     ..
@@ -105,10 +101,20 @@ impl Device {
         const OP: Operation = Operation::WaitMultiCs;
         // A list that is too long is not an answer of the driver: a backend of the kernel refuses
         // it too.
-        self.check_arguments(&WaitMultiCs { seqs, timeout }, When::Early)?;
+        self.check_early(&WaitMultiCs { seqs, timeout })?;
         let mut state = self.lock();
         self.waitable(&mut state, OP)?;
         Err(self.refuse(OP, &rules::wait::MULTI_UNSUPPORTED))
+    }
+
+    /// The error of a wait that found a rule on state broken. A wait does not check the rules before
+    /// it looks: most waits break none.
+    #[cold]
+    fn broken<R: Request>(&self, request: &R, state: &State) -> Error {
+        match self.check_late(request, state) {
+            Err(error) => error,
+            Ok(()) => unreachable!("a wait found a rule broken, and the rows allow it"),
+        }
     }
 
     /// The line of an interrupt that can be waited for.
@@ -126,13 +132,12 @@ impl Device {
         let mut guard = self.lock();
         self.waitable(&mut guard, OP)?;
         let line = self.line(&guard, OP, request.interrupt)?;
+        self.check_late(&request, &guard)?;
         let now = guard.clock.now_ns();
         let (context, engine) = guard.parts();
         // command_submission.c:_hl_interrupt_ts_reg_ioctl
-        context
-            .buffers
-            .register(request, line, engine, now)
-            .map_err(|rule| self.refuse(OP, rule))
+        context.buffers.register(request, line, engine, now);
+        Ok(())
     }
 
     pub(crate) fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
@@ -141,19 +146,10 @@ impl Device {
         let line = self.line(&state, INTERRUPT, request.interrupt)?;
         let watched = match request.word {
             InterruptWord::User(address) => Watched::User(address),
-            InterruptWord::KernelCq(counter) => {
-                match state.context().buffers.watch(counter) {
-                    Some(counter) => Watched::Counter(counter),
-                    // command_submission.c:_hl_interrupt_wait_ioctl
-                    None => {
-                        let rule = match state.context().buffers.find(counter.handle) {
-                            None => &rules::wait::UNKNOWN_COUNTERS,
-                            Some(_) => &rules::wait::COUNTER_INDEX,
-                        };
-                        return Err(self.refuse(INTERRUPT, rule).showing(counter.offset));
-                    }
-                }
-            }
+            InterruptWord::KernelCq(counter) => match state.context().buffers.watch(counter) {
+                Some(counter) => Watched::Counter(counter),
+                None => return Err(self.broken(&request, &state)),
+            },
         };
         let (mut state, answer) = self.wait_at(state, line, watched, request);
         if let Watched::Counter(counter) = watched {

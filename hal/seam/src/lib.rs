@@ -26,6 +26,7 @@ mod pci;
 mod rule;
 pub mod rules;
 pub mod spec;
+mod state;
 
 pub use device::{BarWindow, DeviceIo};
 pub use device_id::{Backend, DeviceId};
@@ -43,3 +44,4 @@ pub use pci::{InvalidPciAddress, PciAddress};
 pub use request::*;
 pub use rules::Rule;
 pub use spec::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, SpecError};
+pub use state::{BufferState, DriverState, MappingState};

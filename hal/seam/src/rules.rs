@@ -18,8 +18,8 @@ use gaudi_sys::Errno;
 use gaudi_uapi::NodeKind;
 
 use crate::operation::{AnyRequest, Operation};
-use crate::rule::Arguments;
-pub use crate::rule::{Rule, Subject, When};
+pub use crate::rule::{Condition, Rule, Subject};
+use crate::state::DriverState;
 
 pub use memory::{block, buffer, export, map, mmap, timestamps};
 pub use node::{attach, debug, events, info, ioctl, open};
@@ -39,11 +39,34 @@ impl Rule {
         Self::all().find(|rule| rule.id == id)
     }
 
-    /// The first rule that the arguments of a request to a chip break, and the value seen.
-    pub fn broken_by(request: AnyRequest<'_>, asic: &Asic, when: When) -> Option<(&'static Self, String)> {
-        let rules = OF_ARGUMENTS[request.operation() as usize].iter();
-        let mut rules = rules.filter(|(_, arguments)| arguments.when == when);
-        rules.find_map(|(rule, arguments)| Some((*rule, (arguments.broken)(request, asic)?)))
+    /// The first rule that a request to a chip breaks before the driver looks at its state, and the
+    /// value seen.
+    pub fn broken_early(request: AnyRequest<'_>, asic: &Asic) -> Option<(&'static Self, String)> {
+        let mut rules = CONDITIONS[request.operation() as usize].early.iter();
+        rules.find_map(|(rule, condition)| match condition {
+            Condition::Early(broken) => Some((*rule, broken(request, asic)?)),
+            _ => None,
+        })
+    }
+
+    /// The first of the other rules that a request to a chip breaks, and the value seen.
+    pub fn broken_late(
+        request: AnyRequest<'_>,
+        asic: &Asic,
+        state: &dyn DriverState,
+    ) -> Option<(&'static Self, String)> {
+        let mut rules = CONDITIONS[request.operation() as usize].late.iter();
+        rules.find_map(|(rule, condition)| match condition {
+            Condition::Early(broken) | Condition::Late(broken) => Some((*rule, broken(request, asic)?)),
+            Condition::State(broken) => Some((*rule, broken(request, state)?)),
+        })
+    }
+
+    /// The rules of an operation with their conditions, in the order in which the driver checks
+    /// them.
+    pub fn checks(operation: Operation) -> impl Iterator<Item = (&'static Self, Condition)> {
+        let checks = &CONDITIONS[operation as usize];
+        checks.early.iter().chain(&checks.late).copied()
     }
 
     /// The rules that give `errno` to a request. Rules of any ioctl come last.
@@ -74,15 +97,21 @@ impl Rule {
     }
 }
 
-/// The rules that arguments alone decide, by operation.
-static OF_ARGUMENTS: LazyLock<Vec<Vec<(&Rule, &Arguments)>>> = LazyLock::new(|| {
-    let of = |operation| {
+/// The rules of an operation that have conditions.
+struct Checks {
+    early: Vec<(&'static Rule, Condition)>,
+    late: Vec<(&'static Rule, Condition)>,
+}
+
+/// The checks of each operation.
+static CONDITIONS: LazyLock<Vec<Checks>> = LazyLock::new(|| {
+    let of = |&operation| {
         let rules = Rule::all().filter(|rule| rule.subject.has(operation));
-        rules
-            .filter_map(|rule| Some((rule, rule.arguments.as_ref()?)))
-            .collect()
+        let checks = rules.flat_map(|rule| rule.conditions.iter().map(move |&condition| (rule, condition)));
+        let (early, late) = checks.partition(|(_, condition)| matches!(condition, Condition::Early(_)));
+        Checks { early, late }
     };
-    Operation::ALL.iter().map(|&operation| of(operation)).collect()
+    Operation::ALL.iter().map(of).collect()
 });
 
 static GROUPS: &[&[&Rule]] = &[
