@@ -63,7 +63,7 @@ impl Device {
     pub(crate) fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         const OP: Operation = Operation::Mmap;
         // mm/mmap.c `file_mmap_ok`: before the call of the driver.
-        self.check_early(&request)?;
+        self.check_rules(&request, None)?;
         // device.c:__hl_mmap does not check the status: mmap works during a reset too.
         let mut state = self.lock();
         state.settle();
@@ -76,7 +76,7 @@ impl Device {
                 let mapping = state.context().blocks.mmap(self.asic, request);
                 return mapping.map_err(|error| error.on(self.id));
             }
-            TYPE_CB | TYPE_TS => self.check_late(&request, &state)?,
+            TYPE_CB | TYPE_TS => self.check_rules(&request, Some(&state))?,
             _ => {
                 let error = self.refuse(OP, &rules::mmap::TYPE);
                 return Err(error.showing(format!("{:#x}", request.offset)));

@@ -20,7 +20,7 @@ impl Device {
     pub(crate) fn unregister_events(&self) -> Result<()> {
         let mut state = self.lock();
         state.settle();
-        self.check_late(&UnregisterEvents, &state)?;
+        self.check_rules(&UnregisterEvents, Some(&state))?;
         state.context().notifier.unregister();
         Ok(())
     }

@@ -64,12 +64,12 @@ impl Device {
             return Err(self.refuse(OP, &rules::info::CONTROL_EVENTS));
         }
         let info = Info { request, answer };
-        self.check_early(&info)?;
+        self.check_rules(&info, None)?;
         if op == InfoOp::UNREGISTER_EVENTFD {
             drop(guard);
             return self.unregister_events().map(|()| request.arg);
         }
-        self.check_late(&info, state)?;
+        self.check_rules(&info, Some(state))?;
         // The driver copies the smaller of both sizes (habanalabs_ioctl.c `hw_ip_info`).
         let mut put = |bytes: &[u8]| {
             info.answer

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gaudi_model::{ChipConfig, MemoryKind, Mode};
 use gaudi_seam::{
-    DeviceId, Errno, Error, ErrorKind, MockSpec, Operation, Order, Request, Result, Rule, rules,
+    DeviceId, DriverState, Errno, Error, ErrorKind, MockSpec, Operation, Order, Request, Result, Rule, rules,
 };
 use gaudi_spec::Asic;
 use gaudi_uapi::info::DeviceStatus;
@@ -114,22 +114,16 @@ impl Device {
     /// the rules that have conditions.
     pub(crate) fn admit<R: Request>(&self, request: &R) -> Result<MutexGuard<'_, State>> {
         let state = self.enter(R::OPERATION)?;
-        self.check_early(request)?;
-        self.check_late(request, &state)?;
+        self.check_rules(request, None)?;
+        self.check_rules(request, Some(&state))?;
         Ok(state)
     }
 
-    /// Refuses a request by the rules that the driver checks before it looks at its state.
-    pub(crate) fn check_early<R: Request>(&self, request: &R) -> Result<()> {
-        match Rule::broken_early(request.view(), self.asic) {
-            Some((rule, seen)) => Err(self.refuse(R::OPERATION, rule).showing(seen)),
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses a request by the other rules that have conditions.
-    pub(crate) fn check_late<R: Request>(&self, request: &R, state: &State) -> Result<()> {
-        match Rule::broken_late(request.view(), self.asic, state) {
+    /// Refuses a request by the rules that the driver checks before it looks at its state, or with
+    /// the state by the others.
+    pub(crate) fn check_rules<R: Request>(&self, request: &R, state: Option<&State>) -> Result<()> {
+        let state = state.map(|state| state as &dyn DriverState);
+        match Rule::broken_by(request.view(), self.asic, state) {
             Some((rule, seen)) => Err(self.refuse(R::OPERATION, rule).showing(seen)),
             None => Ok(()),
         }

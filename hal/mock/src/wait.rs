@@ -101,7 +101,7 @@ impl Device {
         const OP: Operation = Operation::WaitMultiCs;
         // A list that is too long is not an answer of the driver: a backend of the kernel refuses
         // it too.
-        self.check_early(&WaitMultiCs { seqs, timeout })?;
+        self.check_rules(&WaitMultiCs { seqs, timeout }, None)?;
         let mut state = self.lock();
         self.waitable(&mut state, OP)?;
         Err(self.refuse(OP, &rules::wait::MULTI_UNSUPPORTED))
@@ -111,7 +111,7 @@ impl Device {
     /// it looks: most waits break none.
     #[cold]
     fn broken<R: Request>(&self, request: &R, state: &State) -> Error {
-        match self.check_late(request, state) {
+        match self.check_rules(request, Some(state)) {
             Err(error) => error,
             Ok(()) => unreachable!("a wait found a rule broken, and the rows allow it"),
         }
@@ -132,7 +132,7 @@ impl Device {
         let mut guard = self.lock();
         self.waitable(&mut guard, OP)?;
         let line = self.line(&guard, OP, request.interrupt)?;
-        self.check_late(&request, &guard)?;
+        self.check_rules(&request, Some(&guard))?;
         let now = guard.clock.now_ns();
         let (context, engine) = guard.parts();
         // command_submission.c:_hl_interrupt_ts_reg_ioctl

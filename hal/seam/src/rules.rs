@@ -39,34 +39,26 @@ impl Rule {
         Self::all().find(|rule| rule.id == id)
     }
 
-    /// The first rule that a request to a chip breaks before the driver looks at its state, and the
-    /// value seen.
-    pub fn broken_early(request: AnyRequest<'_>, asic: &Asic) -> Option<(&'static Self, String)> {
-        let mut rules = CONDITIONS[request.operation() as usize].early.iter();
-        rules.find_map(|(rule, condition)| match condition {
-            Condition::Early(broken) => Some((*rule, broken(request, asic)?)),
+    /// The first rule that a request to a chip breaks, and the value seen: of the rules that the
+    /// driver checks before it looks at its state, or with a state of the others.
+    pub fn broken_by(
+        request: AnyRequest<'_>,
+        asic: &Asic,
+        state: Option<&dyn DriverState>,
+    ) -> Option<(&'static Self, String)> {
+        let mut checks = Self::checks(request.operation()).iter();
+        checks.find_map(|(rule, condition)| match (condition, state) {
+            (Condition::Early(broken), None) | (Condition::Late(broken), Some(_)) => {
+                Some((*rule, broken(request, asic)?))
+            }
+            (Condition::State(broken), Some(state)) => Some((*rule, broken(request, state)?)),
             _ => None,
         })
     }
 
-    /// The first of the other rules that a request to a chip breaks, and the value seen.
-    pub fn broken_late(
-        request: AnyRequest<'_>,
-        asic: &Asic,
-        state: &dyn DriverState,
-    ) -> Option<(&'static Self, String)> {
-        let mut rules = CONDITIONS[request.operation() as usize].late.iter();
-        rules.find_map(|(rule, condition)| match condition {
-            Condition::Early(broken) | Condition::Late(broken) => Some((*rule, broken(request, asic)?)),
-            Condition::State(broken) => Some((*rule, broken(request, state)?)),
-        })
-    }
-
-    /// The rules of an operation with their conditions, in the order in which the driver checks
-    /// them.
-    pub fn checks(operation: Operation) -> impl Iterator<Item = (&'static Self, Condition)> {
-        let checks = &CONDITIONS[operation as usize];
-        checks.early.iter().chain(&checks.late).copied()
+    /// The conditions of an operation, in the order in which the driver checks them.
+    pub fn checks(operation: Operation) -> &'static [(&'static Self, Condition)] {
+        &CHECKS[operation as usize]
     }
 
     /// The rules that give `errno` to a request. Rules of any ioctl come last.
@@ -97,19 +89,14 @@ impl Rule {
     }
 }
 
-/// The rules of an operation that have conditions.
-struct Checks {
-    early: Vec<(&'static Rule, Condition)>,
-    late: Vec<(&'static Rule, Condition)>,
-}
-
-/// The checks of each operation.
-static CONDITIONS: LazyLock<Vec<Checks>> = LazyLock::new(|| {
+/// The conditions of the rules, by operation.
+static CHECKS: LazyLock<Vec<Vec<(&Rule, Condition)>>> = LazyLock::new(|| {
     let of = |&operation| {
         let rules = Rule::all().filter(|rule| rule.subject.has(operation));
         let checks = rules.flat_map(|rule| rule.conditions.iter().map(move |&condition| (rule, condition)));
-        let (early, late) = checks.partition(|(_, condition)| matches!(condition, Condition::Early(_)));
-        Checks { early, late }
+        let mut checks: Vec<_> = checks.collect();
+        checks.sort_by_key(|(_, condition)| !matches!(condition, Condition::Early(_)));
+        checks
     };
     Operation::ALL.iter().map(of).collect()
 });

@@ -75,7 +75,7 @@ pub(super) struct Ledger {
     pub(super) mappings: Book<HeldMapping>,
     pub(super) buffers: Book<HeldBuffer>,
     /// The elements of each timestamps buffer, which lives until the device is closed.
-    pub(super) timestamps: BTreeMap<u64, u32>,
+    pub(super) timestamps: Book<u32>,
     pub(super) submitted: Submitted,
 }
 
@@ -103,7 +103,7 @@ impl Default for Ledger {
             allocations: Book::default(),
             mappings: Book::default(),
             buffers: Book::default(),
-            timestamps: BTreeMap::new(),
+            timestamps: Book::default(),
             submitted: Submitted::default(),
         }
     }
@@ -112,8 +112,8 @@ impl Default for Ledger {
 impl Ledger {
     /// The mistake in an operation that is about to be performed.
     pub(super) fn check(&self, request: AnyRequest<'_>) -> Option<Misuse> {
-        let broken = Rule::checks(request.operation())
-            .find_map(|(rule, condition)| self.check_rule(request, rule, condition));
+        let mut checks = Rule::checks(request.operation()).iter();
+        let broken = checks.find_map(|&(rule, condition)| self.check_rule(request, rule, condition));
         broken.or_else(|| match request {
             AnyRequest::Submit(request) => self.check_submit(request),
             AnyRequest::MemMapHost(request) => self.check_map_host(request),

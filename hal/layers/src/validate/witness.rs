@@ -6,23 +6,15 @@ use gaudi_seam::{BufferState, CbHandle, DeviceVa, DriverState, MappingState, Mem
 use gaudi_sys::PAGE;
 use gaudi_uapi::info::DeviceStatus;
 
-use super::held::Mapped;
+use super::held::{HeldMapping, Mapped};
 use super::ledger::{Book, Ledger, Misuse};
-
-/// How far an answer holds.
-#[derive(Debug, Clone, Copy)]
-enum Trust {
-    Certain,
-    /// If the driver refuses the request.
-    IfRefused,
-    /// The ledger does not have what was asked.
-    Unknown,
-}
 
 /// Answers the questions of one rule from the ledger.
 pub(super) struct Witness<'a> {
     ledger: &'a Ledger,
-    trust: Cell<Trust>,
+    /// Whether the last answer holds in any case, or only if the driver refuses the request. `None`
+    /// if the ledger does not have what was asked.
+    is_certain: Cell<Option<bool>>,
     /// What the ledger has on the object of the last answer, for people.
     remark: RefCell<Option<String>>,
 }
@@ -31,40 +23,38 @@ impl<'a> Witness<'a> {
     pub(super) fn new(ledger: &'a Ledger) -> Self {
         Self {
             ledger,
-            trust: Cell::new(Trust::Certain),
+            is_certain: Cell::new(Some(true)),
             remark: RefCell::default(),
         }
     }
 
     /// The misuse of a request that breaks `rule` by the answers of this witness.
-    pub(super) fn judge(self, rule: &'static Rule, seen: String) -> Option<Misuse> {
-        let seen = match self.remark.into_inner() {
-            Some(remark) => format!("{seen}, {remark}"),
-            None => seen,
-        };
-        match self.trust.get() {
-            Trust::Certain => Some(Misuse::Refused(rule, seen, true)),
-            Trust::IfRefused => Some(Misuse::Refused(rule, seen, false)),
-            Trust::Unknown => None,
+    pub(super) fn judge(self, rule: &'static Rule, mut seen: String) -> Option<Misuse> {
+        let is_certain = self.is_certain.get()?;
+        if let Some(remark) = self.remark.into_inner() {
+            seen = format!("{seen}, {remark}");
         }
+        Some(Misuse::Refused(rule, seen, is_certain))
     }
 
-    fn note(&self, trust: Trust, remark: impl Into<String>) {
-        self.trust.set(trust);
+    fn note(&self, is_certain: bool, remark: impl Into<String>) {
+        self.is_certain.set(Some(is_certain));
         *self.remark.borrow_mut() = Some(remark.into());
     }
 
-    /// Notes an object that is not in the ledger: only one that was destroyed here is known not to
-    /// exist.
-    fn missing<T>(&self, book: &Book<T>, name: u64) {
-        match book.was_destroyed(name) {
-            true => self.note(Trust::Certain, RELEASED),
-            false => self.note(Trust::IfRefused, "which was not made here"),
+    /// Finds an object. Only one that was destroyed here is known not to exist.
+    fn find<T>(&self, book: &'a Book<T>, name: u64) -> Option<&'a T> {
+        let found = book.get(name);
+        match found {
+            Some(_) => {}
+            None if book.was_destroyed(name) => self.note(true, RELEASED),
+            None => self.note(false, "which was not made here"),
         }
+        found
     }
 
     fn unknown<T>(&self, answer: T) -> T {
-        self.trust.set(Trust::Unknown);
+        self.is_certain.set(None);
         answer
     }
 }
@@ -86,26 +76,18 @@ impl DriverState for Witness<'_> {
 
     /// Shared memory of another context has a handle that the layer did not see.
     fn mappings(&self, handle: MemHandle) -> Option<u32> {
-        let Some(held) = self.ledger.allocations.get(handle.0) else {
-            self.missing(&self.ledger.allocations, handle.0);
-            return None;
-        };
+        let held = self.find(&self.ledger.allocations, handle.0)?;
         let mut mappings = self.ledger.mappings.live.values();
         if let Some(mapping) = mappings.find(|mapping| mapping.of == Mapped::Device(handle)) {
-            self.note(Trust::Certain, format!("mapped at {}", mapping.address));
+            self.note(true, format!("mapped at {}", mapping.address));
         }
         Some(held.mappings)
     }
 
     fn mapping(&self, address: DeviceVa) -> Option<MappingState> {
-        let Some(held) = self.ledger.mappings.get(address.0) else {
-            match self.ledger.mapping_around(address, 1) {
-                Some(around) => {
-                    let (start, size) = (around.address, around.size);
-                    let remark = format!("inside the mapping at {start} of {size} bytes");
-                    self.note(Trust::Certain, remark);
-                }
-                None => self.missing(&self.ledger.mappings, address.0),
+        let Some(held) = self.find(&self.ledger.mappings, address.0) else {
+            if let Some(HeldMapping { address, size, .. }) = self.ledger.mapping_around(address, 1) {
+                self.note(true, format!("inside the mapping at {address} of {size} bytes"));
             }
             return None;
         };
@@ -118,16 +100,15 @@ impl DriverState for Witness<'_> {
     /// The layer does not see when exports end, here or in another process.
     fn is_exported(&self, address: DeviceVa) -> bool {
         let exports = self.ledger.mappings.get(address.0).map_or(0, |held| held.exports);
-        self.note(Trust::IfRefused, format!("exported {exports} times"));
+        self.note(false, format!("exported {exports} times"));
         exports > 0
     }
 
     /// A destroyed buffer lives, and answers queries, while it is mapped or in use
     /// (memory_mgr.c:hl_mmap_mem_buf_put_handle).
     fn buffer(&self, handle: CbHandle) -> Option<BufferState> {
-        let Some(held) = self.ledger.buffers.get(handle.0) else {
-            self.missing(&self.ledger.buffers, handle.0);
-            self.trust.set(Trust::IfRefused);
+        let Some(held) = self.find(&self.ledger.buffers, handle.0) else {
+            self.is_certain.set(Some(false));
             return None;
         };
         Some(BufferState {
@@ -137,7 +118,7 @@ impl DriverState for Witness<'_> {
     }
 
     fn is_destroyed(&self, handle: CbHandle) -> bool {
-        self.note(Trust::Certain, RELEASED);
+        self.note(true, RELEASED);
         self.ledger.buffers.was_destroyed(handle.0)
     }
 
@@ -146,7 +127,7 @@ impl DriverState for Witness<'_> {
         match buffers.get(offset) {
             Some(held) => Some(held.whole()),
             None if buffers.was_destroyed(offset) => {
-                self.note(Trust::IfRefused, RELEASED);
+                self.note(false, RELEASED);
                 None
             }
             // Of a block, perhaps.
@@ -159,11 +140,7 @@ impl DriverState for Witness<'_> {
     }
 
     fn timestamps(&self, handle: TsHandle) -> Option<u32> {
-        let elements = self.ledger.timestamps.get(&handle.0).copied();
-        if elements.is_none() {
-            self.note(Trust::IfRefused, "which was not made here");
-        }
-        elements
+        self.find(&self.ledger.timestamps, handle.0).copied()
     }
 
     fn last_submission(&self) -> u64 {
