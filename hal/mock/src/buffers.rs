@@ -282,18 +282,17 @@ impl Buffers {
     }
 
     /// Registers a time to be written, or writes it at once if the counter has reached its value
-    /// (command_submission.c:ts_get_and_handle_kernel_record).
+    /// (command_submission.c:ts_get_and_handle_kernel_record). `None` if counter or buffer do not
+    /// exist.
     pub(crate) fn register(
         &mut self,
         request: &TimestampRegistration,
         line: Line,
         engine: &mut dyn Engine,
         now: u64,
-    ) {
-        let found = self.timestamps(request.buffer.0).map(|(number, _)| number);
-        let (Some(counter), Some(buffer)) = (self.watch(request.counter), found) else {
-            unreachable!("the rules allow counters and timestamps that exist: {request:?}");
-        };
+    ) -> Option<()> {
+        let (buffer, _) = self.timestamps(request.buffer.0)?;
+        let counter = self.watch(request.counter)?;
         // An earlier registration of the slot is removed first
         // (command_submission.c:ts_get_and_handle_kernel_record).
         let same = |one: &Registration| (one.buffer, one.index) == (buffer, request.index);
@@ -301,7 +300,7 @@ impl Buffers {
         if self.count(counter) >= request.target {
             self.stamp(buffer, request.index, now);
             self.unwatch(counter, engine);
-            return;
+            return Some(());
         }
         self.registrations.push(Registration {
             line,
@@ -311,6 +310,7 @@ impl Buffers {
             buffer,
             index: request.index,
         });
+        Some(())
     }
 
     /// Writes the times of the registrations at a raised line whose counter reached its value

@@ -49,9 +49,12 @@ impl Device {
     }
 
     pub(crate) fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
+        const OP: Operation = Operation::CbInfo;
         let mut state = self.admit(&CbQuery { handle, device_va })?;
-        let found = state.context().buffers.find(handle);
-        let (_, buffer) = found.expect("the rules allow handles of buffers");
+        let Some((_, buffer)) = state.context().buffers.find(handle) else {
+            // The user unmapped a destroyed buffer since the check.
+            return Err(self.refuse(OP, &rules::buffer::UNKNOWN));
+        };
         Ok(CbInfo {
             // Queues of Gaudi2 take no handles (gaudi2.c:gaudi2_set_fixed_properties), so no
             // submission ever counts as a user of one.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use gaudi_seam::{
     Clock, CsSeq, Errno, Error, ErrorKind, HostVa, InterruptId, InterruptWait, InterruptWord,
-    MultiWaitAnswer, Operation, Order, Request, Result, TimestampRegistration, WaitAnswer, WaitCs,
-    WaitMultiCs, WaitStatus, rules,
+    MultiWaitAnswer, Operation, Order, Result, TimestampRegistration, WaitAnswer, WaitMultiCs, WaitStatus,
+    rules,
 };
 
 use crate::buffers::Counter;
@@ -67,7 +67,10 @@ impl Device {
                 return Err(self.ended(&state, OP, Errno::EIO));
             };
             match context.submissions.look(seq.0) {
-                Seen::Future => return Err(self.broken(&WaitCs { seq, timeout }, &state)),
+                Seen::Future => {
+                    let wanted = format!("below {}", context.submissions.next);
+                    return Err(self.refuse(OP, &rules::wait::FUTURE).saw(seq.0, wanted));
+                }
                 Seen::Ended {
                     error: Some(errno @ (Errno::ETIMEDOUT | Errno::EIO)),
                     ..
@@ -107,16 +110,6 @@ impl Device {
         Err(self.refuse(OP, &rules::wait::MULTI_UNSUPPORTED))
     }
 
-    /// The error of a wait that found a rule on state broken. A wait does not check the rules before
-    /// it looks: most waits break none.
-    #[cold]
-    fn broken<R: Request>(&self, request: &R, state: &State) -> Error {
-        match self.check_rules(request, Some(state)) {
-            Err(error) => error,
-            Ok(()) => unreachable!("a wait found a rule broken, and the rows allow it"),
-        }
-    }
-
     /// The line of an interrupt that can be waited for.
     fn line(&self, state: &State, operation: Operation, id: InterruptId) -> Result<Line> {
         // command_submission.c `hl_interrupt_wait_ioctl`
@@ -136,8 +129,9 @@ impl Device {
         let now = guard.clock.now_ns();
         let (context, engine) = guard.parts();
         // command_submission.c:_hl_interrupt_ts_reg_ioctl
-        context.buffers.register(request, line, engine, now);
-        Ok(())
+        let registered = context.buffers.register(request, line, engine, now);
+        // The user may have unmapped a destroyed buffer since the check.
+        registered.ok_or_else(|| self.refuse(OP, &rules::wait::TIMESTAMP_COUNTERS))
     }
 
     pub(crate) fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
@@ -148,7 +142,11 @@ impl Device {
             InterruptWord::User(address) => Watched::User(address),
             InterruptWord::KernelCq(counter) => match state.context().buffers.watch(counter) {
                 Some(counter) => Watched::Counter(counter),
-                None => return Err(self.broken(&request, &state)),
+                None => {
+                    self.check_rules(&request, Some(&state))?;
+                    // The user unmapped a destroyed buffer in between.
+                    return Err(self.refuse(INTERRUPT, &rules::wait::UNKNOWN_COUNTERS));
+                }
             },
         };
         let (mut state, answer) = self.wait_at(state, line, watched, request);
