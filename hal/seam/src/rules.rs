@@ -4,6 +4,8 @@
 //!   answer to an operation. Causes of the driver's start-up are left out.
 //! - *Everything else refers to rows*: the mock refuses by rule, the validate layer and the kernel
 //!   backend attach rules to errors, the conformance cases show which rules are covered.
+//! - *A row with a condition is run*, by the mock and the validate layer, in the order of the rows.
+//!   A row without one is refused where the mock finds out.
 //! - *A source is `file.c:function`* below `drivers/accel/habanalabs`, unless it starts with
 //!   `drivers/` or `mm/`.
 

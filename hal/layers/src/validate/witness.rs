@@ -77,7 +77,7 @@ impl DriverState for Witness<'_> {
     /// Shared memory of another context has a handle that the layer did not see.
     fn mappings(&self, handle: MemHandle) -> Option<u32> {
         let held = self.find(&self.ledger.allocations, handle.0)?;
-        let mut mappings = self.ledger.mappings.live.values();
+        let mut mappings = self.ledger.mappings.live.values().filter(|_| held.mappings > 0);
         if let Some(mapping) = mappings.find(|mapping| mapping.of == Mapped::Device(handle)) {
             self.note(true, format!("mapped at {}", mapping.address));
         }
