@@ -1,0 +1,282 @@
+//! Where the pointers of an ioctl's argument lead: one table, which tier B turns into instructions
+//! and tier C follows as it is.
+
+use std::mem::offset_of;
+
+use gaudi_capture::record::Moment;
+use gaudi_uapi::cs::{CsFlags, HlCsChunk, HlCsIn};
+use gaudi_uapi::debug::HlDebugArgs;
+use gaudi_uapi::dmabuf::{
+    DMA_BUF_NAME_LEN, DMA_BUF_SET_NAME_B, SYNC_IOC_FILE_INFO, SyncFenceInfo, SyncFileInfo, UDMABUF_CREATE_LIST,
+    UdmabufCreateItem, UdmabufCreateList,
+};
+use gaudi_uapi::drm::{DRM_IOCTL_VERSION, DrmVersion};
+use gaudi_uapi::info::{HlInfoArgs, InfoOp};
+use gaudi_uapi::ioctl::Parts;
+use gaudi_uapi::nic::HlNicArgs;
+use gaudi_uapi::wait::{HlWaitCsIn, WaitCsFlags};
+use gaudi_uapi::{Era, Ioctl};
+
+/// The most bytes of an argument struct that are recorded.
+pub(crate) const MAX_ARGUMENT: usize = 512;
+
+/// The VFIO ioctls' type byte, whose numbers carry no size: the struct begins with it (`argsz`).
+const VFIO: u8 = b';';
+/// The RDMA ioctl's type byte (rdma/rdma_user_ioctl_cmds.h).
+const RDMA: u8 = 0x1b;
+/// `struct ib_uverbs_ioctl_hdr`, and where its `length` of everything lies.
+const RDMA_HEADER: usize = 24;
+
+/// A field of the argument struct: bytes from its start, and its width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Field {
+    pub(crate) offset: usize,
+    pub(crate) width: usize,
+}
+
+/// Where the memory begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Address {
+    /// At the address that this field holds.
+    In(usize),
+    /// Behind the argument struct, this many bytes from its start.
+    Behind(usize),
+}
+
+/// How many bytes it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Length {
+    /// The field times `scale`, less `less`.
+    Counted { field: Field, scale: usize, less: usize },
+    Fixed(usize),
+}
+
+/// A condition on a `u32` of the argument: its bits in `mask` are `value`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct When {
+    pub(crate) offset: usize,
+    pub(crate) mask: u32,
+    pub(crate) value: u32,
+}
+
+/// A pointer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pointer {
+    pub(crate) address: Address,
+    pub(crate) length: Length,
+    pub(crate) at: Moment,
+    pub(crate) when: Option<When>,
+}
+
+/// The ioctls with pointers.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    /// The type and number: the request's low 16 bits.
+    pub(crate) selector: u16,
+    /// The smallest argument that has the fields, in bytes.
+    pub(crate) size: usize,
+    pub(crate) pointers: Vec<Pointer>,
+}
+
+macro_rules! field {
+    ($struct:ident.$field:ident: $width:literal) => {
+        Field { offset: offset_of!($struct, $field), width: $width }
+    };
+    ($struct:ident.$field:ident + $more:literal: $width:literal) => {
+        Field { offset: offset_of!($struct, $field) + $more, width: $width }
+    };
+}
+
+const fn counted(address: usize, field: Field, scale: usize, at: Moment) -> Pointer {
+    let length = Length::Counted { field, scale, less: 0 };
+    Pointer { address: Address::In(address), length, at, when: None }
+}
+
+const fn when(pointer: Pointer, offset: usize, mask: u32, value: u32) -> Pointer {
+    Pointer { when: Some(When { offset, mask, value }), ..pointer }
+}
+
+/// The pointers of one of the driver's ioctls, one level deep.
+fn of_driver(ioctl: Ioctl) -> Vec<Pointer> {
+    match ioctl {
+        Ioctl::Info => {
+            let address = offset_of!(HlInfoArgs, return_pointer);
+            let size = field!(HlInfoArgs.return_size: 4);
+            let op = offset_of!(HlInfoArgs, op);
+            vec![
+                // The only question whose buffer goes both ways.
+                when(counted(address, size, 1, Moment::Entry), op, u32::MAX, InfoOp::FW_GENERIC_REQ.0),
+                counted(address, size, 1, Moment::Exit),
+            ]
+        }
+        Ioctl::Cs => {
+            let arg = offset_of!(HlCsIn, arg);
+            let flags = offset_of!(HlCsIn, cs_flags);
+            let reserve = CsFlags::RESERVE_SIGNALS_ONLY.0 | CsFlags::UNRESERVE_SIGNALS_ONLY.0;
+            let cores = CsFlags::ENGINE_CORE_COMMAND.0;
+            let engines = CsFlags::ENGINES_COMMAND.0;
+            let chunk = size_of::<HlCsChunk>();
+            let ids = counted(arg, field!(HlCsIn.arg + 8: 4), 4, Moment::Entry);
+            let restore = counted(arg, field!(HlCsIn.num_chunks_restore: 4), chunk, Moment::Entry);
+            let execute = counted(arg + 8, field!(HlCsIn.num_chunks_execute: 4), chunk, Moment::Entry);
+            let special = reserve | cores | engines;
+            vec![
+                when(execute, flags, special, 0),
+                when(restore, flags, special, 0),
+                when(ids, flags, cores, cores),
+                when(ids, flags, engines, engines),
+            ]
+        }
+        Ioctl::WaitCs => {
+            let arg = offset_of!(HlWaitCsIn, arg);
+            let flags = offset_of!(HlWaitCsIn, flags);
+            let multi = WaitCsFlags::MULTI_CS.0;
+            let user_word = WaitCsFlags::INTERRUPT.0;
+            let kernel_counter = WaitCsFlags::INTERRUPT_KERNEL_CQ.0;
+            let word = |at| Pointer {
+                address: Address::In(arg),
+                length: Length::Fixed(8),
+                at,
+                when: Some(When { offset: flags, mask: user_word | kernel_counter, value: user_word }),
+            };
+            let list = counted(arg, field!(HlWaitCsIn.arg2: 1), 8, Moment::Entry);
+            vec![
+                when(list, flags, multi | user_word, multi),
+                word(Moment::Entry),
+                word(Moment::Exit),
+            ]
+        }
+        Ioctl::Debug => vec![
+            counted(offset_of!(HlDebugArgs, input_ptr), field!(HlDebugArgs.input_size: 4), 1, Moment::Entry),
+            counted(offset_of!(HlDebugArgs, output_ptr), field!(HlDebugArgs.output_size: 4), 1, Moment::Exit),
+        ],
+        Ioctl::Nic => vec![
+            counted(offset_of!(HlNicArgs, input_ptr), field!(HlNicArgs.input_size: 4), 1, Moment::Entry),
+            counted(offset_of!(HlNicArgs, output_ptr), field!(HlNicArgs.output_size: 4), 1, Moment::Exit),
+        ],
+        // A mapping's host memory is the program's data, not part of the request.
+        Ioctl::Cb | Ioctl::Memory => Vec::new(),
+    }
+}
+
+/// Every ioctl with pointers.
+pub(crate) fn table() -> Vec<Row> {
+    let row = |request: u32, size: usize, pointers| Row { selector: request as u16, size, pointers };
+    let mut rows = Vec::new();
+    for era in [Era::HlMisc, Era::AccelDrm] {
+        for ioctl in Ioctl::ALL {
+            let pointers = of_driver(ioctl);
+            if let (Some(request), false) = (era.request(ioctl), pointers.is_empty()) {
+                rows.push(row(request, ioctl.args_size(), pointers));
+            }
+        }
+    }
+    let text = |address, length| counted(address, length, 1, Moment::Exit);
+    rows.push(row(
+        DRM_IOCTL_VERSION,
+        size_of::<DrmVersion>(),
+        vec![
+            text(offset_of!(DrmVersion, name), field!(DrmVersion.name_len: 8)),
+            text(offset_of!(DrmVersion, date), field!(DrmVersion.date_len: 8)),
+            text(offset_of!(DrmVersion, desc), field!(DrmVersion.desc_len: 8)),
+        ],
+    ));
+    rows.push(row(
+        SYNC_IOC_FILE_INFO,
+        size_of::<SyncFileInfo>(),
+        vec![counted(
+            offset_of!(SyncFileInfo, sync_fence_info),
+            field!(SyncFileInfo.num_fences: 4),
+            size_of::<SyncFenceInfo>(),
+            Moment::Exit,
+        )],
+    ));
+    let behind = |address, field, scale, less, at| Pointer {
+        address: Address::Behind(address),
+        length: Length::Counted { field, scale, less },
+        at,
+        when: None,
+    };
+    rows.push(row(
+        UDMABUF_CREATE_LIST,
+        size_of::<UdmabufCreateList>(),
+        vec![behind(
+            size_of::<UdmabufCreateList>(),
+            field!(UdmabufCreateList.count: 4),
+            size_of::<UdmabufCreateItem>(),
+            0,
+            Moment::Entry,
+        )],
+    ));
+    // `RDMA_VERBS_IOCTL`: the attributes lie behind the header, whose first word counts both.
+    let length = Field { offset: 0, width: 2 };
+    let attributes = |at| behind(RDMA_HEADER, length, 1, RDMA_HEADER, at);
+    let both = vec![attributes(Moment::Entry), attributes(Moment::Exit)];
+    rows.push(Row { selector: u16::from(RDMA) << 8 | 1, size: RDMA_HEADER, pointers: both });
+    rows
+}
+
+/// The rest of a VFIO argument, for every number of the type.
+pub(crate) fn of_vfio() -> [Pointer; 2] {
+    [Moment::Entry, Moment::Exit].map(|at| Pointer {
+        address: Address::Behind(8),
+        length: Length::Counted { field: Field { offset: 0, width: 4 }, scale: 1, less: 8 },
+        at,
+        when: None,
+    })
+}
+
+/// Whether the argument's size lies in its first word.
+pub(crate) fn is_vfio(request: u32) -> bool {
+    let parts = Parts::of(request);
+    parts.kind == VFIO && parts.size == 0
+}
+
+pub(crate) const VFIO_TYPE: u8 = VFIO;
+
+/// Bytes of the argument struct: what the request number carries, at most [`MAX_ARGUMENT`].
+pub(crate) fn argument_size(request: u32) -> usize {
+    if is_vfio(request) {
+        return 8;
+    }
+    // The argument is the text itself, although the number carries the size of a pointer.
+    if request == DMA_BUF_SET_NAME_B {
+        return DMA_BUF_NAME_LEN;
+    }
+    Parts::of(request).size.min(MAX_ARGUMENT)
+}
+
+impl Field {
+    /// Its value in `argument`; nothing if the argument is too short.
+    pub(crate) fn of(self, argument: &[u8]) -> Option<u64> {
+        let bytes = argument.get(self.offset..self.offset.checked_add(self.width)?)?;
+        let mut word = [0; 8];
+        word.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(u64::from_le_bytes(word))
+    }
+}
+
+impl Pointer {
+    /// The address and the number of bytes that `argument`, read at entry from `base`, points at;
+    /// nothing for a null pointer, no bytes, or a condition that does not hold.
+    pub(crate) fn target(&self, base: u64, argument: &[u8]) -> Option<(u64, u64)> {
+        if let Some(when) = self.when {
+            let word = Field { offset: when.offset, width: 4 }.of(argument)?;
+            if word & u64::from(when.mask) != u64::from(when.value) {
+                return None;
+            }
+        }
+        let address = match self.address {
+            Address::In(offset) => Field { offset, width: 8 }.of(argument)?,
+            Address::Behind(bytes) => base.checked_add(bytes as u64)?,
+        };
+        let length = match self.length {
+            Length::Fixed(bytes) => bytes as u64,
+            Length::Counted { field, scale, less } => {
+                let bytes = field.of(argument)?.checked_mul(scale as u64)?;
+                bytes.saturating_sub(less as u64)
+            }
+        };
+        (address != 0 && length != 0).then_some((address, length))
+    }
+}

@@ -1,0 +1,74 @@
+//! Starts a program so that it is followed from its first instruction: the child waits between
+//! fork(2) and execve(2) until the tracer has it.
+
+#![expect(unsafe_code, reason = "code that runs between fork(2) and execve(2)")]
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::libc;
+use nix::unistd::pipe2;
+
+use crate::error::{Error, ErrorKind};
+
+/// Starts `command`. `follow` gets the child's id before the program runs; then `prepare` runs in
+/// the child.
+///
+/// `prepare` runs after fork(2) of a process with threads: it makes system calls only.
+pub(crate) fn spawn(
+    mut command: Command, prepare: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+    follow: impl FnOnce(u32) -> Result<(), Error>,
+) -> Result<Child, Error> {
+    let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(|errno| Error::system("pipe2(2)", errno));
+    let (ready, in_child) = pipe()?;
+    let (wait, go) = pipe()?;
+    let go_number = go.as_raw_fd();
+    let gate = move || {
+        // Otherwise this copy keeps the pipe open when the tracer dies, and the child waits for ever.
+        // SAFETY: the descriptor is this process's own copy, which nothing else uses.
+        unsafe { libc::close(go_number) };
+        hand_over(&in_child, &wait)?;
+        prepare()
+    };
+    // SAFETY: the closure makes system calls only and allocates nothing.
+    unsafe { command.pre_exec(gate) };
+    // `Command::spawn` returns when the program runs, so another thread waits there.
+    let starter = thread::spawn(move || command.spawn());
+    let mut pid = [0; 4];
+    let followed = match File::from(ready).read_exact(&mut pid) {
+        Ok(()) => follow(u32::from_ne_bytes(pid)),
+        // The child ended before the gate; `spawn` reports why.
+        Err(_) => Ok(()),
+    };
+    let mut go = File::from(go);
+    if followed.is_ok() {
+        // A child that is dead by now is reported by `spawn`.
+        go.write_all(b"g").unwrap_or(());
+    }
+    drop(go);
+    let started = starter.join().unwrap_or_else(|_| Err(io::Error::other("Command::spawn panicked")));
+    followed?;
+    started.map_err(|error| Error::new(ErrorKind::Spawn, error))
+}
+
+/// In the child: reports its id and waits for the tracer.
+fn hand_over(ready: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
+    let pid = std::process::id().to_ne_bytes();
+    nix::unistd::write(ready, &pid)?;
+    let mut byte = [0];
+    loop {
+        match nix::unistd::read(wait, &mut byte) {
+            Ok(1) => return Ok(()),
+            // The tracer could not follow, or died.
+            Ok(_) => return Err(io::Error::from(Errno::ECANCELED)),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}

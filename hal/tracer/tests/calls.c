@@ -1,0 +1,298 @@
+/* Makes ioctls in every way that a program can, for the tracer's tests.
+ *
+ * The request has the type and the argument of the driver's INFO ioctl; the device is /dev/null,
+ * which answers ENOTTY. Every call's number is in the argument, so a test sees which are missing.
+ *
+ * calls all          50 ioctls: see below; prints "done", exits with 7
+ * calls loop N       N ioctls
+ * calls mixed N      N getppid(2)
+ * calls child        what `all` executes: 5 ioctls
+ * calls signal N     one ioctl, then dies of signal N
+ * calls sleep        ioctls until it is killed; prints its id first
+ * calls fds          prints its open descriptors
+ * calls files        open, dup, dup2, mmap, munmap, close of /dev/zero
+ * calls compat       one ioctl through the 32-bit ABI (x86-64)
+ * calls pointers     one submission with two chunks, and one question with a buffer
+ * calls restart      a read(2) that SIGALRM interrupts and that is restarted
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+
+struct info { uint64_t pointer; uint32_t size, op, number, pad; };
+struct cs { uint64_t restore, execute, seq; uint32_t num_restore, num_execute, timeout, flags, ctx, pad; };
+struct chunk { uint64_t handle; uint32_t queue, size, flags, engine, pad[10]; };
+#define INFO _IOWR('H', 1, struct info)
+#define CS _IOWR('d', 0x42, struct cs)
+
+static int null_fd;
+
+static void by_libc(int fd, uint32_t number)
+{
+	struct info info = { .number = number };
+	if (ioctl(fd, INFO, &info) != -1 || errno != ENOTTY)
+		exit(20);
+}
+
+static void by_syscall(int fd, uint32_t number)
+{
+	struct info info = { .number = number };
+	if (syscall(SYS_ioctl, fd, INFO, &info) != -1 || errno != ENOTTY)
+		exit(21);
+}
+
+static void by_asm(int fd, uint32_t number)
+{
+	struct info info = { .number = number };
+#ifdef __x86_64__
+	long result;
+	__asm__ volatile("syscall" : "=a"(result)
+		: "a"(SYS_ioctl), "D"((long)fd), "S"((long)INFO), "d"(&info) : "rcx", "r11", "memory");
+	if (result != -ENOTTY)
+		exit(22);
+#else
+	by_syscall(fd, number);
+#endif
+}
+
+static void *thread(void *first)
+{
+	for (int i = 0; i < 5; i++)
+		by_libc(null_fd, (uint32_t)(uintptr_t)first + i);
+	return NULL;
+}
+
+static int shared_child(void *first)
+{
+	for (int i = 0; i < 5; i++)
+		by_syscall(null_fd, (uint32_t)(uintptr_t)first + i);
+	return 0;
+}
+
+static void reap(pid_t pid)
+{
+	int status;
+	if (waitpid(pid, &status, __WALL) != pid || status != 0)
+		exit(23);
+}
+
+static void send_fd(int socket, int fd)
+{
+	char byte = 'x', control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec part = { &byte, 1 };
+	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+		.msg_controllen = sizeof control };
+	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+	header->cmsg_level = SOL_SOCKET;
+	header->cmsg_type = SCM_RIGHTS;
+	header->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(header), &fd, sizeof fd);
+	if (sendmsg(socket, &message, 0) != 1)
+		exit(24);
+}
+
+static int receive_fd(int socket)
+{
+	char byte, control[CMSG_SPACE(sizeof(int))];
+	struct iovec part = { &byte, 1 };
+	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+		.msg_controllen = sizeof control };
+	int fd;
+	if (recvmsg(socket, &message, 0) != 1 || !CMSG_FIRSTHDR(&message))
+		exit(25);
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+	return fd;
+}
+
+static int all(char *self)
+{
+	/* 1 to 15: libc, syscall(), inline assembly. */
+	for (int i = 0; i < 5; i++)
+		by_libc(null_fd, 1 + i);
+	for (int i = 0; i < 5; i++)
+		by_syscall(null_fd, 6 + i);
+	for (int i = 0; i < 5; i++)
+		by_asm(null_fd, 11 + i);
+	/* 16 to 25: two threads. */
+	pthread_t threads[2];
+	for (int i = 0; i < 2; i++)
+		pthread_create(&threads[i], NULL, thread, (void *)(uintptr_t)(16 + 5 * i));
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	/* 26 to 30: a child. */
+	fflush(NULL);
+	pid_t pid = fork();
+	if (pid == 0) {
+		for (int i = 0; i < 5; i++)
+			by_libc(null_fd, 26 + i);
+		_exit(0);
+	}
+	reap(pid);
+	/* 31 to 35: vfork and exec. */
+	pid = vfork();
+	if (pid == 0) {
+		execl(self, self, "child", NULL);
+		_exit(1);
+	}
+	reap(pid);
+	/* 36 to 40: a process with the same descriptors. */
+	static char stack[1 << 16] __attribute__((aligned(16)));
+	pid = clone(shared_child, stack + sizeof stack, CLONE_VM | CLONE_FILES | SIGCHLD, (void *)36);
+	reap(pid);
+	/* 41 to 45: a descriptor that came over a socket. */
+	int pair[2];
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		exit(26);
+	pid = fork();
+	if (pid == 0) {
+		int fd = receive_fd(pair[1]);
+		for (int i = 0; i < 5; i++)
+			by_libc(fd, 41 + i);
+		_exit(0);
+	}
+	send_fd(pair[0], null_fd);
+	reap(pid);
+	/* 46 to 50: a descriptor that was taken from another process. */
+	int pidfd = syscall(SYS_pidfd_open, getpid(), 0);
+	int taken = syscall(SYS_pidfd_getfd, pidfd, null_fd, 0);
+	if (taken < 0)
+		taken = dup(null_fd);
+	for (int i = 0; i < 5; i++)
+		by_asm(taken, 46 + i);
+	puts("done");
+	return 7;
+}
+
+static void alarmed(int signal)
+{
+	(void)signal;
+	by_libc(null_fd, 2);
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+	long count = argc > 2 ? atol(argv[2]) : 0;
+
+	if (!strcmp(what, "fds")) {
+		DIR *directory = opendir("/proc/self/fd");
+		struct dirent *entry;
+		while ((entry = readdir(directory)))
+			if (entry->d_name[0] != '.' && atoi(entry->d_name) != dirfd(directory))
+				puts(entry->d_name);
+		return 0;
+	}
+	null_fd = open("/dev/null", O_RDWR);
+	if (null_fd < 0)
+		return 2;
+	if (!strcmp(what, "all"))
+		return all(argv[0]);
+	if (!strcmp(what, "loop") || !strcmp(what, "mixed")) {
+		struct timespec from, to;
+		clock_gettime(CLOCK_MONOTONIC, &from);
+		if (what[0] == 'l')
+			for (long i = 0; i < count; i++)
+				by_syscall(null_fd, (uint32_t)i);
+		else
+			for (long i = 0; i < count; i++)
+				syscall(SYS_getppid);
+		clock_gettime(CLOCK_MONOTONIC, &to);
+		double ns = (to.tv_sec - from.tv_sec) * 1e9 + (to.tv_nsec - from.tv_nsec);
+		printf("%.1f\n", ns / count);
+	} else if (!strcmp(what, "child")) {
+		for (int i = 0; i < 5; i++)
+			by_libc(null_fd, 31 + i);
+	} else if (!strcmp(what, "signal")) {
+		by_libc(null_fd, 1);
+		raise((int)count);
+	} else if (!strcmp(what, "sleep")) {
+		printf("%d\n", getpid());
+		fflush(stdout);
+		for (uint32_t i = 0;; i++) {
+			by_libc(null_fd, i);
+			usleep(1000);
+		}
+	} else if (!strcmp(what, "files")) {
+		int zero = open("/dev/zero", O_RDWR | O_CLOEXEC);
+		int copy = dup(zero);
+		dup2(zero, 40);
+		dup2(0, 40);
+		void *page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, zero, 0);
+		munmap(page, 4096);
+		close(copy);
+		if (open("/dev/not-there", O_RDONLY) >= 0)
+			return 3;
+		if (argc > 2)
+			execl(argv[0], argv[0], "child", NULL);
+		close(zero);
+	} else if (!strcmp(what, "compat")) {
+#ifdef __x86_64__
+		/* The argument must lie below 4 GiB. */
+		struct info *info = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+		long result;
+		info->number = 99;
+		__asm__ volatile("int $0x80" : "=a"(result)
+			: "a"(54L), "b"((long)null_fd), "c"((long)INFO), "d"(info) : "memory", "r8", "r9", "r10", "r11");
+		printf("%ld\n", result);
+#endif
+	} else if (!strcmp(what, "pointers")) {
+		struct chunk chunks[2] = { { .handle = 0x1111, .queue = 3, .size = 64 }, { .handle = 0x2222 } };
+		struct cs cs = { .execute = (uintptr_t)chunks, .num_execute = 2 };
+		char answer[100] = "an answer";
+		struct info info = { .pointer = (uintptr_t)answer, .size = sizeof answer, .number = 5 };
+		struct info wild = { .pointer = 16, .size = 1 << 30 };
+		ioctl(null_fd, CS, &cs);
+		ioctl(null_fd, INFO, &info);
+		ioctl(null_fd, INFO, &wild);
+		ioctl(null_fd, INFO, (void *)8);
+		ioctl(-1, INFO, &info);
+		cs.num_execute = 512;
+		ioctl(null_fd, CS, &cs);
+	} else if (!strcmp(what, "restart")) {
+		struct sigaction action = { .sa_handler = alarmed, .sa_flags = SA_RESTART };
+		int pipes[2];
+		char byte = 0;
+		sigaction(SIGALRM, &action, NULL);
+		if (pipe(pipes))
+			return 4;
+		pid_t parent = getpid();
+		pid_t pid = fork();
+		if (pid == 0) {
+			usleep(50000);
+			kill(parent, SIGALRM);
+			usleep(50000);
+			return write(pipes[1], "y", 1) != 1;
+		}
+		/* With SA_RESTART it never fails with EINTR. */
+		ssize_t got = read(pipes[0], &byte, 1);
+		reap(pid);
+		printf("%zd %c\n", got, byte);
+	} else {
+		return 1;
+	}
+	return 0;
+}

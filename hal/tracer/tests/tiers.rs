@@ -1,0 +1,607 @@
+//! Both tiers against a program that makes ioctls in every way that a program can (`calls.c`).
+//!
+//! Without a card, /dev/null stands for the device: it answers every ioctl with ENOTTY, and the
+//! tracer sees device number, request and argument as on a card.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gaudi_capture::record::{
+    DeviceNumber, Event, FdSource, IoctlRecord, MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord,
+};
+use gaudi_tracer::{Backend, BpfRefusal, DeviceMatch, ErrorKind, Options, Summary, Tier, Tracer};
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+
+/// mem(4): /dev/null.
+const NULL: DeviceNumber = DeviceNumber { major: 1, minor: 3 };
+/// `_IOWR('H', 1, struct hl_info_args)`.
+const INFO: u32 = 0xc018_4801;
+/// `_IOWR('d', 0x42, union hl_cs_args)`.
+const CS: u32 = 0xc030_6442;
+/// Where the compiled program lies, for a run of this file by another user.
+const DIRECTORY: &str = "GAUDI_TRACER_TEST_PROGRAMS";
+
+fn skip(need: &str) {
+    println!("skipped: {need}");
+}
+
+/// The test program; nothing if it cannot be compiled here.
+fn program(linking: &str) -> Option<PathBuf> {
+    static BUILT: Mutex<()> = Mutex::new(());
+    let _guard = BUILT.lock().unwrap();
+    if let Some(directory) = std::env::var_os(DIRECTORY) {
+        return Some(Path::new(&directory).join(format!("calls{linking}")));
+    }
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open).unwrap();
+        folder
+    });
+    let path = folder.path().join(format!("calls{linking}"));
+    if path.exists() {
+        return Some(path);
+    }
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/calls.c");
+    let mut command = Command::new(&compiler);
+    command.args(["-O1", "-Wall", "-pthread", source, "-o"]).arg(&path);
+    if !linking.is_empty() {
+        command.arg(linking);
+    }
+    match command.output() {
+        Ok(output) if output.status.success() => Some(path),
+        Ok(output) => {
+            skip(&format!("gcc{linking} with libc: {}", String::from_utf8_lossy(&output.stderr)));
+            None
+        }
+        Err(error) => {
+            skip(&format!("a C compiler ({}): {error}", compiler.display()));
+            None
+        }
+    }
+}
+
+/// What a traced run left.
+struct Run {
+    events: Vec<Event>,
+    summary: Summary,
+    output: String,
+}
+
+impl Run {
+    fn ioctls(&self) -> Vec<&IoctlRecord> {
+        let ioctls = self.events.iter();
+        ioctls.filter_map(|event| if let Event::Ioctl(ioctl) = event { Some(ioctl) } else { None }).collect()
+    }
+
+    /// The numbers that the program wrote into its arguments.
+    fn numbers(&self) -> Vec<u32> {
+        let questions = self.ioctls().into_iter().filter(|ioctl| ioctl.request == INFO);
+        questions.map(|ioctl| u32::from_ne_bytes(ioctl.input[16..20].try_into().unwrap())).collect()
+    }
+
+    fn opens(&self) -> Vec<&OpenRecord> {
+        let opens = self.events.iter();
+        opens.filter_map(|event| if let Event::Open(open) = event { Some(open) } else { None }).collect()
+    }
+}
+
+/// Options that watch /dev/null alone.
+fn watching_null(backend: Backend) -> Options {
+    let devices = vec![DeviceMatch { major: NULL.major, minor: Some(NULL.minor) }];
+    Options { backend, devices, ring_bytes: 4 << 20, ..Options::default() }
+}
+
+/// Runs a program under a tier; nothing if the tier cannot run here.
+fn run(program: &Path, arguments: &[&str], options: &Options) -> Option<Run> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdout(Stdio::piped()).stdin(Stdio::null());
+    run_command(command, options)
+}
+
+fn run_command(command: Command, options: &Options) -> Option<Run> {
+    let mut tracer = match Tracer::spawn(command, options) {
+        Ok(tracer) => tracer,
+        Err(error) if matches!(error.kind, ErrorKind::BpfRefused(_)) && !geteuid().is_root() => {
+            skip(&format!("root: {error}"));
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let mut pipe = tracer.child().and_then(|child| child.stdout.take()).unwrap();
+    let reader = thread::spawn(move || {
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).unwrap();
+        text
+    });
+    let mut events = Vec::new();
+    let summary = tracer
+        .run(|event| {
+            events.push(event);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    Some(Run { events, summary, output: reader.join().unwrap() })
+}
+
+/// 50 ioctls in ten ways, each seen once, on a known descriptor of a known process.
+fn sees_every_ioctl(backend: Backend) {
+    for linking in ["", "-static"] {
+        let Some(program) = program(linking) else {
+            continue;
+        };
+        let Some(run) = run(&program, &["all"], &watching_null(backend)) else {
+            return;
+        };
+        let mut numbers = run.numbers();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (1..=50).collect::<Vec<_>>(), "{backend:?}{linking}: every ioctl once");
+        assert_eq!(run.summary.lost, 0);
+        assert_eq!(run.summary.unreadable, 0);
+        assert_eq!(run.summary.ioctls, 50);
+        assert_eq!(run.output, "done\n");
+        assert_eq!(run.summary.status.unwrap().code(), Some(7), "the program's own status");
+        for ioctl in run.ioctls() {
+            assert_eq!((ioctl.device, ioctl.result), (Some(NULL), -25), "ENOTTY of /dev/null");
+            assert_eq!(ioctl.input, ioctl.output, "/dev/null writes nothing");
+            assert!(!ioctl.compat && ioctl.argument != 0 && ioctl.duration_ns > 0);
+        }
+        known_before_use(&run.events);
+    }
+}
+
+/// Every ioctl's process has started, and its descriptor was introduced, before the ioctl.
+fn known_before_use(events: &[Event]) {
+    let mut threads = BTreeSet::new();
+    let mut tables: Vec<(u32, i32)> = Vec::new();
+    let mut last_end = 0;
+    for event in events {
+        match event {
+            Event::Process(ProcessRecord { pid, tid, change: ProcessChange::Start { parent, .. }, .. }) => {
+                threads.insert((*pid, *tid));
+                let inherited: Vec<_> =
+                    tables.iter().filter(|row| row.0 == *parent).map(|row| (*pid, row.1)).collect();
+                tables.extend(inherited);
+            }
+            Event::Open(open) => tables.push((open.pid, open.result as i32)),
+            Event::Dup { pid, result, .. } => tables.push((*pid, *result as i32)),
+            Event::Ioctl(ioctl) => {
+                assert!(threads.contains(&(ioctl.pid, ioctl.tid)), "thread {} has started", ioctl.tid);
+                assert!(tables.contains(&(ioctl.pid, ioctl.fd)), "descriptor {} is known", ioctl.fd);
+                let end = ioctl.time_ns + ioctl.duration_ns;
+                // Two processors can swap the last moment.
+                assert!(end + 1_000_000 > last_end, "events are in the order of their ends");
+                last_end = end;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn bpf_sees_every_ioctl() {
+    sees_every_ioctl(Backend::Bpf);
+}
+
+#[test]
+fn ptrace_sees_every_ioctl() {
+    sees_every_ioctl(Backend::Ptrace);
+}
+
+#[test]
+fn ptrace_works_unprivileged() {
+    if !geteuid().is_root() {
+        // The other test runs as this user.
+        return;
+    }
+    let (Some(dynamic), Some(_)) = (program(""), program("-static")) else {
+        return;
+    };
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.uid(65534).gid(65534).current_dir("/");
+    command.env(DIRECTORY, dynamic.parent().unwrap());
+    command.args(["--exact", "ptrace_sees_every_ioctl", "bpf_refusal_names_its_remedy", "ptrace_detach_leaves_process_alive"]);
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => return skip(&format!("a test program that user nobody can execute: {error}")),
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("3 passed"), "{text}");
+}
+
+#[test]
+fn bpf_refusal_names_its_remedy() {
+    if geteuid().is_root() {
+        // `ptrace_works_unprivileged` runs this as another user.
+        return;
+    }
+    let options = Options { backend: Backend::Bpf, ..Options::default() };
+    let error = Tracer::spawn(Command::new("true"), &options).unwrap_err();
+    let ErrorKind::BpfRefused(refusal) = &error.kind else {
+        panic!("{error}");
+    };
+    assert!(matches!(refusal, BpfRefusal::Permission { .. } | BpfRefusal::PidNamespace), "{refusal:?}");
+    assert!(error.grant().is_some(), "{error}");
+    // Auto falls back.
+    let tracer = Tracer::spawn(Command::new("true"), &Options::default()).unwrap();
+    assert_eq!(tracer.tier(), Tier::Ptrace);
+    tracer.run(|_| ControlFlow::Continue(())).unwrap();
+}
+
+/// The tiers that run here.
+fn tiers() -> Vec<Backend> {
+    if geteuid().is_root() { vec![Backend::Bpf, Backend::Ptrace] } else { vec![Backend::Ptrace] }
+}
+
+#[test]
+fn signal_death_is_kept() {
+    let Some(program) = program("") else {
+        return;
+    };
+    for backend in tiers() {
+        for signal in [Signal::SIGKILL as i32, Signal::SIGSEGV as i32, Signal::SIGTERM as i32, nix::libc::SIGRTMIN() + 2] {
+            let run = run(&program, &["signal", &signal.to_string()], &watching_null(backend)).unwrap();
+            assert_eq!(run.summary.status.unwrap().signal(), Some(signal), "{backend:?}");
+            let exits = run.events.iter().filter_map(|event| match event {
+                Event::Process(ProcessRecord { change: ProcessChange::Exit { status }, .. }) => Some(*status),
+                _ => None,
+            });
+            let seen: Vec<_> = exits.map(|status| status & 0x7f).collect();
+            assert_eq!(seen, [signal as u32], "{backend:?}: the record has the status of wait(2)");
+        }
+    }
+}
+
+#[test]
+fn traced_program_has_the_same_descriptors() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let output = Command::new(&program).arg("fds").stdin(Stdio::null()).output().unwrap();
+    let untraced = String::from_utf8(output.stdout).unwrap();
+    for backend in tiers() {
+        let run = run(&program, &["fds"], &watching_null(backend)).unwrap();
+        assert_eq!(run.output, untraced, "{backend:?}");
+    }
+}
+
+#[test]
+fn interrupted_reads_are_restarted() {
+    let Some(program) = program("") else {
+        return;
+    };
+    for backend in tiers() {
+        let run = run(&program, &["restart"], &watching_null(backend)).unwrap();
+        assert_eq!(run.output, "1 y\n", "{backend:?}");
+        assert_eq!(run.numbers(), [2], "{backend:?}: the ioctl of the signal handler");
+    }
+}
+
+#[test]
+fn descriptors_and_mappings_are_recorded() {
+    let Some(program) = program("") else {
+        return;
+    };
+    for backend in tiers() {
+        let mut options = watching_null(backend);
+        options.devices = vec![DeviceMatch { major: 1, minor: Some(5) }];
+        for executes in [false, true] {
+            let arguments: &[&str] = if executes { &["files", "exec"] } else { &["files"] };
+            let run = run(&program, arguments, &options).unwrap();
+            let mut seen = Vec::new();
+            let mut zero = -1;
+            for event in &run.events {
+                match event {
+                    Event::Open(open) => {
+                        let path = String::from_utf8(open.path.clone()).unwrap();
+                        assert_eq!(open.source, FdSource::Open, "{backend:?} {open:?}");
+                        if open.result >= 0 {
+                            zero = open.result;
+                            assert_eq!(open.flags & 3, nix::libc::O_RDWR as u32);
+                        }
+                        seen.push(format!("open {path} {}", open.result.min(0)));
+                    }
+                    Event::Dup { fd, result, .. } => {
+                        assert_eq!(i64::from(*fd), zero);
+                        seen.push(format!("dup to {}", if *result == 40 { "40" } else { "a new one" }));
+                    }
+                    Event::Close { fd, result, .. } => {
+                        let which = if i64::from(*fd) == zero { "zero" } else if *fd == 40 { "40" } else { "copy" };
+                        seen.push(format!("close {which} {result}"));
+                    }
+                    Event::Mmap(MmapRecord { length, result, .. }) => {
+                        assert!(*result > 0);
+                        seen.push(format!("mmap {length}"));
+                    }
+                    Event::Munmap { length, result, .. } => seen.push(format!("munmap {length} {result}")),
+                    _ => {}
+                }
+            }
+            let expected = [
+                "open /dev/zero 0",
+                "dup to a new one",
+                "dup to 40",
+                "close 40 0",
+                "mmap 4096",
+                "munmap 4096 0",
+                "close copy 0",
+                "open /dev/not-there -2",
+                "close zero 0",
+            ];
+            // /dev/null is not watched, so its own open is not among them.
+            assert_eq!(seen, expected, "{backend:?}, closed by {}", if executes { "exec" } else { "close" });
+        }
+    }
+}
+
+#[test]
+fn pointers_are_followed_and_cut() {
+    let Some(program) = program("") else {
+        return;
+    };
+    for backend in tiers() {
+        let run = run(&program, &["pointers"], &watching_null(backend)).unwrap();
+        let ioctls = run.ioctls();
+        let [cs, info, wild, unreadable, closed, large] = ioctls[..] else {
+            panic!("{backend:?}: {ioctls:?}");
+        };
+        assert_eq!(cs.request, CS);
+        let [chunks] = &cs.memory[..] else {
+            panic!("{backend:?}: {:?}", cs.memory);
+        };
+        assert_eq!((chunks.at, chunks.whole, chunks.bytes.len()), (Moment::Entry, 128, 128));
+        assert_eq!(chunks.bytes[..12], [0x11, 0x11, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(chunks.bytes[64..66], [0x22, 0x22]);
+        let [answer] = &info.memory[..] else {
+            panic!("{backend:?}: {:?}", info.memory);
+        };
+        assert_eq!((answer.at, answer.whole), (Moment::Exit, 100));
+        assert!(answer.bytes.starts_with(b"an answer\0"));
+        assert_eq!(wild.memory.len(), 1, "a pointer that leads nowhere is kept");
+        assert_eq!((wild.memory[0].whole, wild.memory[0].bytes.len()), (1 << 30, 0));
+        assert_eq!((unreadable.argument, unreadable.input.len()), (8, 0));
+        assert_eq!((closed.fd, closed.device, closed.result), (-1, None, -9), "EBADF");
+        let [chunks] = &large.memory[..] else {
+            panic!("{backend:?}: {:?}", large.memory);
+        };
+        assert_eq!(chunks.whole, 512 * 64);
+        assert!((chunks.bytes.len() as u64) < chunks.whole, "the stack ends before, or the record is full");
+        if backend == Backend::Bpf {
+            assert!(chunks.bytes.len() <= 4096, "{}", chunks.bytes.len());
+        }
+        assert!(run.summary.cut >= 1);
+        assert_eq!(run.summary.unreadable, 2, "the wild pointer and the wild argument");
+    }
+}
+
+#[test]
+fn compat_calls_are_marked() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let output = Command::new(&program).arg("compat").output().unwrap();
+    if output.stdout != b"-25\n" {
+        return skip("a kernel with the 32-bit ABI (CONFIG_IA32_EMULATION) on x86-64");
+    }
+    for backend in tiers() {
+        let run = run(&program, &["compat"], &watching_null(backend)).unwrap();
+        assert_eq!(run.output, "-25\n");
+        let ioctls = run.ioctls();
+        let [ioctl] = ioctls[..] else {
+            panic!("{backend:?}: {ioctls:?}");
+        };
+        assert!(ioctl.compat);
+        assert_eq!((ioctl.request, ioctl.result, ioctl.device), (INFO, -25, Some(NULL)));
+    }
+}
+
+#[test]
+fn other_devices_are_not_recorded() {
+    let Some(program) = program("") else {
+        return;
+    };
+    for backend in tiers() {
+        let mut options = watching_null(backend);
+        options.devices = vec![DeviceMatch { major: 226, minor: None }];
+        let run = run(&program, &["child"], &options).unwrap();
+        assert_eq!(run.ioctls().len(), 0, "{backend:?}: by device number");
+        assert_eq!(run.opens().len(), 0);
+        options.devices = vec![DeviceMatch { major: 1, minor: None }];
+        options.types = vec![b'T'];
+        let run = self::run(&program, &["child"], &options).unwrap();
+        assert_eq!(run.ioctls().len(), 0, "{backend:?}: by type");
+        options.types = vec![b'H'];
+        let run = self::run(&program, &["child"], &options).unwrap();
+        assert_eq!(run.ioctls().len(), 5, "{backend:?}");
+    }
+}
+
+/// A program that makes ioctls until it is killed.
+fn sleeper(program: &Path) -> Child {
+    let mut child = Command::new(program).arg("sleep").stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), child.id().to_string());
+    child
+}
+
+/// Attaches to a running process and stops from another thread: the process lives on.
+fn detach_leaves_process_alive(backend: Backend) {
+    let Some(program) = program("") else {
+        return;
+    };
+    let mut child = sleeper(&program);
+    let tracer = Tracer::attach(&[child.id()], &watching_null(backend)).unwrap();
+    let handle = tracer.stop_handle();
+    let stopper = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        handle.stop();
+    });
+    let mut events = Vec::new();
+    let began = Instant::now();
+    let summary = tracer
+        .run(|event| {
+            events.push(event);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    stopper.join().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(20), "stop ends the run");
+    assert!(summary.ioctls > 5, "{backend:?}: {summary:?}");
+    assert!(summary.status.is_none());
+    let opens = events.iter().filter_map(|event| if let Event::Open(open) = event { Some(open) } else { None });
+    let inherited: Vec<_> = opens.filter(|open| open.source == FdSource::Inherited).collect();
+    assert_eq!(inherited[0].path, b"/dev/null");
+    assert!(child.try_wait().unwrap().is_none(), "the process lives on");
+    let state = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    assert!(state.contains("TracerPid:\t0\n"), "{state}");
+    assert!(!state.contains("State:\tt") && !state.contains("State:\tT"), "{state}");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn bpf_detach_leaves_process_alive() {
+    if tiers().contains(&Backend::Bpf) {
+        detach_leaves_process_alive(Backend::Bpf);
+    } else {
+        skip("root");
+    }
+}
+
+#[test]
+fn ptrace_detach_leaves_process_alive() {
+    detach_leaves_process_alive(Backend::Ptrace);
+}
+
+#[test]
+fn stopped_process_stays_stopped() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let mut child = sleeper(&program);
+    let pid = Pid::from_raw(child.id() as i32);
+    let id = child.id();
+    let tracer = Tracer::attach(&[id], &watching_null(Backend::Ptrace)).unwrap();
+    let killer = thread::spawn(move || {
+        let count = || {
+            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+            stat.split(") ").nth(1).unwrap().chars().next().unwrap()
+        };
+        // Long enough for ioctls before it.
+        thread::sleep(Duration::from_millis(150));
+        kill(pid, Signal::SIGSTOP).unwrap();
+        thread::sleep(Duration::from_millis(150));
+        let stopped = count();
+        kill(pid, Signal::SIGCONT).unwrap();
+        thread::sleep(Duration::from_millis(150));
+        let running = count();
+        kill(pid, Signal::SIGKILL).unwrap();
+        (stopped, running)
+    });
+    let mut times = Vec::new();
+    tracer
+        .run(|event| {
+            if let Event::Ioctl(ioctl) = event {
+                times.push(ioctl.time_ns);
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    let (stopped, running) = killer.join().unwrap();
+    assert!(matches!(stopped, 'T' | 't'), "{stopped}");
+    assert!(!matches!(running, 'T' | 'Z'), "{running}");
+    let longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    assert!(longest > 100_000_000, "no ioctl while it was stopped: {longest} ns");
+    child.wait().unwrap();
+}
+
+#[test]
+fn failed_spawn_reports_its_cause() {
+    for backend in tiers() {
+        let options = Options { backend, ..Options::default() };
+        let error = Tracer::spawn(Command::new("/not/there"), &options).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Spawn, "{backend:?}");
+        let errno = error.source.and_then(|source| source.raw_os_error());
+        assert_eq!(errno, Some(Errno::ENOENT as i32), "{backend:?}");
+        let gone = {
+            let mut child = Command::new("true").spawn().unwrap();
+            child.wait().unwrap();
+            child.id()
+        };
+        let error = Tracer::attach(&[gone], &options).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Attach { pid: gone }, "{backend:?}");
+    }
+}
+
+#[test]
+fn full_ring_reports_what_it_lost() {
+    let Some(program) = program("") else {
+        return;
+    };
+    if !tiers().contains(&Backend::Bpf) {
+        return skip("root");
+    }
+    let options = Options { ring_bytes: 1, ..watching_null(Backend::Bpf) };
+    let mut command = Command::new(&program);
+    command.args(["loop", "20000"]).stdout(Stdio::null());
+    let tracer = Tracer::spawn(command, &options).unwrap();
+    let mut first = true;
+    let (mut ioctls, mut lost) = (0_u64, 0);
+    let summary = tracer
+        .run(|event| {
+            match event {
+                Event::Ioctl(_) => ioctls += 1,
+                Event::Lost { count, .. } => lost += count,
+                _ => {}
+            }
+            if std::mem::take(&mut first) {
+                thread::sleep(Duration::from_millis(300));
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert!(lost > 0);
+    assert_eq!(summary.lost, lost);
+    // Events of processes can be among the lost ones.
+    assert!((20_000..20_010).contains(&(ioctls + lost)), "{ioctls} + {lost}");
+}
+
+/// `GAUDI_TRACER_IOCTLS`: how many ioctls; 1000000 in release is the gate.
+#[test]
+fn bpf_loses_nothing_at_full_rate() {
+    let Some(program) = program("") else {
+        return;
+    };
+    if !tiers().contains(&Backend::Bpf) {
+        return skip("root");
+    }
+    let count = std::env::var("GAUDI_TRACER_IOCTLS").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000_u64);
+    let mut command = Command::new(&program);
+    command.args(["loop", &count.to_string()]).stdout(Stdio::null());
+    let options = Options { ring_bytes: 64 << 20, ..watching_null(Backend::Bpf) };
+    let tracer = Tracer::spawn(command, &options).unwrap();
+    let mut next = 0;
+    let summary = tracer
+        .run(|event| {
+            if let Event::Ioctl(ioctl) = event {
+                let number = u32::from_ne_bytes(ioctl.input[16..20].try_into().unwrap());
+                assert_eq!(number, next, "in order, none missing");
+                next += 1;
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!((summary.ioctls, summary.lost, summary.unreadable), (count, 0, 0));
+}
