@@ -5,4 +5,8 @@
 //!   change when the driver gets a new one.
 #![forbid(unsafe_code)]
 
+mod bytes;
+pub mod gcap;
+pub mod index;
 pub mod record;
+pub mod text;
