@@ -7,6 +7,7 @@
 mod calls;
 mod others;
 
+use crate::cs::HlCsChunk;
 use crate::{CStruct, Era, Ioctl, Print};
 
 pub use calls::CALLS;
@@ -149,6 +150,13 @@ const fn only(of: &'static CStruct, name: &'static str) -> Part {
 }
 
 impl Shape {
+    /// Whether it is a chunk of a submission with a command buffer; chunks of waits have none.
+    pub fn has_command_buffer(&self) -> bool {
+        self.parts
+            .iter()
+            .any(|part| part.of.c_name == HlCsChunk::LAYOUT.c_name && part.only == Some("cb_handle"))
+    }
+
     /// A struct whose fields all count and lead nowhere.
     const fn plain(base: &'static CStruct) -> Self {
         Self {
