@@ -75,7 +75,7 @@ struct Follow<'a> {
 
 impl Follow<'_> {
     fn take(&mut self, target: Option<Target>) {
-        let Some(Target { address, to, len }) = target else {
+        let Some(Target { address, to, len, .. }) = target else {
             return;
         };
         let is_known = |piece: &Memory| piece.address == address && piece.whole >= len;
@@ -115,6 +115,7 @@ impl Follow<'_> {
                     address,
                     to: Pointee::Bytes,
                     len: chunk.cb_size.into(),
+                    is_list: false,
                 }));
             }
         }

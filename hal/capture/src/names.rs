@@ -121,7 +121,8 @@ impl Names {
 
     /// What a descriptor is: its path, or how it came; printable.
     pub fn fd(&self, pid: u32, fd: i32) -> Option<&str> {
-        self.file(pid, fd).map(|file| file.label.as_str())
+        let label = self.file(pid, fd)?.label.as_str();
+        (!label.is_empty()).then_some(label)
     }
 
     /// How the argument of an ioctl reads; none if it is not one that gaudi-uapi has.
@@ -137,12 +138,7 @@ impl Names {
         }
         let (pid, fd) = (ioctl.pid, ioctl.fd);
         let (is_drm, call) = call_of(ioctl.request).filter(|_| !self.is_foreign(pid, fd))?;
-        // `'H'` numbers are of the misc driver, unless the path says otherwise.
-        let era = match (is_drm, self.file(pid, fd).and_then(|file| file.era)) {
-            (true, _) => Era::AccelDrm,
-            (false, Some(Era::AccelDrm)) => Era::AccelH,
-            (false, _) => Era::HlMisc,
-        };
+        let era = Self::era(is_drm, self.file(pid, fd));
         let base = CALLS.iter().find(|row| row.ioctl == call);
         let base = base.expect("every ioctl has a row").input.base;
         let row = CallView::find(call, Some(era), |name| number_of(base, &ioctl.input, name));
@@ -153,6 +149,16 @@ impl Names {
             output: row.output,
             answers_with: row.answers_with,
         })
+    }
+
+    /// The interface of an ioctl: `'H'` numbers are the misc driver's, unless the path says
+    /// otherwise.
+    fn era(is_drm: bool, file: Option<&File>) -> Era {
+        match (is_drm, file.and_then(|file| file.era)) {
+            (true, _) => Era::AccelDrm,
+            (false, Some(Era::AccelDrm)) => Era::AccelH,
+            (false, _) => Era::HlMisc,
+        }
     }
 
     /// Whether the descriptor is known to be of another driver.
@@ -288,7 +294,7 @@ impl Names {
             (true, FdSource::Received) => "received over a socket".to_owned(),
             (true, FdSource::Inherited) => "inherited".to_owned(),
             (true, FdSource::Taken) => "from pidfd_getfd".to_owned(),
-            (true, _) => "unknown".to_owned(),
+            (true, FdSource::Open | FdSource::Created) => String::new(),
         };
         let file = File {
             era: era_of(&open.path),
@@ -392,7 +398,7 @@ impl Names {
         if self.is_foreign(pid, fd) {
             return;
         }
-        let Some((_, call)) = call_of(ioctl.request) else {
+        let Some((is_drm, call)) = call_of(ioctl.request) else {
             return;
         };
         if self.objects >= MOST {
@@ -400,7 +406,7 @@ impl Names {
         }
         self.objects += 1;
         match call {
-            Ioctl::Memory => self.memory(ioctl),
+            Ioctl::Memory => self.memory(ioctl, is_drm),
             Ioctl::Cb => {
                 let request: HlCbIn = view(&ioctl.input);
                 let answer: HlCbOut = view(&ioctl.output);
@@ -435,17 +441,12 @@ impl Names {
     /// The file of a descriptor; a new one if its opening was not recorded.
     fn known(&mut self, pid: u32, fd: i32) -> Option<&mut File> {
         if self.file(pid, fd).is_none() {
-            let label = "not opened while traced".to_owned();
-            let file = File {
-                label,
-                ..File::default()
-            };
-            self.add_file(pid, fd, file);
+            self.add_file(pid, fd, File::default());
         }
         self.file_mut(pid, fd)
     }
 
-    fn memory(&mut self, ioctl: &IoctlRecord) {
+    fn memory(&mut self, ioctl: &IoctlRecord, is_drm: bool) {
         let (pid, fd) = (ioctl.pid, ioctl.fd);
         let request: HlMemIn = view(&ioctl.input);
         let answer: HlMemOut = view(&ioctl.output);
@@ -488,7 +489,12 @@ impl Names {
             }
             MemOp::EXPORT_DMABUF_FD => {
                 let export: HlMemInExportDmabufFd = view(argument);
-                let label = format!("dma-buf, {} at {:#x}", Size(export.mem_size), export.addr);
+                let of = match Self::era(is_drm, Some(file)) {
+                    // The header of Linux 6.1 has the handle in its place.
+                    Era::HlMisc => "of handle",
+                    _ => "at",
+                };
+                let label = format!("dma-buf, {} {of} {:#x}", Size(export.mem_size), export.addr);
                 let dmabuf = File {
                     label,
                     ..File::default()

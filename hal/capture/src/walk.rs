@@ -104,6 +104,8 @@ pub(crate) struct Target {
     pub(crate) to: Pointee,
     /// Bytes.
     pub(crate) len: u64,
+    /// Whether structs there are a list, although it may have one element.
+    pub(crate) is_list: bool,
 }
 
 /// Returns what a pointer leads to; none if it does not count for the operation.
@@ -148,6 +150,7 @@ pub(crate) fn target(
         address,
         to,
         len: bytes,
+        is_list: matches!(pointer.count, Count::Elements(_)) || pointer.filled.is_some(),
     })
 }
 
@@ -302,7 +305,12 @@ impl<'a> Walk<'a> {
 
     /// An address with what lies there.
     pub(crate) fn pointee(&mut self, target: Target, at: Moment) -> Value {
-        let Target { address, to, len } = target;
+        let Target {
+            address,
+            to,
+            len,
+            is_list,
+        } = target;
         let whole = usize::try_from(len).unwrap_or(usize::MAX);
         if address == 0 || whole == 0 {
             return match address {
@@ -322,8 +330,8 @@ impl<'a> Walk<'a> {
                 Value::Struct(walk.shape(shape, data, 0))
             }),
             Pointee::Struct(of) => {
-                let many = whole / of.size > 1;
-                self.list(bytes, whole, of.size, many, |walk, data| {
+                let is_list = is_list || whole / of.size > 1;
+                self.list(bytes, whole, of.size, is_list, |walk, data| {
                     Value::Struct(walk.answer(&[Part { of, only: None }], data))
                 })
             }
@@ -379,10 +387,10 @@ impl<'a> Walk<'a> {
         bytes: &[u8],
         whole: usize,
         size: usize,
-        many: bool,
+        is_list: bool,
         mut item: impl FnMut(&mut Self, Bytes<'_>) -> Value,
     ) -> Value {
-        if !many {
+        if !is_list {
             let whole = whole.min(size);
             let bytes = &bytes[..bytes.len().min(whole)];
             return item(self, Bytes { bytes, whole });
