@@ -181,6 +181,9 @@ pub struct Asic {
     pub blocks: BlockTable,
     /// Trace components.
     pub debug: DebugRow,
+    /// Passes each packet of a command buffer to the function, for it to print, until the function
+    /// returns false. Returns how many bytes were packets.
+    pub packets: fn(&[u8], &mut dyn FnMut(&dyn fmt::Display) -> bool) -> usize,
 }
 
 impl Asic {

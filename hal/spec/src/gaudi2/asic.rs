@@ -1,5 +1,8 @@
 //! The row of the table.
 
+use core::fmt;
+
+use super::packet::Packets;
 use super::{block, driver, map, queue, sync};
 use crate::addr::DeviceVa;
 use crate::asic::{
@@ -89,7 +92,20 @@ pub static ASIC: Asic = Asic {
         spmus: Components(137, 90..92),
         spmu_counters: 6,
     },
+    packets: print_packets,
 };
+
+fn print_packets(bytes: &[u8], print: &mut dyn FnMut(&dyn fmt::Display) -> bool) -> usize {
+    let mut packets = Packets::new(bytes);
+    let mut end = 0;
+    while let Some(Ok((_, packet))) = packets.next() {
+        if !print(&format_args!("{packet:?}")) {
+            break;
+        }
+        end = packets.offset();
+    }
+    end
+}
 
 #[cfg(test)]
 mod tests {

@@ -67,7 +67,7 @@ open_enum! {
 c_structs! {
     pub struct HlInfoArgs = "struct hl_info_args" {
         /// Address of the answer.
-        pub return_pointer: u64,
+        #[print(Hex)] pub return_pointer: u64,
         /// Bytes at `return_pointer`.
         pub return_size: u32,
         /// The question.
