@@ -1,0 +1,1 @@
+//! libhl-thunk-err_injection.so: errors on purpose, on a mock.

@@ -1,0 +1,1 @@
+//! libscal.so: a shim with the calls that UCX makes.

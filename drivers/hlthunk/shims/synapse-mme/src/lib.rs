@@ -1,0 +1,1 @@
+//! libSynapseMme.so: a shim that programs link and do not call.

@@ -1,0 +1,1 @@
+//! libSynapse.so: a shim with the calls that RDMA programs make.

@@ -1,0 +1,1 @@
+//! An open node of any device spec behind a real file descriptor.

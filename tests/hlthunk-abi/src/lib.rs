@@ -1,0 +1,1 @@
+//! The C headers, symbols and layouts of libhl-thunk.so against a table of facts.

@@ -1,0 +1,1 @@
+//! What programs written for hl-thunk rely on, as cases against the C ABI.
