@@ -15,6 +15,8 @@ mod secure;
 mod table;
 
 pub use choose::{CHOOSE, DEVICE_VARIABLE, Environment, TABLE_VARIABLE, choose};
+#[cfg(feature = "kernel")]
+pub use gaudi_kernel::Driver;
 #[cfg(feature = "mock")]
 pub use gaudi_mock::Ledger;
 #[cfg(feature = "layers")]
@@ -22,6 +24,7 @@ pub use open::fault_handles;
 #[cfg(feature = "mock")]
 pub use open::mock_ledger;
 pub use open::{Listed, control, control_in, list, mapping_table, open, open_in};
+pub use secure::is_secure;
 pub use table::{MappingEntry, MappingTable};
 
 #[cfg(feature = "layers")]
