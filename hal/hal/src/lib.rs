@@ -11,6 +11,7 @@
 mod backend;
 mod choose;
 mod open;
+mod program;
 mod secure;
 mod table;
 
@@ -21,7 +22,8 @@ pub use gaudi_mock::Ledger;
 pub use open::fault_handles;
 #[cfg(feature = "mock")]
 pub use open::mock_ledger;
-pub use open::{Listed, control, control_in, list, mapping_table, open, open_in};
+pub use open::{Listed, control, control_in, list, mapping_table, open, open_for_program, open_in};
+pub use program::ProgramFile;
 pub use table::{MappingEntry, MappingTable};
 
 #[cfg(feature = "layers")]
