@@ -10,6 +10,8 @@ use gaudi_uapi::ioctl::Parts;
 type Kernel = Box<dyn FnMut(c_int, u32, &mut [u8]) -> Result<(), Errno>>;
 type Machine = Box<dyn Fn() -> Driver>;
 
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 thread_local! {
     static KERNEL: RefCell<Option<Kernel>> = const { RefCell::new(None) };
     static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
@@ -20,6 +22,8 @@ pub(crate) fn with_kernel<T>(
     kernel: impl FnMut(c_int, u32, &mut [u8]) -> Result<(), Errno> + 'static,
     test: impl FnOnce() -> T,
 ) -> T {
+    // The last interface that worked is the process's.
+    let _alone = gaudi_sys::lock(&ALONE);
     KERNEL.with_borrow_mut(|slot| *slot = Some(Box::new(kernel)));
     let result = test();
     KERNEL.with_borrow_mut(|slot| *slot = None);

@@ -16,7 +16,7 @@ mod table;
 
 pub use choose::{CHOOSE, DEVICE_VARIABLE, Environment, TABLE_VARIABLE, choose};
 #[cfg(feature = "kernel")]
-pub use gaudi_kernel::Driver;
+pub use gaudi_kernel::{Driver, System};
 #[cfg(feature = "mock")]
 pub use gaudi_mock::Ledger;
 #[cfg(feature = "layers")]
