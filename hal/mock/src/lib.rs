@@ -29,6 +29,7 @@ mod export;
 mod fault;
 mod info;
 mod interrupt;
+mod layout;
 mod memory;
 mod node;
 mod notifier;
@@ -51,4 +52,4 @@ mod wait;
 mod wakeups;
 
 pub use open::Ledger;
-pub use registry::{control, ledger, list, open};
+pub use registry::{control, ledger, list, open, open_for_program};

@@ -9,7 +9,6 @@ use gaudi_sys::standin::Window;
 use gaudi_uapi::info::{DeviceStatus, NotifierEvents};
 
 use crate::address_space::{Allocation, Exported, Mapping, VaSpaces, page_address};
-use crate::block::Blocks;
 use crate::buffers::Buffers;
 use crate::debug::Debugging;
 use crate::error_info::{ErrorInfo, EventCounts};
@@ -65,7 +64,6 @@ pub(crate) struct Context {
     pub(crate) va: VaSpaces,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     pub(crate) buffers: Buffers,
-    pub(crate) blocks: Blocks,
     pub(crate) driver_buffers: DriverBuffers,
     pub(crate) submissions: Submissions,
     pub(crate) notifier: Notifier,
@@ -89,7 +87,6 @@ impl Context {
             va,
             mappings: BTreeMap::new(),
             buffers: Buffers::new(pool)?,
-            blocks: Blocks::default(),
             driver_buffers: DriverBuffers::new(engine, drivers)?,
             submissions: Submissions::new(asic),
             notifier: Notifier::default(),

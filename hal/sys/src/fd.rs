@@ -31,6 +31,21 @@ pub fn file_id(fd: impl AsFd) -> SysResult<FileId> {
     })
 }
 
+/// Returns the number of descriptors of this process whose file has this identity.
+///
+/// # Errors
+/// `ENOSYS`: there is no `/proc`.
+pub fn count_of(file: FileId) -> SysResult<usize> {
+    use std::os::unix::fs::MetadataExt as _;
+    let descriptors = std::fs::read_dir("/proc/self/fd").map_err(errno_of_proc)?;
+    let same = |entry: std::io::Result<std::fs::DirEntry>| {
+        // Of the file, not of the link. A descriptor that was closed meanwhile has none.
+        let found = std::fs::metadata(entry.ok()?.path()).ok()?;
+        (found.dev() == file.device && found.ino() == file.inode).then_some(())
+    };
+    Ok(descriptors.filter_map(same).count())
+}
+
 /// Returns the size in bytes: of a dma-buf by `lseek(SEEK_END)`, of a file by fstat. The position
 /// is left at the start.
 ///
@@ -85,6 +100,17 @@ pub(crate) fn path(fd: impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()).into()
 }
 
+/// Opens the file of `fd` anew: a descriptor with a file description of its own, for reading and
+/// writing, close-on-exec.
+///
+/// # Errors
+/// - open(2)'s.
+/// - `ENOSYS`: there is no `/proc`.
+pub fn reopen(fd: impl AsFd) -> SysResult<OwnedFd> {
+    let file = File::options().read(true).write(true).open(path(fd));
+    file.map(OwnedFd::from).map_err(errno_of_proc)
+}
+
 /// Returns what `/proc/self/fdinfo` shows of this descriptor (proc_pid_fdinfo(5)): at most 64 KiB
 /// of text.
 ///
@@ -120,6 +146,17 @@ pub fn errno_of(error: std::io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn descriptors_of_one_file_are_counted() {
+        let file = crate::Memfd::sparse(c"counted", 4096).unwrap();
+        let id = file_id(&file).unwrap();
+        assert_eq!(count_of(id), Ok(1));
+        let others = [duplicate(&file).unwrap(), reopen(&file).unwrap()];
+        assert_eq!(count_of(id), Ok(3));
+        drop(others);
+        assert_eq!(count_of(id), Ok(1));
+    }
 
     #[test]
     fn missing_proc_is_enosys() {

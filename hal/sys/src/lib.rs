@@ -18,6 +18,7 @@ pub mod heap;
 mod ioctl;
 pub mod limits;
 pub mod mapping;
+pub mod maps;
 pub mod memfd;
 pub mod parse;
 pub mod pidfd;
