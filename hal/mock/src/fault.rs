@@ -138,7 +138,11 @@ impl State {
             // gaudi2.c `gaudi2_print_clk_change_info`
             MockFault::ThermalEvent | MockFault::ThermalEventEnd => {
                 let starts = fault == MockFault::ThermalEvent;
-                let event = if starts { events.thermal_start } else { events.thermal_end };
+                let event = if starts {
+                    events.thermal_start
+                } else {
+                    events.thermal_end
+                };
                 self.events.count(event);
                 self.throttling.set(starts, now);
                 self.notify(Events::USER_ENGINE_ERR);
