@@ -27,7 +27,7 @@ fn queue(asic: &Asic) -> Option<QueueId> {
 
 /// Submits the command, and waits until the driver timed it out.
 pub(crate) fn submit(thunk: &HlThunk, fd: c_int) -> Result<(), Errno> {
-    let chip = u32::from(thunk.info::<HlInfoHwIpInfo>(fd)?.device_id);
+    let chip = thunk.info::<HlInfoHwIpInfo>(fd)?.device_id;
     let asic = ASICS.into_iter().find(|asic| u32::from(asic.device) == chip);
     let queue = asic.and_then(queue).ok_or(Errno::ENODEV)?;
     let fence = Fence::new(0, 1, 1).ok_or(Errno::EINVAL)?.to_bytes();

@@ -142,7 +142,10 @@ impl Device {
 
     /// The last job of a stream.
     pub(crate) fn last_job(&self, stream: usize) -> Result<Option<u64>, SynStatus> {
-        self.streams.get(stream).copied().ok_or(SynStatus::InvalidArgument)
+        self.streams
+            .get(stream)
+            .copied()
+            .ok_or(SynStatus::InvalidArgument)
     }
 
     /// A job and all before it have ended.
@@ -244,5 +247,7 @@ impl Device {
 
 /// The row of the device's chip.
 fn chip(ip: &HlInfoHwIpInfo) -> Option<&'static Asic> {
-    ASICS.into_iter().find(|asic| u32::from(asic.device) == ip.device_id)
+    ASICS
+        .into_iter()
+        .find(|asic| u32::from(asic.device) == ip.device_id)
 }

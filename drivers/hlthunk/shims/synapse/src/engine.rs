@@ -195,7 +195,10 @@ impl Engine {
 
     /// Waits for all jobs.
     pub(crate) fn drain(&mut self) -> Result<(), SynStatus> {
-        self.jobs.back().map(|job| job.seq).map_or(Ok(()), |seq| self.wait(seq))
+        self.jobs
+            .back()
+            .map(|job| job.seq)
+            .map_or(Ok(()), |seq| self.wait(seq))
     }
 
     /// Frees the command buffers, after the jobs have ended.

@@ -304,7 +304,11 @@ pub unsafe extern "C" fn synMemCopyAsync(
 /// The acquired device's description.
 fn describe(device_id: u32) -> Result<SynDeviceInfoV2, SynStatus> {
     let mut library = library();
-    let id = if device_id == ANY_DEVICE { DEVICE } else { device_id };
+    let id = if device_id == ANY_DEVICE {
+        DEVICE
+    } else {
+        device_id
+    };
     let device = library.device(id)?;
     let ip = &device.ip;
     let first = SynDeviceInfo {

@@ -71,11 +71,7 @@ fn export(thunk: &HlThunk, fd: c_int, range: Range) -> Result<c_int, Errno> {
     // No mapping is larger than the device's memory.
     let starts = pages.saturating_sub(ip.dram_size / page)..=pages;
     let mut starts = starts.rev().map(|number| first + number * page);
-    let exported = starts.find_map(|start| {
-        thunk
-            .export(fd, start, range.bytes, range.start - start)
-            .ok()
-    });
+    let exported = starts.find_map(|start| thunk.export(fd, start, range.bytes, range.start - start).ok());
     exported.ok_or(Errno::EINVAL)
 }
 
