@@ -25,6 +25,7 @@ pub use decode::decode;
 pub use errno::errno_of;
 pub use memory::{OwnMemory, UserMemory};
 pub use perform::Perform;
+pub use rows::{interrupt, timestamp};
 pub use serve::serve;
 pub use submit::jobs;
 pub use wire::{Visitor, Wire, address, address_mut};
