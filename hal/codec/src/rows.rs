@@ -5,8 +5,6 @@
 
 use std::time::Duration;
 
-use crate::answer::{Reply, front};
-use crate::wire::{Visitor, Wire};
 use gaudi_seam::{
     CbCreate, CbDestroy, CbHandle, CbQuery, CqCounter, CsSeq, DeviceVa, Errno, ExportRequest, HostVa,
     InterruptId, InterruptWait, InterruptWord, MapBlock, MapDevice, MapHost, MemAlloc, MemFree, MemHandle,
@@ -20,6 +18,9 @@ use gaudi_uapi::memory::{
 };
 use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsFlags, WaitCsStatus};
 use zerocopy::FromZeros;
+
+use crate::answer::{Reply, front};
+use crate::wire::{Visitor, Wire};
 
 /// A row: `Request [failure] encoding, if condition => decoding;`. The first row whose condition
 /// holds is the request.
@@ -148,7 +149,8 @@ rows! {
             if input.op == MemOp::UNMAP => MemUnmap(DeviceVa(input.arg[0]));
         MapBlock [kept] HlMemIn::map_block(this.0),
             if input.op == MemOp::MAP_BLOCK => MapBlock(input.arg[0]);
-        ExportRequest [export_failed] HlMemIn::export_dmabuf_fd(this.address.0, this.size, this.offset, this.flags),
+        ExportRequest [export_failed]
+            HlMemIn::export_dmabuf_fd(this.address.0, this.size, this.offset, this.flags),
             if input.op == MemOp::EXPORT_DMABUF_FD => {
                 let HlMemInExportDmabufFd { addr, mem_size: size, offset } = front(&input.arg);
                 ExportRequest { address: DeviceVa(addr), size, offset, flags: input.flags.0 }

@@ -13,6 +13,7 @@ use gaudi_uapi::cs::{CsFlags, CsStatus, EngineCommand, HlCsChunk};
 use gaudi_uapi::debug::DebugOp;
 use gaudi_uapi::info::InfoOp;
 use gaudi_uapi::memory::{MemFlags, MemOp};
+use gaudi_uapi::wait::{WaitCsStatus, WaitCsStatusFlags};
 use zerocopy::IntoBytes as _;
 
 /// A request as text, without the addresses and lengths that only its argument has.
@@ -341,6 +342,69 @@ fn random_answers_survive_their_bytes() {
             word(rng),
         );
     }
+}
+
+#[test]
+fn multi_wait_without_time_is_gone() {
+    let wait = || WaitMultiCs {
+        seqs: &[],
+        timeout: Duration::ZERO,
+    };
+    let flags = |status, timestamp_ns| {
+        let mut args = wait().encode();
+        let completion_map = 1;
+        let answer = MultiWaitAnswer {
+            status,
+            completion_map,
+            timestamp_ns,
+        };
+        wait().set_answer(answer, &mut args);
+        args.answer().flags
+    };
+    assert_eq!(flags(WaitStatus::Completed, None), WaitCsStatusFlags::GONE);
+    assert_eq!(
+        flags(WaitStatus::Completed, Some(7)),
+        WaitCsStatusFlags::TIMESTAMP_VLD
+    );
+    assert_eq!(flags(WaitStatus::Busy, None), WaitCsStatusFlags::NONE);
+}
+
+#[test]
+fn ended_waits_report_their_status() {
+    let wait = WaitCs {
+        seq: CsSeq(3),
+        timeout: Duration::ZERO,
+    };
+    let mut args = { wait }.encode();
+    for errno in [Errno::EINTR, Errno::EBUSY] {
+        assert_eq!(wait.set_failure(errno, &mut args), Err(errno));
+        assert_eq!(args.0[0], 3, "the request stays");
+    }
+    for errno in [Errno::ETIMEDOUT, Errno::EIO] {
+        assert_eq!(wait.set_failure(errno, &mut args), Err(errno));
+        // SAFETY: the answer has no descriptor.
+        assert_eq!(unsafe { wait.answer(&args) }, Err(errno), "the status");
+    }
+    let word = InterruptWord::User(HostVa(8));
+    let wait = InterruptWait {
+        interrupt: InterruptId(1),
+        word,
+        target: 1,
+        timeout: Duration::ZERO,
+    };
+    let mut args = { &wait }.encode();
+    assert_eq!(
+        (&wait).set_failure(Errno::EIO, &mut args),
+        Ok(()),
+        "a status alone"
+    );
+    assert_eq!(args.answer().status, WaitCsStatus::ABORTED);
+    let word = InterruptWord::KernelCq(CqCounter {
+        handle: CbHandle(1),
+        offset: 0,
+    });
+    let wait = InterruptWait { word, ..wait };
+    assert_eq!((&wait).set_failure(Errno::EIO, &mut args), Err(Errno::EIO));
 }
 
 #[test]

@@ -33,7 +33,7 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     /// Any request of a compute node without checks of its own.
     ///
     /// # Safety
-    /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests carry the
+    /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests have the
     ///   addresses of their own slices at most.
     unsafe fn call<R: Wire>(&self, mut request: R) -> Result<R::Answer> {
         self.admit(R::OPERATION, false)?;
