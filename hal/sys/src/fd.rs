@@ -1,11 +1,14 @@
 //! Identity, size and kernel notes of an open file description.
 
+#![expect(unsafe_code, reason = "a number from an ioctl's argument is duplicated")]
+
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::libc;
 use nix::unistd::Whence;
 
 use crate::{Errno, SysResult};
@@ -63,6 +66,20 @@ pub fn size(fd: impl AsFd) -> SysResult<u64> {
 /// `EMFILE`: the process has no free descriptor.
 pub fn duplicate(fd: impl AsFd) -> SysResult<OwnedFd> {
     fd.as_fd().try_clone_to_owned().map_err(errno_of)
+}
+
+/// Returns a second descriptor of the open file description behind a number of this process,
+/// close-on-exec. The kernel looks the number up, as for a number in an ioctl's argument.
+///
+/// # Errors
+/// - `EBADF`: no descriptor has this number.
+/// - `EMFILE`: the process has no free descriptor.
+pub fn duplicate_number(number: u32) -> SysResult<OwnedFd> {
+    let number = i32::try_from(number).map_err(|_| Errno::EBADF)?;
+    // SAFETY: this fcntl(2) accesses no memory, and returns EBADF for a number that is not open.
+    let duplicate = Errno::result(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) })?;
+    // SAFETY: the number is new, and this call alone has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(duplicate) })
 }
 
 /// Clears `FD_CLOEXEC` (fcntl(2)): the descriptor stays open across execve(2).

@@ -24,6 +24,7 @@ pub mod parse;
 pub mod pidfd;
 pub mod pin;
 pub mod poll;
+pub mod process_memory;
 pub mod random;
 pub mod shared;
 pub mod socket;

@@ -106,6 +106,17 @@ macro_rules! answers {
         $(impl InfoAnswer for $type {
             const OP: InfoOp = InfoOp::$op;
         })*
+
+        impl InfoOp {
+            /// Bytes of the struct that the operation fills. `None` if it fills no struct of a
+            /// fixed size.
+            pub const fn answer_size(self) -> Option<usize> {
+                match self {
+                    $(Self::$op => Some(size_of::<$type>()),)*
+                    _ => None,
+                }
+            }
+        }
     };
 }
 
