@@ -23,8 +23,8 @@ pub(crate) struct Install {
     #[arg(long, value_name = "P")]
     prefix: PathBuf,
     /// A folder to put before the prefix, for packaging
-    #[arg(long, value_name = "FOLDER", default_value = "")]
-    destdir: PathBuf,
+    #[arg(long, value_name = "FOLDER")]
+    destdir: Option<PathBuf>,
 }
 
 /// The package that a file belongs to.
@@ -87,9 +87,9 @@ pub(crate) fn run(workspace: &Workspace, install: &Install) -> anyhow::Result<()
     }
     let has_kernel_header = Path::new("/usr/include").join(KERNEL_HEADER).is_file();
     let entries = entries(workspace, &install.prefix, has_kernel_header)?;
-    let below = match install.destdir.as_os_str().is_empty() {
-        true => install.prefix.clone(),
-        false => install.destdir.join(install.prefix.strip_prefix("/")?),
+    let below = match &install.destdir {
+        None => install.prefix.clone(),
+        Some(destdir) => destdir.join(install.prefix.strip_prefix("/")?),
     };
     for entry in &entries {
         println!("{}", entry.install(&below)?.display());
