@@ -47,13 +47,38 @@ static inline void pattern(unsigned char *bytes, size_t size, uint32_t seed)
 	}
 }
 
-/* Maps the whole of a dma-buf, as a NIC that registers it. */
-static inline unsigned char *nic_map(int dmabuf, size_t size)
+/*
+ * Where a dma-buf begins in its file: 0, unless it is the mock's stand-in for one, whose lock is
+ * the part that was exported.
+ */
+static inline off_t start_of(int dmabuf)
 {
-	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, dmabuf, 0);
+	char path[64], line[256];
+	unsigned long long start = 0;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", dmabuf);
+	FILE *file = fopen(path, "r");
+	CHECK(file != NULL);
+	while (fgets(line, sizeof(line), file))
+		if (sscanf(line, "lock: %*d: OFDLCK ADVISORY READ %*d %*s %llu", &start) == 1)
+			break;
+	fclose(file);
+	return start;
+}
+
+/* Maps a part of a dma-buf, as a NIC that registers it. */
+static inline unsigned char *nic_map_at(int dmabuf, off_t offset, size_t size)
+{
+	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, dmabuf,
+			    start_of(dmabuf) + offset);
 
 	CHECK(memory != MAP_FAILED);
 	return memory;
+}
+
+static inline unsigned char *nic_map(int dmabuf, size_t size)
+{
+	return nic_map_at(dmabuf, 0, size);
 }
 
 static inline void nic_unmap(unsigned char *memory, size_t size)

@@ -99,9 +99,7 @@ static void acquired_device(void)
 	pattern(sent, SIZE, 3);
 	CHECK_EQUAL(synMemCopyAsync(stream, (uintptr_t)sent, SIZE, buffer, HOST_TO_DRAM), synSuccess);
 	CHECK_EQUAL(synStreamSynchronize(stream), synSuccess);
-	off_t offset = buffer - pool.device_base_address;
-	unsigned char *nic = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, dmabuf, offset);
-	CHECK(nic != MAP_FAILED);
+	unsigned char *nic = nic_map_at(dmabuf, buffer - pool.device_base_address, SIZE);
 	CHECK(memcmp(nic, sent, SIZE) == 0);
 	nic_unmap(nic, SIZE);
 

@@ -119,7 +119,7 @@ fn injected_errors_are_reported() {
 fn missing_device_is_reported() {
     let place = Place::new(None);
     let program = place.compile("no_device", &["Synapse"]);
-    let output = place.run(&program, "kernel:4095");
+    let output = place.run(&program, "kernel:255");
     assert!(output.status.success(), "{}", text(&output));
 }
 
