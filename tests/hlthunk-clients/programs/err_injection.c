@@ -92,6 +92,18 @@ int main(void)
 	CHECK(fcntl(pipes[0], F_GETFD) >= 0);
 	refused(-1, EBADF);
 
+	/*
+	 * A node that does not know the operation, as a driver's: refused. What the functions of
+	 * fatal errors close is closed nevertheless.
+	 */
+	int control = hlthunk_open_control_by_bus_id(bus_id);
+	CHECK(control >= 0);
+	CHECK_EQUAL(hlthunk_err_inject_thermal_event(control), -ENOTSUP);
+	CHECK_EQUAL(hlthunk_err_inject_endless_command(control), -ENOTSUP);
+	CHECK_EQUAL(hlthunk_err_inject_loss_of_heartbeat(control), -ENOTSUP);
+	CHECK(fcntl(control, F_GETFD) < 0 && errno == EBADF);
+	CHECK_EQUAL(hlthunk_get_device_status_info(device), HL_DEVICE_STATUS_OPERATIONAL);
+
 	/* Fatal event: a hard reset, and the descriptor is closed. */
 	int fatal = -1, old = device;
 	CHECK_EQUAL(hlthunk_err_inject_fatal_event(device, NULL), -EINVAL);

@@ -106,6 +106,11 @@ fn fabtests_copies_and_fills() {
 }
 
 #[test]
+fn threads_and_fork_children_are_separate() {
+    passes("threads", &["Synapse"]);
+}
+
+#[test]
 fn ucx_exports_the_pool() {
     passes("ucx", &ALL);
 }
