@@ -44,6 +44,7 @@ mod signal;
 mod state;
 mod submissions;
 mod sync_stream;
+mod throttling;
 mod time;
 mod uaccess;
 mod va;

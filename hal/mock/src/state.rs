@@ -18,6 +18,7 @@ use crate::pages::PagePool;
 use crate::queue_entries::QueueEntries;
 use crate::submissions::{Drops, Submissions};
 use crate::sync_stream::{DriverBuffers, Signals, Sob};
+use crate::throttling::Throttling;
 use crate::time::Timekeeper;
 
 /// The panic message if the context is missing, which is a defect of the mock.
@@ -49,6 +50,7 @@ pub(crate) struct State {
     pub(crate) past_drops: Drops,
     pub(crate) errors: ErrorInfo,
     pub(crate) events: EventCounts,
+    pub(crate) throttling: Throttling,
     pub(crate) debugging: Debugging,
     pub(crate) watchdog: Option<Watchdog>,
     /// The last slice of work left work to do.
@@ -114,6 +116,7 @@ impl State {
             past_drops: Drops::default(),
             errors: ErrorInfo::default(),
             events: EventCounts::new(asic),
+            throttling: Throttling::default(),
             debugging: Debugging::new(asic),
             watchdog: None,
             unfinished: false,
