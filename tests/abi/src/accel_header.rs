@@ -216,8 +216,8 @@ fn member(c: &mut String, depth: usize, variant: Variant) {
     let _ = writeln!(c, "{tabs}}}{space}{};", variant.prefix);
 }
 
-/// The field in C, from its type in Rust: `[[u64; 8]; 4]` is `__u64 name[4][8]`, and an open enum is
-/// the integer of its size.
+/// The field in C, from its type in Rust: `[[u64; 8]; 4]` is `__u64 name[4][8]`, and an open enum
+/// is the integer of its size.
 fn declaration(field: &Field) -> String {
     let (mut element, mut dimensions, mut count) = (field.rust_type, String::new(), 1);
     while let Some(array) = element.strip_prefix('[').and_then(|a| a.strip_suffix(']')) {
