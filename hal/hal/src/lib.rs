@@ -6,7 +6,6 @@
 //! - *Choosing does not open*: [`choose`] turns arguments and environment into a spec.
 //! - *Queries do not disturb users*: [`list`] and [`control`] use control nodes only. An open
 //!   compute node gives another user `EBUSY`, and its close resets the device.
-//! - *Hint*: an error of kind `NotFound` ends with a spec that works on any machine, `mock:gaudi2`.
 
 mod backend;
 mod choose;

@@ -89,7 +89,7 @@ pub fn mapping_table() -> Result<MappingTable> {
     let devices = list();
     if devices.is_empty() {
         // The open fails with the cause.
-        backend::kernel::open(KernelSelector::FirstFree, NodeKind::Control).map_err(show_the_way)?;
+        backend::kernel::open(KernelSelector::FirstFree, NodeKind::Control)?;
     }
     let entry = |device: &Listed| -> Result<MappingEntry> {
         let io = control(&device.spec)?;
@@ -121,7 +121,7 @@ fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result
     // Before the device: an open that fails later would cost a reset.
     let layers = Stack::prepare(&spec.layers)?;
     let time = time_of(&spec.backend);
-    let io = match &spec.backend {
+    match &spec.backend {
         BackendSpec::Kernel(selector) => {
             backend::kernel::open(*selector, kind).map(|io| layers.over_known(io, &time))
         }
@@ -143,8 +143,7 @@ fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result
             "open",
             format!("{other:?}: no such backend here"),
         )),
-    };
-    io.map_err(show_the_way)
+    }
 }
 
 fn table_entry(index: u32, environment: &Environment) -> Result<MappingEntry> {
@@ -153,7 +152,6 @@ fn table_entry(index: u32, environment: &Environment) -> Result<MappingEntry> {
         None => Err(Error::new(ErrorKind::NotFound, "open")
             .because(format!("map:{index} needs {TABLE_VARIABLE}, which is not set"))),
     }
-    .map_err(show_the_way)
 }
 
 /// The table and the machine agree on which card this is; else the table is of another machine or
@@ -174,19 +172,6 @@ fn verify(io: &dyn KernelIo, entry: MappingEntry) -> Result<()> {
             format!("module {}", entry.module_id),
         )
         .helped_by("make the table again on this machine"))
-}
-
-/// An error that no device was there ends with the spec that works without one.
-fn show_the_way(error: Error) -> Error {
-    const WAY: &str = "without a card, use the mock: -d mock:gaudi2";
-    if error.kind() != ErrorKind::NotFound {
-        return error;
-    }
-    let help = match error.help() {
-        Some(help) => format!("{help}; {WAY}"),
-        None => WAY.to_owned(),
-    };
-    error.helped_by(help)
 }
 
 #[cfg(test)]
@@ -235,19 +220,6 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "GAUDI_MAPPING_TABLE on device accel2: entry 0 names 0000:19:00.0, which is another module (saw module 3, wanted module 4)"
-        );
-    }
-
-    #[test]
-    fn missing_device_has_next_step() {
-        let spec = "map:7".parse().expect("a spec");
-        let error = open_in(&spec, &Environment::default())
-            .err()
-            .expect("no table is set");
-        assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(
-            error.help().is_some_and(|help| help.ends_with("-d mock:gaudi2")),
-            "the help ends with what works: {error:?}"
         );
     }
 

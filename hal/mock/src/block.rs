@@ -1,5 +1,4 @@
-//! Blocks of registers that a user may map (driver memory.c:map_block, memory.c:hl_hw_block_mmap
-//! `hl_hw_block_mmap`).
+//! Blocks of registers that a user may map (memory.c:map_block, memory.c:hl_hw_block_mmap).
 //!
 //! Only blocks of plain memory can be mapped: those of the ARC processors (DCCM), which run nothing
 //! here. A register has effects when it is written, and a mapping of memory has none. Every other

@@ -48,12 +48,11 @@ impl DriverState for State {
             return false;
         };
         let memory = self.engine.memory_file();
-        // A reader of `/proc/PID/fdinfo` holds a real dma-buf for a moment: look again.
+        // A reader of `/proc/PID/fdinfo` holds a real dma-buf for a moment, or for a time slice if it
+        // is preempted there: look again after 0, 1, 2, 4, … 32 ms.
         let is_real = exports.iter().any(|export| matches!(export, Exported::Real(_)));
-        (0..if is_real { 4 } else { 1 }).all(|look| {
-            if look > 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+        (0..if is_real { 7 } else { 1 }).all(|look: u32| {
+            std::thread::sleep(Duration::from_millis((1 << look) / 2));
             exports.iter().any(|export| export.is_held(memory))
         })
     }
