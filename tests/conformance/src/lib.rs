@@ -29,6 +29,7 @@
 //! cover.
 
 mod bench;
+mod bytes;
 mod case;
 pub mod cases;
 pub mod check;
@@ -43,4 +44,4 @@ mod verdict;
 pub use bench::Bench;
 pub use case::{Case, Failure, Tag, Verdict};
 pub use expect::{Expectation, expectation};
-pub use runner::{Outcome, Report, Row, run};
+pub use runner::{Outcome, Report, Row, run, run_over_bytes};
