@@ -100,8 +100,8 @@ exports! {
     /// nothing.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-ENODEV`: not a node of the driver. `-EPERM`: a file cannot be opened.
-    /// `-EIO`: clock gating cannot be set.
+    /// `-EINVAL`: no struct. `-ENODEV`: not a node of the driver. `-EPERM`: a file cannot be
+    /// opened. `-EIO`: clock gating cannot be set.
     fn hlthunk_debugfs_open(fd: c_int, debugfs: *mut HlthunkDebugfs) -> c_int as negative_errno {
         debugfs.write(CLOSED)?;
         let address = address_of(fd).map_err(|_| Errno::ENODEV)?;

@@ -52,7 +52,8 @@ fn order<I: IntoBytes>(fd: c_int, op: NicOp, input: I) -> Result<c_int, Errno> {
 }
 
 exports! {
-    /// Reports the network ports' MAC addresses: not served, because mainline's driver has no ports.
+    /// Reports the network ports' MAC addresses: not served, because mainline's driver has no
+    /// ports.
     ///
     /// # Errors
     /// `-EOPNOTSUPP`.

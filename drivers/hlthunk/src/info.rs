@@ -1,7 +1,7 @@
 //! Questions about the device: `HL_IOCTL_INFO`.
 //!
-//! Where the program's struct has the driver's layout the kernel fills it itself, so that an invalid
-//! address is `EFAULT`. The driver writes the smaller of its own size and the program's.
+//! Where the program's struct has the driver's layout the kernel fills it itself, so that an
+//! invalid address is `EFAULT`. The driver writes the smaller of its own size and the program's.
 
 use std::ffi::{c_char, c_int, c_void};
 

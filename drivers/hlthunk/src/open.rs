@@ -148,16 +148,12 @@ exports! {
         if device_name == HlthunkDeviceName::INVALID || device_name.0 >= HlthunkDeviceName::MAX.0 {
             return Err(Errno::EINVAL);
         }
-        let fits = |hw: HlInfoHwIpInfo| is_named(&hw, device_name);
-        let count = candidates()?
-            .iter()
-            .filter(|device| match (device_name, device.identify()) {
-                (_, Ok(hw)) if device_name != HlthunkDeviceName::DONT_CARE => fits(hw),
-                // Without permission for a node it is not counted, as it cannot be opened.
-                (HlthunkDeviceName::DONT_CARE, Ok(_)) => true,
-                _ => false,
-            })
-            .count();
+        // A device whose control node does not answer is not counted, as it cannot be opened.
+        let fits = |hw: HlInfoHwIpInfo| {
+            device_name == HlthunkDeviceName::DONT_CARE || is_named(&hw, device_name)
+        };
+        let devices = candidates()?;
+        let count = devices.iter().filter(|device| device.identify().is_ok_and(fits)).count();
         Ok(c_int::try_from(count).unwrap_or(c_int::MAX))
     }
 

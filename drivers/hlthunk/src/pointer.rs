@@ -16,8 +16,8 @@ pub(crate) trait Argument {
     type Inner;
 
     /// # Safety
-    /// - A pointer, and each pointer in the struct behind it, is null, or valid for reads and writes
-    ///   of its type during the C call.
+    /// - A pointer, and each pointer in the struct behind it, is null, or valid for reads
+    ///   and writes of its type during the C call.
     unsafe fn received(self) -> Self::Inner;
 }
 

@@ -38,8 +38,8 @@ fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(8).map(word).collect()
 }
 
-/// Runs `test` on a driver of one interface, which rejects other numbers. `answer` gets the argument
-/// and writes the driver's answer there. Returns the calls that the driver took.
+/// Runs `test` on a driver of one interface, which rejects other numbers. `answer` gets the
+/// argument and writes the driver's answer there. Returns the calls that the driver took.
 fn on_driver<T>(
     era: Era,
     mut answer: impl FnMut(Ioctl, &mut [u64]) -> Result<(), Errno> + 'static,
@@ -66,6 +66,14 @@ fn on_driver<T>(
     (value, seen.take())
 }
 
+/// As [`on_driver`], with today's interface.
+fn on_today<T>(
+    answer: impl FnMut(Ioctl, &mut [u64]) -> Result<(), Errno> + 'static,
+    test: impl FnOnce() -> T,
+) -> (T, Vec<Seen>) {
+    on_driver(Era::AccelDrm, answer, test)
+}
+
 fn errno() -> Errno {
     Errno::last()
 }
@@ -81,8 +89,7 @@ fn panic_becomes_eio() {
 
 #[test]
 fn panicking_driver_becomes_eio() {
-    let (value, _) = on_driver(
-        Era::AccelDrm,
+    let (value, _) = on_today(
         |_, _| panic!("a defect"),
         || unsafe { crate::hlthunk_device_memory_alloc(FD, 1, 0, false, false) },
     );

@@ -37,8 +37,8 @@ macro_rules! c_enum {
 }
 
 c_enum! {
-    /// `enum hlthunk_device_name`. The 2023 header has placeholders for GRECO, GAUDI_HL2000M, GAUDI3
-    /// and GAUDI2B, and ends at 9.
+    /// `enum hlthunk_device_name`. The 2023 header has placeholders for GRECO, GAUDI_HL2000M,
+    /// GAUDI3 and GAUDI2B, and ends at 9.
     HlthunkDeviceName {
         GOYA = 0,
         GRECO = 1,

@@ -79,7 +79,8 @@ fn driver(root: &Path) -> impl Fn() -> Driver + 'static {
     move || Driver::at(root.clone(), Arc::new(System))
 }
 
-/// Runs `test` on a machine whose devices are of a chip; the module id is the order of the question.
+/// Runs `test` on a machine whose devices are of a chip; the module id is the order of the
+/// question.
 fn on_machine<T>(layout: Layout, root: &Path, device_id: u32, test: impl FnOnce() -> T) -> T {
     let mut asked = 0;
     let answer = move |ioctl, argument: &mut [u64]| {

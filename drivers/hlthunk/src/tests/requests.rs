@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use gaudi_sys::Errno;
 use gaudi_uapi::{Era, Ioctl};
 
-use super::{FD, Seen, errno, on_driver};
+use super::{FD, Seen, errno, on_driver, on_today};
 use crate::*;
 
 /// A word that the test does not know: an address of the library's own.
@@ -278,7 +278,7 @@ fn each_function_makes_one_request() {
 #[test]
 fn each_function_reports_errno() {
     for row in table().into_iter().chain(ports()) {
-        let (value, seen) = on_driver(Era::AccelDrm, |_, _| Err(Errno::EBUSY), &row.call);
+        let (value, seen) = on_today(|_, _| Err(Errno::EBUSY), &row.call);
         assert_eq!(seen.len(), 1, "{}: EBUSY is not repeated", row.name);
         let wanted = match row.fails {
             Fails::Negative => -(Errno::EBUSY as i64),
@@ -293,8 +293,7 @@ fn each_function_reports_errno() {
 fn each_function_repeats_eintr_and_eagain() {
     for row in table() {
         let mut failures = vec![Errno::EAGAIN, Errno::EINTR, Errno::EAGAIN];
-        let (value, seen) = on_driver(
-            Era::AccelDrm,
+        let (value, seen) = on_today(
             move |_, argument| match failures.pop() {
                 Some(errno) => Err(errno),
                 None => {
@@ -334,7 +333,7 @@ fn null_is_einval_without_a_request() {
     let at = memory(16 * 1024);
     macro_rules! nulls {
         ($($name:ident($($argument:expr),* $(,)?);)*) => {$(
-            let (value, seen) = on_driver(Era::AccelDrm, |_, _| Ok(()), || unsafe { $name($($argument),*) });
+            let (value, seen) = on_today(|_, _| Ok(()), || unsafe { $name($($argument),*) });
             assert_eq!(value, -(Errno::EINVAL as c_int), stringify!($name));
             assert_eq!(errno(), Errno::EINVAL, stringify!($name));
             assert!(seen.is_empty(), "{}: {seen:?}", stringify!($name));

@@ -4,9 +4,8 @@ use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use gaudi_sys::Errno;
-use gaudi_uapi::Era;
 
-use super::{FD, errno, on_driver};
+use super::{FD, errno, on_today};
 use crate::*;
 
 fn cs_in(flags: u32) -> HlthunkCsIn {
@@ -37,8 +36,7 @@ fn empty() -> HlthunkCsOut {
 fn submission_passes_chunks_and_timeout() {
     let mut input = cs_in(0x400);
     let mut out = empty();
-    let (value, seen) = on_driver(
-        Era::AccelDrm,
+    let (value, seen) = on_today(
         |_, argument| submitted(argument),
         || unsafe { hlthunk_command_submission(FD, &raw mut input, &raw mut out) },
     );
@@ -48,8 +46,7 @@ fn submission_passes_chunks_and_timeout() {
         (out.seq, out.status, out.sob_count_before_submission),
         (0x77, 0, 9)
     );
-    let (value, seen) = on_driver(
-        Era::AccelDrm,
+    let (value, seen) = on_today(
         |_, argument| submitted(argument),
         || unsafe { hlthunk_command_submission_timeout(FD, &raw mut input, &raw mut out, 30) },
     );
@@ -62,14 +59,12 @@ fn stages_need_their_flag() {
     let mut out = empty();
     let mut plain = cs_in(0);
     let mut staged = cs_in(0x40);
-    let (value, seen) = on_driver(
-        Era::AccelDrm,
+    let (value, seen) = on_today(
         |_, _| Ok(()),
         || unsafe { hlthunk_staged_command_submission(FD, 5, &raw mut plain, &raw mut out) },
     );
     assert_eq!((value, seen.len()), (-(Errno::EINVAL as c_int), 0));
-    let (value, seen) = on_driver(
-        Era::AccelDrm,
+    let (value, seen) = on_today(
         |_, argument| submitted(argument),
         || unsafe {
             hlthunk_staged_command_submission_timeout(FD, 5, &raw mut staged, &raw mut out, 3);
@@ -100,7 +95,7 @@ fn signals_are_chunks_of_the_driver() {
         assert_eq!(chunk(argument), [0, 7, 0, 0, 0, 0, 0, 0]);
         submitted(argument)
     };
-    let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, seen) = on_today(driver, || unsafe {
         hlthunk_signal_submission_timeout(FD, &raw mut input, &raw mut out, 2)
     });
     assert_eq!(value, 0);
@@ -114,7 +109,7 @@ fn signals_are_chunks_of_the_driver() {
         argument[1] = 1;
         Ok(())
     };
-    let (value, _) = on_driver(Era::AccelDrm, refused, || unsafe {
+    let (value, _) = on_today(refused, || unsafe {
         hlthunk_signal_submission(FD, &raw mut input, &raw mut out)
     });
     assert_eq!(
@@ -167,7 +162,7 @@ fn waits_for_signals_name_one_signal() {
             assert_eq!(chunk(argument)[..3], wanted);
             submitted(argument)
         };
-        let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe { wait(FD, input, out) });
+        let (value, seen) = on_today(driver, || unsafe { wait(FD, input, out) });
         assert_eq!(value, 0);
         assert_eq!(seen[0].words[4], flags << 32);
         assert_eq!(unsafe { (*out).seq }, 0x77);
@@ -179,7 +174,7 @@ fn waits_for_signals_name_one_signal() {
                     .cast::<HlthunkWaitForSignalData>())
                 .signal_seq_nr = numbers;
             }
-            let (value, seen) = on_driver(Era::AccelDrm, |_, _| Ok(()), || unsafe { wait(FD, input, out) });
+            let (value, seen) = on_today(|_, _| Ok(()), || unsafe { wait(FD, input, out) });
             assert_eq!(
                 (value, seen.len()),
                 (-(Errno::EINVAL as c_int), 0),
@@ -194,7 +189,7 @@ fn waits_for_signals_name_one_signal() {
             .signal_seq_nr = 1;
             (*input).hlthunk_wait_for_signal = std::ptr::null_mut();
         }
-        let (value, _) = on_driver(Era::AccelDrm, |_, _| Ok(()), || unsafe { wait(FD, input, out) });
+        let (value, _) = on_today(|_, _| Ok(()), || unsafe { wait(FD, input, out) });
         assert_eq!(value, -(Errno::EINVAL as c_int), "no signal");
         unsafe { (*input).hlthunk_wait_for_signal = (&raw mut signal).cast() };
     }
@@ -211,7 +206,7 @@ fn reserved_signals_have_a_handle() {
         argument.copy_from_slice(&[20 << 32 | 3, 0x40 << 32, 0, 0, 0, 0]);
         Ok(())
     };
-    let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, seen) = on_today(driver, || unsafe {
         hlthunk_reserve_encaps_signals(FD, &raw mut input, &raw mut out)
     });
     assert_eq!(value, 0);
@@ -221,7 +216,7 @@ fn reserved_signals_have_a_handle() {
         (3, 20, 0x40)
     );
     let mut status = 9;
-    let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, seen) = on_today(driver, || unsafe {
         hlthunk_unreserve_encaps_signals(FD, &raw mut out.handle, &raw mut status)
     });
     assert_eq!((value, status), (0, 0));
@@ -238,7 +233,7 @@ fn failed_wait_writes_no_garbage() {
             fill(argument);
             Err(errno)
         };
-        let (value, _) = on_driver(Era::AccelDrm, driver, || unsafe {
+        let (value, _) = on_today(driver, || unsafe {
             hlthunk_wait_for_cs_with_timestamp(FD, seq, 10, &raw mut status, &raw mut timestamp)
         });
         assert_eq!(value, -(errno as c_int));
@@ -271,7 +266,7 @@ fn timestamp_is_written_if_valid() {
             argument[1] = 55;
             Ok(())
         };
-        let (value, _) = on_driver(Era::AccelDrm, driver, || unsafe {
+        let (value, _) = on_today(driver, || unsafe {
             hlthunk_wait_for_cs_with_timestamp(FD, 1, 10, &raw mut status, &raw mut timestamp)
         });
         assert_eq!((value, status, timestamp), (0, 0, wanted));
@@ -297,7 +292,7 @@ fn many_waits_count_completions() {
         argument.copy_from_slice(&[0, 0, 0b101, 0, 0, 0, 0]);
         Ok(())
     };
-    let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, seen) = on_today(driver, || unsafe {
         hlthunk_wait_for_multi_cs_with_timestamp(FD, &raw mut input, &raw mut out, &raw mut timestamp)
     });
     assert_eq!(value, 0);
@@ -324,7 +319,7 @@ fn signals_shorten_a_wait() {
         let mut status = 9;
         let mut value = 0_u64;
         let began = Instant::now();
-        let (result, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+        let (result, seen) = on_today(driver, || unsafe {
             match call {
                 0 => hlthunk_wait_for_cs(FD, 1, 1_000_000, &raw mut status),
                 _ => {
@@ -350,7 +345,7 @@ fn signals_shorten_a_wait() {
         if tries < 3 { Err(Errno::EINTR) } else { Ok(()) }
     };
     let mut status = 0;
-    let (value, _) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, _) = on_today(driver, || unsafe {
         hlthunk_wait_for_cs(FD, 1, u64::MAX, &raw mut status)
     });
     assert_eq!(value, 0);
@@ -371,7 +366,7 @@ fn full_queue_does_not_spin() {
     let mut input = cs_in(0);
     let mut out = empty();
     let began = Instant::now();
-    let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, seen) = on_today(driver, || unsafe {
         hlthunk_command_submission(FD, &raw mut input, &raw mut out)
     });
     assert_eq!((value, out.seq, seen.len()), (0, 0x77, 60));
