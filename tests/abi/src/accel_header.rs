@@ -228,7 +228,11 @@ fn declaration(field: &Field) -> String {
         }
         element = of;
     }
-    let sign = if matches!(element, CType::Signed) { 's' } else { 'u' };
+    let sign = if matches!(element, CType::Signed) {
+        's'
+    } else {
+        'u'
+    };
     let bits = field.size / count * 8;
     format!("__{sign}{bits} {}{dimensions}", field.c_path)
 }
