@@ -43,4 +43,6 @@ mod verdict;
 pub use bench::Bench;
 pub use case::{Case, Failure, Tag, Verdict};
 pub use expect::{Expectation, expectation};
+pub use rig::{Built, Program, offset, pattern};
 pub use runner::{Outcome, Report, Row, run};
+pub use verdict::{equal, holds, same_bytes};
