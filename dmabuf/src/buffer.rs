@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_seam::{CloseError, Errno, Error, ErrorKind, Result};
 use gaudi_sys::fd::FileId;
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::{lock, standin};
@@ -191,7 +191,7 @@ impl DmaBuf {
     /// # Errors
     /// `InUse`: attachments or other handles need the descriptor; the error has their names and
     /// number.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
         // The inner value drops here, and the descriptor with it.
         Arc::try_unwrap(self.inner).map(drop).map_err(|inner| {
             let buffer = Self { inner };
@@ -202,7 +202,7 @@ impl DmaBuf {
                 .because(format!("{buffer:?} is still held"))
                 .saw(seen, "none")
                 .helped_by("deregister the memory regions on it and drop its windows and clones first");
-            (buffer, error)
+            CloseError::new(buffer, error)
         })
     }
 

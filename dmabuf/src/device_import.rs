@@ -4,7 +4,7 @@
 use std::fmt;
 use std::os::fd::AsFd;
 
-use gaudi_seam::{DeviceVa, Error, ErrorKind, RegisterDmabuf, Result, SharedIo};
+use gaudi_seam::{CloseError, DeviceVa, Error, ErrorKind, RegisterDmabuf, Result, SharedIo};
 
 use crate::attachment::Attachment;
 use crate::holders::Hold;
@@ -81,10 +81,10 @@ impl DeviceImport {
     /// # Errors
     /// - `Forked`: this is a fork child of the process that made the buffer.
     /// - The driver's own error.
-    pub fn close(mut self) -> Result<(), (Self, Error)> {
+    pub fn close(mut self) -> Result<(), CloseError<Self>> {
         match self.unmap() {
             Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
+            Err(error) => Err(CloseError::new(self, error)),
         }
     }
 

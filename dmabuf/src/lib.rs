@@ -37,7 +37,7 @@ pub use export::Exporter;
 pub use export::heap::Heap;
 pub use export::udmabuf::Udmabuf;
 pub use exports::Exports;
-pub use gaudi_seam::{Error, ErrorKind, Result};
+pub use gaudi_seam::{CloseError, Error, ErrorKind, Result};
 pub use holders::{Hold, Holder};
 pub use message::{MESSAGE_BYTES, receive, send};
 pub use offer::{OFFER_BYTES, Offer};

@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use gaudi_dmabuf::{Attachment, CpuAttachment, DmaBuf, ErrorKind, Hold, Window, leaks, receive, send, stats};
-use gaudi_seam::{DeviceSpec, Errno, SharedIo};
+use gaudi_seam::{CloseError, DeviceSpec, Errno, SharedIo};
 use gaudi_sys::random::SplitMix64;
 use gaudi_uapi::memory::MemFlags;
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -299,7 +299,7 @@ impl World {
         let others = on.filter(|(_, other)| other.name.is_none()).count();
         match dmabuf.close() {
             Ok(()) => assert_eq!((names.len(), others), (0, 0), "{names:?} hold on"),
-            Err((_, error)) => {
+            Err(CloseError { error, .. }) => {
                 assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
                 let expected = format!("attachments [{}] and {others} more handles", names.join(", "));
                 assert!(
@@ -319,7 +319,10 @@ impl World {
                 assert!(self.things.is_empty(), "{} things hold on", self.things.len());
                 self.shadow.fill(0);
             }
-            Err((memory, error)) => {
+            Err(CloseError {
+                object: memory,
+                error,
+            }) => {
                 assert!(!self.things.is_empty(), "no reference is left: {error}");
                 assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
                 // Holders of this library are named before the driver is asked; it alone knows of

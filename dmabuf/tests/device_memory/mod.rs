@@ -12,7 +12,7 @@ use std::sync::Mutex;
 
 use gaudi_dmabuf::export::habanalabs::{DeviceRange, Rule};
 use gaudi_dmabuf::{Error, ErrorKind, Exports, Identity, Result, Window, survey};
-use gaudi_seam::{DeviceVa, Errno, KernelIoExt as _, MapDevice, MemAlloc, MemHandle, SharedIo};
+use gaudi_seam::{CloseError, DeviceVa, Errno, KernelIoExt as _, MapDevice, MemAlloc, MemHandle, SharedIo};
 use gaudi_sys::PAGE;
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::info::HlInfoHwIpInfo;
@@ -96,10 +96,10 @@ impl DeviceMemory {
     /// Frees the memory. `InUse` with the holders of its dma-bufs, in this process by name and in
     /// others by process number, while there are any; the memory is then as it was.
     #[expect(clippy::result_large_err, reason = "a refused close gives the memory back")]
-    pub(crate) fn close(mut self) -> Result<(), (Self, Error)> {
+    pub(crate) fn close(mut self) -> Result<(), CloseError<Self>> {
         match self.release() {
             Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
+            Err(error) => Err(CloseError::new(self, error)),
         }
     }
 

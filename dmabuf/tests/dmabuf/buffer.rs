@@ -85,7 +85,7 @@ fn attachments_are_named_and_block_closing() {
         .attach_cpu("copy engine")
         .unwrap();
     assert_eq!(buffer.attachments(), ["nic0: region 1", "copy engine"]);
-    let (buffer, error) = buffer.close().expect_err("two are attached");
+    let (buffer, error) = buffer.close().expect_err("two are attached").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert!(
         error.to_string().contains("nic0: region 1, copy engine")
@@ -96,7 +96,7 @@ fn attachments_are_named_and_block_closing() {
     assert_eq!(buffer.attachments(), ["copy engine"]);
     drop(cpu);
     let clone = buffer.clone();
-    let (buffer, error) = buffer.close().expect_err("a clone is left");
+    let (buffer, error) = buffer.close().expect_err("a clone is left").into_parts();
     assert!(error.to_string().contains("1 more handles"), "{error}");
     drop(clone);
     assert!(is_exported(&memory));

@@ -65,10 +65,10 @@ fn refused_unmap_keeps_the_import() {
     assert_eq!(import.address(), DeviceVa(0x1_0064));
     assert_eq!(window.dmabuf().attachments(), ["device mock5"]);
     drop(window);
-    let (import, error) = import.close().expect_err("the driver refuses");
+    let (import, error) = import.close().expect_err("the driver refuses").into_parts();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(is_exported(&memory), "the device still has the memory mapped");
-    let (import, _) = import.close().expect_err("it refuses again");
+    let (import, _) = import.close().expect_err("it refuses again").into_parts();
     assert!(driver.unmapped.lock().unwrap().is_empty());
     // A drop unmaps what no close has.
     drop(import);

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use gaudi_dmabuf::{Error, MESSAGE_BYTES, OFFER_BYTES, Offer, Result, Window, leaks, receive, send};
-use gaudi_seam::{DeviceSpec, Errno, SharedIo};
+use gaudi_seam::{CloseError, DeviceSpec, Errno, SharedIo};
 use gaudi_sys::dmabuf::udmabuf_open;
 use gaudi_sys::limits::without_descriptors;
 use gaudi_uapi::memory::MemFlags;
@@ -403,7 +403,10 @@ fn export(io: &SharedIo, socket: &mut UnixStream, step: &mut &'static str) -> Re
     let _ = socket.read(&mut [0]);
     let (memory, error) = match memory.close() {
         Ok(()) => (None, None),
-        Err((memory, error)) => (Some(memory), Some(error)),
+        Err(CloseError {
+            object: memory,
+            error,
+        }) => (Some(memory), Some(error)),
     };
     if let (Some(memory), Some(error)) = (memory, error) {
         let _ = socket.write_all(b"b").and_then(|()| socket.read(&mut [0]));
@@ -418,7 +421,7 @@ fn export(io: &SharedIo, socket: &mut UnixStream, step: &mut &'static str) -> Re
     let kept = bytes.iter().filter(|&&byte| byte != 0).count();
     drop(cpu);
     *step = "close";
-    next.close().map_err(|(_, error)| error)?;
+    next.close()?;
     Ok(format!("kept={kept}"))
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use gaudi_dmabuf::export::habanalabs::DeviceRange;
 use gaudi_dmabuf::{DmaBuf, Exports, Window};
-use gaudi_seam::{DeviceId, DeviceVa, Errno, Error, ErrorKind, Result};
+use gaudi_seam::{CloseError, DeviceId, DeviceVa, Errno, Error, ErrorKind, Result};
 use gaudi_sys::PAGE;
 use gaudi_uapi::memory::MemFlags;
 
@@ -269,20 +269,20 @@ impl Buffer {
     /// - `InUse`: a queue was dropped before a copy of the buffer ended. The memory stays allocated
     ///   until the copy has ended.
     /// - `Forked`, or the driver's own error.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
         if let Err(error) = self.region.context.check_process(CLOSE) {
-            return Err((self, error));
+            return Err(CloseError::new(self, error));
         }
         self.region.context.queues.reap();
         match unwrap_last(self.region) {
             Ok(mut region) => region.free().map_err(|error| {
                 let region = Arc::new(region);
-                (Self { region }, error)
+                CloseError::new(Self { region }, error)
             }),
             Err((region, others)) => {
                 let buffer = Self { region };
                 let error = buffer.in_use(others);
-                Err((buffer, error))
+                Err(CloseError::new(buffer, error))
             }
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_hal::Environment;
 use gaudi_ranges::Stats as CacheStats;
-use gaudi_seam::{CsRequest, DeviceId, DeviceSpec, Error, KernelIo, QueueId, Result, SharedIo};
+use gaudi_seam::{CloseError, CsRequest, DeviceId, DeviceSpec, KernelIo, QueueId, Result, SharedIo};
 use gaudi_sys::Deadline;
 
 use crate::buffer::Buffer;
@@ -357,9 +357,9 @@ impl Device {
     /// # Errors
     /// - `InUse`: objects hold the device. The error names them.
     /// - `Forked`.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
         if let Err(error) = self.context().check_process(CLOSE) {
-            return Err((self, error));
+            return Err(CloseError::new(self, error));
         }
         let in_use = |context: &Context, why: String| {
             let why = context.with_export_users(why);
@@ -369,7 +369,7 @@ impl Device {
             Ok(inner) => inner,
             Err((inner, others)) => {
                 let error = in_use(&inner.context, format!("{others} other handles of the device"));
-                return Err((Self { inner }, error));
+                return Err(CloseError::new(Self { inner }, error));
             }
         };
         inner.context.queues.drain_each(inner.context.options.timeout);
@@ -388,7 +388,7 @@ impl Device {
         if !holders.is_empty() {
             let error = in_use(context, format!("still held by {}", holders.join(", ")));
             let inner = Arc::new(inner);
-            return Err((Self { inner }, error));
+            return Err(CloseError::new(Self { inner }, error));
         }
         inner.close_node()
     }
@@ -400,7 +400,7 @@ const LAST_CALLS: Duration = Duration::from_secs(1);
 impl Inner {
     /// Closes the node. It stays open during a status query or a release of memory in another
     /// thread.
-    fn close_node(mut self) -> Result<(), (Device, Error)> {
+    fn close_node(mut self) -> Result<(), CloseError<Device>> {
         let until = Instant::now() + LAST_CALLS;
         let calls = Arc::clone(&self.context.calls);
         // A thread that releases memory may need a lock of a thread that is blocked here.
@@ -428,7 +428,7 @@ impl Inner {
             .in_use(CLOSE, cause)
             .helped_by("close it again when that call has returned");
         let inner = Arc::new(self);
-        Err((Device { inner }, error))
+        Err(CloseError::new(Device { inner }, error))
     }
 
     /// Drops what is created again when it is needed.

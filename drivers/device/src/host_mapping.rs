@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use gaudi_seam::{DeviceVa, Errno, Error, HostVa, MapHost, Result};
+use gaudi_seam::{CloseError, DeviceVa, Errno, Error, HostVa, MapHost, Result};
 use gaudi_sys::shared;
 use gaudi_uapi::memory::MemFlags;
 
@@ -261,17 +261,17 @@ impl HostMapping {
     /// - `InUse`: a queue was dropped before a copy of the mapping ended. The memory stays pinned
     ///   and mapped until the copy has ended.
     /// - `Forked`, or the driver's own error.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
         const OP: &str = "HostMapping::close";
         let context = &self.mapped.context;
         if let Err(error) = context.check_process(OP) {
-            return Err((self, error));
+            return Err(CloseError::new(self, error));
         }
         context.queues.reap();
         match unwrap_last(self.mapped) {
             Ok(mut mapped) => mapped.unmap().map_err(|error| {
                 let mapped = Arc::new(mapped);
-                (Self { mapped }, error)
+                CloseError::new(Self { mapped }, error)
             }),
             Err((mapped, others)) => {
                 let cause =
@@ -280,7 +280,7 @@ impl HostMapping {
                 let error = context
                     .in_use(OP, cause)
                     .helped_by("wait for the copies' completions and drop the other handles");
-                Err((Self { mapped }, error))
+                Err(CloseError::new(Self { mapped }, error))
             }
         }
     }

@@ -79,6 +79,6 @@ pub use telemetry::Telemetry;
 
 pub use gaudi_dmabuf::DmaBuf;
 pub use gaudi_ranges::Stats as CacheStats;
-pub use gaudi_seam::{DeviceId, DeviceSpec, DeviceVa, Error, ErrorKind, QueueId, Result};
+pub use gaudi_seam::{CloseError, DeviceId, DeviceSpec, DeviceVa, Error, ErrorKind, QueueId, Result};
 pub use gaudi_sys::Deadline;
 pub use gaudi_uapi::info::DeviceStatus;

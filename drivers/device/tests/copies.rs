@@ -162,7 +162,7 @@ fn run(
     drop((buffers, mappings));
     device
         .close()
-        .map_err(|(_, error)| TestCaseError::fail(error.to_string()))
+        .map_err(|error| TestCaseError::fail(error.to_string()))
 }
 
 proptest! {

@@ -137,15 +137,15 @@ fn failed_close_reports_export_users() {
     let buffer = device.alloc_exclusive(1).expect("a buffer");
     user.hold(&buffer);
     let second = buffer.clone();
-    let (buffer, error) = buffer.close().expect_err("there is another handle");
+    let (buffer, error) = buffer.close().expect_err("there is another handle").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert!(error.to_string().contains("1 windows of"), "{error}");
-    let (device, error) = device.close().expect_err("the buffer lives");
+    let (device, error) = device.close().expect_err("the buffer lives").into_parts();
     assert!(error.to_string().contains("1 windows of"), "{error}");
     // The device holds it weakly: a dropped user is not called.
     let export: DmaBuf = buffer.export(..).expect("exported");
     drop((second, user));
-    let (buffer, error) = buffer.close().expect_err("a dma-buf lives");
+    let (buffer, error) = buffer.close().expect_err("a dma-buf lives").into_parts();
     assert!(!error.to_string().contains("windows of"), "{error}");
     drop(export);
     buffer.close().expect("free");

@@ -63,9 +63,9 @@ fn fork_child_calls_fail_with_forked() {
             forked(host.write(0, b"x")),
             forked(pages.export(..).map(drop)),
             forked(device.drain(Deadline::NEVER)),
-            forked(device.clone().close().map_err(|(_, error)| error)),
-            forked(buffer.clone().close().map_err(|(_, error)| error)),
-            forked(host.clone().close().map_err(|(_, error)| error)),
+            forked(device.clone().close().map_err(gaudi_device::Error::from)),
+            forked(buffer.clone().close().map_err(gaudi_device::Error::from)),
+            forked(host.clone().close().map_err(gaudi_device::Error::from)),
         ];
         drop((completion.clone(), device.clone(), host.clone()));
         checks

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gaudi_device::{Deadline, Device, DeviceSpec, ErrorKind};
+use gaudi_device::{CloseError, Deadline, Device, DeviceSpec, ErrorKind};
 use gaudi_hal::{Ledger, SharedIo, mock_ledger};
 
 const PAGE: u64 = 768 << 20;
@@ -165,7 +165,7 @@ fn close_succeeds_after_wait() {
         scope.spawn(|| copy.wait(Deadline::NEVER).expect("done"));
         std::thread::sleep(Duration::from_millis(100));
         copy.wait(Deadline::NEVER).expect("done");
-        if let Err((_, error)) = host.close() {
+        if let Err(error) = host.close() {
             panic!("no handle of the program holds it: {error}");
         }
     });
@@ -182,7 +182,10 @@ fn failed_close_names_holders() {
     let completion = device.copy(&buffer, &host).expect("submitted");
 
     let clone = buffer.clone();
-    let (buffer, error) = buffer.close().expect_err("a clone and a copy hold it");
+    let (buffer, error) = buffer
+        .close()
+        .expect_err("a clone and a copy hold it")
+        .into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse);
     // Looking whether the copy is done lets a stepped mock go on, so it may be done by now.
     assert!(
@@ -194,13 +197,16 @@ fn failed_close_names_holders() {
     drop(completion);
 
     let second = device.clone();
-    let (device, error) = device.close().expect_err("a clone holds it");
+    let (device, error) = device.close().expect_err("a clone holds it").into_parts();
     assert!(
         error.to_string().contains("1 other handles of the device"),
         "the clone is reported: {error}"
     );
     drop(second);
-    let (device, error) = device.close().expect_err("buffer and mapping hold it");
+    let (device, error) = device
+        .close()
+        .expect_err("buffer and mapping hold it")
+        .into_parts();
     assert!(
         error.to_string().contains("1 × buffer") && error.to_string().contains("1 × host mapping"),
         "both are named: {error}"
@@ -233,7 +239,7 @@ fn failed_close_names_windows() {
     let error = buffer.window(99_999..=100_000).expect_err("one byte too far");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     drop(whole);
-    let (buffer, error) = buffer.close().expect_err("a window lives");
+    let (buffer, error) = buffer.close().expect_err("a window lives").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert!(
         error.to_string().contains("life.rs"),
@@ -276,7 +282,7 @@ fn failed_close_names_export() {
         );
     }
     let fd = buffer.export(..).expect("a dma-buf");
-    let (buffer, error) = buffer.close().expect_err("the export lives");
+    let (buffer, error) = buffer.close().expect_err("the export lives").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error:?}");
     drop(buffer);
     assert_eq!(
@@ -284,7 +290,7 @@ fn failed_close_names_export() {
         1,
         "dropping does not take the pages away from the importer"
     );
-    let (device, error) = device.close().expect_err("the pages wait");
+    let (device, error) = device.close().expect_err("the pages wait").into_parts();
     assert!(
         error.to_string().contains("could not be unmapped"),
         "the export is suspected: {error}"
@@ -372,7 +378,7 @@ fn refused_close_can_be_repeated() {
     first
         .close()
         .expect("the page is still in use: the driver is not called");
-    let (second, error) = second.close().expect_err("the driver refuses once");
+    let (second, error) = second.close().expect_err("the driver refuses once").into_parts();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert_eq!(ledger(&spec).allocations, 1, "the page is still there");
     let third = device.alloc(1 << 20).expect("a piece of the same page");
@@ -399,7 +405,7 @@ fn next_close_frees_unmapped_memory() {
             false => device.alloc(1000),
         }
         .expect("a buffer");
-        let (buffer, error) = buffer.close().expect_err("the driver refuses once");
+        let (buffer, error) = buffer.close().expect_err("the driver refuses once").into_parts();
         assert_eq!(error.kind(), ErrorKind::Io, "{error}");
         assert_eq!(
             (ledger(&spec).allocations, ledger(&spec).mappings),
@@ -428,7 +434,7 @@ fn next_close_frees_unmapped_memory() {
 fn second_close_frees_memory() {
     let (device, spec, _control) = open("mock:gaudi2?name=second+fault=mem_unmap:when=1:error=EINVAL");
     let buffer = device.alloc(1000).expect("a buffer");
-    let (buffer, _) = buffer.close().expect_err("the driver refuses once");
+    let (buffer, _) = buffer.close().expect_err("the driver refuses once").into_parts();
     buffer.close().expect("the second close succeeds");
     assert_eq!(ledger(&spec).allocations, 0, "Ok means that it is freed");
     device.close().expect("no other holder");
@@ -478,8 +484,8 @@ fn close_outlasts_status_queries_of_threads() {
             let buffer = device.alloc(1).expect("a buffer");
             *status.lock().expect("no panic") = buffer.status_handle();
             buffer.close().expect("no other handle");
-            if let Err((_, error)) = device.close() {
-                failed = Some((round, error));
+            if let Err(error) = device.close() {
+                failed = Some((round, error.error));
                 break;
             }
         }
@@ -511,7 +517,7 @@ fn close_is_in_use_while_query_hangs() {
         while let Some(open) = device.take() {
             match open.close() {
                 Ok(()) => break,
-                Err((again, error)) => {
+                Err(CloseError { object: again, error }) => {
                     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
                     assert!(begin.elapsed() < Duration::from_secs(30), "the query ends");
                     device = Some(again);

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gaudi_device::{Buffer, Completion, Deadline, Device, ErrorKind, Options, Queue, QueueId, Sob};
-use gaudi_seam::{Errno, Error, WaitAnswer, WaitStatus};
+use gaudi_seam::{CloseError, Errno, Error, WaitAnswer, WaitStatus};
 use gaudi_spec::gaudi2::queue::{CPU, PDMA_0_0, PDMA_0_1, PDMA_1_0, edma};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -328,10 +328,16 @@ fn close_fails_while_dropped_queues_copy_runs() {
         .and_then(|queue| queue.submit())
         .expect("submitted");
     drop((completion, queue));
-    let (buffer, error) = buffer.close().expect_err("an engine may still write there");
+    let (buffer, error) = buffer
+        .close()
+        .expect_err("an engine may still write there")
+        .into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     drop(buffer);
-    let (host, error) = host.close().expect_err("an engine may still read there");
+    let (host, error) = host
+        .close()
+        .expect_err("an engine may still read there")
+        .into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     drop(host);
     let ledger = gaudi_hal::mock_ledger(&spec).expect("the mock is there");
@@ -616,7 +622,11 @@ fn dropped_queue_delays_no_event_fd() {
     drop((second, sobs));
     let until = Instant::now() + Duration::from_secs(30);
     let mut closed = device.close();
-    while let Err((device, error)) = closed {
+    while let Err(CloseError {
+        object: device,
+        error,
+    }) = closed
+    {
         assert!(Instant::now() < until, "the first queue is dropped: {error}");
         closed = device.close();
     }

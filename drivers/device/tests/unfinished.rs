@@ -93,7 +93,10 @@ fn close_names_unfinished_submission() {
     let copy = copy_later(&mut queue, &sob, &pages, &host);
     let seq = copy.sequence().expect("a submission");
     drop((copy, queue));
-    let (pages, error) = pages.close().expect_err("an engine may still write to it");
+    let (pages, error) = pages
+        .close()
+        .expect_err("an engine may still write to it")
+        .into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     assert!(
         error.to_string().contains(&format!("submission {seq} ")),
@@ -116,7 +119,10 @@ fn late_copy_spares_next_piece() {
     let copy = copy_later(&mut queue, &sob, &first, &host);
     let seq = copy.sequence().expect("a submission");
     drop((copy, queue));
-    let (first, error) = first.close().expect_err("an engine may still write to it");
+    let (first, error) = first
+        .close()
+        .expect_err("an engine may still write to it")
+        .into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     drop(first);
     let second = device.alloc(LEN).expect("a buffer");
@@ -142,7 +148,10 @@ fn host_mapping_closes_once_late_copy_ended() {
     let copy = copy_later(&mut queue, &sob, &host, &buffer);
     let seq = copy.sequence().expect("a submission");
     drop((copy, queue));
-    let (host, error) = host.close().expect_err("an engine may still write to it");
+    let (host, error) = host
+        .close()
+        .expect_err("an engine may still write to it")
+        .into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     run(&device, &sob, seq);
     host.close().expect("the submission has ended");

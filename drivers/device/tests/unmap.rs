@@ -185,7 +185,7 @@ fn close_keeps_pages_that_stay_mapped() {
     let (device, seam, spec, _control) = open("unmap-refused");
     let buffer = device.alloc_exclusive(4096).expect("pages");
     fail_to_unmap(&seam);
-    let (buffer, error) = buffer.close().expect_err("the driver refuses once");
+    let (buffer, error) = buffer.close().expect_err("the driver refuses once").into_parts();
     assert_eq!(error.errno(), Some(Errno::EIO), "{error}");
     assert_eq!(mock_ledger(&spec).expect("the mock").allocations, 1);
     works(&device, &buffer);
@@ -200,7 +200,10 @@ fn host_mapping_retry_spares_next_owner() {
     let first = device.alloc_host(4096).expect("a mapping");
     let address = first.address();
     unmap_and_fail(&seam, 1);
-    let (first, error) = first.close().expect_err("the driver reports an error");
+    let (first, error) = first
+        .close()
+        .expect_err("the driver reports an error")
+        .into_parts();
     assert_eq!(error.errno(), Some(Errno::EIO), "{error}");
     let second = device.alloc_host(4096).expect("a mapping");
     assert_eq!(second.address(), address, "the address has a new owner");
@@ -257,7 +260,10 @@ fn copy_fails_while_mapping_is_unknown() {
     let (device, seam, spec, _control) = open("unknown+fault=mem_free:when=1:error=EIO");
     let buffer = device.alloc_exclusive(4096).expect("pages");
     unmap_and_fail(&seam, 1);
-    let (buffer, error) = buffer.close().expect_err("the driver reports errors");
+    let (buffer, error) = buffer
+        .close()
+        .expect_err("the driver reports errors")
+        .into_parts();
     assert_eq!(error.errno(), Some(Errno::EIO), "{error}");
     let error = device.fill(&buffer, 1).expect_err("an engine may fault there");
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");

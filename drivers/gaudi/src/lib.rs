@@ -38,9 +38,9 @@
 #[cfg(feature = "async")]
 pub use gaudi_device::CompletionFuture;
 pub use gaudi_device::{
-    Buffer, CacheStats, Completion, Deadline, Device, DeviceId, DeviceSpec, DeviceStatus, DeviceVa, Error,
-    ErrorKind, Fallback, HostBuffer, HostMapping, Info, Location, Options, Pages, Queue, QueueId, Result,
-    Sob, Stats, StatusHandle, Telemetry,
+    Buffer, CacheStats, CloseError, Completion, Deadline, Device, DeviceId, DeviceSpec, DeviceStatus,
+    DeviceVa, Error, ErrorKind, Fallback, HostBuffer, HostMapping, Info, Location, Options, Pages, Queue,
+    QueueId, Result, Sob, Stats, StatusHandle, Telemetry,
 };
 pub use gaudi_hal::{Environment, Listed, choose, list, open};
 pub use gaudi_seam::{Backend, BackendSpec, Errno, KernelSelector, LayerSpec, PciAddress};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gaudi_device::HostBuffer;
-use gaudi_seam::Result;
+use gaudi_seam::{Error, Result};
 use gaudi_verbs::{Access, Cq, Pd, Qp, QpInit, Sge, WcOpcode, WorkCompletion};
 
 use crate::local::Allocation;
@@ -130,8 +130,8 @@ impl Channel {
 
     /// Destroys the queue pair, then releases what it used.
     pub(crate) fn close(self) -> Result<()> {
-        let first = self.qp.close().map_err(|(_, error)| error);
+        let first = self.qp.close().map_err(Error::from);
         drop(self.messages);
-        first.and(self.cq.close().map_err(|(_, error)| error))
+        first.and(self.cq.close().map_err(Error::from))
     }
 }

@@ -141,10 +141,10 @@ impl Link {
     /// Of the first object that does not close.
     pub fn close(self) -> Result<()> {
         for qp in self.qps {
-            qp.close().map_err(|(_, error)| error)?;
+            qp.close()?;
         }
         self.region.close()?;
-        self.cq.close().map_err(|(_, error)| error)?;
-        self.pd.close().map_err(|(_, error)| error)
+        self.cq.close()?;
+        self.pd.close().map_err(Error::from)
     }
 }

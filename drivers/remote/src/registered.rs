@@ -8,7 +8,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use gaudi_seam::{ErrorKind, HostVa, Result};
+use gaudi_seam::{CloseError, ErrorKind, HostVa, Result};
 use gaudi_verbs::{Access, CachedMr, Mr, Pd};
 
 use crate::local::Allocation;
@@ -92,7 +92,7 @@ impl Registered {
     fn release(&mut self) -> Result<()> {
         match self.mr.take() {
             Some(Region::Own(mr)) => {
-                if let Err((mr, error)) = mr.close() {
+                if let Err(CloseError { object: mr, error }) = mr.close() {
                     // The NIC may still access the memory: it must not be allocated again.
                     std::mem::forget((self.allocation.take(), mr));
                     return Err(error);

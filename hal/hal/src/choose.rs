@@ -98,7 +98,7 @@ fn parse(source: &'static str, text: &str) -> Result<DeviceSpec> {
                 "{source}{} in {:?}; {}",
                 error.problem, error.part, error.wanted
             ))
-            .helped_by("without a card, mock:gaudi2 works anywhere: -d mock:gaudi2")
+            .helped_by("mock:gaudi2 works on any machine")
     })
 }
 

@@ -6,11 +6,11 @@
 //! - *Choosing does not open*: [`choose`] turns arguments and environment into a spec.
 //! - *Queries do not disturb users*: [`list`] and [`control`] use control nodes only. An open
 //!   compute node gives another user `EBUSY`, and its close resets the device.
-//! - *Hint*: an error of kind `NotFound` ends with a spec that works on any machine, `mock:gaudi2`.
 
 mod backend;
 mod choose;
 mod open;
+mod program;
 mod secure;
 mod table;
 
@@ -21,7 +21,8 @@ pub use gaudi_mock::Ledger;
 pub use open::fault_handles;
 #[cfg(feature = "mock")]
 pub use open::mock_ledger;
-pub use open::{Listed, control, control_in, list, mapping_table, open, open_in};
+pub use open::{Listed, control, control_in, list, mapping_table, open, open_for_program, open_in};
+pub use program::ProgramFile;
 pub use table::{MappingEntry, MappingTable};
 
 #[cfg(feature = "layers")]

@@ -11,6 +11,7 @@ use gaudi_uapi::info::HlInfoHwIpInfo;
 use crate::backend;
 use crate::backend::layers::{Stack, time_of};
 use crate::choose::{Environment, TABLE_VARIABLE};
+use crate::program::{ProgramFile, User};
 use crate::table::{MappingEntry, MappingTable};
 
 /// A device of this machine.
@@ -47,7 +48,7 @@ pub fn open(spec: &DeviceSpec) -> Result<SharedIo> {
 /// # Errors
 /// As [`open`].
 pub fn open_in(spec: &DeviceSpec, environment: &Environment) -> Result<SharedIo> {
-    reach(spec, environment, NodeKind::Compute)
+    reach(spec, environment, NodeKind::Compute, User::Hal).map(|(io, _)| io)
 }
 
 /// Opens the control node, which serves information only. Any number of users can have it open.
@@ -70,7 +71,15 @@ pub fn fault_handles(io: &SharedIo) -> Vec<FaultHandle> {
 /// # Errors
 /// As [`control`].
 pub fn control_in(spec: &DeviceSpec, environment: &Environment) -> Result<SharedIo> {
-    reach(spec, environment, NodeKind::Control)
+    reach(spec, environment, NodeKind::Control, User::Hal).map(|(io, _)| io)
+}
+
+/// Opens a node of either kind, and the file from which a descriptor for a program is made.
+///
+/// # Errors
+/// As [`open`] for a compute node and [`control`] for a control node, and `TooManyFiles` (`EMFILE`).
+pub fn open_for_program(spec: &DeviceSpec, kind: NodeKind) -> Result<(SharedIo, ProgramFile)> {
+    reach(spec, &Environment::of_process(), kind, User::Program)
 }
 
 /// Lists the devices of this machine in the order of their numbers, without opening a node. Mocks
@@ -89,7 +98,7 @@ pub fn mapping_table() -> Result<MappingTable> {
     let devices = list();
     if devices.is_empty() {
         // The open fails with the cause.
-        backend::kernel::open(KernelSelector::FirstFree, NodeKind::Control).map_err(show_the_way)?;
+        backend::kernel::open(KernelSelector::FirstFree, NodeKind::Control)?;
     }
     let entry = |device: &Listed| -> Result<MappingEntry> {
         let io = control(&device.spec)?;
@@ -117,20 +126,31 @@ pub fn mock_ledger(spec: &DeviceSpec) -> Option<gaudi_mock::Ledger> {
     }
 }
 
-fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result<SharedIo> {
+fn reach(
+    spec: &DeviceSpec,
+    environment: &Environment,
+    kind: NodeKind,
+    user: User,
+) -> Result<(SharedIo, ProgramFile)> {
     // Before the device: an open that fails later would cost a reset.
     let layers = Stack::prepare(&spec.layers)?;
     let time = time_of(&spec.backend);
-    let io = match &spec.backend {
-        BackendSpec::Kernel(selector) => {
-            backend::kernel::open(*selector, kind).map(|io| layers.over_known(io, &time))
-        }
+    match &spec.backend {
+        BackendSpec::Kernel(selector) => backend::kernel::open(*selector, kind).and_then(|io| {
+            let file = program_file(&io, user)?;
+            Ok((layers.over_known(io, &time), file))
+        }),
         BackendSpec::Map(index) => {
             let entry = table_entry(*index, environment)?;
-            backend::kernel::open(KernelSelector::Bus(entry.bus), kind)
-                .and_then(|io| verify(&*io, entry).map(|()| layers.over_known(io, &time)))
+            backend::kernel::open(KernelSelector::Bus(entry.bus), kind).and_then(|io| {
+                verify(&*io, entry)?;
+                let file = program_file(&io, user)?;
+                Ok((layers.over_known(io, &time), file))
+            })
         }
-        BackendSpec::Mock(mock) => backend::mock::open(mock, kind).map(|io| layers.over(io, &time)),
+        BackendSpec::Mock(mock) => {
+            backend::mock::open(mock, kind, user).map(|(io, file)| (layers.over(io, &time), file))
+        }
         BackendSpec::Vfio(_) => Err(Error::unsupported(
             "open",
             "vfio backend: there is no driver for a function of vfio-pci yet; gaudi_vfio::open gives its DeviceIo",
@@ -143,8 +163,14 @@ fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result
             "open",
             format!("{other:?}: no such backend here"),
         )),
-    };
-    io.map_err(show_the_way)
+    }
+}
+
+fn program_file(io: &backend::kernel::Kernel, user: User) -> Result<ProgramFile> {
+    match user {
+        User::Hal => Ok(ProgramFile::None),
+        User::Program => backend::kernel::duplicate(io).map(ProgramFile::Driver),
+    }
 }
 
 fn table_entry(index: u32, environment: &Environment) -> Result<MappingEntry> {
@@ -153,7 +179,6 @@ fn table_entry(index: u32, environment: &Environment) -> Result<MappingEntry> {
         None => Err(Error::new(ErrorKind::NotFound, "open")
             .because(format!("map:{index} needs {TABLE_VARIABLE}, which is not set"))),
     }
-    .map_err(show_the_way)
 }
 
 /// The table and the machine agree on which card this is; else the table is of another machine or
@@ -174,19 +199,6 @@ fn verify(io: &dyn KernelIo, entry: MappingEntry) -> Result<()> {
             format!("module {}", entry.module_id),
         )
         .helped_by("make the table again on this machine"))
-}
-
-/// An error that no device was there ends with the spec that works without one.
-fn show_the_way(error: Error) -> Error {
-    const WAY: &str = "without a card, use the mock: -d mock:gaudi2";
-    if error.kind() != ErrorKind::NotFound {
-        return error;
-    }
-    let help = match error.help() {
-        Some(help) => format!("{help}; {WAY}"),
-        None => WAY.to_owned(),
-    };
-    error.helped_by(help)
 }
 
 #[cfg(test)]
@@ -235,19 +247,6 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "GAUDI_MAPPING_TABLE on device accel2: entry 0 names 0000:19:00.0, which is another module (saw module 3, wanted module 4)"
-        );
-    }
-
-    #[test]
-    fn missing_device_has_next_step() {
-        let spec = "map:7".parse().expect("a spec");
-        let error = open_in(&spec, &Environment::default())
-            .err()
-            .expect("no table is set");
-        assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(
-            error.help().is_some_and(|help| help.ends_with("-d mock:gaudi2")),
-            "the help ends with what works: {error:?}"
         );
     }
 

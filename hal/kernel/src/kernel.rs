@@ -5,7 +5,7 @@
     reason = "ioctls carry addresses that the kernel reads and writes"
 )]
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use gaudi_seam::{Error, ErrorKind, Node, NodeKind, Operation, Result, Rule};
@@ -59,6 +59,13 @@ impl<S: Syscalls + ?Sized> std::fmt::Debug for Kernel<S> {
         f.debug_struct("Kernel")
             .field("node", &self.node)
             .finish_non_exhaustive()
+    }
+}
+
+/// The open file of the node. A duplicate of it keeps the device open.
+impl<S: Syscalls + ?Sized> AsFd for Kernel<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -8,8 +8,8 @@ use gaudi_seam::{
 use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{Memfd, PAGE};
 
-use crate::block::TYPE_BLOCK;
-use crate::buffers::{Buffer, TYPE_CB, TYPE_MASK, TYPE_TS, Timestamps, number};
+use crate::block::{self, TYPE_BLOCK};
+use crate::buffers::{Buffer, TYPE_CB, TYPE_MASK, TYPE_TS, number};
 use crate::open::Device;
 
 impl Device {
@@ -18,10 +18,9 @@ impl Device {
         let mut guard = self.admit(&request)?;
         let (context, engine) = guard.parts();
         let buffers = &mut context.buffers;
-        buffers.reap(engine);
         let size = u64::from(request.size).max(1).next_multiple_of(PAGE);
         // command_buffer.c:cb_map_mem
-        let Some(at) = buffers.space_for(request.map_to_device).take_lowest(size) else {
+        let Some(at) = buffers.take(request.map_to_device, size, engine) else {
             return Err(self.refuse(OP, &rules::buffer::NO_ADDRESS));
         };
         if request.map_to_device {
@@ -40,7 +39,7 @@ impl Device {
             watchers: 0,
         };
         let key = buffers.add(buffer);
-        Ok(CbHandle(TYPE_CB | (u64::from(key) * PAGE)))
+        Ok(CbHandle(buffers.handle(TYPE_CB, key)))
     }
 
     pub(crate) fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
@@ -99,10 +98,8 @@ impl Device {
             return Err(self.refusal(OP, Errno::EBUSY));
         };
         if kind == TYPE_BLOCK {
-            return context
-                .blocks
-                .mmap(self.asic, request)
-                .map_err(|error| error.on(self.id));
+            let memory = context.buffers.memory();
+            return block::mmap(self.asic, memory, request).map_err(|error| error.on(self.id));
         }
         let buffers = &context.buffers;
         // device.c:__hl_mmap: mmap goes by the kind of what is mapped;
@@ -110,12 +107,7 @@ impl Device {
         let is_buffer = [TYPE_CB, TYPE_TS].contains(&kind);
         let timestamps = number(handle).filter(|_| is_buffer);
         if let Some(timestamps) = timestamps.and_then(|key| buffers.timestamps(key)) {
-            let memory = &timestamps.memory;
-            let whole = Window {
-                offset: 0,
-                len: memory.len(),
-            };
-            return self.mmap_buffer(memory, whole, request);
+            return self.mmap_buffer(buffers.memory(), timestamps.window, request);
         }
         let Some((_, buffer)) = buffers.live(handle).filter(|_| is_buffer) else {
             return Err(self.no_buffer(OP, handle));
@@ -144,12 +136,13 @@ impl Device {
         let mut guard = self.admit(&TsAlloc(elements))?;
         let (context, engine) = guard.parts();
         let size = (u64::from(elements) * 8).next_multiple_of(PAGE);
-        let timestamps = Timestamps::new(size, elements)
-            .map_err(|_| self.refuse(Operation::TsAlloc, &rules::timestamps::NONE))?;
+        let buffers = &mut context.buffers;
         // Frees the numbers of destroyed command buffers that are no longer mapped.
-        context.buffers.reap(engine);
-        let key = context.buffers.add_timestamps(timestamps);
-        Ok(TsHandle(TYPE_TS | (u64::from(key) * PAGE)))
+        buffers.reap(engine);
+        let key = buffers
+            .add_timestamps(size, elements)
+            .map_err(|_| self.refuse(Operation::TsAlloc, &rules::timestamps::NONE))?;
+        Ok(TsHandle(buffers.handle(TYPE_TS, key)))
     }
 
     fn no_buffer(&self, operation: Operation, handle: CbHandle) -> Error {

@@ -8,12 +8,12 @@ use gaudi_seam::{
     BlockMapping, DeviceVa, Errno, Error, ErrorKind, MapDevice, MapHost, MemAlloc, MemHandle, Operation,
     Result, rules,
 };
-use gaudi_spec::asic::Block;
 use gaudi_sys::{PAGE, pin};
 use gaudi_uapi::memory::MemFlags;
 
 use crate::address_space::{Allocation, Exported, Mapping, page_address};
-use crate::block::TYPE_BLOCK;
+use crate::block::{self, TYPE_BLOCK};
+use crate::layout;
 use crate::open::Device;
 use crate::pages::lowest_free;
 use crate::state::{NO_CONTEXT, State};
@@ -207,15 +207,14 @@ impl Device {
             }
             Some(Mapping::Device { exports, .. }) => {
                 let memory = engine.memory_file();
-                // A reader of `/proc/PID/fdinfo` holds a real dma-buf for a moment: look again.
+                // A reader of `/proc/PID/fdinfo` holds a real dma-buf for a moment, or for a time
+                // slice if it is preempted there: look again after 0, 1, 2, 4, … 32 ms.
                 let is_real = exports.iter().any(|export| matches!(export, Exported::Real(_)));
-                let is_exported = |look| {
-                    if look > 0 {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
+                let is_exported = |look: u32| {
+                    std::thread::sleep(Duration::from_millis((1 << look) / 2));
                     exports.iter().any(|export| export.is_held(memory))
                 };
-                if (0..if is_real { 4 } else { 1 }).all(is_exported) {
+                if (0..if is_real { 7 } else { 1 }).all(is_exported) {
                     // memory.c `unmap_device_va`
                     return Err(self.refuse(OP, &rules::map::UNMAP_EXPORTED).showing(address));
                 }
@@ -242,15 +241,19 @@ impl Device {
 
     pub(crate) fn map_block(&self, address: u64) -> Result<BlockMapping> {
         const OP: Operation = Operation::MapBlock;
-        drop(self.enter(OP)?);
+        let has_offsets = self.enter(OP)?.context().buffers.has_offsets();
         // gaudi2.c:gaudi2_get_hw_block_id
-        let Some(Block { number, size, .. }) = (self.asic.blocks.at)(address) else {
+        let Some(found) = (self.asic.blocks.at)(address) else {
             let error = self.refuse(OP, &rules::block::UNKNOWN);
             return Err(error.showing(format!("{address:#x}")));
         };
+        let handle = match has_offsets {
+            true => block::offset(&found).unwrap_or(layout::UNMAPPABLE),
+            false => TYPE_BLOCK | (u64::from(found.number) * PAGE),
+        };
         Ok(BlockMapping {
-            handle: TYPE_BLOCK | (u64::from(number) * PAGE),
-            size,
+            handle,
+            size: found.size,
         })
     }
 }

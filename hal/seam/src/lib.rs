@@ -14,6 +14,7 @@
 #[macro_use]
 mod request;
 
+mod close_error;
 pub mod device;
 mod device_id;
 pub mod engine;
@@ -27,6 +28,7 @@ mod rule;
 pub mod rules;
 pub mod spec;
 
+pub use close_error::CloseError;
 pub use device::{BarWindow, DeviceIo};
 pub use device_id::{Backend, DeviceId};
 pub use engine::Engine;

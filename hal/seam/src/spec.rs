@@ -179,7 +179,9 @@ pub const LAYERS: [&str; 4] = ["fault", "record", "trace", "validate"];
 pub const BACKENDS: [&str; 5] = ["kernel", "map", "mock", "replay", "vfio"];
 
 /// Why a string is not a spec: the problem, its place, and what would be right.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+///
+/// `Debug` prints the message, which a `main` that returns the error shows.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("device spec: {problem} in {part:?}; {wanted}")]
 pub struct SpecError {
     /// The part at fault, as it was written.
@@ -188,6 +190,12 @@ pub struct SpecError {
     pub problem: String,
     /// What would be right.
     pub wanted: String,
+}
+
+impl fmt::Debug for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 fn wrong<T>(part: &str, problem: impl Into<String>, wanted: impl Into<String>) -> Result<T, SpecError> {

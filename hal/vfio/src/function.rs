@@ -221,7 +221,7 @@ impl VfioDevice {
                 return error
                     .because(format!("{} does not answer", self.address))
                     .helped_by(
-                        "its memory must be on (bit 1 of the command register) and its power state not D3hot",
+                        "memory access enabled (bit 1 of the command register), and a power state other than D3hot",
                     );
             }
             error
@@ -299,16 +299,16 @@ fn map_error(errno: Errno, iova: Iova, len: usize) -> Error {
                 .because("the memory cannot be pinned")
                 .saw(
                     format!("{len} bytes, RLIMIT_MEMLOCK: {limit}"),
-                    "all that is shown at one time",
+                    "a limit above all memory that is mapped at one time",
                 )
                 .helped_by("raise `ulimit -l`, or LimitMEMLOCK= of the service")
         }
         Errno::ENOSPC => error
             .with_kind(ErrorKind::OutOfMemory)
             .because("the address space has as many mappings as the kernel allows")
-            .helped_by("show larger pieces, or raise dma_entry_limit of vfio_iommu_type1"),
+            .helped_by("map larger pieces, or raise dma_entry_limit of vfio_iommu_type1"),
         Errno::EINVAL | Errno::EOVERFLOW => error
-            .because("address, memory and length must be whole pages within the IOMMU's addresses")
+            .because("address, memory and length must be whole pages inside the IOMMU's address range")
             .saw(format!("{:#x}+{len:#x}", iova.get()), "multiples of 4096"),
         _ => error,
     }
@@ -481,7 +481,7 @@ impl DeviceIo for VfioDevice {
             raw::reset(&self.file).map_err(|errno| match errno {
                 Errno::EINVAL => Error::unsupported(
                     RESET,
-                    format!("nothing resets {} and no other function with it", self.address),
+                    format!("the kernel has no reset that affects {} alone", self.address),
                 )
                 .with_errno(errno)
                 .helped_by("close it: vfio-pci then resets what it can"),
@@ -499,12 +499,12 @@ impl Drop for VfioDevice {
         }
         let on = lock(&self.interrupts).on;
         if let Err(errno) = if on { raw::disable_msix(&self.file) } else { Ok(()) } {
-            tracing::warn!(%errno, "interrupts of {} were not switched off", self.address);
+            tracing::warn!(%errno, "cannot disable the interrupts of {}", self.address);
         }
         if let Err(error) = self.dma_unmap(Iova(0), u64::MAX) {
             // The kernel keeps the pages pinned until the container closes, so the device never
             // accesses memory of another owner.
-            tracing::warn!(%error, "memory that {} was shown was not taken away", self.address);
+            tracing::warn!(%error, "cannot unmap the memory of {}", self.address);
         }
     }
 }

@@ -20,14 +20,14 @@ pub(crate) const OPEN: &str = "open a function of vfio-pci";
 pub fn open(spec: &DeviceSpec) -> Result<Arc<dyn DeviceIo>> {
     let BackendSpec::Vfio(address) = spec.backend else {
         return Err(
-            Error::unsupported(OPEN, format!("{spec} is no function of vfio-pci"))
+            Error::unsupported(OPEN, format!("{spec} does not name a function of vfio-pci"))
                 .saw(spec, "vfio:0000:65:00.0, with the function's own address"),
         );
     };
     if !spec.layers.is_empty() {
         return Err(Error::unsupported(
             OPEN,
-            "layers wrap what a driver answers, and there is none between",
+            "layers wrap a driver's answers, and a vfio function has no driver here",
         )
         .saw(spec, format!("vfio:{address}")));
     }
@@ -70,19 +70,19 @@ pub(crate) fn look(sysfs: &Path, dev: &Path, address: PciAddress) -> Result<Foun
             Some(name) => (
                 ErrorKind::Busy,
                 Errno::EBUSY,
-                format!("the kernel's driver {name} has {address}"),
+                format!("the kernel's driver {name} is bound to {address}"),
             ),
             None => (
                 ErrorKind::NotFound,
                 Errno::ENODEV,
-                format!("{address} is bound to no driver"),
+                format!("no driver is bound to {address}"),
             ),
         };
         return Err(Error::from_errno(OPEN, errno)
             .with_kind(kind)
             .because(cause)
             .helped_by(format!(
-                "give it to vfio-pci, as a superuser: {}",
+                "bind it to vfio-pci as root: {}",
                 bind_commands(address).join("; ")
             )));
     }
@@ -92,7 +92,7 @@ pub(crate) fn look(sysfs: &Path, dev: &Path, address: PciAddress) -> Result<Foun
     // The kernel's mode without an IOMMU (`enable_unsafe_noiommu_mode`) names its groups so.
     if !dev.join(&group).exists() && dev.join(format!("noiommu-{group}")).exists() {
         return Err(no_iommu(format!(
-            "{address} is in a group without an IOMMU, whose devices reach all memory of the machine"
+            "the group of {address} has no IOMMU, so its devices can access all memory of the machine"
         )));
     }
     Ok(Found { folder, group })
@@ -102,7 +102,7 @@ fn no_iommu(cause: String) -> Error {
     Error::unsupported(OPEN, cause)
         .with_errno(Errno::ENODEV)
         .helped_by(
-            "switch the IOMMU on in the firmware's setup (VT-d, AMD-Vi) and on the kernel's command line (intel_iommu=on)",
+            "enable the IOMMU in the firmware's setup (VT-d, AMD-Vi) and on the kernel's command line (intel_iommu=on)",
         )
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn explain(error: VfioError, found: &Found, address: PciAddress) -> E
     match error {
         VfioError::OpenContainer(error) => match of(errno_of(&error)) {
             error if error.kind() == ErrorKind::NotFound => error
-                .because("there is no /dev/vfio/vfio")
+                .because("/dev/vfio/vfio does not exist")
                 .helped_by("modprobe vfio-pci"),
             error => error
                 .because("/dev/vfio/vfio does not open")

@@ -33,6 +33,8 @@ pub struct Field {
     pub size: usize,
     /// The oldest header with this name.
     pub since: Since,
+    /// Our type, which the generated header is written from.
+    pub rust_type: &'static str,
 }
 
 impl Layout {
@@ -62,6 +64,7 @@ impl Layout {
             offset,
             size,
             since,
+            ..
         } in &self.fields
         {
             if header.knows(*since) {
@@ -78,8 +81,9 @@ impl Layout {
     }
 }
 
-pub(crate) fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
-    size_of::<F>()
+/// Size and type of a field.
+pub(crate) fn field_shape<T, F>(_: fn(&T) -> &F) -> (usize, &'static str) {
+    (size_of::<F>(), std::any::type_name::<F>())
 }
 
 /// One [`Layout`]. `Type = "c type"`, then the fields, each with other names in C in brackets if it
@@ -101,12 +105,14 @@ macro_rules! layout {
         let size_6_1 = optional!($($old)?);
         let mut fields = Vec::new();
         $(for &c_path in names!($field $([$($name),*])?) {
-            let (offset, size) = (base + offset_of!($type, $field), field_size(|v: &$type| &v.$field));
-            fields.push(Field { c_path, offset, size, since: Since::V6_1 });
+            let offset = base + offset_of!($type, $field);
+            let (size, rust_type) = field_shape(|v: &$type| &v.$field);
+            fields.push(Field { c_path, offset, size, since: Since::V6_1, rust_type });
         })*
         $($(for &c_path in names!($new $([$($new_name),*])?) {
-            let (offset, size) = (base + offset_of!($type, $new), field_size(|v: &$type| &v.$new));
-            fields.push(Field { c_path, offset, size, since: Since::V7 });
+            let offset = base + offset_of!($type, $new);
+            let (size, rust_type) = field_shape(|v: &$type| &v.$new);
+            fields.push(Field { c_path, offset, size, since: Since::V7, rust_type });
         })*)?
         Layout { c_type, size, size_6_1, fields, home: DRIVER }
     }};
@@ -175,6 +181,7 @@ fn of_6_1() -> Vec<Layout> {
                 offset: offset_of!(info::HlInfoHwIpInfo, reserved1),
                 size: 2,
                 since: Since::V6_1,
+                rust_type: "u16",
             }],
             home: DRIVER,
         },
@@ -216,6 +223,7 @@ fn requests_and_answers() -> Vec<Layout> {
                 offset: offset_of!(cs::HlCsIn, signal),
                 size: size_of::<u32>(),
                 since: Since::V6_1,
+                rust_type: "u32",
             }],
             home: DRIVER,
         },
@@ -273,6 +281,7 @@ fn requests_and_answers() -> Vec<Layout> {
                 offset: 0,
                 size: size_of::<i32>(),
                 since: Since::V6_1,
+                rust_type: "i32",
             }],
             home: DRIVER,
         },
@@ -293,6 +302,7 @@ fn requests_and_answers() -> Vec<Layout> {
                     offset: offset_of!(info::HlInfoArgs, arg),
                     size: size_of::<u32>(),
                     since: Since::V7,
+                    rust_type: "u32",
                 })
                 .to_vec(),
             home: DRIVER,

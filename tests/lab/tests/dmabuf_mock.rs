@@ -121,7 +121,10 @@ fn memory_held_by_process_stays_allocated() {
     send(&other.socket, &window, LONG).expect("it goes");
     assert!(await_notice(&other.socket), "the other has it");
     drop(window);
-    let (memory, error) = memory.close().expect_err("the other process holds on");
+    let (memory, error) = memory
+        .close()
+        .expect_err("the other process holds on")
+        .into_parts();
     assert_eq!(
         (error.kind(), error.errno()),
         (ErrorKind::InUse, Some(Errno::EINVAL)),
@@ -146,7 +149,7 @@ fn memory_under_region_stays_allocated() {
         .attach_as(gaudi_dmabuf::Hold::Region, "nic0 region 7")
         .expect("attached");
     drop(window);
-    let (memory, error) = memory.close().expect_err("a region stands on it");
+    let (memory, error) = memory.close().expect_err("a region stands on it").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert!(error.to_string().contains("nic0 region 7"), "{error}");
     drop(region);
@@ -164,7 +167,7 @@ fn a_mapping_alone_holds_the_memory() {
         .window(0, PAGE)
         .and_then(|window| window.attach_cpu("view"))
         .expect("a CPU view");
-    let (memory, error) = memory.close().expect_err("a view is open");
+    let (memory, error) = memory.close().expect_err("a view is open").into_parts();
     assert!(error.to_string().contains("view"), "{error}");
     drop(cpu);
     memory.close().expect("nothing refers to it");
@@ -273,7 +276,7 @@ fn import_is_attached_until_closed() {
         .expect("imported");
     assert_eq!(import.address().0 % PAGE, 0);
     assert_eq!(buffer.attachments(), ["device mock0?name=imports"]);
-    let (buffer, error) = buffer.close().expect_err("the device reaches it");
+    let (buffer, error) = buffer.close().expect_err("the device reaches it").into_parts();
     assert!(error.to_string().contains("device mock0?name=imports"), "{error}");
     import.close().expect("unmapped");
     assert!(buffer.attachments().is_empty());

@@ -318,7 +318,7 @@ fn buffer_with_region_is_not_released() {
     let (from, to) = (a.buffer(1), b.buffer(2));
     let remote = b.offer_to(&mut a, &to);
     a.put(&from, &remote);
-    let (to, error) = to.close().expect_err("its region lives");
+    let (to, error) = to.close().expect_err("its region lives").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     assert!(error.to_string().contains("rxe0"), "it names the region: {error}");
     b.endpoint.forget(&to).expect("deregistered");
@@ -345,7 +345,7 @@ fn closed_device_is_busy_until_last_region() {
         device,
     } = b;
     drop(to);
-    let (device, error) = device.close().expect_err("a region lives");
+    let (device, error) = device.close().expect_err("a region lives").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     drop(device);
     let again = || gaudi_device::Device::open(&"mock:gaudi2?name=busy-b".parse().expect("a spec"));

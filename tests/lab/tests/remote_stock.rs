@@ -190,7 +190,7 @@ fn forget_releases_staged_buffer() {
     let (mut a, mut b) = pair("withdrawn", [Policy::Try; 2]);
     let (from, withdrawn, stays) = (a.buffer(1), b.buffer(2), b.buffer(3));
     let remotes = [b.offer_to(&mut a, &withdrawn), b.offer_to(&mut a, &stays)];
-    let (withdrawn, error) = withdrawn.close().expect_err("it is offered");
+    let (withdrawn, error) = withdrawn.close().expect_err("it is offered").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     b.endpoint.forget(&withdrawn).expect("forgotten");
     withdrawn.close().expect("free");

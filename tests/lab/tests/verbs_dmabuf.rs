@@ -496,7 +496,7 @@ fn closed_device_memory_waits_for_region() {
     let window = memory.window(0, LEN as u64).expect("an export");
     let mr = nic.window(&window, 0, ALL).expect("a region");
     drop(window);
-    let (memory, error) = memory.close().expect_err("a region stands on it");
+    let (memory, error) = memory.close().expect_err("a region stands on it").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     assert!(format!("{error}").contains("rxe0"), "the NIC is named: {error}");
     nic.device.dereg_mr(mr.handle).expect("it ends");

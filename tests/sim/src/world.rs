@@ -16,7 +16,9 @@ use gaudi_layers::fault::{ArmedFault, FaultLayer, Plan};
 use gaudi_layers::time::{Time as _, VirtualTime};
 use gaudi_random::Rng;
 use gaudi_seam::Operation;
-use gaudi_seam::{CbHandle, DeviceSpec, DeviceVa, Errno, Error, ErrorKind, MemHandle, Result, SharedIo};
+use gaudi_seam::{
+    CbHandle, CloseError, DeviceSpec, DeviceVa, Errno, Error, ErrorKind, MemHandle, Result, SharedIo,
+};
 
 use crate::case::{Case, Kind, Op};
 use crate::mutant::{Mutant, Mutation, Position};
@@ -440,7 +442,11 @@ impl World {
         }
         if self.rng.percent(70) {
             self.record.lock().begin(false);
-            if let Err((device, error)) = device.close() {
+            if let Err(CloseError {
+                object: device,
+                error,
+            }) = device.close()
+            {
                 self.judge_close(&error);
                 drop(device);
             }

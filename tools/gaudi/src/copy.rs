@@ -134,7 +134,7 @@ pub(crate) fn run(common: &Common, copy: &args::Copy, output: &mut Output) -> Re
         .collect::<Result<_>>()?;
     drop(progress);
     let backend = device.id().backend.name();
-    device.close().map_err(|(_, error)| error)?;
+    device.close()?;
     let is_good = rows.iter().all(|row| row.verified);
     let report = Report {
         device: spec.to_string(),

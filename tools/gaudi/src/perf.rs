@@ -153,7 +153,7 @@ fn measure_copies(common: &Common, perf: &PerfCopy, output: &mut Output) -> Resu
         device, host, inside, ..
     } = rig;
     drop((host, inside));
-    device.close().map_err(|(_, error)| error)?;
+    device.close()?;
     let is_good = rows.iter().all(|row| row.verified);
     let report = Report {
         device: spec.to_string(),

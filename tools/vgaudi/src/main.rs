@@ -120,7 +120,7 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
         if sockets::is_same(&options.socket, control) {
             return Err(usage(
                 format!("{} cannot be both sockets", control.display()),
-                "give --control a path of its own",
+                "give --control another path",
             ));
         }
     }
@@ -165,12 +165,12 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
         })
         .context("cannot start a thread")?;
     log(&format!(
-        "{} listens on {}: a model, no figure of it is hardware's",
+        "{} listens on {}: a model; its figures are not those of hardware",
         card.name(),
         options.socket.display()
     ));
     loop {
-        let (stream, _) = listener.accept().context("cannot take a guest")?;
+        let (stream, _) = listener.accept().context("cannot accept a connection")?;
         let end = Server::new(&*card, stream).observed_by(&observe).run(|| {
             print_notes(&card, options.verbose);
             card.is_busy() && card.run()
@@ -186,9 +186,7 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
         if options.once {
             let unknown: Vec<_> = card.with(|chip| chip.unknown_registers().collect());
             for (register, times) in unknown {
-                log(&format!(
-                    "register {register:#x}, which no row knows, met {times} times"
-                ));
+                log(&format!("unknown register {register:#x}, accessed {times} times"));
             }
             places.remove();
             return Ok(ExitCode::SUCCESS);
@@ -200,7 +198,7 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
 
 fn flush(trace: Option<&Trace<BufWriter<File>>>) {
     if let Some(Err(error)) = trace.map(Trace::flush) {
-        log(&format!("the trace is not whole: {error}"));
+        log(&format!("the trace is incomplete: {error}"));
     }
 }
 
@@ -220,8 +218,8 @@ fn log(line: &str) {
 fn listen(places: &Sockets, path: &Path) -> anyhow::Result<UnixListener> {
     places.listen(path).map_err(|error| {
         let help = match &error {
-            sockets::Error::Taken => "stop the server that is there, or choose another path",
-            sockets::Error::NotASocket => "choose another path: only a socket is replaced",
+            sockets::Error::Taken => "stop the server that uses it, or choose another path",
+            sockets::Error::NotASocket => "choose another path: only a socket can be replaced",
             sockets::Error::Io(_) => "choose a path of less than 108 bytes in a folder that you may write to",
         };
         usage(format!("cannot listen on {}: {error}", path.display()), help)
@@ -231,7 +229,7 @@ fn listen(places: &Sockets, path: &Path) -> anyhow::Result<UnixListener> {
 fn ask(request: &Ask) -> anyhow::Result<ExitCode> {
     let line = request.request.join(" ");
     if line.contains('\n') {
-        return Err(usage("a request is one line", "ask for each of them by itself"));
+        return Err(usage("a request is one line", "send each of them by itself"));
     }
     let path = request.control.display();
     let mut stream = UnixStream::connect(&request.control).with_context(|| {
@@ -246,10 +244,10 @@ fn ask(request: &Ask) -> anyhow::Result<ExitCode> {
                 "the card at {path} did not answer within {} s",
                 ANSWER_TIMEOUT.as_secs()
             ),
-            help: "look at the server's messages, or start it again".to_owned(),
+            help: "read the server's messages, or restart it".to_owned(),
         }
         .into(),
-        _ => anyhow::Error::from(error).context(format!("the card at {path} hung up")),
+        _ => anyhow::Error::from(error).context(format!("the card at {path} closed the connection")),
     };
     // A card with too many clients answers with an error and disconnects before it reads.
     let sent = writeln!(stream, "{line}");
@@ -261,7 +259,7 @@ fn ask(request: &Ask) -> anyhow::Result<ExitCode> {
     if answer.is_empty() {
         sent.map_err(silent)?;
     }
-    let value: serde_json::Value = serde_json::from_str(&answer).context("the card's answer is no JSON")?;
+    let value: serde_json::Value = serde_json::from_str(&answer).context("the card's answer is not JSON")?;
     printed(writeln!(io::stdout(), "{value:#}"))?;
     let failed = value.get("error").is_some();
     Ok(ExitCode::from(if failed { FAILED } else { 0 }))
@@ -271,7 +269,7 @@ fn man(folder: &Path) -> anyhow::Result<ExitCode> {
     clap_mangen::generate_to(Cli::command(), folder).map_err(|error| {
         usage(
             format!("cannot write man pages to {}: {error}", folder.display()),
-            "name a folder that is there and that you may write to",
+            "name an existing folder that you may write to",
         )
     })?;
     Ok(ExitCode::SUCCESS)

@@ -58,7 +58,7 @@ fn errors_have_a_next_step() {
     vgaudi(&["serve", "--socket", file.to_str().unwrap()])
         .assert()
         .code(2)
-        .stderr_eq("error: cannot listen on [..]: it exists and is not a socket\n  help: choose another path: only a socket is replaced\n");
+        .stderr_eq("error: cannot listen on [..]: it exists and is not a socket\n  help: choose another path: only a socket can be replaced\n");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "data");
     for wrong in [
         &["serve", "--socket", "/nonexistent/card"][..],
@@ -153,7 +153,7 @@ fn only_stale_sockets_are_replaced() {
         vgaudi(&["serve", "--socket", place.to_str().unwrap()])
             .assert()
             .code(2)
-            .stderr_eq("error: cannot listen on [..]: another server does\n  help: stop the server that is there, or choose another path\n");
+            .stderr_eq("error: cannot listen on [..]: another server does\n  help: stop the server that uses it, or choose another path\n");
     }
     let asked = |server: &Server| {
         vgaudi(&["ask", "--control", control.to_str().unwrap(), "counters"])

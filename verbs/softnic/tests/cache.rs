@@ -304,7 +304,7 @@ fn close_names_regions_in_use() {
     let cache = rig.cache(NO_LIMIT);
     let held = rig.get(&cache, &key(1, 0, 0, 8));
     drop(rig.get(&cache, &key(1, 1, 0, 8)));
-    let (cache, error) = cache.close().expect_err("one is in use");
+    let (cache, error) = cache.close().expect_err("one is in use").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     assert_eq!((rig.registered(), cache.stats().entries), (1, 0));
     drop(held);

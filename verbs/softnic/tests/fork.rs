@@ -46,7 +46,7 @@ fn fork_child_calls_fail_with_forked() {
                 context.alloc_pd().map(drop),
                 pd.create_qp(&QpInit::new(&cq)).map(drop),
                 qp.to_error(),
-                mr.close().map_err(|(_, error)| error),
+                mr.close().map_err(gaudi_verbs::Error::from),
             ];
             let forked = answers.iter().filter(|answer| {
                 answer

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gaudi_seam::{Error, Result};
+use gaudi_seam::{CloseError, Result};
 
 use crate::context::Pd;
 use crate::device::Gid;
@@ -60,9 +60,9 @@ impl AddressHandle {
     ///
     /// # Errors
     /// The errno of `ibv_destroy_ah`; `Forked` in a fork child.
-    pub fn close(mut self) -> Result<(), (Self, Error)> {
+    pub fn close(mut self) -> Result<(), CloseError<Self>> {
         let destroyed = self.object.destroy();
-        destroyed.map_err(|error| (self, error))
+        destroyed.map_err(|error| CloseError::new(self, error))
     }
 }
 

@@ -14,7 +14,7 @@ use std::ops::Deref;
 use std::sync::{Condvar, Mutex};
 
 use gaudi_ranges::{Cache, Held, Limits, Span, Stats, Tag};
-use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_seam::{CloseError, Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::{IgnorePoison, lock};
 
@@ -273,7 +273,7 @@ impl MrCache {
         for mr in idle {
             match mr.close() {
                 Ok(()) => done.closed += 1,
-                Err((mr, error)) => {
+                Err(CloseError { object: mr, error }) => {
                     done.refused.push(error);
                     lock(&self.refused).push(mr);
                 }
@@ -288,20 +288,20 @@ impl MrCache {
     ///
     /// # Errors
     /// `InUse` while a [`CachedMr`] lives; the NIC's error; `Forked` in a fork child.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
         const OPERATION: &str = "MrCache::close";
         if let Err(error) = self.pd.context().check_process(OPERATION) {
-            return Err((self, error));
+            return Err(CloseError::new(self, error));
         }
         let mut done = self.invalidate_all();
         if let Some(error) = done.refused.pop() {
-            return Err((self, error));
+            return Err(CloseError::new(self, error));
         }
         if done.in_use > 0 {
             let error = Error::new(ErrorKind::InUse, OPERATION)
                 .because(format!("{} cached regions are in use", done.in_use))
                 .helped_by("wait for the work that uses them and drop them: the last one deregisters");
-            return Err((self, error));
+            return Err(CloseError::new(self, error));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_seam::{CloseError, Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::lock;
 
@@ -195,14 +195,15 @@ impl Context {
     ///
     /// # Errors
     /// `InUse` with the names of the objects that are still there.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
         let close = [
             "ibv_close_device",
             "the context",
             "close queue pairs, windows, regions, domains and completion queues first",
         ];
         let last = take_last(self.inner, |inner| &inner.holders, close);
-        last.map(drop).map_err(|(inner, error)| (Self { inner }, error))
+        last.map(drop)
+            .map_err(|failed| failed.map(|inner| Self { inner }))
     }
 
     /// Fails with the reason if the NIC cannot register dma-bufs.
@@ -292,10 +293,10 @@ impl Pd {
     ///
     /// # Errors
     /// `InUse` (`EBUSY`) with the names of the objects and clones that hold it.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
         const HELP: &str = "close queue pairs first, then windows, then regions, then the domain";
         let closed = self.0.close("the domain", HELP);
-        closed.map_err(|(object, error)| (Self(object), error))
+        closed.map_err(|failed| failed.map(Self))
     }
 }
 

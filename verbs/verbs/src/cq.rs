@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gaudi_seam::{Error, Result};
+use gaudi_seam::{CloseError, Error, Result};
 use gaudi_sys::Deadline;
 use gaudi_sys::poll::readable;
 
@@ -136,11 +136,11 @@ impl Cq {
     ///
     /// # Errors
     /// `InUse` (`EBUSY`) with the names of the queue pairs and clones that hold it.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
         let closed = self
             .0
             .close("the completion queue", "close the queue pairs first");
-        closed.map_err(|(object, error)| (Self(object), error))
+        closed.map_err(|failed| failed.map(Self))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use gaudi_seam::{Errno, Error, ErrorKind};
+use gaudi_seam::{CloseError, Errno, Error, ErrorKind};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::lock;
 
@@ -63,13 +63,13 @@ pub(crate) fn take_last<T>(
     shared: Arc<T>,
     holders: impl Fn(&T) -> &Holders,
     close: [&'static str; 3],
-) -> Result<T, (Arc<T>, Error)> {
+) -> Result<T, CloseError<Arc<T>>> {
     Arc::try_unwrap(shared).map_err(|shared| {
         // Each holder has one reference.
         let others = Arc::strong_count(&shared).saturating_sub(1);
         let clones = others.saturating_sub(holders(&shared).len());
         let error = holders(&shared).in_use(close, clones);
-        (shared, error)
+        CloseError::new(shared, error)
     })
 }
 

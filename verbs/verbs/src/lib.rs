@@ -74,7 +74,7 @@ pub use device::{
 pub use event::{AsyncElement, AsyncEvent, AsyncEventType};
 pub use frame::{Framed, Stream};
 pub use gaudi_ranges::{Limits as CacheLimits, Stats as CacheStats};
-pub use gaudi_seam::{Error, ErrorKind, Result};
+pub use gaudi_seam::{CloseError, Error, ErrorKind, Result};
 pub use group::{Blockers, RegionGroup};
 pub use handle::{AhHandle, MrHandle, MwHandle};
 pub use mr::Mr;

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use gaudi_dmabuf::Window;
-use gaudi_seam::{DeviceVa, Error, HostVa, RawMapping, Result};
+use gaudi_seam::{CloseError, DeviceVa, HostVa, RawMapping, Result};
 
 use crate::access::Access;
 use crate::context::Pd;
@@ -314,9 +314,9 @@ impl Mr {
     /// # Errors
     /// `InUse` with their names if memory windows are bound to it and the NIC refuses; `Forked` in
     /// a fork child.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
         let freed = self.region().dereg();
-        freed.map_err(|error| (self, error))
+        freed.map_err(|error| CloseError::new(self, error))
     }
 
     pub(crate) fn region(&self) -> &Arc<Region> {

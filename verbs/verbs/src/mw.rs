@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use gaudi_seam::{Error, Result};
+use gaudi_seam::{CloseError, Error, Result};
 
 use crate::context::Pd;
 use crate::handle::MwHandle;
@@ -158,9 +158,9 @@ impl Mw {
     ///
     /// # Errors
     /// The errno of `ibv_dealloc_mw`; `Forked` in a fork child.
-    pub fn close(mut self) -> Result<(), (Self, Error)> {
+    pub fn close(mut self) -> Result<(), CloseError<Self>> {
         let destroyed = self.object.destroy();
-        destroyed.map_err(|error| (self, error))
+        destroyed.map_err(|error| CloseError::new(self, error))
     }
 }
 

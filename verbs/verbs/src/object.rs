@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gaudi_seam::{Error, Result};
+use gaudi_seam::{CloseError, Result};
 
 use crate::context::Context;
 use crate::handle::{AhHandle, CqHandle, MwHandle, PdHandle, QpHandle, SrqHandle};
@@ -84,10 +84,10 @@ impl<H: Handle, P: Parent, D> Object<H, P, D> {
         self: Arc<Self>,
         name: &'static str,
         help: &'static str,
-    ) -> Result<(), (Arc<Self>, Error)> {
+    ) -> Result<(), CloseError<Arc<Self>>> {
         let mut object = take_last(self, |object| &object.links.0, [H::DESTROY, name, help])?;
         let destroyed = object.destroy();
-        destroyed.map_err(|error| (Arc::new(object), error))
+        destroyed.map_err(|error| CloseError::new(Arc::new(object), error))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gaudi_seam::{Error, Result};
+use gaudi_seam::{CloseError, Result};
 
 use crate::access::Access;
 use crate::context::Pd;
@@ -114,9 +114,9 @@ macro_rules! queue_pair {
             ///
             /// # Errors
             /// The errno of `ibv_destroy_qp`; `Forked` in a fork child.
-            pub fn close(mut self) -> Result<(), (Self, Error)> {
+            pub fn close(mut self) -> Result<(), CloseError<Self>> {
                 let destroyed = self.core.object.destroy();
-                destroyed.map_err(|error| (self, error))
+                destroyed.map_err(|error| CloseError::new(self, error))
             }
         }
     };

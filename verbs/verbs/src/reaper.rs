@@ -101,6 +101,6 @@ fn hand_over(job: Job) -> std::result::Result<(), Job> {
 
 fn run_one((mr, closing): Job) {
     // Dropping a region that did not close tries again and logs.
-    let answer = mr.close().map_err(|(_, error)| error);
+    let answer = mr.close().map_err(Error::from);
     closing.complete(answer);
 }

@@ -1,7 +1,7 @@
 //! [`OrderedMr`]: a relaxed-ordering region with a strict one of the same memory.
 
 use gaudi_dmabuf::Window;
-use gaudi_seam::{Error, Result};
+use gaudi_seam::{CloseError, Result};
 
 use crate::access::Access;
 use crate::context::Pd;
@@ -69,14 +69,14 @@ impl OrderedMr {
     ///
     /// # Errors
     /// The first error of [`Mr::close`].
-    pub fn close(self) -> Result<(), (Vec<Mr>, Error)> {
+    pub fn close(self) -> Result<(), CloseError<Vec<Mr>>> {
         let (mut left, mut first) = (Vec::new(), None);
         for mr in [Some(self.bulk), self.strict].into_iter().flatten() {
-            if let Err((mr, error)) = mr.close() {
+            if let Err(CloseError { object: mr, error }) = mr.close() {
                 left.push(mr);
                 first = first.or(Some(error));
             }
         }
-        first.map_or(Ok(()), |error| Err((left, error)))
+        first.map_or(Ok(()), |error| Err(CloseError::new(left, error)))
     }
 }

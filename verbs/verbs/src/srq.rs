@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gaudi_seam::{Error, Result};
+use gaudi_seam::{CloseError, Error, Result};
 
 use crate::context::Pd;
 use crate::handle::SrqHandle;
@@ -96,11 +96,11 @@ impl Srq {
     ///
     /// # Errors
     /// `InUse` with the names of the queue pairs that use it.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), CloseError<Self>> {
         let closed = self
             .0
             .close("the shared receive queue", "close the queue pairs first");
-        closed.map_err(|(object, error)| (Self(object), error))
+        closed.map_err(|failed| failed.map(Self))
     }
 }
 

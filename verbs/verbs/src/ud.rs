@@ -1,6 +1,6 @@
 //! [`UdQp`]: a datagram queue pair.
 
-use gaudi_seam::{Error, Result};
+use gaudi_seam::{CloseError, Result};
 
 use crate::ah::AddressHandle;
 use crate::context::Pd;

@@ -157,18 +157,9 @@ impl Parent {
         drop((loot.idle, loot.open, loot.waiting, loot.pending, loot.done));
         drop((loot.sob, loot.buffer, loot.host, loot.cached, loot.host_buffer));
         let (device, pages, dmabuf) = (loot.device, loot.pages, loot.dmabuf);
-        dmabuf
-            .close()
-            .map_err(|(_, error)| error)
-            .expect("no window is left");
-        pages
-            .close()
-            .map_err(|(_, error)| error)
-            .expect("no other handle");
-        device
-            .close()
-            .map_err(|(_, error)| error)
-            .expect("no handle is left");
+        dmabuf.close().map_err(Error::from).expect("no window is left");
+        pages.close().map_err(Error::from).expect("no other handle");
+        device.close().map_err(Error::from).expect("no handle is left");
         assert!(mock_ledger(&self.spec).expect("the mock").is_clean());
     }
 }
@@ -197,8 +188,12 @@ impl Checks {
         );
     }
 
-    pub(crate) fn refused<T>(&mut self, what: &str, answer: std::result::Result<(), (T, Error)>) {
-        self.forked(what, answer.map_err(|(_, error)| error));
+    pub(crate) fn refused<T>(
+        &mut self,
+        what: &str,
+        answer: std::result::Result<(), gaudi_device::CloseError<T>>,
+    ) {
+        self.forked(what, answer.map_err(Error::from));
     }
 
     /// Every call on a device and its memory.

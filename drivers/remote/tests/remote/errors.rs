@@ -65,7 +65,7 @@ fn forget_releases_the_buffer() {
     let (mut a, mut b) = pair("forget", &Setup::direct(), &Setup::direct());
     let to = b.buffer(LEN, 2);
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
-    let (to, error) = to.close().expect_err("its region lives");
+    let (to, error) = to.close().expect_err("its region lives").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     b.endpoint.forget(&to).expect("deregistered");
     to.close().expect("free");

@@ -130,7 +130,7 @@ fn close_names_the_blocking_regions() {
     let to = b.buffer(LEN, 2);
     b.offer_to(&mut a, &to, Rights::PUT);
     let region = b.nic.blockers(b.device.id()).own.remove(0);
-    let (to, error) = to.close().expect_err("its region lives");
+    let (to, error) = to.close().expect_err("its region lives").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     let named = |error: &gaudi_remote::Error| {
         let text = format!("{error} {:?}", error.evidence());
@@ -142,12 +142,12 @@ fn close_names_the_blocking_regions() {
         assert!(text.contains(&region.rkey.to_string()), "{text}");
     };
     named(&error);
-    let (device, error) = b.device.close().expect_err("a buffer lives");
+    let (device, error) = b.device.close().expect_err("a buffer lives").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     named(&error);
     // Without regions there is nothing to report.
     b.endpoint.forget(&to).expect("deregistered");
-    let (device, error) = device.close().expect_err("the endpoint has it");
+    let (device, error) = device.close().expect_err("the endpoint has it").into_parts();
     assert!(!error.to_string().contains("of this process"), "{error}");
     to.close().expect("free");
     drop(device);

@@ -7,6 +7,7 @@ mod attest;
 mod device;
 mod events;
 mod gaudi3;
+mod mock;
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -14,6 +15,7 @@ pub use attest::{HlInfoSecAttest, HlInfoSigned};
 pub use device::*;
 pub use events::*;
 pub use gaudi3::*;
+pub use mock::MockFault;
 
 open_enum! {
     /// `hl_info_args.op`, `HL_INFO_*`.
@@ -104,6 +106,17 @@ macro_rules! answers {
         $(impl InfoAnswer for $type {
             const OP: InfoOp = InfoOp::$op;
         })*
+
+        impl InfoOp {
+            /// Bytes of the struct that the operation fills. `None` if it fills no struct of a
+            /// fixed size.
+            pub const fn answer_size(self) -> Option<usize> {
+                match self {
+                    $(Self::$op => Some(size_of::<$type>()),)*
+                    _ => None,
+                }
+            }
+        }
     };
 }
 

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 
 use gaudi_uapi::{Since, debug, info, memory, nic};
 
-use super::{Field, Layout, field_size};
+use super::{Field, Layout, field_shape};
 
 /// Every layout of that header that mainline headers lack.
 pub fn gaudi3_layouts() -> Vec<Layout> {
@@ -74,12 +74,16 @@ fn others() -> Vec<Layout> {
     // Mainline's reserved fields have names here.
     macro_rules! named {
         ($($field:ident = $c_path:literal,)*) => {
-            $(hw_ip.fields.push(Field {
-                c_path: $c_path,
-                offset: offset_of!(info::HlInfoHwIpInfo, $field),
-                size: field_size(|v: &info::HlInfoHwIpInfo| &v.$field),
-                since: Since::Gaudi3,
-            });)*
+            $({
+                let (size, rust_type) = field_shape(|v: &info::HlInfoHwIpInfo| &v.$field);
+                hw_ip.fields.push(Field {
+                    c_path: $c_path,
+                    offset: offset_of!(info::HlInfoHwIpInfo, $field),
+                    size,
+                    since: Since::Gaudi3,
+                    rust_type,
+                });
+            })*
         };
     }
     named! {
@@ -101,6 +105,7 @@ fn others() -> Vec<Layout> {
             offset: offset_of!(info::HlInfoArgs, arg),
             size: size_of::<u32>(),
             since: Since::Gaudi3,
+            rust_type: "u32",
         }],
         home: DRIVER,
     };

@@ -2,7 +2,7 @@
 
 use gaudi_device::{Device, Location};
 use gaudi_seam::Operation;
-use gaudi_seam::{Errno, Error, ErrorKind, Result};
+use gaudi_seam::{CloseError, Errno, Error, ErrorKind, Result};
 
 use crate::watchers::Refusal;
 
@@ -250,7 +250,7 @@ impl World {
                 self.judge("Buffer::close", &Ok(()), needs, &[]);
             }
             Ok(()) => {}
-            Err((object, error)) => {
+            Err(CloseError { object, error }) => {
                 let not_freed = self.unmapped_and_not_freed(&error);
                 self.judge::<()>("Buffer::close", &Err(error), &[], own);
                 let mut memory = Memory { object, ..memory };
@@ -306,7 +306,7 @@ impl World {
         let own = self.in_use_errors();
         match answer {
             Ok(()) => self.judge("HostMapping::close", &Ok(()), &[], &[]),
-            Err((object, error)) => {
+            Err(CloseError { object, error }) => {
                 let unmapped = memory.unmapped || self.may_be_unmapped(&error);
                 self.judge::<()>("HostMapping::close", &Err(error), &[], own);
                 if unmapped {

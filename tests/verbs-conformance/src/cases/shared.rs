@@ -155,7 +155,7 @@ cases! {
 
     fn srq_in_use_is_not_destroyed(f) [Srq] {
         let s = sharing(f, 8, &Link::default());
-        let (srq, error) = s.srq.close().unwrap_err();
+        let (srq, error) = s.srq.close().unwrap_err().into_parts();
         assert_eq!((error.kind(), error.errno()), (ErrorKind::InUse, Some(Errno::EBUSY)));
         let name = format!("Qp({}", s.right[1].qpn());
         assert!(error.to_string().contains(&name), "{error}");

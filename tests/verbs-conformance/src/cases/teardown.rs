@@ -23,7 +23,7 @@ cases! {
         let pd = f.a.alloc_pd().unwrap();
         let host = std::sync::Arc::new(gaudi_sys::RawMapping::anonymous(4096, false).unwrap());
         let mr = pd.reg_mapping(host, FULL).unwrap();
-        let (pd, error) = pd.close().unwrap_err();
+        let (pd, error) = pd.close().unwrap_err().into_parts();
         names(&error, &format!("Mr(4096 bytes at {}", mr.addr()));
         mr.close().unwrap();
         pd.close().unwrap();
@@ -33,7 +33,7 @@ cases! {
         let pd = f.a.alloc_pd().unwrap();
         let cq = f.a.create_cq(4).unwrap();
         let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
-        let (pd, error) = pd.close().unwrap_err();
+        let (pd, error) = pd.close().unwrap_err().into_parts();
         names(&error, &format!("Qp({}", qp.qpn()));
         qp.close().unwrap();
         pd.close().unwrap();
@@ -43,7 +43,7 @@ cases! {
     fn pd_names_windows_that_hold_it(f) [Windows] {
         let pd = f.a.alloc_pd().unwrap();
         let mw = pd.alloc_mw(gaudi_verbs::provider::MwType::Type2).unwrap();
-        let (pd, error) = pd.close().unwrap_err();
+        let (pd, error) = pd.close().unwrap_err().into_parts();
         names(&error, &format!("Mw({})", mw.rkey()));
         mw.close().unwrap();
         pd.close().unwrap();
@@ -52,7 +52,7 @@ cases! {
     fn pd_names_address_handles_that_hold_it(f) [Datagrams] {
         let pd = f.a.alloc_pd().unwrap();
         let ah = way(&pd, &f.b).unwrap();
-        let (pd, error) = pd.close().unwrap_err();
+        let (pd, error) = pd.close().unwrap_err().into_parts();
         names(&error, "AddressHandle(");
         ah.close().unwrap();
         pd.close().unwrap();
@@ -61,7 +61,7 @@ cases! {
     fn a_domain_names_its_clones(f) {
         let pd = f.a.alloc_pd().unwrap();
         let clone = pd.clone();
-        let (pd, error) = pd.close().unwrap_err();
+        let (pd, error) = pd.close().unwrap_err().into_parts();
         names(&error, "a clone of it");
         drop(clone);
         pd.close().unwrap();
@@ -73,9 +73,9 @@ cases! {
         let mut init = QpInit::new(&sends);
         init.recv_cq = &receives;
         let qp = pd.create_qp(&init).unwrap();
-        let (sends, error) = sends.close().unwrap_err();
+        let (sends, error) = sends.close().unwrap_err().into_parts();
         names(&error, &format!("the send queue of Qp({}", qp.qpn()));
-        let (receives, error) = receives.close().unwrap_err();
+        let (receives, error) = receives.close().unwrap_err().into_parts();
         names(&error, &format!("the receive queue of Qp({}", qp.qpn()));
         qp.close().unwrap();
         sends.close().unwrap();
@@ -85,7 +85,7 @@ cases! {
     fn context_names_its_open_objects(f) {
         let context = f.a.clone();
         let pd = context.alloc_pd().unwrap();
-        let (_context, error) = context.close().unwrap_err();
+        let (_context, error) = context.close().unwrap_err().into_parts();
         names(&error, "Pd(");
         pd.close().unwrap();
     }

@@ -238,7 +238,7 @@ cases! {
         let (mr, mut mw) = (bindable(&b), b.pd.alloc_mw(MwType::Type2).unwrap());
         b.qp.post_send(1).bind_mw(&mut mw, &mr, 0, 4096, Access::REMOTE_WRITE).post().unwrap();
         b.succeeds(1);
-        let (mr, error) = mr.close().unwrap_err();
+        let (mr, error) = mr.close().unwrap_err().into_parts();
         assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
         assert!(error.to_string().contains(&format!("Mw({})", mw.rkey())), "{error}");
         mw.close().unwrap();

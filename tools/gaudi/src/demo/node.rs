@@ -175,11 +175,11 @@ impl Node {
             .close()
             .context("closing the region and its queue pair")?;
         drop((self.softnic, self.window));
-        let memory = self.memory.close().map_err(|(_, error)| error);
+        let memory = self.memory.close().map_err(Error::from);
         memory.context("freeing device memory")?;
-        let pinned = self.pinned.close().map_err(|(_, error)| error);
+        let pinned = self.pinned.close().map_err(Error::from);
         pinned.context("unpinning host memory")?;
-        let device = self.device.close().map_err(|(_, error)| error);
+        let device = self.device.close().map_err(Error::from);
         device.context("closing the device")
     }
 }

@@ -159,7 +159,7 @@ fn reach(nic: &str, spec: &DeviceSpec) -> Option<Check> {
 fn host(pd: &Pd, checks: &mut Vec<Check>) -> bool {
     let mapping = RawMapping::anonymous(1 << 20, true).map_err(|errno| Error::from_errno("mmap", errno));
     let registered = mapping.and_then(|mapping| pd.reg_mapping(Arc::new(mapping), Access::LOCAL_WRITE));
-    let closed = registered.and_then(|mr| mr.close().map_err(|(_, error)| error));
+    let closed = registered.and_then(|mr| mr.close().map_err(Error::from));
     let closed = tried(checks, "host memory", Step::Host, closed);
     checks.extend(closed.map(|()| ok("1 MiB registered, then deregistered").named("host memory")));
     closed.is_some()
@@ -172,7 +172,7 @@ fn register(pd: &Pd, buffer: &Buffer, window: &Window, checks: &mut Vec<Check>) 
     let took = start.elapsed().as_secs_f64() * 1e3;
     let closed = registered.and_then(|mr| {
         let path = mr.path();
-        mr.close().map_err(|(_, error)| error)?;
+        mr.close()?;
         Ok(path)
     });
     let path = tried(checks, "registration", Step::Registration, closed);

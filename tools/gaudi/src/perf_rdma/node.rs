@@ -318,8 +318,8 @@ impl Node {
         // Its thread may hold the device for a moment.
         drop(nic);
         if let NodeMemory::Device(buffer, device) = memory {
-            buffer.close().map_err(|(_, error)| error)?;
-            device.close().map_err(|(_, error)| error)?;
+            buffer.close()?;
+            device.close()?;
         }
         Ok(())
     }

@@ -255,12 +255,15 @@ fn ordered_teardown_releases_the_dma_buf() {
     };
     let dmabuf = window.dmabuf().clone();
     drop(window);
-    let (dmabuf, error) = dmabuf.close().expect_err("a region stands on it");
+    let (dmabuf, error) = dmabuf.close().expect_err("a region stands on it").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert!(error.to_string().contains("softnic0: region"), "{error}");
-    let (pd, error) = pd.close().expect_err("regions and a queue pair stand on it");
+    let (pd, error) = pd
+        .close()
+        .expect_err("regions and a queue pair stand on it")
+        .into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse);
-    let (cq, error) = cq.close().expect_err("a queue pair completes in it");
+    let (cq, error) = cq.close().expect_err("a queue pair completes in it").into_parts();
     assert_eq!(error.kind(), ErrorKind::InUse);
     qp.close().unwrap();
     cq.close().unwrap();

@@ -201,7 +201,7 @@ fn revoked_region_keeps_pd_until_closed() {
     let pd = node.context.alloc_pd().unwrap();
     let mr = region(&pd);
     group.add(&mr);
-    let (pd, error) = pd.close().unwrap_err();
+    let (pd, error) = pd.close().unwrap_err().into_parts();
     assert!(
         !error.to_string().contains("clone"),
         "it is held once, by name: {error}"
@@ -427,10 +427,10 @@ fn failed_binds_leave_the_earlier_region_held() {
         }
         assert_eq!(window.remote(), Some(bound));
         *node.nic.refuse_dereg.lock().unwrap() = Some(Errno::EINVAL);
-        let (mr, error) = node.mr.close().unwrap_err();
+        let (mr, error) = node.mr.close().unwrap_err().into_parts();
         assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
         assert!(error.to_string().contains(&bound.rkey.to_string()), "{error}");
-        let (other, error) = other.close().unwrap_err();
+        let (other, error) = other.close().unwrap_err().into_parts();
         assert_eq!(
             error.kind(),
             ErrorKind::InvalidInput,
@@ -466,7 +466,7 @@ fn wait_polls_again_after_requesting_an_event() {
 fn failed_deregistration_leaves_the_region_live() {
     let node = node();
     *node.nic.refuse_dereg.lock().unwrap() = Some(Errno::EIO);
-    let (mr, error) = node.mr.close().unwrap_err();
+    let (mr, error) = node.mr.close().unwrap_err().into_parts();
     assert_eq!(error.errno(), Some(Errno::EIO));
     assert_eq!(mr.state().unwrap(), MrState::Live);
     assert_eq!(node.context.regions().len(), 1);
