@@ -172,7 +172,9 @@ impl Call {
         let request = Era::AccelDrm.request(self.ioctl).ok_or(Errno::ENOTTY)?;
         // SAFETY: the caller's promise.
         let arg = unsafe { std::slice::from_raw_parts_mut(self.arg, self.ioctl.args_size()) };
-        entry.node.ioctl(request, arg, &OwnMemory)
+        // SAFETY: as with ioctl(2), the addresses in `arg` are the program's, which asks for what
+        // the request does with them.
+        unsafe { entry.node.ioctl(request, arg, &OwnMemory) }
     }
 
     /// # Safety

@@ -176,12 +176,14 @@ impl Bench {
             self.hl.get_busy_engines_mask(card.fd, Some(&mut idle)),
         )?;
         holds("all engines are idle after the case", idle.is_idle == 1, idle)?;
+        // The library notices at an open that a mock's node was closed by close(2).
+        drop(self.control()?);
         let (before, after) = (&self.descriptors, self.others());
         let new: Vec<_> = after.difference(before).collect();
         holds(
             "the case left no descriptor open",
             new.is_empty() || self.is_mock_file(&new),
-            &new,
+            (&new, before, &after),
         )
     }
 

@@ -16,9 +16,15 @@ pub enum Expectation {
 
 use Backend::{Driver, Mock};
 
+const NO_SHORT_FORM: &str = "a mock's bus id has domain ffff, which no card has; the short form is of domain 0 \
+                             (common/sysfs.c:pci_addr_show)";
+
 /// Case, backend that cannot run it, and why: with the function of the driver that decides it, or
 /// with what the mock's descriptor is.
 const NEVER: &[(&str, Backend, &str)] = &[
+    ("open.by-short-bus-id-opens-the-device", Mock, NO_SHORT_FORM),
+    ("open.control.by-short-bus-id-alone-opens", Mock, NO_SHORT_FORM),
+    ("open.discovery.index-from-short-bus-id", Mock, NO_SHORT_FORM),
     (
         "buffer.mmap-wrong-length-is-invalid",
         Mock,

@@ -217,10 +217,13 @@ fn signalled(bench: &mut Bench) -> Verdict {
         .wait_for_cs(card.fd, out.seq, 60_000_000, Some(&mut status));
     let errno = Errno::last();
     let received = notifier.recv(10_000);
-    drop((hang, notifier));
+    let released = card.hl.notifier_release(card.fd, notifier.handle);
+    std::mem::forget(notifier);
+    drop(hang);
     // The driver resets the device when its user closes it.
     ok("hlthunk_close", card.hl.close(card.fd))?;
     bench.card()?;
+    ok("releasing the notifier", released)?;
     equal(
         "the wait for an aborted submission",
         (waited, errno),
