@@ -77,7 +77,8 @@ pub fn control_in(spec: &DeviceSpec, environment: &Environment) -> Result<Shared
 /// Opens a node of either kind, and the file from which a descriptor for a program is made.
 ///
 /// # Errors
-/// As [`open`] for a compute node and [`control`] for a control node, and `TooManyFiles` (`EMFILE`).
+/// As [`open`] for a compute node and [`control`] for a control node; and `TooManyFiles`
+/// (`EMFILE`).
 pub fn open_for_program(spec: &DeviceSpec, kind: NodeKind) -> Result<(SharedIo, ProgramFile)> {
     reach(spec, &Environment::of_process(), kind, User::Program)
 }

@@ -102,11 +102,12 @@ pub fn open(spec: &MockSpec) -> Result<Arc<dyn KernelIo>> {
     Ok(node(&device, NodeKind::Compute))
 }
 
-/// Opens the compute node for a program that maps the buffers itself, by mmap(2) of the file that is
-/// returned with it. A command buffer, a timestamps buffer or a block lies in the file at the offset
-/// that is its handle: a whole number of pages, not 0, below 2^63. The handle of a block that cannot
-/// be mapped is an offset at which mmap(2) fails with `EOVERFLOW`. No object lies in the file's
-/// first page.
+/// Opens the compute node for a program that maps the buffers itself, by mmap(2) of the returned
+/// file.
+///
+/// A command buffer, a timestamps buffer or a block lies in the file at the offset that is its
+/// handle: a whole number of pages, not 0, below 2^63. The handle of a block that cannot be mapped
+/// is an offset at which mmap(2) fails with `EOVERFLOW`. No object lies in the file's first page.
 ///
 /// A destroyed command buffer keeps its memory while this process maps it. The mock finds that out
 /// from `/proc/self/maps`, which it reads once for every 32 MiB of destroyed buffers.

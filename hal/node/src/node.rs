@@ -34,8 +34,8 @@ impl VirtualNode {
     /// Opens a node. The descriptor, close-on-exec, is the program's.
     ///
     /// # Errors
-    /// - Those of [`gaudi_hal::open`] or [`gaudi_hal::control`]: `Busy` (`EBUSY`) if another node of
-    ///   the device is open, also one whose descriptor is closed but that was not dropped.
+    /// - Those of [`gaudi_hal::open`] or [`gaudi_hal::control`]: `Busy` (`EBUSY`) if the device has
+    ///   another compute node, also one that is released but not dropped.
     /// - `TooManyFiles` (`EMFILE`): no descriptor is free.
     /// - `Unsupported` (`ENOSYS`): there is no `/proc`.
     pub fn open(spec: &DeviceSpec, kind: NodeKind) -> Result<(Self, OwnedFd)> {
@@ -75,8 +75,8 @@ impl VirtualNode {
         unsafe { gaudi_codec::serve(&*self.io, request, arg, memory) }
     }
 
-    /// Whether every duplicate of the program's descriptor is closed. On the mock also whether every
-    /// mapping of it is removed, in every process; the driver's own file keeps a mapped buffer.
+    /// Whether every duplicate of the program's descriptor is closed. On the mock those of other
+    /// processes count too, and mappings; on the driver they keep the file open themselves.
     ///
     /// False if the kernel does not answer, and in a fork child.
     pub fn is_released(&self) -> bool {

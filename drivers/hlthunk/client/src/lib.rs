@@ -234,13 +234,13 @@ impl HlThunk {
         Ok(args.arg)
     }
 
-    /// Allocates device memory.
+    /// Allocates device memory, whose pages are in a row if `contiguous`.
     ///
     /// # Errors
     /// As `hlthunk_device_memory_alloc`.
-    pub fn alloc(&self, fd: c_int, bytes: u64) -> Result<u64, Errno> {
+    pub fn alloc(&self, fd: c_int, bytes: u64, contiguous: bool) -> Result<u64, Errno> {
         // SAFETY: the function has no preconditions.
-        nonzero(unsafe { (self.alloc)(fd, bytes, 0, false, false) })
+        nonzero(unsafe { (self.alloc)(fd, bytes, 0, contiguous, false) })
     }
 
     /// Frees device memory.

@@ -119,7 +119,10 @@ fn take(thunk: &HlThunk, fd: c_int) -> Result<(u64, u64, u64), Errno> {
         1 => page,
         pages => (pages - 1) * page,
     };
-    let handle = thunk.alloc(fd, bytes)?;
+    // A mock exports pages in a row only; a driver exports any.
+    let handle = thunk
+        .alloc(fd, bytes, true)
+        .or_else(|_| thunk.alloc(fd, bytes, false))?;
     match thunk.map(fd, handle) {
         Ok(base) => Ok((handle, base, bytes)),
         Err(errno) => {
