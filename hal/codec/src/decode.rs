@@ -29,7 +29,7 @@ fn args_of<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
 /// Calls `visitor` with the request in an argument of `ioctl`. Lists are read from `memory`;
 /// buffers for answers are zeros, and are not written back.
 ///
-/// [`Era::ioctl`](gaudi_seam::Era::ioctl) returns the ioctl of a request number.
+/// [`Ioctl::of_request`] returns the ioctl of a request number of any era.
 ///
 /// # Errors
 /// - `EINVAL`: no such operation, or padding is not 0.

@@ -100,7 +100,7 @@ pub(crate) fn most_of(op: InfoOp) -> usize {
         InfoOp::USER_MAPPINGS => MAPPINGS,
         InfoOp::HW_EVENTS | InfoOp::HW_EVENTS_AGGREGATE | InfoOp::HABANA_LINK_COUNTERS => COUNTERS,
         // An unknown operation is refused.
-        op => op.answer_size().unwrap_or(size_of::<u64>()),
+        op => op.answer().map_or(size_of::<u64>(), |answer| answer.size),
     }
 }
 

@@ -5,8 +5,6 @@
 
 use std::time::Duration;
 
-use crate::answer::{Reply, front};
-use crate::wire::{Visitor, Wire};
 use gaudi_seam::{
     CbCreate, CbDestroy, CbHandle, CbQuery, CqCounter, CsSeq, DeviceVa, Errno, ExportRequest, HostVa,
     InterruptId, InterruptWait, InterruptWord, MapBlock, MapDevice, MapHost, MemAlloc, MemFree, MemHandle,
@@ -20,6 +18,9 @@ use gaudi_uapi::memory::{
 };
 use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, HlWaitCsOut, WaitCsFlags, WaitCsStatus};
 use zerocopy::FromZeros;
+
+use crate::answer::{Reply, front};
+use crate::wire::{Visitor, Wire};
 
 /// A row: `Request [failure] encoding, if condition => decoding;`. The first row whose condition
 /// holds is the request.
@@ -148,7 +149,8 @@ rows! {
             if input.op == MemOp::UNMAP => MemUnmap(DeviceVa(input.arg[0]));
         MapBlock [kept] HlMemIn::map_block(this.0),
             if input.op == MemOp::MAP_BLOCK => MapBlock(input.arg[0]);
-        ExportRequest [export_failed] HlMemIn::export_dmabuf_fd(this.address.0, this.size, this.offset, this.flags),
+        ExportRequest [export_failed]
+            HlMemIn::export_dmabuf_fd(this.address.0, this.size, this.offset, this.flags),
             if input.op == MemOp::EXPORT_DMABUF_FD => {
                 let HlMemInExportDmabufFd { addr, mem_size: size, offset } = front(&input.arg);
                 ExportRequest { address: DeviceVa(addr), size, offset, flags: input.flags.0 }
@@ -161,6 +163,37 @@ rows! {
 /// Microseconds, rounded up so that no wait becomes a poll.
 pub(crate) fn micros(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
+/// Returns the argument of a wait for an interrupt of at most `timeout_us` microseconds, whatever
+/// the request's own timeout is. Only the low twelve bits of the interrupt's number count.
+pub fn interrupt(wait: &InterruptWait, timeout_us: u64) -> HlWaitCsIn {
+    let InterruptWait {
+        interrupt,
+        word,
+        target,
+        ..
+    } = *wait;
+    match word {
+        InterruptWord::User(word) => HlWaitCsIn::interrupt(interrupt.0, word.0, target, timeout_us),
+        InterruptWord::KernelCq(CqCounter { handle, offset }) => {
+            HlWaitCsIn::interrupt_on_counter(interrupt.0, handle.0, offset, target, timeout_us)
+        }
+    }
+}
+
+/// Returns the argument of a registration of a timestamp. Only the low twelve bits of the
+/// interrupt's number count.
+pub fn timestamp(registration: &TimestampRegistration) -> HlWaitCsIn {
+    let TimestampRegistration {
+        interrupt,
+        counter,
+        target,
+        buffer,
+        index,
+    } = *registration;
+    let slot = (buffer.0, index);
+    HlWaitCsIn::register_timestamp(interrupt.0, counter.handle.0, counter.offset, target, slot)
 }
 
 fn is_interrupt(input: &HlWaitCsIn, kind: WaitCsFlags) -> bool {
@@ -177,14 +210,7 @@ fn counter_of(input: &HlWaitCsIn) -> CqCounter {
 // common/command_submission.c:hl_wait_ioctl
 rows! {
     WaitCs HlWaitCsArgs fn decode_wait(input: HlWaitCsIn, this) {
-        &TimestampRegistration [kept]
-            HlWaitCsIn::register_timestamp(
-                this.interrupt.0,
-                this.counter.handle.0,
-                this.counter.offset,
-                this.target,
-                (this.buffer.0, this.index),
-            ),
+        &TimestampRegistration [kept] timestamp(this),
             if is_interrupt(&input, WaitCsFlags::INTERRUPT_KERNEL_CQ | WaitCsFlags::REGISTER_INTERRUPT) =>
             &TimestampRegistration {
                 interrupt: InterruptId(input.flags.interrupt()),
@@ -193,19 +219,7 @@ rows! {
                 buffer: TsHandle(input.timestamp_handle),
                 index: input.timestamp_offset,
             };
-        &InterruptWait [interrupt_failed]
-            match this.word {
-                InterruptWord::User(word) => {
-                    HlWaitCsIn::interrupt(this.interrupt.0, word.0, this.target, micros(this.timeout))
-                }
-                InterruptWord::KernelCq(CqCounter { handle, offset }) => HlWaitCsIn::interrupt_on_counter(
-                    this.interrupt.0,
-                    handle.0,
-                    offset,
-                    this.target,
-                    micros(this.timeout),
-                ),
-            },
+        &InterruptWait [interrupt_failed] interrupt(this, micros(this.timeout)),
             if is_interrupt(&input, WaitCsFlags::NONE) => &InterruptWait {
                 interrupt: InterruptId(input.flags.interrupt()),
                 word: match is_interrupt(&input, WaitCsFlags::INTERRUPT_KERNEL_CQ) {

@@ -12,7 +12,7 @@ use gaudi_uapi::Ioctl;
 use gaudi_uapi::cs::HlCsArgs;
 use gaudi_uapi::debug::HlDebugArgs;
 use gaudi_uapi::drm::{DRIVER_NAME, DRM_IOCTL_VERSION, DrmVersion};
-use gaudi_uapi::era::{DRM_COMMAND_BASE, DRM_IOCTL_BASE, Era, HL_IOCTL_BASE};
+use gaudi_uapi::era::{DRM_COMMAND_BASE, DRM_IOCTL_BASE, HL_IOCTL_BASE};
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, HlInfoHwIpInfo, HlUserMapping, InfoOp};
 use gaudi_uapi::ioctl::{Parts, READ, WRITE};
 use gaudi_uapi::nic::HlNicArgs;
@@ -41,10 +41,9 @@ fn view<T: FromBytes + IntoBytes + KnownLayout>(words: &mut [u64; WORDS]) -> &mu
 /// the answer into `arg` as the driver does. `arg` is what lies at the ioctl's argument address, as
 /// many bytes as `request` has in its number; `memory` is the program's memory.
 ///
-/// The request numbers of every [`Era`] are served on every node, as well as `DRM_IOCTL_VERSION` on
-/// a compute node. An argument that is shorter than the driver's is padded with zeros, and a longer
-/// one is cut, as in DRM (drivers/gpu/drm/drm_ioctl.c:drm_ioctl). `arg` is written after a failure
-/// as well.
+/// Request numbers of every era are served on every node, and `DRM_IOCTL_VERSION` on a compute
+/// node. An argument that is shorter than the driver's is padded with zeros, and a longer one is
+/// cut, as in DRM (drivers/gpu/drm/drm_ioctl.c:drm_ioctl). `arg` is also written after a failure.
 ///
 /// This function is unsafe because one argument of the driver, `HL_MEM_OP_MAP` of host memory,
 /// makes a device use memory after the call. Whether that is sound depends on the program that
@@ -109,7 +108,7 @@ fn served(control: bool, parts: Parts) -> Result<Served, Errno> {
     if (parts.kind, parts.nr) == (DRM_IOCTL_BASE, Parts::of(DRM_IOCTL_VERSION).nr) {
         return Ok(Served::Version);
     }
-    let known = Era::ALL.into_iter().find_map(|era| era.ioctl(parts.request()));
+    let known = Ioctl::of_request(parts.request());
     known.map(Served::Ioctl).ok_or(Errno::ENOTTY)
 }
 
@@ -166,7 +165,7 @@ impl Visitor for Performer<'_> {
 
     fn visit<R: Wire>(self, mut request: R) -> Result<(), Errno> {
         let Self { io, memory, words } = self;
-        // SAFETY: whoever calls `serve` promises it for the argument, of which this is the request.
+        // SAFETY: the caller of `serve` promises it for the argument, of which this is the request.
         match unsafe { request.perform(io) } {
             Ok(answer) => {
                 copy_out(io, request.view(), answer.view(), words, memory)?;

@@ -2,6 +2,7 @@
 
 mod held;
 mod ledger;
+mod witness;
 
 use std::collections::VecDeque;
 use std::fmt;

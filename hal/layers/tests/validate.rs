@@ -10,6 +10,7 @@ use gaudi_seam::Operation;
 use gaudi_seam::*;
 use gaudi_spec::gaudi2;
 use gaudi_uapi::cs::{CsFlags, EngineCommand, HlCsChunk};
+use gaudi_uapi::debug::DebugOp;
 use gaudi_uapi::engine::Gaudi2EngineId;
 use recorder::{Recorder, alloc, map, map_host};
 
@@ -535,6 +536,27 @@ fn correct_program_sees_no_difference() {
     }
     assert!(unchecked.iter().all(|operation| below.seen().contains(operation)));
     assert_eq!(io.node().name, "mock:gaudi2", "the node is the one below");
+}
+
+#[test]
+fn unrecorded_state_breaks_no_rule() {
+    let (_, io) = validated(Policy::Refuse);
+    io.unregister_events().expect("the driver decides");
+    let enable = |enable| DebugRequest {
+        op: DebugOp::SET_MODE,
+        reg_idx: 0,
+        enable,
+        input: &[],
+        output: &mut [],
+    };
+    io.debug(enable(false)).expect("the driver decides");
+    io.debug(enable(true)).expect("the driver decides");
+    let block = MmapRequest {
+        offset: 0x4 << 59,
+        len: 4096,
+    };
+    io.mmap(block).expect("the driver decides");
+    assert_eq!(io.findings(), []);
 }
 
 /// An import may get the address of a mapping that went; its unmap is right.

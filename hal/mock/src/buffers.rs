@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 
 use gaudi_seam::engine::HostRange;
 use gaudi_seam::{
-    CbHandle, CqCounter, DeviceVa, Engine, Errno, Error, RawMapping, Result, Rule, TimestampRegistration,
-    rules,
+    CbHandle, CqCounter, DeviceVa, Engine, Errno, Error, RawMapping, Result, TimestampRegistration,
 };
 use gaudi_spec::asic;
 use gaudi_sys::standin::{self, Window};
@@ -343,22 +342,29 @@ impl Buffers {
     }
 
     /// Drops a handle. The buffer stays while it is mapped or watched.
-    pub(crate) fn destroy(&mut self, number: u32, engine: &mut dyn Engine) {
-        if let Some(buffer) = self.buffers.get_mut(&number) {
+    pub(crate) fn destroy(&mut self, handle: CbHandle, engine: &mut dyn Engine) {
+        let number = number(handle);
+        if let Some(buffer) = number.and_then(|number| self.buffers.get_mut(&number)) {
             buffer.destroyed = true;
             self.unsettled += buffer.size;
         }
         self.reap(engine);
     }
 
-    /// A timestamps buffer by its number.
-    pub(crate) fn timestamps(&self, number: u32) -> Option<&Timestamps> {
-        self.timestamps.get(&number)
+    /// A timestamps buffer, with its number.
+    pub(crate) fn timestamps(&self, handle: u64) -> Option<(u32, &Timestamps)> {
+        let number = number(CbHandle(handle))?;
+        Some((number, self.timestamps.get(&number)?))
     }
 
-    /// Returns a buffer whose handle is not destroyed.
-    pub(crate) fn live(&self, handle: CbHandle) -> Option<(u32, &Buffer)> {
-        self.find(handle).filter(|(_, buffer)| !buffer.destroyed)
+    /// The memory that the user can map at a handle: of a timestamps buffer, or of a command buffer
+    /// whose handle is not destroyed (memory_mgr.c `hl_mem_mgr_mmap`).
+    pub(crate) fn user_memory(&self, handle: CbHandle) -> Option<(&Memfd, Window)> {
+        if let Some((_, timestamps)) = self.timestamps(handle.0) {
+            return Some((&self.memory, timestamps.window));
+        }
+        let (_, buffer) = self.find(handle).filter(|(_, buffer)| !buffer.destroyed)?;
+        Some((&self.memory, self.window(buffer)))
     }
 }
 
@@ -396,30 +402,17 @@ impl Buffers {
     }
 
     /// Registers a time to be written, or writes it at once if the counter has reached its value
-    /// (command_submission.c:ts_get_and_handle_kernel_record).
+    /// (command_submission.c:ts_get_and_handle_kernel_record). `None` if counter or buffer do not
+    /// exist.
     pub(crate) fn register(
         &mut self,
         request: &TimestampRegistration,
         line: Line,
         engine: &mut dyn Engine,
         now: u64,
-    ) -> std::result::Result<(), &'static Rule> {
-        let Some(counter) = self.watch(request.counter) else {
-            return Err(match self.find(request.counter.handle) {
-                None => &rules::wait::TIMESTAMP_COUNTERS,
-                Some(_) => &rules::wait::TIMESTAMP_COUNTER_INDEX,
-            });
-        };
-        let found = number(CbHandle(request.buffer.0))
-            .and_then(|key| Some((key, self.timestamps.get(&key)?.elements)));
-        let Some((buffer, elements)) = found else {
-            self.unwatch(counter, engine);
-            return Err(&rules::wait::TIMESTAMP_BUFFER);
-        };
-        if request.index >= u64::from(elements) {
-            self.unwatch(counter, engine);
-            return Err(&rules::wait::TIMESTAMP_INDEX);
-        }
+    ) -> Option<()> {
+        let (buffer, _) = self.timestamps(request.buffer.0)?;
+        let counter = self.watch(request.counter)?;
         // An earlier registration of the slot is removed first
         // (command_submission.c:ts_get_and_handle_kernel_record).
         let same = |one: &Registration| (one.buffer, one.index) == (buffer, request.index);
@@ -427,7 +420,7 @@ impl Buffers {
         if self.count(counter) >= request.target {
             self.stamp(buffer, request.index, now);
             self.unwatch(counter, engine);
-            return Ok(());
+            return Some(());
         }
         self.registrations.push(Registration {
             line,
@@ -437,7 +430,7 @@ impl Buffers {
             buffer,
             index: request.index,
         });
-        Ok(())
+        Some(())
     }
 
     /// Writes the times of the registrations at a raised line whose counter reached its value

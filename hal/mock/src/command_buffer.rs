@@ -1,15 +1,13 @@
 //! Command buffers and mmap (command_buffer.c, memory_mgr.c, device.c `hl_mmap`).
 
-use gaudi_seam::rules::When;
 use gaudi_seam::{
-    CbCreate, CbHandle, CbInfo, Errno, Error, MmapRequest, Operation, RawMapping, Result, TsAlloc, TsHandle,
-    rules,
+    CbCreate, CbDestroy, CbHandle, CbInfo, CbQuery, Errno, MmapRequest, Operation, RawMapping, Result,
+    TsAlloc, TsHandle, rules,
 };
-use gaudi_sys::standin::{self, Window};
-use gaudi_sys::{Memfd, PAGE};
+use gaudi_sys::{PAGE, standin};
 
 use crate::block::{self, TYPE_BLOCK};
-use crate::buffers::{Buffer, TYPE_CB, TYPE_MASK, TYPE_TS, number};
+use crate::buffers::{Buffer, TYPE_CB, TYPE_MASK, TYPE_TS};
 use crate::open::Device;
 
 impl Device {
@@ -43,88 +41,51 @@ impl Device {
     }
 
     pub(crate) fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
-        const OP: Operation = Operation::CbDestroy;
-        let mut guard = self.enter(OP)?;
+        let mut guard = self.admit(&CbDestroy(handle))?;
         let (context, engine) = guard.parts();
-        // command_buffer.c:hl_cb_destroy
-        let Some((key, _)) = context.buffers.live(handle) else {
-            let error = self.no_buffer(OP, handle);
-            return Err(match context.buffers.find(handle) {
-                Some(_) => error.with_rule(OP, &rules::buffer::DESTROYED),
-                None => error,
-            });
-        };
-        context.buffers.destroy(key, engine);
+        context.buffers.destroy(handle, engine);
         Ok(())
     }
 
     pub(crate) fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
         const OP: Operation = Operation::CbInfo;
-        let mut state = self.enter(OP)?;
-        let context = state.context();
-        // command_buffer.c:hl_cb_info: a buffer that was destroyed is found as long as it is
-        // mapped.
-        let Some((_, buffer)) = context.buffers.find(handle) else {
-            return Err(self.no_buffer(OP, handle));
+        let mut state = self.admit(&CbQuery { handle, device_va })?;
+        let Some((_, buffer)) = state.context().buffers.find(handle) else {
+            // The user unmapped a destroyed buffer since the check.
+            return Err(self.refuse(OP, &rules::buffer::UNKNOWN));
         };
-        if !device_va {
+        Ok(CbInfo {
             // Queues of Gaudi2 take no handles (gaudi2.c:gaudi2_set_fixed_properties), so no
             // submission ever counts as a user of one.
-            return Ok(CbInfo {
-                usage_count: 0,
-                device_va: None,
-            });
-        }
-        if !buffer.mapped_to_device {
-            // command_buffer.c:hl_cb_info
-            return Err(self.refuse(OP, &rules::buffer::NOT_MAPPED));
-        }
-        Ok(CbInfo {
             usage_count: 0,
-            device_va: Some(buffer.at),
+            device_va: device_va.then_some(buffer.at),
         })
     }
 
     pub(crate) fn mmap(&self, request: MmapRequest) -> Result<RawMapping> {
         const OP: Operation = Operation::Mmap;
         // mm/mmap.c `file_mmap_ok`: before the call of the driver.
-        self.check_arguments(&request, When::Early)?;
+        self.check_rules(&request, None)?;
         // device.c:__hl_mmap does not check the status: mmap works during a reset too.
         let mut state = self.lock();
         state.settle();
-        let handle = CbHandle(request.offset);
-        let kind = handle.0 & TYPE_MASK;
-        let Some(context) = state.context.as_mut() else {
+        if state.context.is_none() {
             return Err(self.refusal(OP, Errno::EBUSY));
-        };
-        if kind == TYPE_BLOCK {
-            let memory = context.buffers.memory();
-            return block::mmap(self.asic, memory, request).map_err(|error| error.on(self.id));
         }
-        let buffers = &context.buffers;
-        // device.c:__hl_mmap: mmap goes by the kind of what is mapped;
-        // memory_mgr.c:hl_mem_mgr_mmap.
-        let is_buffer = [TYPE_CB, TYPE_TS].contains(&kind);
-        let timestamps = number(handle).filter(|_| is_buffer);
-        if let Some(timestamps) = timestamps.and_then(|key| buffers.timestamps(key)) {
-            return self.mmap_buffer(buffers.memory(), timestamps.window, request);
+        // device.c:__hl_mmap: mmap goes by the kind of what is mapped.
+        match request.offset & TYPE_MASK {
+            TYPE_BLOCK => {
+                let memory = state.context().buffers.memory();
+                return block::mmap(self.asic, memory, request).map_err(|error| error.on(self.id));
+            }
+            TYPE_CB | TYPE_TS => self.check_rules(&request, Some(&state))?,
+            _ => {
+                let error = self.refuse(OP, &rules::mmap::TYPE);
+                return Err(error.showing(format!("{:#x}", request.offset)));
+            }
         }
-        let Some((_, buffer)) = buffers.live(handle).filter(|_| is_buffer) else {
-            return Err(self.no_buffer(OP, handle));
-        };
-        self.mmap_buffer(buffers.memory(), buffers.window(buffer), request)
-    }
-
-    /// Maps the window of a buffer in its file (memory_mgr.c `hl_mem_mgr_mmap`).
-    fn mmap_buffer(&self, memory: &Memfd, window: Window, request: MmapRequest) -> Result<RawMapping> {
-        const OP: Operation = Operation::Mmap;
-        if request.whole_pages() != window.len {
-            return Err(self.refuse(OP, &rules::mmap::LENGTH).saw(request.len, window.len));
-        }
-        // If the kernel does not answer, it counts as mapped.
-        if standin::is_exported(memory, window).unwrap_or(true) {
-            return Err(self.refuse(OP, &rules::mmap::TWICE));
-        }
+        let found = state.context().buffers.user_memory(CbHandle(request.offset));
+        let (memory, window) = found.expect("the rules allow handles of buffers");
         // The mapping keeps the file open, and so the lock by which the mock detects the mapping.
         standin::export(memory, window)
             .and_then(|file| RawMapping::of_fd(&file, window.offset, request.len))
@@ -143,15 +104,5 @@ impl Device {
             .add_timestamps(size, elements)
             .map_err(|_| self.refuse(Operation::TsAlloc, &rules::timestamps::NONE))?;
         Ok(TsHandle(buffers.handle(TYPE_TS, key)))
-    }
-
-    fn no_buffer(&self, operation: Operation, handle: CbHandle) -> Error {
-        let rule = match operation {
-            // device.c `__hl_mmap` checks the type, memory_mgr.c the number.
-            Operation::Mmap if ![TYPE_CB, TYPE_TS].contains(&(handle.0 & TYPE_MASK)) => &rules::mmap::TYPE,
-            Operation::Mmap => &rules::mmap::UNKNOWN,
-            _ => &rules::buffer::UNKNOWN,
-        };
-        self.refuse(operation, rule).showing(format!("{:#x}", handle.0))
     }
 }

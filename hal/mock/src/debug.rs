@@ -2,8 +2,7 @@
 //!
 //! The mock has no CoreSight: an enabled component traces nothing, and every counter reads as zero.
 
-use gaudi_seam::rules::When;
-use gaudi_seam::{AnyRequest, DebugRequest, DeviceVa, Error, Operation, Result, Rule, rules};
+use gaudi_seam::{DebugRequest, DeviceVa, Error, Operation, Result, rules};
 use gaudi_spec::Asic;
 use gaudi_spec::asic::VaRange;
 use gaudi_uapi::debug::{DebugOp, HlDebugParamsEtr, HlDebugParamsSpmu};
@@ -15,7 +14,7 @@ const OP: Operation = Operation::Debug;
 #[derive(Debug)]
 pub(crate) struct Debugging {
     /// `hl_device.in_debug`
-    on: bool,
+    pub(crate) on: bool,
     etr: bool,
     /// The start of the ETR's buffer, and its write pointer: nothing is traced.
     buffer: u64,
@@ -32,41 +31,19 @@ impl Debugging {
         }
     }
 
-    /// habanalabs_ioctl.c `hl_debug_ioctl`
+    /// Performs a request that the rules allow (habanalabs_ioctl.c `hl_debug_ioctl`).
     pub(crate) fn configure(&mut self, asic: &Asic, request: DebugRequest<'_>) -> Result<()> {
         let debugging = self;
         let refuse = |rule| Err(Error::from_rule(OP, rule));
         if request.op == DebugOp::SET_MODE {
             // device.c:hl_device_set_debug_mode
-            return match (debugging.on, request.enable) {
-                (true, true) => refuse(&rules::debug::ALREADY_ON),
-                (false, false) => refuse(&rules::debug::ALREADY_OFF),
-                (_, on) => {
-                    *debugging = Debugging {
-                        on,
-                        ..Debugging::new(asic)
-                    };
-                    Ok(())
-                }
+            *debugging = Debugging {
+                on: request.enable,
+                ..Debugging::new(asic)
             };
+            return Ok(());
         }
-        let check = |when| match Rule::broken_by(AnyRequest::Debug(&request), asic, when) {
-            Some((rule, seen)) => Err(Error::from_rule(OP, rule).showing(seen)),
-            None => Ok(()),
-        };
-        check(When::Early)?;
-        let size = match request.op {
-            DebugOp::ETR => size_of::<HlDebugParamsEtr>(),
-            DebugOp::ETF | DebugOp::STM => size_of::<gaudi_uapi::debug::HlDebugParamsStm>(),
-            DebugOp::BMON => size_of::<gaudi_uapi::debug::HlDebugParamsBmon>(),
-            DebugOp::SPMU => size_of::<HlDebugParamsSpmu>(),
-            _ => 0,
-        };
-        if !debugging.on {
-            // habanalabs_ioctl.c:hl_debug_ioctl
-            return refuse(&rules::debug::OUTSIDE_MODE);
-        }
-        check(When::Late)?;
+        let size = request.op.input().map_or(0, |input| input.size);
         // A shorter input is padded with zeros; an empty one is none (habanalabs_ioctl.c
         // `debug_coresight`).
         let given = request

@@ -7,7 +7,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use gaudi_seam::engine::HostRange;
-use gaudi_seam::rules::When;
 use gaudi_seam::{
     DeviceVa, Errno, Error, ExportRequest, Operation, RawMapping, RegisterDmabuf, Result, rules,
 };
@@ -40,32 +39,15 @@ impl Device {
     }
 
     fn export(&self, request: ExportRequest) -> Result<OwnedFd> {
-        let mut state = self.enter(OP)?;
-        let handle = match state.context().mappings.get(&request.address.0) {
-            // memory.c:memhash_node_export_get
-            None if request.address.0 % PAGE != 0 => Err(&rules::export::UNALIGNED_ADDRESS),
-            None => Err(&rules::export::UNKNOWN_ADDRESS),
-            // memory.c:memhash_node_export_get
-            Some(Mapping::Host { .. }) => Err(&rules::export::HOST_MEMORY),
-            Some(Mapping::Device { handle, .. }) => Ok(*handle),
+        let mut state = self.admit(&request)?;
+        let Some(&Mapping::Device { handle, .. }) = state.context().mappings.get(&request.address.0) else {
+            unreachable!(
+                "the rules allow addresses of device memory, and not {}",
+                request.address
+            );
         };
-        let handle = handle.map_err(|rule| self.refuse(OP, rule).showing(request.address))?;
-        let Some(allocation) = state.allocations.get(&handle) else {
-            unreachable!("allocation {handle} is mapped, so it cannot be freed");
-        };
-        self.check_arguments(&request, When::Late)?;
-        // memory.c:validate_export_params
-        let end = request
-            .offset
-            .checked_add(request.size)
-            .filter(|&end| end <= allocation.bytes(self.asic));
-        let Some(end) = end else {
-            return Err(self.refuse(OP, &rules::export::PAST_THE_END).saw(
-                format!("offset {} + {}", request.offset, request.size),
-                format!("at most {}", allocation.bytes(self.asic)),
-            ));
-        };
-        let windows = windows(self.asic, &allocation.pages, request.offset, end);
+        let pages = &state.mapped(handle).pages;
+        let windows = windows(self.asic, pages, request.offset, request.offset + request.size);
         let Some(memory) = state.engine.memory_file() else {
             return Err(
                 Error::unsupported(OP.kernel_name(), "the chip's memory is private to this process")

@@ -1,12 +1,11 @@
 //! `HL_IOCTL_INFO` (driver common/habanalabs_ioctl.c): what `_hl_info_ioctl` answers, for both
 //! nodes.
 
-use gaudi_seam::rules::When;
 use gaudi_seam::{Clock, Error, Info, InfoRequest, NodeKind, Operation, Result, Rule, rules};
 use gaudi_uapi::info::{
-    DeviceStatus, HlInfoClkRate, HlInfoCsCounters, HlInfoCsTimeoutEvent, HlInfoDeviceStatus, HlInfoDramUsage,
-    HlInfoHwIdle, HlInfoHwIpInfo, HlInfoLastErrOpenDevTime, HlInfoResetCount, HlInfoSigned,
-    HlInfoSyncManager, HlInfoTimeSync, HlOpenStatsInfo, InfoOp, MockFault,
+    HlInfoClkRate, HlInfoCsCounters, HlInfoCsTimeoutEvent, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle,
+    HlInfoHwIpInfo, HlInfoLastErrOpenDevTime, HlInfoResetCount, HlInfoSigned, HlInfoSyncManager,
+    HlInfoTimeSync, HlOpenStatsInfo, InfoOp, MockFault,
 };
 use zerocopy::{FromZeros as _, IntoBytes};
 
@@ -61,17 +60,12 @@ impl Device {
             return Err(self.refuse(OP, &rules::info::CONTROL_EVENTS));
         }
         let info = Info { request, answer };
-        self.check_arguments(&info, When::Early)?;
+        self.check_rules(&info, None)?;
         if op == InfoOp::UNREGISTER_EVENTFD {
             drop(guard);
             return self.unregister_events().map(|()| request.arg);
         }
-        if request.needs_operation() {
-            if state.status != DeviceStatus::OPERATIONAL {
-                return Err(self.refuse(OP, &rules::info::IN_RESET).showing(state.status));
-            }
-            self.check_arguments(&info, When::Late)?;
-        }
+        self.check_rules(&info, Some(state))?;
         // The driver copies the smaller of both sizes (habanalabs_ioctl.c `hw_ip_info`).
         let mut put = |bytes: &[u8]| {
             info.answer

@@ -22,6 +22,7 @@ mod block;
 mod buffers;
 mod command_buffer;
 mod debug;
+mod driver_state;
 mod engines;
 mod error_info;
 mod event;

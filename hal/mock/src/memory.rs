@@ -1,18 +1,18 @@
 //! Device memory and mappings (memory.c).
 
 use std::ptr::NonNull;
-use std::time::Duration;
 
 use gaudi_seam::engine::HostRange;
 use gaudi_seam::{
-    BlockMapping, DeviceVa, Errno, Error, ErrorKind, MapDevice, MapHost, MemAlloc, MemHandle, Operation,
-    Result, rules,
+    BlockMapping, DeviceVa, Errno, Error, ErrorKind, MapDevice, MapHost, MemAlloc, MemFree, MemHandle,
+    MemUnmap, Operation, Result, rules,
 };
 use gaudi_sys::{PAGE, pin};
 use gaudi_uapi::memory::MemFlags;
 
-use crate::address_space::{Allocation, Exported, Mapping, page_address};
+use crate::address_space::{Allocation, Mapping, page_address};
 use crate::block::{self, TYPE_BLOCK};
+use crate::driver_state::low_half;
 use crate::layout;
 use crate::open::Device;
 use crate::pages::lowest_free;
@@ -50,27 +50,17 @@ impl Device {
     }
 
     pub(crate) fn mem_free(&self, handle: MemHandle) -> Result<()> {
-        const OP: Operation = Operation::MemFree;
-        let mut state = self.enter(OP)?;
-        // memory.c:free_device_memory ignores the upper half of the handle.
-        let key = low_half(handle);
-        let Some(allocation) = state.allocations.get(&key) else {
-            return Err(self.refuse(OP, &rules::map::FREE_UNKNOWN).showing(handle.0));
-        };
-        if allocation.mapped > 0 {
-            // memory.c:free_device_memory
-            return Err(self.refuse(OP, &rules::map::FREE_MAPPED).showing(handle.0));
-        }
-        if let Some(allocation) = state.allocations.remove(&key) {
-            state.context().dram_bytes -= allocation.bytes(self.asic);
-            state.discard(&allocation);
-        }
+        let mut state = self.admit(&MemFree(handle))?;
+        let allocation = state.allocations.remove(&low_half(handle));
+        let allocation = allocation.expect("the rules allow handles of allocations");
+        state.context().dram_bytes -= allocation.bytes(self.asic);
+        state.discard(&allocation);
         Ok(())
     }
 
     pub(crate) fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
         const OP: Operation = Operation::MemMapDevice;
-        let mut guard = self.enter(OP)?;
+        let mut guard = self.admit(&request)?;
         let state = &mut *guard;
         let handle = low_half(request.handle);
         let State {
@@ -82,10 +72,8 @@ impl Device {
         else {
             unreachable!("{NO_CONTEXT}");
         };
-        let Some(allocation) = allocations.get_mut(&handle) else {
-            // memory.c `map_device_va`
-            return Err(self.refuse(OP, &rules::map::UNKNOWN).showing(request.handle.0));
-        };
+        let allocation = allocations.get_mut(&handle);
+        let allocation = allocation.expect("the rules allow handles of allocations");
         let hint = Hint::new(request.hint, request.flags);
         let page_size = self.asic.dram_page;
         let size = allocation.bytes(self.asic);
@@ -189,39 +177,7 @@ impl Device {
     }
 
     pub(crate) fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
-        const OP: Operation = Operation::MemUnmap;
-        let mut guard = self.enter(OP)?;
-        let state = &mut *guard;
-        let State {
-            context: Some(context),
-            engine,
-            ..
-        } = &*state
-        else {
-            unreachable!("{NO_CONTEXT}");
-        };
-        match context.mappings.get(&address.0) {
-            None => {
-                // memory.c `unmap_device_va`
-                return Err(self.refuse(OP, &rules::map::UNMAP_UNKNOWN).showing(address));
-            }
-            Some(Mapping::Device { exports, .. }) => {
-                let memory = engine.memory_file();
-                // A reader of `/proc/PID/fdinfo` holds a real dma-buf for a moment, or for a time
-                // slice if it is preempted there: look again after 0, 1, 2, 4, … 32 ms.
-                let is_real = exports.iter().any(|export| matches!(export, Exported::Real(_)));
-                let is_exported = |look: u32| {
-                    std::thread::sleep(Duration::from_millis((1 << look) / 2));
-                    exports.iter().any(|export| export.is_held(memory))
-                };
-                if (0..if is_real { 7 } else { 1 }).all(is_exported) {
-                    // memory.c `unmap_device_va`
-                    return Err(self.refuse(OP, &rules::map::UNMAP_EXPORTED).showing(address));
-                }
-            }
-            Some(Mapping::Host { .. }) => {}
-        }
-        state.unmap(address);
+        self.admit(&MemUnmap(address))?.unmap(address);
         Ok(())
     }
 
@@ -256,8 +212,4 @@ impl Device {
             size: found.size,
         })
     }
-}
-
-fn low_half(handle: MemHandle) -> u32 {
-    handle.0 as u32
 }

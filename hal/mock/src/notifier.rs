@@ -1,6 +1,5 @@
 //! Notification of the user (`struct hl_notifier_event`).
 
-use gaudi_seam::Errno;
 use gaudi_uapi::info::NotifierEvents;
 
 /// The user's eventfd, and the events since the user last took them.
@@ -20,8 +19,8 @@ impl Notifier {
     }
 
     /// habanalabs_ioctl.c `eventfd_unregister`
-    pub(crate) fn unregister(&mut self) -> Result<(), Errno> {
-        self.eventfd.take().map(drop).ok_or(Errno::EINVAL)
+    pub(crate) fn unregister(&mut self) {
+        self.eventfd = None;
     }
 
     /// The events since the last call (habanalabs_ioctl.c `get_events`).

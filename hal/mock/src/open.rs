@@ -3,9 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_model::{ChipConfig, MemoryKind, Mode};
-use gaudi_seam::rules::When;
 use gaudi_seam::{
-    DeviceId, Errno, Error, ErrorKind, MockSpec, Operation, Order, Request, Result, Rule, rules,
+    DeviceId, DriverState, Errno, Error, ErrorKind, MockSpec, Operation, Order, Request, Result, Rule, rules,
 };
 use gaudi_spec::Asic;
 use gaudi_sys::Memfd;
@@ -112,16 +111,20 @@ impl Device {
         Err(self.refuse(operation, rule).showing(state.status))
     }
 
-    /// Locks the device for an operation that needs an operational one, and checks its arguments.
+    /// Locks the device for an operation that needs an operational one, and checks the request by
+    /// the rules that have conditions.
     pub(crate) fn admit<R: Request>(&self, request: &R) -> Result<MutexGuard<'_, State>> {
         let state = self.enter(R::OPERATION)?;
-        self.check_arguments(request, When::Early)?;
+        self.check_rules(request, None)?;
+        self.check_rules(request, Some(&state))?;
         Ok(state)
     }
 
-    /// Refuses a request by the rules that its arguments alone decide.
-    pub(crate) fn check_arguments<R: Request>(&self, request: &R, when: When) -> Result<()> {
-        match Rule::broken_by(request.view(), self.asic, when) {
+    /// Refuses a request by the rules that the driver checks before it looks at its state, or with
+    /// the state by the others.
+    pub(crate) fn check_rules<R: Request>(&self, request: &R, state: Option<&State>) -> Result<()> {
+        let state = state.map(|state| state as &dyn DriverState);
+        match Rule::broken_by(request.view(), self.asic, state) {
             Some((rule, seen)) => Err(self.refuse(R::OPERATION, rule).showing(seen)),
             None => Ok(()),
         }

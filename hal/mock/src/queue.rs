@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use gaudi_seam::engine::Job;
-use gaudi_seam::rules::When;
 use gaudi_seam::{
     CsAnswer, CsRequest, CsSeq, DeviceVa, Errno, Error, Operation, Order, QueueId, Result, rules,
 };
@@ -33,7 +32,7 @@ impl Device {
                 _ => error.with_rule(OP, &rules::submit::TYPES),
             });
         }
-        self.check_arguments(&request, When::Early)?;
+        self.check_rules(&request, None)?;
         // command_submission.c:hl_cs_ctx_switch: the chip has no context switch, so a restore phase
         // runs only on request.
         if request.cs_flags().contains(CsFlags::FORCE_RESTORE) && !request.restore.is_empty() {
@@ -68,7 +67,7 @@ impl Device {
     fn execute(&self, state: &mut State, request: &CsRequest<'_>) -> Result<CsAnswer> {
         // The driver counts too many chunks as a rejected submission (command_submission.c
         // `hl_cs_copy_chunk_array`); the kernel backend rejects them itself.
-        self.check_arguments(&request, When::Late)?;
+        self.check_rules(&request, Some(state))?;
         let seq = self.begin(state, request, request.execute.len() as u32)?;
         // All chunks are checked before any is queued. A rejected submission uses its number
         // (command_submission.c:cs_ioctl_default).

@@ -138,6 +138,14 @@ impl State {
         }
     }
 
+    /// An allocation that has a mapping.
+    pub(crate) fn mapped(&self, handle: u32) -> &Allocation {
+        match self.allocations.get(&handle) {
+            Some(allocation) => allocation,
+            None => unreachable!("allocation {handle} is mapped, so it cannot be freed"),
+        }
+    }
+
     /// Submissions refused since the device was made, its last user's included.
     pub(crate) fn drops(&self) -> Drops {
         let own = self.context.as_ref().map(|context| context.submissions.drops);

@@ -3,7 +3,6 @@
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use gaudi_seam::rules::When;
 use gaudi_seam::{
     Clock, CsSeq, Errno, Error, ErrorKind, HostVa, InterruptId, InterruptWait, InterruptWord,
     MultiWaitAnswer, Operation, Order, Result, TimestampRegistration, WaitAnswer, WaitMultiCs, WaitStatus,
@@ -105,7 +104,7 @@ impl Device {
         const OP: Operation = Operation::WaitMultiCs;
         // A list that is too long is not an answer of the driver: a backend of the kernel refuses
         // it too.
-        self.check_arguments(&WaitMultiCs { seqs, timeout }, When::Early)?;
+        self.check_rules(&WaitMultiCs { seqs, timeout }, None)?;
         let mut state = self.lock();
         self.waitable(&mut state, OP)?;
         Err(self.refuse(OP, &rules::wait::MULTI_UNSUPPORTED))
@@ -126,13 +125,13 @@ impl Device {
         let mut guard = self.lock();
         self.waitable(&mut guard, OP)?;
         let line = self.line(&guard, OP, request.interrupt)?;
+        self.check_rules(&request, Some(&guard))?;
         let now = guard.clock.now_ns();
         let (context, engine) = guard.parts();
         // command_submission.c:_hl_interrupt_ts_reg_ioctl
-        context
-            .buffers
-            .register(request, line, engine, now)
-            .map_err(|rule| self.refuse(OP, rule))
+        let registered = context.buffers.register(request, line, engine, now);
+        // The user may have unmapped a destroyed buffer since the check.
+        registered.ok_or_else(|| self.refuse(OP, &rules::wait::TIMESTAMP_COUNTERS))
     }
 
     pub(crate) fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
@@ -141,19 +140,14 @@ impl Device {
         let line = self.line(&state, INTERRUPT, request.interrupt)?;
         let watched = match request.word {
             InterruptWord::User(address) => Watched::User(address),
-            InterruptWord::KernelCq(counter) => {
-                match state.context().buffers.watch(counter) {
-                    Some(counter) => Watched::Counter(counter),
-                    // command_submission.c:_hl_interrupt_wait_ioctl
-                    None => {
-                        let rule = match state.context().buffers.find(counter.handle) {
-                            None => &rules::wait::UNKNOWN_COUNTERS,
-                            Some(_) => &rules::wait::COUNTER_INDEX,
-                        };
-                        return Err(self.refuse(INTERRUPT, rule).showing(counter.offset));
-                    }
+            InterruptWord::KernelCq(counter) => match state.context().buffers.watch(counter) {
+                Some(counter) => Watched::Counter(counter),
+                None => {
+                    self.check_rules(&request, Some(&state))?;
+                    // The user unmapped a destroyed buffer in between.
+                    return Err(self.refuse(INTERRUPT, &rules::wait::UNKNOWN_COUNTERS));
                 }
-            }
+            },
         };
         let (mut state, answer) = self.wait_at(state, line, watched, request);
         if let Watched::Counter(counter) = watched {

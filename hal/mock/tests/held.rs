@@ -9,8 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{
-    CbCreate, Clock, CsRequest, CsSeq, DeviceVa, HostVa, KernelIo, KernelIoExt as _, MapDevice, MapHost,
-    MemAlloc, MmapRequest, MockSpec, Order, QueueId, RawMapping, WaitStatus,
+    CbCreate, Clock, CqCounter, CsRequest, CsSeq, DeviceVa, Errno, HostVa, InterruptId, KernelIo,
+    KernelIoExt as _, MapDevice, MapHost, MemAlloc, MmapRequest, MockSpec, Order, QueueId, RawMapping,
+    TimestampRegistration, WaitStatus,
 };
 use gaudi_spec::gaudi2::packet::{Fence, LinDma, MsgLong};
 use gaudi_spec::gaudi2::{DRAM_PAGE, qman, queue};
@@ -210,5 +211,38 @@ fn gigabytes_are_moved_in_slices() {
             WaitStatus::Completed,
             "{order:?}: a wait does the rest"
         );
+    }
+}
+
+/// A destroyed buffer lives as long as the user has it mapped, and munmap takes no lock of the
+/// mock's.
+#[test]
+fn destroyed_buffer_may_be_unmapped_at_any_time() {
+    let io = open("unmapped");
+    let buffer = io.ts_alloc(1).expect("a buffer of one");
+    for _ in 0..500 {
+        let request = CbCreate {
+            size: 4096,
+            map_to_device: false,
+        };
+        let handle = io.cb_create(request).expect("a command buffer");
+        let mapping = io.mmap(MmapRequest {
+            offset: handle.0,
+            len: 4096,
+        });
+        let mapping = mapping.expect("its mapping");
+        io.cb_destroy(handle).expect("its handle");
+        let registration = TimestampRegistration {
+            interrupt: InterruptId::ANY_CQ,
+            counter: CqCounter { handle, offset: 0 },
+            target: 0,
+            buffer,
+            index: 0,
+        };
+        let munmap = thread::spawn(move || drop(mapping));
+        while io.cb_info(handle, false).is_ok() && io.register_timestamp(&registration).is_ok() {}
+        munmap.join().expect("no panic");
+        let error = io.cb_info(handle, false).expect_err("nothing holds it");
+        assert_eq!(error.errno(), Some(Errno::EINVAL));
     }
 }

@@ -27,6 +27,7 @@ mod pci;
 mod rule;
 pub mod rules;
 pub mod spec;
+mod state;
 
 pub use close_error::CloseError;
 pub use device::{BarWindow, DeviceIo};
@@ -45,3 +46,4 @@ pub use pci::{InvalidPciAddress, PciAddress};
 pub use request::*;
 pub use rules::Rule;
 pub use spec::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, SpecError};
+pub use state::{BufferState, DriverState, MappingState};

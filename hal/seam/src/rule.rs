@@ -8,6 +8,7 @@ use gaudi_uapi::NodeKind;
 
 use crate::error_kind::ErrorKind;
 use crate::operation::{AnyRequest, Operation};
+use crate::state::DriverState;
 
 /// One condition under which the driver refuses a request.
 #[derive(Debug)]
@@ -31,8 +32,8 @@ pub struct Rule {
     pub source: &'static str,
     /// What to do next.
     pub advice: Option<&'static str>,
-    /// The condition as a function, where the arguments alone decide it.
-    pub(crate) arguments: Option<Arguments>,
+    /// The condition as functions of requests. None if only an attempt shows it.
+    pub(crate) conditions: &'static [Condition],
 }
 
 impl PartialEq for Rule {
@@ -43,21 +44,15 @@ impl PartialEq for Rule {
 
 impl Eq for Rule {}
 
-/// When the driver looks at the arguments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
-    /// Before anything else.
-    Early,
-    /// Once it has found the objects that the request names.
-    Late,
-}
-
-/// The condition of a rule that the arguments of a request and the chip alone decide.
-#[derive(Debug)]
-pub(crate) struct Arguments {
-    pub(crate) when: When,
-    /// Returns the value that breaks the rule.
-    pub(crate) broken: fn(AnyRequest<'_>, &Asic) -> Option<String>,
+/// The condition of a rule as a function, which returns the value that breaks the rule.
+#[derive(Debug, Clone, Copy)]
+pub enum Condition {
+    /// Of the arguments and the chip, before the driver looks at its state.
+    Early(fn(AnyRequest<'_>, &Asic) -> Option<String>),
+    /// Of the arguments and the chip, in the order of the rows among rules on state.
+    Late(fn(AnyRequest<'_>, &Asic) -> Option<String>),
+    /// Of the arguments and the driver's state.
+    State(fn(AnyRequest<'_>, &dyn DriverState) -> Option<String>),
 }
 
 /// What a rule applies to.
@@ -126,8 +121,9 @@ impl Rule {
 
 /// Makes the rows of one group: a static each, and all of them.
 ///
-/// A row ends with `early` or `late`, a request and the chip, the condition, and the value seen, if
-/// the arguments alone decide it.
+/// A row ends with its condition, unless only an attempt shows it: `early` or `late`, a request and
+/// the chip, or `state`, a request and the driver's state; then whether the request breaks the rule
+/// and the value seen, or that value as an `Option`. Each request of the subject can have its own.
 macro_rules! rows {
     (@subject open) => { Subject::Open(NodeKind::Compute) };
     (@subject control) => { Subject::Open(NodeKind::Control) };
@@ -138,14 +134,17 @@ macro_rules! rows {
     (@option $value:expr) => { Some($value) };
     (@rare) => { false };
     (@rare rare) => { true };
-    (@when early) => { When::Early };
-    (@when late) => { When::Late };
+    (@condition early $broken:expr) => { Condition::Early($broken) };
+    (@condition late $broken:expr) => { Condition::Late($broken) };
+    (@condition state $broken:expr) => { Condition::State($broken) };
+    (@seen $broken:expr => $seen:expr) => { ($broken).then(|| $seen.to_string()) };
+    (@seen $seen:expr) => { $seen };
     ($(
         $(#[$meta:meta])*
         mod $group:ident {$(
             $name:ident $id:literal $subject:tt $errno:ident $(for $request:literal)? $(as $kind:ident)?
                 $(; $rare:ident;)? $condition:literal, $source:literal $(, $advice:literal)?
-                $($when:ident |$request_of:ident($args:pat), $asic:pat_param| $broken:expr => $seen:expr)?;
+                $($by:ident |$request_of:ident($args:pat), $given:pat_param| $broken:expr $(=> $seen:expr)?),*;
         )*}
     )*) => {$(
         $(#[$meta])*
@@ -165,13 +164,10 @@ macro_rules! rows {
                     condition: $condition,
                     source: $source,
                     advice: rows!(@option $($advice)?),
-                    arguments: rows!(@option $(Arguments {
-                        when: rows!(@when $when),
-                        broken: |request, $asic| match request {
-                            AnyRequest::$request_of($args) if $broken => Some($seen.to_string()),
-                            _ => None,
-                        },
-                    })?),
+                    conditions: &[$(rows!(@condition $by |request, $given| match request {
+                        AnyRequest::$request_of($args) => rows!(@seen $broken $(=> $seen)?),
+                        _ => None,
+                    })),*],
                 };
             )*
 

@@ -4,6 +4,8 @@
 //!   answer to an operation. Causes of the driver's start-up are left out.
 //! - *Everything else refers to rows*: the mock refuses by rule, the validate layer and the kernel
 //!   backend attach rules to errors, the conformance cases show which rules are covered.
+//! - *A row with a condition is run*, by the mock and the validate layer, in the order of the rows.
+//!   A row without one is refused where the mock finds out.
 //! - *A source is `file.c:function`* below `drivers/accel/habanalabs`, unless it starts with
 //!   `drivers/` or `mm/`.
 
@@ -18,8 +20,8 @@ use gaudi_sys::Errno;
 use gaudi_uapi::NodeKind;
 
 use crate::operation::{AnyRequest, Operation};
-use crate::rule::Arguments;
-pub use crate::rule::{Rule, Subject, When};
+pub use crate::rule::{Condition, Rule, Subject};
+use crate::state::DriverState;
 
 pub use memory::{block, buffer, export, map, mmap, timestamps};
 pub use node::{attach, debug, events, info, ioctl, open};
@@ -39,11 +41,26 @@ impl Rule {
         Self::all().find(|rule| rule.id == id)
     }
 
-    /// The first rule that the arguments of a request to a chip break, and the value seen.
-    pub fn broken_by(request: AnyRequest<'_>, asic: &Asic, when: When) -> Option<(&'static Self, String)> {
-        let rules = OF_ARGUMENTS[request.operation() as usize].iter();
-        let mut rules = rules.filter(|(_, arguments)| arguments.when == when);
-        rules.find_map(|(rule, arguments)| Some((*rule, (arguments.broken)(request, asic)?)))
+    /// The first rule that a request to a chip breaks, and the value seen: of the rules that the
+    /// driver checks before it looks at its state, or with a state of the others.
+    pub fn broken_by(
+        request: AnyRequest<'_>,
+        asic: &Asic,
+        state: Option<&dyn DriverState>,
+    ) -> Option<(&'static Self, String)> {
+        let mut checks = Self::checks(request.operation()).iter();
+        checks.find_map(|(rule, condition)| match (condition, state) {
+            (Condition::Early(broken), None) | (Condition::Late(broken), Some(_)) => {
+                Some((*rule, broken(request, asic)?))
+            }
+            (Condition::State(broken), Some(state)) => Some((*rule, broken(request, state)?)),
+            _ => None,
+        })
+    }
+
+    /// The conditions of an operation, in the order in which the driver checks them.
+    pub fn checks(operation: Operation) -> &'static [(&'static Self, Condition)] {
+        &CHECKS[operation as usize]
     }
 
     /// The rules that give `errno` to a request. Rules of any ioctl come last.
@@ -74,15 +91,16 @@ impl Rule {
     }
 }
 
-/// The rules that arguments alone decide, by operation.
-static OF_ARGUMENTS: LazyLock<Vec<Vec<(&Rule, &Arguments)>>> = LazyLock::new(|| {
-    let of = |operation| {
+/// The conditions of the rules, by operation.
+static CHECKS: LazyLock<Vec<Vec<(&Rule, Condition)>>> = LazyLock::new(|| {
+    let of = |&operation| {
         let rules = Rule::all().filter(|rule| rule.subject.has(operation));
-        rules
-            .filter_map(|rule| Some((rule, rule.arguments.as_ref()?)))
-            .collect()
+        let checks = rules.flat_map(|rule| rule.conditions.iter().map(move |&condition| (rule, condition)));
+        let mut checks: Vec<_> = checks.collect();
+        checks.sort_by_key(|(_, condition)| !matches!(condition, Condition::Early(_)));
+        checks
     };
-    Operation::ALL.iter().map(|&operation| of(operation)).collect()
+    Operation::ALL.iter().map(of).collect()
 });
 
 static GROUPS: &[&[&Rule]] = &[

@@ -18,8 +18,7 @@ flags! {
 }
 
 c_structs! {
-    /// `struct hl_cb_in` of `habanalabs_accel.h`.
-    pub struct HlCbIn {
+    pub struct HlCbIn = "struct hl_cb_in" {
         /// Handle, or 0 to create.
         pub cb_handle: u64,
         /// The operation.
@@ -74,14 +73,14 @@ impl HlCbIn {
 }
 
 c_structs! {
-    /// `struct hl_cb_out` of `habanalabs_accel.h`: one union, its meaning set by the request.
-    pub struct HlCbOut {
+    /// One union, its meaning set by the request.
+    pub struct HlCbOut = "struct hl_cb_out" {
         /// The union. In C: `cb_handle`, `device_va`, or `{usage_cnt, pad}`.
-        pub arg: [u64; 1],
+        #[c("cb_handle", "device_va")] pub arg: [u64; 1],
     }
 
     /// The variant of [`HlCbOut`] that INFO fills: anonymous in `struct hl_cb_out`.
-    pub struct HlCbOutUsage {
+    pub struct HlCbOutUsage in HlCbOut.arg {
         /// Submissions that use the buffer.
         pub usage_cnt: u32,
         /// Zero.
@@ -107,6 +106,5 @@ impl HlCbOut {
 }
 
 args_union! {
-    /// `union hl_cb_args` of `habanalabs_accel.h`.
-    pub struct HlCbArgs[3] { in: HlCbIn, out: HlCbOut }
+    pub struct HlCbArgs[3] = "union hl_cb_args" { in: HlCbIn, out: HlCbOut }
 }

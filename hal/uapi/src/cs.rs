@@ -49,16 +49,16 @@ open_enum! {
 }
 
 c_structs! {
-    /// `struct hl_cs_chunk` of `habanalabs_accel.h`: one job, 64 bytes for ever.
-    pub struct HlCsChunk {
+    /// One job, 64 bytes for ever.
+    pub struct HlCsChunk = "struct hl_cs_chunk" {
         /// Handle or device address of the command buffer. In C also `signal_seq_arr` (address of
         /// `u64` sequence numbers) and `encaps_signal_seq`, for waits on signals.
-        pub cb_handle: u64,
+        #[c("cb_handle", "signal_seq_arr", "encaps_signal_seq")] #[print(Hex)] pub cb_handle: u64,
         /// The queue that the job goes to.
         pub queue_index: u32,
         /// Bytes of packets. In C also `num_signal_seq_arr` and `encaps_signal_offset`, for waits
         /// on signals.
-        pub cb_size: u32,
+        #[c("cb_size", "num_signal_seq_arr", "encaps_signal_offset")] pub cb_size: u32,
         /// Flags.
         pub cs_chunk_flags: CsChunkFlags,
         /// Engine of a collective wait.
@@ -94,13 +94,12 @@ impl HlCsChunk {
 }
 
 c_structs! {
-    /// `struct hl_cs_in` of `habanalabs_accel.h`.
-    pub struct HlCsIn {
+    pub struct HlCsIn = "struct hl_cs_in" {
         /// The first union: [`HlCsInChunks`], [`HlCsInEngineCores`] or [`HlCsInEngines`].
-        pub arg: [u64; 2],
+        #[c()] pub arg: [u64; 2],
         /// The second union: `seq` of a staged submission, `encaps_sig_handle_id`, or
         /// [`HlCsInReserve`].
-        pub signal: [u64; 1],
+        #[c("seq")] pub signal: [u64; 1],
         /// Chunks of the restore phase, at most [`crate::limits::HL_MAX_JOBS_PER_CS`].
         pub num_chunks_restore: u32,
         /// Chunks of the execution phase, at most [`crate::limits::HL_MAX_JOBS_PER_CS`].
@@ -116,7 +115,7 @@ c_structs! {
     }
 
     /// The variant of [`HlCsIn::arg`] for jobs: anonymous in `struct hl_cs_in`.
-    pub struct HlCsInChunks {
+    pub struct HlCsInChunks in HlCsIn.arg {
         /// Address of the restore phase's [`HlCsChunk`]s.
         pub chunks_restore: u64,
         /// Address of the execution phase's [`HlCsChunk`]s.
@@ -125,7 +124,7 @@ c_structs! {
 
     /// The variant of [`HlCsIn::arg`] for [`CsFlags::ENGINE_CORE_COMMAND`]: anonymous in `struct
     /// hl_cs_in`.
-    pub struct HlCsInEngineCores {
+    pub struct HlCsInEngineCores in HlCsIn.arg {
         /// Address of `u32` core ids.
         pub engine_cores: u64,
         /// How many.
@@ -136,7 +135,7 @@ c_structs! {
 
     /// The variant of [`HlCsIn::arg`] for [`CsFlags::ENGINES_COMMAND`]: anonymous in `struct
     /// hl_cs_in`.
-    pub struct HlCsInEngines {
+    pub struct HlCsInEngines in HlCsIn.arg, V7 {
         /// Address of `u32` engine ids.
         pub engines: u64,
         /// How many.
@@ -147,7 +146,7 @@ c_structs! {
 
     /// The variant of [`HlCsIn::signal`] for [`CsFlags::RESERVE_SIGNALS_ONLY`]: anonymous in
     /// `struct hl_cs_in`.
-    pub struct HlCsInReserve {
+    pub struct HlCsInReserve in HlCsIn.signal {
         /// How many signals.
         pub encaps_signals_count: u32,
         /// The queue that will signal.
@@ -192,10 +191,9 @@ impl HlCsIn {
 }
 
 c_structs! {
-    /// `struct hl_cs_out` of `habanalabs_accel.h`.
-    pub struct HlCsOut {
+    pub struct HlCsOut = "struct hl_cs_out" {
         /// The union: the sequence number `seq` (never 0 or all ones), or [`HlCsOutReserve`].
-        pub arg: [u64; 1],
+        #[c("seq")] pub arg: [u64; 1],
         /// `HL_CS_STATUS_*`.
         pub status: CsStatus,
         /// Offset of the sync object, after SIGNAL and RESERVE_SIGNALS_ONLY.
@@ -208,7 +206,7 @@ c_structs! {
     }
 
     /// The variant of [`HlCsOut::arg`] after RESERVE_SIGNALS_ONLY: anonymous in `struct hl_cs_out`.
-    pub struct HlCsOutReserve {
+    pub struct HlCsOutReserve in HlCsOut.arg {
         /// The reservation's handle.
         pub handle_id: u32,
         /// Signals reserved.
@@ -225,6 +223,5 @@ impl HlCsOut {
 }
 
 args_union! {
-    /// `union hl_cs_args` of `habanalabs_accel.h`.
-    pub struct HlCsArgs[6] { in: HlCsIn, out: HlCsOut }
+    pub struct HlCsArgs[6] = "union hl_cs_args" { in: HlCsIn, out: HlCsOut }
 }

@@ -1,5 +1,6 @@
 //! Debug mode and CoreSight: `DRM_IOCTL_HL_DEBUG`.
 
+use crate::CStruct;
 use crate::limits::HL_DEBUG_MAX_AUX_VALUES;
 
 open_enum! {
@@ -18,6 +19,24 @@ open_enum! {
         Gaudi3 MEMCPY = 1025,
         Gaudi3 SCHED_SUBMIT_BUF = 1031,
         Gaudi3 READBLOCK = 1032,
+    }
+}
+
+impl DebugOp {
+    /// The struct that `input_ptr` leads to, if the operation takes one.
+    pub const fn input(self) -> Option<&'static CStruct> {
+        Some(match self {
+            Self::ETR => &HlDebugParamsEtr::LAYOUT,
+            Self::ETF => &HlDebugParamsEtf::LAYOUT,
+            Self::STM => &HlDebugParamsStm::LAYOUT,
+            Self::BMON => &HlDebugParamsBmon::LAYOUT,
+            Self::SPMU => &HlDebugParamsSpmu::LAYOUT,
+            Self::FETCH_TRACE => &HlDebugParamsFetchTrace::LAYOUT,
+            Self::READMEM | Self::MEMCPY => &HlDebugParamsMemAccess::LAYOUT,
+            Self::SCHED_SUBMIT_BUF => &HlDebugParamsScheduler::LAYOUT,
+            Self::READBLOCK => &HlDebugParamsReadBlock::LAYOUT,
+            _ => return None,
+        })
     }
 }
 
@@ -44,8 +63,7 @@ open_enum! {
 }
 
 c_structs! {
-    /// `struct hl_debug_args` of `habanalabs_accel.h`.
-    pub struct HlDebugArgs {
+    pub struct HlDebugArgs = "struct hl_debug_args" {
         /// Address of the op's input struct.
         pub input_ptr: u64,
         /// Address of the op's output struct.
@@ -64,10 +82,10 @@ c_structs! {
         pub ctx_id: u32,
     }
 
-    /// `struct hl_debug_params_etr` of `habanalabs_accel.h`: trace into memory.
-    pub struct HlDebugParamsEtr {
+    /// Trace into memory.
+    pub struct HlDebugParamsEtr = "struct hl_debug_params_etr" {
         /// Device address of the trace buffer.
-        pub buffer_address: u64,
+        #[print(Hex)] pub buffer_address: u64,
         /// Its bytes.
         pub buffer_size: u64,
         /// Software FIFO, hardware FIFO or circular buffer.
@@ -76,10 +94,10 @@ c_structs! {
         pub pad: u32,
     }
 
-    /// `struct hl_debug_params_etf` of `habanalabs_accel.h`: trace into a FIFO.
-    pub struct HlDebugParamsEtf {
+    /// Trace into a FIFO.
+    pub struct HlDebugParamsEtf = "struct hl_debug_params_etf" {
         /// Device address of the trace buffer.
-        pub buffer_address: u64,
+        #[print(Hex)] pub buffer_address: u64,
         /// Its bytes.
         pub buffer_size: u64,
         /// Software FIFO, hardware FIFO or circular buffer.
@@ -88,28 +106,28 @@ c_structs! {
         pub pad: u32,
     }
 
-    /// `struct hl_debug_params_stm` of `habanalabs_accel.h`: system trace macrocell.
-    pub struct HlDebugParamsStm {
+    /// System trace macrocell.
+    pub struct HlDebugParamsStm = "struct hl_debug_params_stm" {
         /// Mask of hardware events.
-        pub he_mask: u64,
+        #[print(Hex)] pub he_mask: u64,
         /// Mask of stimulus ports.
-        pub sp_mask: u64,
+        #[print(Hex)] pub sp_mask: u64,
         /// Trace source id.
         pub id: u32,
         /// Frequency for the timestamp register.
         pub frequency: u32,
     }
 
-    /// `struct hl_debug_params_bmon` of `habanalabs_accel.h`: bus monitor.
-    pub struct HlDebugParamsBmon {
+    /// Bus monitor.
+    pub struct HlDebugParamsBmon = "struct hl_debug_params_bmon" {
         /// First filtered range.
-        pub start_addr0: u64,
+        #[print(Hex)] pub start_addr0: u64,
         /// Its mask.
-        pub addr_mask0: u64,
+        #[print(Hex)] pub addr_mask0: u64,
         /// Second filtered range.
-        pub start_addr1: u64,
+        #[print(Hex)] pub start_addr1: u64,
         /// Its mask.
-        pub addr_mask1: u64,
+        #[print(Hex)] pub addr_mask1: u64,
         /// Capture window: bandwidth.
         pub bw_win: u32,
         /// Capture window.
@@ -117,33 +135,33 @@ c_structs! {
         /// Trace source id.
         pub id: u32,
         /// Control register.
-        pub control: u32,
+        #[print(Hex)] pub control: u32,
         /// Third filtered range.
-        pub start_addr2: u64,
+        #[print(Hex)] pub start_addr2: u64,
         /// Its end.
-        pub end_addr2: u64,
+        #[print(Hex)] pub end_addr2: u64,
         /// Fourth filtered range.
-        pub start_addr3: u64,
+        #[print(Hex)] pub start_addr3: u64,
         /// Its end.
-        pub end_addr3: u64,
+        #[print(Hex)] pub end_addr3: u64,
     }
 
-    /// `struct hl_debug_params_spmu` of `habanalabs_accel.h`: performance counters.
-    pub struct HlDebugParamsSpmu {
+    /// Performance counters.
+    pub struct HlDebugParamsSpmu = "struct hl_debug_params_spmu" {
         /// Selected event types.
         pub event_types: [u64; HL_DEBUG_MAX_AUX_VALUES],
         /// How many.
         pub event_types_num: u32,
         /// Trace configuration register.
-        pub pmtrc_val: u32,
+        #[print(Hex)] pub pmtrc_val: u32,
         /// Trace control register.
-        pub trc_ctrl_host_val: u32,
+        #[print(Hex)] pub trc_ctrl_host_val: u32,
         /// Trace enable register.
-        pub trc_en_host_val: u32,
+        #[print(Hex)] pub trc_en_host_val: u32,
     }
 
-    /// `struct hl_debug_params_fetch_trace`: takes trace out of a buffer (gaudi3 header).
-    pub struct HlDebugParamsFetchTrace {
+    /// Takes trace out of a buffer.
+    pub struct HlDebugParamsFetchTrace = "struct hl_debug_params_fetch_trace", Gaudi3 {
         /// Device address of the trace buffer.
         pub buffer_address: u64,
         /// Its bytes.
@@ -158,8 +176,8 @@ c_structs! {
         pub timeout_ms: u32,
     }
 
-    /// `struct hl_debug_params_mem_access`: reads or copies registers (gaudi3 header).
-    pub struct HlDebugParamsMemAccess {
+    /// Reads or copies registers.
+    pub struct HlDebugParamsMemAccess = "struct hl_debug_params_mem_access", Gaudi3 {
         /// Device address in configuration space.
         pub cfg_address: u64,
         /// Address in the caller's process.
@@ -170,8 +188,8 @@ c_structs! {
         pub reserved: u32,
     }
 
-    /// `struct hl_debug_params_scheduler`: a buffer for a scheduler (gaudi3 header).
-    pub struct HlDebugParamsScheduler {
+    /// A buffer for a scheduler.
+    pub struct HlDebugParamsScheduler = "struct hl_debug_params_scheduler", Gaudi3 {
         /// The scheduler.
         pub cpu_id: u64,
         /// Its queue.
@@ -184,8 +202,8 @@ c_structs! {
         pub reserved: u32,
     }
 
-    /// `struct hl_debug_params_read_block`: reads a block of registers (gaudi3 header).
-    pub struct HlDebugParamsReadBlock {
+    /// Reads a block of registers.
+    pub struct HlDebugParamsReadBlock = "struct hl_debug_params_read_block", Gaudi3 {
         /// Device address in configuration space.
         pub cfg_address: u64,
         /// Address in the caller's process.

@@ -45,22 +45,19 @@ impl DmaBufSyncFlags {
 }
 
 c_structs! {
-    /// `struct dma_buf_sync` of `linux/dma-buf.h`.
-    pub struct DmaBufSync {
+    pub struct DmaBufSync = "struct dma_buf_sync" of "linux/dma-buf.h" {
         /// Direction, and START or END.
         pub flags: DmaBufSyncFlags,
     }
 
-    /// `struct dma_buf_export_sync_file` of `linux/dma-buf.h`.
-    pub struct DmaBufExportSyncFile {
+    pub struct DmaBufExportSyncFile = "struct dma_buf_export_sync_file" of "linux/dma-buf.h" {
         /// `DMA_BUF_SYNC_READ`, `_WRITE` or both.
         pub flags: u32,
         /// Out: the sync_file.
         pub fd: i32,
     }
 
-    /// `struct dma_buf_import_sync_file` of `linux/dma-buf.h`.
-    pub struct DmaBufImportSyncFile {
+    pub struct DmaBufImportSyncFile = "struct dma_buf_import_sync_file" of "linux/dma-buf.h" {
         /// `DMA_BUF_SYNC_READ`, `_WRITE` or both.
         pub flags: u32,
         /// The sync_file.
@@ -76,8 +73,8 @@ flags! {
 }
 
 c_structs! {
-    /// `struct udmabuf_create` of `linux/udmabuf.h`. The ioctl returns the dma-buf's fd.
-    pub struct UdmabufCreate {
+    /// The ioctl returns the dma-buf's fd.
+    pub struct UdmabufCreate = "struct udmabuf_create" of "linux/udmabuf.h" {
         /// A memfd sealed against shrinking and not against writing.
         pub memfd: u32,
         /// Flags.
@@ -88,8 +85,7 @@ c_structs! {
         pub size: u64,
     }
 
-    /// `struct udmabuf_create_item` of `linux/udmabuf.h`.
-    pub struct UdmabufCreateItem {
+    pub struct UdmabufCreateItem = "struct udmabuf_create_item" of "linux/udmabuf.h" {
         /// A memfd sealed against shrinking and not against writing.
         pub memfd: u32,
         /// Zero.
@@ -100,16 +96,15 @@ c_structs! {
         pub size: u64,
     }
 
-    /// `struct udmabuf_create_list` of `linux/udmabuf.h`: the head; `count` items follow in memory.
-    pub struct UdmabufCreateList {
+    /// The head; `count` items follow in memory.
+    pub struct UdmabufCreateList = "struct udmabuf_create_list" of "linux/udmabuf.h" {
         /// Flags.
         pub flags: UdmabufFlags,
         /// Items behind the head.
         pub count: u32,
     }
 
-    /// `struct dma_heap_allocation_data` of `linux/dma-heap.h`.
-    pub struct DmaHeapAllocationData {
+    pub struct DmaHeapAllocationData = "struct dma_heap_allocation_data" of "linux/dma-heap.h" {
         /// Bytes wanted.
         pub len: u64,
         /// Out: the dma-buf.
@@ -120,8 +115,7 @@ c_structs! {
         pub heap_flags: u64,
     }
 
-    /// `struct sync_merge_data` of `linux/sync_file.h`.
-    pub struct SyncMergeData {
+    pub struct SyncMergeData = "struct sync_merge_data" of "linux/sync_file.h" {
         /// Name of the new fence.
         pub name: [u8; 32],
         /// The second sync_file.
@@ -134,8 +128,7 @@ c_structs! {
         pub pad: u32,
     }
 
-    /// `struct sync_fence_info` of `linux/sync_file.h`.
-    pub struct SyncFenceInfo {
+    pub struct SyncFenceInfo = "struct sync_fence_info" of "linux/sync_file.h" {
         /// Name of the timeline.
         pub obj_name: [u8; 32],
         /// Name of its driver.
@@ -148,8 +141,7 @@ c_structs! {
         pub timestamp_ns: u64,
     }
 
-    /// `struct sync_file_info` of `linux/sync_file.h`.
-    pub struct SyncFileInfo {
+    pub struct SyncFileInfo = "struct sync_file_info" of "linux/sync_file.h" {
         /// Name of the fence.
         pub name: [u8; 32],
         /// 0 active, 1 signalled, negative an error.
@@ -176,26 +168,23 @@ pub const VFIO_DEVICE_FEATURE_GET: u32 = 1 << 16;
 pub const VFIO_DEVICE_FEATURE_PROBE: u32 = 1 << 18;
 
 c_structs! {
-    /// `struct vfio_device_feature` of `linux/vfio.h`: the head; the feature's data follows in
-    /// memory.
-    pub struct VfioDeviceFeature {
+    /// The head; the feature's data follows in memory.
+    pub struct VfioDeviceFeature = "struct vfio_device_feature" of "linux/vfio.h" {
         /// Bytes of head and data.
         pub argsz: u32,
         /// The feature's number in the low half, what is asked of it in the high half.
         pub flags: u32,
     }
 
-    /// `struct vfio_region_dma_range` of `linux/vfio.h`.
-    pub struct VfioRegionDmaRange {
+    pub struct VfioRegionDmaRange = "struct vfio_region_dma_range" of "linux/vfio.h" {
         /// First byte in the region, page-aligned.
         pub offset: u64,
         /// Bytes, page-aligned, not 0.
         pub length: u64,
     }
 
-    /// `struct vfio_device_feature_dma_buf` of `linux/vfio.h`: the head; `nr_ranges` ranges follow
-    /// in memory. The ioctl returns the dma-buf's fd.
-    pub struct VfioDeviceFeatureDmaBuf {
+    /// The head; `nr_ranges` ranges follow in memory. The ioctl returns the dma-buf's fd.
+    pub struct VfioDeviceFeatureDmaBuf = "struct vfio_device_feature_dma_buf" of "linux/vfio.h" {
         /// The region: a BAR's number.
         pub region_index: u32,
         /// open(2) flags of the fd.

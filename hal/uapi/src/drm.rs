@@ -10,8 +10,8 @@ pub const DRIVER_NAME: &str = "habanalabs";
 pub const DRM_IOCTL_VERSION: u32 = iowr(DRM_IOCTL_BASE, 0, size_of::<DrmVersion>());
 
 c_structs! {
-    /// `struct drm_version` of `drm/drm.h` on a 64-bit machine. Texts are not zero-terminated.
-    pub struct DrmVersion {
+    /// On a 64-bit machine. Texts are not zero-terminated.
+    pub struct DrmVersion = "struct drm_version" of "drm/drm.h" {
         /// Major version.
         pub version_major: i32,
         /// Minor version.
@@ -19,7 +19,7 @@ c_structs! {
         /// Patch level.
         pub version_patchlevel: i32,
         /// What C pads with.
-        pub pad: u32,
+        #[c()] pub pad: u32,
         /// In: bytes at `name`. Out: length of the name.
         pub name_len: u64,
         /// Address of a buffer for the name.

@@ -4,6 +4,7 @@ use zerocopy::FromZeros as _;
 
 use crate::info::HlInfoRazwiEvent;
 use crate::limits::HL_RAZWI_NA_ENG_ID;
+use crate::memory::HlMemIn;
 
 /// The cause of a RAZWI record of Linux 6.1: no mapping (`HL_RAZWI_PAGE_FAULT`).
 pub const HL_RAZWI_PAGE_FAULT: u8 = 0;
@@ -12,9 +13,8 @@ pub const HL_RAZWI_PAGE_FAULT: u8 = 0;
 pub const HL_RAZWI_MMU_ACCESS_ERROR: u8 = 1;
 
 c_structs! {
-    /// `struct hl_info_razwi_event` of `misc/habanalabs.h`: 24 bytes, with another meaning behind
-    /// `addr` than [`HlInfoRazwiEvent`]'s.
-    pub struct HlInfoRazwiEvent61 {
+    /// 24 bytes, with another meaning behind `addr` than [`HlInfoRazwiEvent`]'s.
+    pub struct HlInfoRazwiEvent61 = "struct hl_info_razwi_event" of "misc/habanalabs.h" {
         /// When.
         pub timestamp: i64,
         /// The address that was refused.
@@ -54,7 +54,7 @@ impl From<HlInfoRazwiEvent61> for HlInfoRazwiEvent {
 c_structs! {
     /// `hl_mem_in.export_dmabuf_fd` of `misc/habanalabs.h`: the allocation's handle where today the
     /// mapped address stands.
-    pub struct HlMemInExportDmabufFd61 {
+    pub struct HlMemInExportDmabufFd61 in HlMemIn.arg as export_dmabuf_fd of "misc/habanalabs.h" {
         /// Handle from ALLOC (Gaudi: physical DRAM address).
         pub handle: u64,
         /// Bytes; counts on Gaudi only.

@@ -6,6 +6,8 @@
 //! - **Spelled as C spells it.** `struct hl_info_hw_ip_info` is [`info::HlInfoHwIpInfo`] and its
 //!   fields keep their names, so a reader of the header finds everything. `tests/abi` compiles
 //!   every size, offset and value against the real headers.
+//! - **Fields are data.** One row defines a field for Rust and for everything that walks a struct:
+//!   `LAYOUT` of each struct is a [`CStruct`] with names, places, ages and meanings.
 //! - **No Rust `union`.** Reading one is `unsafe`. `union hl_mem_args { in; out; }` is the buffer
 //!   [`memory::HlMemArgs`], built from a request and read back as an answer; a union inside a
 //!   request is an array of words with a typed view for each variant.
@@ -26,6 +28,8 @@
 
 #[macro_use]
 mod open;
+#[macro_use]
+mod layout;
 #[macro_use]
 mod words;
 
@@ -48,4 +52,5 @@ pub mod queue;
 pub mod wait;
 
 pub use era::{Era, Ioctl, Node, NodeKind};
-pub use open::{Named, Since};
+pub use layout::{CField, CStruct, CType, Print};
+pub use open::{Named, Names, Since};

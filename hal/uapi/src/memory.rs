@@ -32,10 +32,9 @@ flags! {
 }
 
 c_structs! {
-    /// `struct hl_mem_in` of `habanalabs_accel.h`.
-    pub struct HlMemIn {
+    pub struct HlMemIn = "struct hl_mem_in" {
         /// The union: one of the structs below, by the operation.
-        pub arg: [u64; 3],
+        #[c()] pub arg: [u64; 3],
         /// The operation.
         pub op: MemOp,
         /// Flags.
@@ -47,7 +46,7 @@ c_structs! {
     }
 
     /// `hl_mem_in.alloc`.
-    pub struct HlMemInAlloc {
+    pub struct HlMemInAlloc in HlMemIn.arg as alloc {
         /// Bytes wanted; rounded up to the page.
         pub mem_size: u64,
         /// Bytes of a page, or 0 for the device's default.
@@ -55,13 +54,13 @@ c_structs! {
     }
 
     /// `hl_mem_in.free`.
-    pub struct HlMemInFree {
+    pub struct HlMemInFree in HlMemIn.arg as free {
         /// Handle from ALLOC.
         pub handle: u64,
     }
 
     /// `hl_mem_in.map_device`.
-    pub struct HlMemInMapDevice {
+    pub struct HlMemInMapDevice in HlMemIn.arg as map_device {
         /// Device address wished for, or 0.
         pub hint_addr: u64,
         /// Handle from ALLOC.
@@ -69,7 +68,7 @@ c_structs! {
     }
 
     /// `hl_mem_in.map_host`.
-    pub struct HlMemInMapHost {
+    pub struct HlMemInMapHost in HlMemIn.arg as map_host {
         /// Address in the caller's process.
         pub host_virt_addr: u64,
         /// Device address wished for, or 0.
@@ -79,31 +78,31 @@ c_structs! {
     }
 
     /// `hl_mem_in.map_block`.
-    pub struct HlMemInMapBlock {
+    pub struct HlMemInMapBlock in HlMemIn.arg as map_block {
         /// Device address in configuration space.
         pub block_addr: u64,
     }
 
     /// `hl_mem_in.unmap`.
-    pub struct HlMemInUnmap {
+    pub struct HlMemInUnmap in HlMemIn.arg as unmap {
         /// Device address from MAP.
         pub device_virt_addr: u64,
     }
 
     /// `hl_mem_in.export_dmabuf_fd`. In Linux 6.1 the first word is `handle` and `offset` does not
     /// exist.
-    pub struct HlMemInExportDmabufFd {
+    pub struct HlMemInExportDmabufFd in HlMemIn.arg as export_dmabuf_fd {
         /// Device address exactly as MAP returned it (Gaudi: physical DRAM address).
-        pub addr: u64,
+        #[since(V7)] pub addr: u64,
         /// Bytes to export.
         pub mem_size: u64,
         /// Where they start in the mapping (Gaudi: 0).
-        pub offset: u64,
+        #[since(V7)] pub offset: u64,
     }
 
     /// `hl_mem_in.reg_dmabuf_fd`, gaudi3 header, where it is called experimental: makes a foreign
     /// dma-buf the device's to use.
-    pub struct HlMemInRegDmabufFd {
+    pub struct HlMemInRegDmabufFd in HlMemIn.arg as reg_dmabuf_fd, Gaudi3 {
         /// The dma-buf.
         pub fd: u64,
         /// Its bytes.
@@ -177,17 +176,17 @@ impl HlMemIn {
 }
 
 c_structs! {
-    /// `struct hl_mem_out` of `habanalabs_accel.h`: one union, its meaning set by the request.
-    pub struct HlMemOut {
+    /// One union, its meaning set by the request.
+    pub struct HlMemOut = "struct hl_mem_out" {
         /// The union. In C: `device_virt_addr`, `handle`, `{block_handle, block_size, pad}`, or
         /// `fd`.
-        pub arg: [u64; 2],
+        #[c()] pub arg: [u64; 2],
     }
 
     /// The variant of [`HlMemOut`] after MAP_BLOCK: anonymous in `struct hl_mem_out`.
-    pub struct HlMemOutBlock {
+    pub struct HlMemOutBlock in HlMemOut.arg {
         /// The mmap offset.
-        pub block_handle: u64,
+        #[c("block_handle", "device_virt_addr", "handle")] pub block_handle: u64,
         /// Bytes to mmap.
         pub block_size: u32,
         /// Zero.
@@ -218,6 +217,5 @@ impl HlMemOut {
 }
 
 args_union! {
-    /// `union hl_mem_args` of `habanalabs_accel.h`.
-    pub struct HlMemArgs[5] { in: HlMemIn, out: HlMemOut }
+    pub struct HlMemArgs[5] = "union hl_mem_args" { in: HlMemIn, out: HlMemOut }
 }

@@ -1,5 +1,7 @@
 //! Open enums and flag sets: newtypes whose unknown values survive.
 
+use core::fmt;
+
 /// The oldest header that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Since {
@@ -12,9 +14,9 @@ pub enum Since {
     Gaudi3,
 }
 
-impl core::fmt::Display for Since {
+impl fmt::Display for Since {
     /// The header, for messages.
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::V6_1 => "misc/habanalabs.h of Linux 6.1",
             Self::V7 => "drm/habanalabs_accel.h of Linux 6.12",
@@ -32,6 +34,82 @@ pub struct Named {
     pub value: u64,
     /// The oldest header with this name.
     pub since: Since,
+}
+
+/// The names of an open enum's values, or of the flags in a set.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// The front of each name in C, which texts leave out.
+    pub prefix: &'static str,
+    /// The names, in the header's order.
+    pub rows: &'static [Named],
+    /// Whether they are bits of a set.
+    pub are_flags: bool,
+}
+
+impl Names {
+    /// The value as text: the name, or `Unknown(0x1f)`; of a set, the names joined by `|` with the
+    /// bits without a name in hex, `0` if it is empty.
+    pub fn text(&'static self, value: u64) -> impl fmt::Display {
+        Text(self, value)
+    }
+}
+
+struct Text(&'static Names, u64);
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(names, value) = *self;
+        let short = |row: &Named| row.c_name.strip_prefix(names.prefix).unwrap_or(row.c_name);
+        if !names.are_flags {
+            return match names.rows.iter().find(|row| row.value == value) {
+                Some(row) => f.pad(short(row)),
+                None => write!(f, "Unknown({value:#x})"),
+            };
+        }
+        if value == 0 {
+            return f.write_str("0");
+        }
+        let (mut rest, mut separator) = (value, "");
+        for row in names.rows.iter().filter(|row| value & row.value == row.value) {
+            write!(f, "{separator}{}", short(row))?;
+            (rest, separator) = (rest & !row.value, "|");
+        }
+        match rest {
+            0 => Ok(()),
+            rest => write!(f, "{separator}{rest:#x}"),
+        }
+    }
+}
+
+/// What open enums and sets of flags have in common: names as data and as text.
+macro_rules! with_names {
+    ($name:ident, $prefix:literal, $are_flags:literal) => {
+        impl $crate::layout::Value for $name {
+            const KIND: $crate::CType = $crate::CType::Named(Self::TABLE);
+        }
+
+        impl $name {
+            const TABLE: &'static $crate::Names = &$crate::Names {
+                prefix: $prefix,
+                rows: Self::NAMES,
+                are_flags: $are_flags,
+            };
+        }
+
+        impl core::fmt::Display for $name {
+            /// As [`Names::text`]($crate::Names::text).
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                core::fmt::Display::fmt(&Self::TABLE.text(self.0.into()), f)
+            }
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                core::fmt::Display::fmt(self, f)
+            }
+        }
+    };
 }
 
 /// Defines a newtype whose values have names in a table.
@@ -58,21 +136,7 @@ macro_rules! open_struct {
             }
         }
 
-        impl core::fmt::Display for $name {
-            /// The name without its C prefix, or `Unknown(0x1f)`.
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                match self.c_name().and_then(|n| n.strip_prefix($prefix)) {
-                    Some(name) => f.pad(name),
-                    None => write!(f, "Unknown({:#x})", self.0),
-                }
-            }
-        }
-
-        impl core::fmt::Debug for $name {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                core::fmt::Display::fmt(self, f)
-            }
-        }
+        with_names! { $name, $prefix, false }
     };
 }
 
@@ -194,31 +258,6 @@ macro_rules! flags {
             }
         }
 
-        impl core::fmt::Display for $name {
-            /// Short names joined by `|`, bits without a name in hex, `0` for the empty set.
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                if self.0 == 0 {
-                    return f.write_str("0");
-                }
-                let mut separator = "";
-                for n in Self::NAMES {
-                    if u64::from(self.0) & n.value == n.value {
-                        let short = n.c_name.strip_prefix($prefix).unwrap_or(n.c_name);
-                        write!(f, "{separator}{short}")?;
-                        separator = "|";
-                    }
-                }
-                match self.unnamed() {
-                    0 => Ok(()),
-                    rest => write!(f, "{separator}{rest:#x}"),
-                }
-            }
-        }
-
-        impl core::fmt::Debug for $name {
-            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                core::fmt::Display::fmt(self, f)
-            }
-        }
+        with_names! { $name, $prefix, true }
     };
 }

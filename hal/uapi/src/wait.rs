@@ -73,16 +73,15 @@ flags! {
 }
 
 c_structs! {
-    /// `struct hl_wait_cs_in` of `habanalabs_accel.h`.
-    pub struct HlWaitCsIn {
+    pub struct HlWaitCsIn = "struct hl_wait_cs_in" {
         /// The first union: [`HlWaitCsInCs`] or [`HlWaitCsInInterrupt`].
-        pub arg: [u64; 2],
+        #[c()] pub arg: [u64; 2],
         /// Not in use.
         pub ctx_id: u32,
         /// Flags and interrupt id.
         pub flags: WaitCsFlags,
         /// The second union: [`HlWaitCsInMulti`], or `interrupt_timeout_us` (microseconds).
-        pub arg2: [u64; 1],
+        #[c("interrupt_timeout_us")] pub arg2: [u64; 1],
         /// Index of the counter in the counters' buffer, with INTERRUPT_KERNEL_CQ.
         pub cq_counters_offset: u64,
         /// The timestamp buffer, with REGISTER_INTERRUPT.
@@ -92,7 +91,7 @@ c_structs! {
     }
 
     /// The variant of [`HlWaitCsIn::arg`] for submissions: anonymous in `struct hl_wait_cs_in`.
-    pub struct HlWaitCsInCs {
+    pub struct HlWaitCsInCs in HlWaitCsIn.arg {
         /// The sequence number; with MULTI_CS the address of an array of them.
         pub seq: u64,
         /// Microseconds to wait from now, although the header documents an absolute time; 0 polls.
@@ -100,15 +99,15 @@ c_structs! {
     }
 
     /// The variant of [`HlWaitCsIn::arg`] for interrupts: anonymous in `struct hl_wait_cs_in`.
-    pub struct HlWaitCsInInterrupt {
+    pub struct HlWaitCsInInterrupt in HlWaitCsIn.arg {
         /// User address to compare; all ones compares nothing. In C also `cq_counters_handle`.
-        pub addr: u64,
+        #[c("addr", "cq_counters_handle")] pub addr: u64,
         /// The wait ends when the value is at or past this.
         pub target: u64,
     }
 
     /// The variant of [`HlWaitCsIn::arg2`] for MULTI_CS: anonymous in `struct hl_wait_cs_in`.
-    pub struct HlWaitCsInMulti {
+    pub struct HlWaitCsInMulti in HlWaitCsIn.arg2 {
         /// Sequence numbers in the array, at most [`crate::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN`].
         pub seq_arr_len: u8,
         /// Zero, or the driver answers EINVAL.
@@ -171,9 +170,8 @@ impl HlWaitCsIn {
 }
 
 c_structs! {
-    /// `struct hl_wait_cs_out` of `habanalabs_accel.h`. After an errno other than ETIMEDOUT and EIO
-    /// it holds bytes of the request.
-    pub struct HlWaitCsOut {
+    /// After an errno other than ETIMEDOUT and EIO it holds bytes of the request.
+    pub struct HlWaitCsOut = "struct hl_wait_cs_out" {
         /// Where the submission stands.
         pub status: WaitCsStatus,
         /// What else is known.
@@ -188,6 +186,5 @@ c_structs! {
 }
 
 args_union! {
-    /// `union hl_wait_cs_args` of `habanalabs_accel.h`.
-    pub struct HlWaitCsArgs[7] { in: HlWaitCsIn, out: HlWaitCsOut }
+    pub struct HlWaitCsArgs[7] = "union hl_wait_cs_args" { in: HlWaitCsIn, out: HlWaitCsOut }
 }

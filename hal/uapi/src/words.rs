@@ -21,33 +21,39 @@ pub(crate) fn to_view<const N: usize, T: FromBytes + IntoBytes>(words: &[u64; N]
     view
 }
 
-/// Defines structs with C's layout: plain data that any bytes make. A struct with padding that it
-/// does not name does not compile.
-macro_rules! c_structs {
-    ($($(#[$meta:meta])* pub struct $name:ident { $($fields:tt)* })*) => {
-        $(
-            $(#[$meta])*
-            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-            #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
-            #[repr(C)]
-            pub struct $name { $($fields)* }
-        )*
-    };
-}
-
 /// Defines the argument buffer of an ioctl whose argument in C is `union { in; out; }`.
 macro_rules! args_union {
-    ($(#[$meta:meta])* pub struct $args:ident[$words:literal] { in: $request:ident, out: $answer:ident }) => {
-        $(#[$meta])*
+    (pub struct $args:ident[$words:literal] = $c_name:literal { in: $request:ident, out: $answer:ident }) => {
+        #[doc = c_doc!([$c_name] [] [])]
         ///
         /// It is built from a request, passed to the ioctl as bytes, and then holds the answer at
         /// its front. Bytes behind the answer are whatever the driver left there.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+        #[derive(
+            Clone,
+            Copy,
+            Debug,
+            PartialEq,
+            Eq,
+            zerocopy::FromBytes,
+            zerocopy::IntoBytes,
+            zerocopy::Immutable,
+            zerocopy::KnownLayout,
+        )]
         #[repr(C)]
         pub struct $args(pub [u64; $words]);
 
         impl $args {
+            /// The union in C, without its members.
+            pub const LAYOUT: $crate::CStruct = $crate::CStruct {
+                c_name: $c_name,
+                header: "habanalabs_accel.h",
+                since: $crate::Since::V6_1,
+                view_at: None,
+                size: size_of::<Self>(),
+                size_6_1: None,
+                fields: &[],
+            };
+
             /// The buffer's bytes read as the answer (C: `.out`).
             #[inline]
             pub fn answer(&self) -> $answer {

@@ -1,10 +1,10 @@
 //! Requests and answers round-trip through their buffers; values of any kind print.
 
-use gaudi_uapi::Since;
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
 use gaudi_uapi::cs::{
     CsFlags, EngineCommand, HlCsArgs, HlCsIn, HlCsInChunks, HlCsInEngineCores, HlCsInEngines, HlCsOut,
 };
+use gaudi_uapi::debug::DebugOp;
 use gaudi_uapi::info::{DeviceStatus, HlInfoHwIpInfo, HlInfoRazwiEvent, InfoOp, NotifierEvents, ServerType};
 use gaudi_uapi::legacy::{HL_RAZWI_MMU_ACCESS_ERROR, HlInfoRazwiEvent61};
 use gaudi_uapi::memory::{
@@ -15,6 +15,7 @@ use gaudi_uapi::wait::{
     HlWaitCsArgs, HlWaitCsIn, HlWaitCsInCs, HlWaitCsInInterrupt, HlWaitCsInMulti, HlWaitCsOut, WaitCsFlags,
     WaitCsStatus,
 };
+use gaudi_uapi::{CStruct, CType, Print, Since};
 use proptest::prelude::*;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -155,6 +156,43 @@ fn unknown_values_print_and_stay() {
     assert_eq!(CbFlags::NONE.to_string(), "0", "no flags print as 0");
     assert_eq!((MemFlags::USERPTR | MemFlags(0x100)).to_string(), "USERPTR|0x100");
     assert_eq!(NotifierEvents(1 << 63).to_string(), "0x8000000000000000");
+}
+
+#[test]
+fn fields_fill_their_struct() {
+    let answers = InfoOp::NAMES
+        .iter()
+        .filter_map(|op| InfoOp(op.value as u32).answer());
+    let inputs = DebugOp::NAMES
+        .iter()
+        .filter_map(|op| DebugOp(op.value as u32).input());
+    for layout in answers.chain(inputs) {
+        let end = layout.fields.iter().fold(0, |end, field| {
+            assert_eq!(field.offset, end, "{} of {}", field.name, layout.c_name);
+            end + field.size
+        });
+        assert_eq!(end, layout.size, "{}", layout.c_name);
+    }
+}
+
+#[test]
+fn fields_know_names_and_header() {
+    let field = |layout: CStruct, name| *layout.fields.iter().find(|field| field.name == name).unwrap();
+    let reserved = field(HlInfoHwIpInfo::LAYOUT, "reserved1");
+    assert_eq!(
+        reserved.c_names,
+        [("reserved1", Since::V7), ("interposer_version", Since::Gaudi3)]
+    );
+    assert_eq!((reserved.since, reserved.print), (Since::V7, Print::Hidden));
+    let size = field(HlMemInExportDmabufFd::LAYOUT, "mem_size");
+    assert_eq!(size.c_names, [("export_dmabuf_fd.mem_size", Since::V6_1)]);
+    assert_eq!(HlMemInExportDmabufFd::LAYOUT.view_at, Some(0));
+    assert_eq!(HlMemInExportDmabufFd::LAYOUT.c_name, HlMemIn::LAYOUT.c_name);
+    assert!(matches!(field(HlMemIn::LAYOUT, "op").kind, CType::Named(names) if !names.are_flags));
+    assert!(matches!(
+        field(HlMemIn::LAYOUT, "arg").kind,
+        CType::Array { len: 3, .. }
+    ));
 }
 
 #[test]

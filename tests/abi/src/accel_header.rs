@@ -9,7 +9,7 @@
 use std::fmt::Write;
 use std::ops::Range;
 
-use gaudi_uapi::{Ioctl, Named};
+use gaudi_uapi::{CType, Ioctl, Named};
 
 use crate::layouts::{Field, Layout, gaudi3_layouts, layouts};
 use crate::{Header, constants, gaudi3_constants, tables};
@@ -216,20 +216,19 @@ fn member(c: &mut String, depth: usize, variant: Variant) {
     let _ = writeln!(c, "{tabs}}}{space}{};", variant.prefix);
 }
 
-/// The field in C, from its type in Rust: `[[u64; 8]; 4]` is `__u64 name[4][8]`, and an open enum is
-/// the integer of its size.
+/// The field in C: an array of arrays is `__u64 name[4][8]`, and an open enum is the integer of its
+/// size.
 fn declaration(field: &Field) -> String {
-    let (mut element, mut dimensions, mut count) = (field.rust_type, String::new(), 1);
-    while let Some(array) = element.strip_prefix('[').and_then(|a| a.strip_suffix(']')) {
-        let (inner, length) = array.rsplit_once("; ").unwrap_or((array, "1"));
-        count *= length.parse::<usize>().unwrap_or(1);
-        // C writes the outermost length first too. A single element stands for a plain field.
-        if length != "1" {
-            let _ = write!(dimensions, "[{length}]");
+    let (mut element, mut dimensions, mut count) = (&field.kind, String::new(), 1);
+    while let CType::Array { of, len } = element {
+        count *= len;
+        // A single element stands for a plain field.
+        if *len != 1 {
+            let _ = write!(dimensions, "[{len}]");
         }
-        element = inner;
+        element = of;
     }
-    let sign = if element.starts_with('i') { 's' } else { 'u' };
+    let sign = if matches!(element, CType::Signed) { 's' } else { 'u' };
     let bits = field.size / count * 8;
     format!("__{sign}{bits} {}{dimensions}", field.c_path)
 }

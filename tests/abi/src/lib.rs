@@ -3,9 +3,8 @@
 //!
 //! - **The C compiler is the judge.** Each row of the tables becomes `_Static_assert`s; a C file of
 //!   them is compiled against the real header. No value is parsed, so none can be misread.
-//! - **The tables cannot forget a field.** [`layouts`] takes every struct apart without `..`: a new
-//!   field in gaudi-uapi does not compile until it has a row. Constants come from the tables inside
-//!   gaudi-uapi.
+//! - **The tables cannot forget a field.** Fields and constants come from the tables that
+//!   gaudi-uapi makes from its own definitions ([`gaudi_uapi::CStruct`]).
 //! - **Every row names the headers that have it.** Structs that grew are checked against the older
 //!   header too: the fields that it has agree in place, and its size is a recorded fact.
 //! - **Nothing of a header is left out**: every name and field that a header defines has its row

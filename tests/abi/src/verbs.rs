@@ -14,7 +14,7 @@ use gaudi_verbs_sys::{
     for_each_uverbs_struct,
 };
 
-use crate::layouts::field_shape;
+use crate::layouts::field_size;
 
 /// The oldest rdma-core whose header has a name, as far as Debian ships it: 44, 56 or 65.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -220,7 +220,7 @@ macro_rules! struct_rows {
             fields: vec![$(Field {
                 c_path: or!(stringify!($field); $($path)?),
                 offset: std::mem::offset_of!($name, $field),
-                size: field_shape(|all: &$name| &all.$field).0,
+                size: field_size(|all: &$name| &all.$field),
                 since: since!($($field_since)?),
             },)*],
         },)*]

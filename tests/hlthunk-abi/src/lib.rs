@@ -1,8 +1,8 @@
 //! The public contract of the vendor's `libhl-thunk.so` as a table of facts, and the C files that
 //! hold what it claims.
 //!
-//! - **The C compiler is the judge of headers**: a fact becomes a static assertion, or an assignment
-//!   that compiles only if both types agree.
+//! - **The C compiler judges the headers**: a fact becomes a static assertion, or an assignment
+//!   that compiles only if both types agree. The build script writes the same for Rust.
 //! - **Each line says which release it is from.** Where releases differ, [`Contract::newest`] has
 //!   the line of the Gaudi3 release, which the headers follow.
 

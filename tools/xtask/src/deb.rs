@@ -68,7 +68,8 @@ const PACKAGES: [Package; 4] = [
         name: "gaudi-hal-hlthunk-dev",
         part: Part::Development,
         section: "libdevel",
-        fields: "Depends: gaudi-hal-hlthunk (= {version})\nConflicts: habanalabs-thunk\n",
+        // It conflicts with the vendor's as the library does, which provides the name itself.
+        fields: "Depends: gaudi-hal-hlthunk (= {version})\n",
         about: "headers and static library of libhl-thunk",
     },
 ];

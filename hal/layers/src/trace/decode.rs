@@ -12,8 +12,9 @@ use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::limits::{HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};
 use gaudi_uapi::memory::MemFlags;
 use gaudi_uapi::wait::{WaitCsStatus, WaitCsStatusFlags};
+use zerocopy::IntoBytes as _;
 
-use super::fields::{Fields, Value, bytes, fields, hex, list, shown};
+use super::fields::{Fields, Value, bytes, decoded, fields, hex, list, shown};
 use super::info;
 
 /// The kernel's name of an operation, as fine as it has one: `HL_INFO_DRAM_USAGE`.
@@ -154,13 +155,7 @@ fn microseconds(time: Duration) -> u64 {
 }
 
 fn chunk(chunk: &HlCsChunk) -> Value {
-    let mut fields = fields! {
-        cb_handle: hex(chunk.cb_handle),
-        queue_index: chunk.queue_index,
-        cb_size: chunk.cb_size,
-        cs_chunk_flags: shown(chunk.cs_chunk_flags),
-        collective_engine_id: chunk.collective_engine_id,
-    };
+    let mut fields = decoded(&HlCsChunk::LAYOUT, chunk.as_bytes());
     if chunk.pad.iter().any(|word| *word != 0) {
         fields.insert("pad".to_owned(), chunk.pad.into());
     }

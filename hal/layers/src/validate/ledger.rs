@@ -2,18 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gaudi_seam::rules::{self, When};
-use gaudi_seam::{
-    AnyAnswer, AnyRequest, CbHandle, CqCounter, CsRequest, CsSeq, DeviceVa, ExportRequest, InterruptWord,
-    MapHost, MemAlloc, MemHandle, MmapRequest, Rule, TimestampRegistration,
-};
+use gaudi_seam::rules::{self, Condition};
+use gaudi_seam::{AnyAnswer, AnyRequest, CbHandle, CsRequest, DeviceVa, MapHost, MemAlloc, Rule};
 use gaudi_spec::{ASICS, Asic};
-use gaudi_sys::PAGE;
 use gaudi_uapi::cs::{CsChunkFlags, HlCsChunk};
 use gaudi_uapi::info::{HlInfoHwIpInfo, InfoOp};
 use zerocopy::FromBytes as _;
 
 use super::held::{HeldAllocation, HeldBuffer, HeldMapping, Leaks, Mapped};
+use super::witness::Witness;
 
 /// Destroyed objects that are remembered, to distinguish a second destroy from an unknown handle.
 const DESTROYED: usize = 1024;
@@ -28,20 +25,10 @@ pub(super) enum Misuse {
     Accepted(String, &'static str),
 }
 
-impl Misuse {
-    fn certain(rule: &'static Rule, seen: impl Into<String>) -> Option<Self> {
-        Some(Self::Refused(rule, seen.into(), true))
-    }
-
-    fn if_refused(rule: &'static Rule, seen: impl Into<String>) -> Option<Self> {
-        Some(Self::Refused(rule, seen.into(), false))
-    }
-}
-
 /// The objects of a kind by handle or address.
 #[derive(Debug)]
-struct Book<T> {
-    live: BTreeMap<u64, T>,
+pub(super) struct Book<T> {
+    pub(super) live: BTreeMap<u64, T>,
     destroyed: VecDeque<u64>,
 }
 
@@ -55,7 +42,7 @@ impl<T> Default for Book<T> {
 }
 
 impl<T> Book<T> {
-    fn get(&self, name: u64) -> Option<&T> {
+    pub(super) fn get(&self, name: u64) -> Option<&T> {
         self.live.get(&name)
     }
 
@@ -73,15 +60,8 @@ impl<T> Book<T> {
         Some(object)
     }
 
-    /// The misuse of an object that is not live: certain if it was destroyed here.
-    fn missing(&self, name: u64, shown: String, rule: &'static Rule) -> Option<Misuse> {
-        if self.live.contains_key(&name) {
-            None
-        } else if self.destroyed.contains(&name) {
-            Misuse::certain(rule, format!("{shown}, which was released already"))
-        } else {
-            Misuse::if_refused(rule, format!("{shown}, which was not made here"))
-        }
+    pub(super) fn was_destroyed(&self, name: u64) -> bool {
+        self.destroyed.contains(&name)
     }
 }
 
@@ -91,17 +71,17 @@ pub(super) struct Ledger {
     /// The chips that it may be: all of the table until the program asks for the device's id. A
     /// request is a mistake if each of them refuses it.
     chips: Vec<&'static Asic>,
-    allocations: Book<HeldAllocation>,
-    mappings: Book<HeldMapping>,
-    buffers: Book<HeldBuffer>,
+    pub(super) allocations: Book<HeldAllocation>,
+    pub(super) mappings: Book<HeldMapping>,
+    pub(super) buffers: Book<HeldBuffer>,
     /// The elements of each timestamps buffer, which lives until the device is closed.
-    timestamps: BTreeMap<u64, u32>,
-    submitted: Submitted,
+    pub(super) timestamps: Book<u32>,
+    pub(super) submitted: Submitted,
 }
 
 /// The possible sequence numbers: a submission uses at most one, also if it is rejected.
 #[derive(Debug, Default)]
-struct Submitted {
+pub(super) struct Submitted {
     last: u64,
     started: u64,
     finished: u64,
@@ -123,7 +103,7 @@ impl Default for Ledger {
             allocations: Book::default(),
             mappings: Book::default(),
             buffers: Book::default(),
-            timestamps: BTreeMap::new(),
+            timestamps: Book::default(),
             submitted: Submitted::default(),
         }
     }
@@ -132,51 +112,33 @@ impl Default for Ledger {
 impl Ledger {
     /// The mistake in an operation that is about to be performed.
     pub(super) fn check(&self, request: AnyRequest<'_>) -> Option<Misuse> {
-        let arguments = |when| {
-            let mut broken = self.chips.iter().map(|asic| Rule::broken_by(request, asic, when));
-            let (rule, seen) = broken.next()??;
-            let refused = Misuse::Refused(rule, seen, true);
-            broken.all(|other| other.is_some()).then_some(refused)
-        };
-        let early = arguments(When::Early);
-        early
-            .or_else(|| self.check_objects(request))
-            .or_else(|| arguments(When::Late))
+        let mut checks = Rule::checks(request.operation()).iter();
+        let broken = checks.find_map(|&(rule, condition)| self.check_rule(request, rule, condition));
+        broken.or_else(|| match request {
+            AnyRequest::Submit(request) => self.check_submit(request),
+            AnyRequest::MemMapHost(request) => self.check_map_host(request),
+            _ => None,
+        })
     }
 
-    fn check_objects(&self, request: AnyRequest<'_>) -> Option<Misuse> {
-        match request {
-            AnyRequest::CbDestroy(request) => {
-                let misuse = self.check_buffer(request.0, &rules::buffer::UNKNOWN)?;
-                match misuse {
-                    Misuse::Refused(_, seen, true) => Misuse::certain(&rules::buffer::DESTROYED, seen),
-                    unknown => Some(unknown),
-                }
+    fn check_rule(
+        &self,
+        request: AnyRequest<'_>,
+        rule: &'static Rule,
+        condition: Condition,
+    ) -> Option<Misuse> {
+        match condition {
+            Condition::Early(broken) | Condition::Late(broken) => {
+                let mut seen = self.chips.iter().map(|asic| broken(request, asic));
+                let first = seen.next()??;
+                let by_all = seen.all(|other| other.is_some());
+                by_all.then_some(Misuse::Refused(rule, first, true))
             }
-            AnyRequest::CbInfo(request) => match self.buffers.get(request.handle.0) {
-                Some(buffer) if request.device_va && !buffer.map_to_device => {
-                    Misuse::certain(&rules::buffer::NOT_MAPPED, format!("{:#x}", buffer.handle.0))
-                }
-                _ => self.check_held(request.handle, &rules::buffer::UNKNOWN),
-            },
-            AnyRequest::Submit(request) => self.check_submit(request),
-            AnyRequest::WaitCs(request) => self.check_wait(&[request.seq]),
-            AnyRequest::WaitMultiCs(request) => self.check_wait(request.seqs),
-            AnyRequest::WaitInterrupt(request) => match request.word {
-                InterruptWord::User(_) => None,
-                InterruptWord::KernelCq(counter) => {
-                    let rules = [&rules::wait::UNKNOWN_COUNTERS, &rules::wait::COUNTER_INDEX];
-                    self.check_counter(counter, rules)
-                }
-            },
-            AnyRequest::RegisterTimestamp(request) => self.check_timestamp(request),
-            AnyRequest::MemFree(request) => self.check_free(request.0),
-            AnyRequest::MemMapDevice(request) => self.check_allocation(request.handle, &rules::map::UNKNOWN),
-            AnyRequest::MemMapHost(request) => self.check_map_host(request),
-            AnyRequest::MemUnmap(request) => self.check_unmap(request.0),
-            AnyRequest::ExportDmabuf(request) => self.check_export(request),
-            AnyRequest::Mmap(request) => self.check_mmap(request),
-            _ => None,
+            Condition::State(broken) => {
+                let witness = Witness::new(self);
+                let seen = broken(request, &witness)?;
+                witness.judge(rule, seen)
+            }
         }
     }
 
@@ -301,24 +263,6 @@ impl Ledger {
             .unwrap_or(request.size)
     }
 
-    /// Checks a handle that the program uses. Shared memory of another context has a handle that
-    /// this layer did not see.
-    fn check_allocation(&self, handle: MemHandle, rule: &'static Rule) -> Option<Misuse> {
-        self.allocations.missing(handle.0, handle.0.to_string(), rule)
-    }
-
-    fn check_free(&self, handle: MemHandle) -> Option<Misuse> {
-        let mapped = self.allocations.get(handle.0).filter(|held| held.mappings > 0);
-        let mut mappings = self.mappings.live.values();
-        match mapped.and_then(|_| mappings.find(|mapping| mapping.of == Mapped::Device(handle))) {
-            Some(mapping) => Misuse::certain(
-                &rules::map::FREE_MAPPED,
-                format!("{}, mapped at {}", handle.0, mapping.address),
-            ),
-            None => self.check_allocation(handle, &rules::map::FREE_UNKNOWN),
-        }
-    }
-
     fn map(&mut self, address: DeviceVa, size: u64, of: Mapped) {
         let mapping = HeldMapping {
             address,
@@ -349,32 +293,6 @@ impl Ledger {
         ))
     }
 
-    /// An address at which no mapping starts.
-    fn check_mapping(&self, address: DeviceVa, rule: &'static Rule) -> Option<Misuse> {
-        let missing = self.mappings.missing(address.0, address.to_string(), rule)?;
-        match (missing, self.mapping_around(address, 1)) {
-            (Misuse::Refused(_, _, false), Some(mapping)) => {
-                let (start, size) = (mapping.address, mapping.size);
-                Misuse::certain(
-                    rule,
-                    format!("{address}, inside the mapping at {start} of {size} bytes"),
-                )
-            }
-            (missing, _) => Some(missing),
-        }
-    }
-
-    fn check_unmap(&self, address: DeviceVa) -> Option<Misuse> {
-        match self.mappings.get(address.0) {
-            // The layer does not see when exports end, here or in another process.
-            Some(HeldMapping { exports, .. }) if *exports > 0 => Misuse::if_refused(
-                &rules::map::UNMAP_EXPORTED,
-                format!("{address}, exported {exports} times"),
-            ),
-            _ => self.check_mapping(address, &rules::map::UNMAP_UNKNOWN),
-        }
-    }
-
     fn count(&mut self, mapping: &HeldMapping, change: impl FnOnce(u32) -> u32) {
         if let Mapped::Device(handle) = mapping.of {
             if let Some(allocation) = self.allocations.live.get_mut(&handle.0) {
@@ -384,56 +302,13 @@ impl Ledger {
     }
 
     /// The mapping that contains all of these bytes.
-    fn mapping_around(&self, address: DeviceVa, len: u64) -> Option<&HeldMapping> {
+    pub(super) fn mapping_around(&self, address: DeviceVa, len: u64) -> Option<&HeldMapping> {
         let (_, mapping) = self.mappings.live.range(..=address.0).next_back()?;
         let end = address.0.checked_sub(mapping.address.0)?.checked_add(len)?;
         (end <= mapping.size).then_some(mapping)
     }
 
-    fn check_export(&self, request: &ExportRequest) -> Option<Misuse> {
-        let address = request.address;
-        let Some(mapping) = self.mappings.get(address.0) else {
-            // The first Gaudi takes a physical address.
-            return match self.check_mapping(address, &rules::export::UNKNOWN_ADDRESS)? {
-                Misuse::Refused(rule, seen, _) if self.mapping_around(address, 1).is_none() => {
-                    Misuse::if_refused(rule, seen)
-                }
-                inside => Some(inside),
-            };
-        };
-        match mapping.of {
-            Mapped::Device(_) => {}
-            Mapped::Host(host) => {
-                return Misuse::certain(&rules::export::HOST_MEMORY, format!("{address} of {host}"));
-            }
-            Mapped::Import => {
-                let seen = format!("{address} of an imported dma-buf");
-                return Misuse::certain(&rules::export::HOST_MEMORY, seen);
-            }
-        }
-        let (offset, size) = (request.offset, request.size);
-        let is_inside = offset.checked_add(size).is_some_and(|end| end <= mapping.size);
-        // The driver looks at the alignment first.
-        let is_aligned = size > 0 && size % PAGE == 0 && offset % PAGE == 0;
-        (is_aligned && !is_inside)
-            .then(|| format!("offset {offset} + {size} of {} bytes", mapping.size))
-            .and_then(|seen| Misuse::certain(&rules::export::PAST_THE_END, seen))
-    }
-
-    // Command buffers and timestamps.
-
-    fn check_buffer(&self, handle: CbHandle, rule: &'static Rule) -> Option<Misuse> {
-        self.buffers.missing(handle.0, format!("{:#x}", handle.0), rule)
-    }
-
-    /// Checks a use of a buffer. It lives, and answers queries, while it is mapped or in use
-    /// (memory_mgr.c:hl_mmap_mem_buf_put_handle).
-    fn check_held(&self, handle: CbHandle, rule: &'static Rule) -> Option<Misuse> {
-        match self.check_buffer(handle, rule)? {
-            Misuse::Refused(rule, seen, _) => Misuse::if_refused(rule, seen),
-            accepted => Some(accepted),
-        }
-    }
+    // Command buffers.
 
     pub(super) fn cb_va(&mut self, handle: CbHandle, va: DeviceVa) {
         if let Some(buffer) = self.buffers.live.get_mut(&handle.0) {
@@ -446,41 +321,6 @@ impl Ledger {
         let buffers = self.buffers.live.values();
         let unplaced = buffers.filter(|buffer| buffer.map_to_device && buffer.device_va.is_none());
         unplaced.map(|buffer| buffer.handle).collect()
-    }
-
-    fn check_mmap(&self, request: &MmapRequest) -> Option<Misuse> {
-        let handle = CbHandle(request.offset);
-        match self.buffers.get(handle.0) {
-            Some(buffer) if request.len as u64 != buffer.whole() => Misuse::certain(
-                &rules::mmap::LENGTH,
-                format!("{} of {} bytes", request.len, buffer.whole()),
-            ),
-            None if self.buffers.destroyed.contains(&handle.0) => {
-                self.check_held(handle, &rules::mmap::UNKNOWN)
-            }
-            _ => None,
-        }
-    }
-
-    /// Checks a counter, by the rules on its handle and on its index.
-    fn check_counter(&self, counter: CqCounter, [unknown, index]: [&'static Rule; 2]) -> Option<Misuse> {
-        match self.buffers.get(counter.handle.0) {
-            None => self.check_held(counter.handle, unknown),
-            Some(buffer) => check_index(counter.offset, buffer.whole() / 8, index),
-        }
-    }
-
-    fn check_timestamp(&self, request: &TimestampRegistration) -> Option<Misuse> {
-        use rules::wait;
-        let counters = [&wait::TIMESTAMP_COUNTERS, &wait::TIMESTAMP_COUNTER_INDEX];
-        let counter = self.check_counter(request.counter, counters);
-        counter.or_else(|| match self.timestamps.get(&request.buffer.0) {
-            Some(&elements) => check_index(request.index, elements.into(), &wait::TIMESTAMP_INDEX),
-            None => Misuse::if_refused(
-                &wait::TIMESTAMP_BUFFER,
-                format!("{:#x}, which was not made here", request.buffer.0),
-            ),
-        })
     }
 
     // Submissions.
@@ -522,10 +362,9 @@ impl Ledger {
         chunks.into_iter().find_map(|(index, chunk)| {
             let (handle, size) = (chunk.cb_handle, chunk.cb_size);
             if !chunk.cs_chunk_flags.contains(CsChunkFlags::USER_ALLOC_CB) {
-                let destroyed = self.buffers.destroyed.contains(&handle);
-                return self
-                    .check_held(CbHandle(handle), &rules::submit::UNKNOWN_BUFFER)
-                    .filter(|_| destroyed);
+                let seen = || format!("{handle:#x}, which was released already");
+                let misuse = || Misuse::Refused(&rules::submit::UNKNOWN_BUFFER, seen(), false);
+                return self.buffers.was_destroyed(handle).then(misuse);
             }
             let accepted = || {
                 Misuse::Accepted(
@@ -539,17 +378,6 @@ impl Ledger {
             (!self.covers(chunk)).then(accepted)
         })
     }
-
-    fn check_wait(&self, seqs: &[CsSeq]) -> Option<Misuse> {
-        let highest = self.submitted.highest();
-        let unknown = seqs.iter().find(|seq| seq.0 > highest)?;
-        Misuse::certain(&rules::wait::FUTURE, format!("{} of {highest}", unknown.0))
-    }
-}
-
-/// An index behind the end of a buffer.
-fn check_index(index: u64, len: u64, rule: &'static Rule) -> Option<Misuse> {
-    (index >= len).then(|| Misuse::Refused(rule, format!("{index} of {len}"), true))
 }
 
 impl Submitted {
@@ -565,7 +393,7 @@ impl Submitted {
 
     /// The highest number that can be in use: submissions in progress, and those rejected since,
     /// may have numbers above the last one returned.
-    fn highest(&self) -> u64 {
+    pub(super) fn highest(&self) -> u64 {
         self.last.saturating_add(self.started - self.finished_at_last)
     }
 }

@@ -5,7 +5,28 @@ use gaudi_uapi::limits::{HL_MAX_CB_SIZE, TS_MAX_ELEMENTS_NUM};
 
 use crate::error_kind::ErrorKind;
 use crate::operation::{AnyRequest, Operation};
-use crate::rule::{Arguments, Rule, Subject, When, rows};
+use crate::request::{ExportRequest, MmapRequest};
+use crate::rule::{Condition, Rule, Subject, rows};
+use crate::state::DriverState;
+
+/// A handle as people read it.
+fn hex(handle: u64) -> String {
+    format!("{handle:#x}")
+}
+
+/// The range of an export that leaves its mapping.
+fn past_the_end(request: &ExportRequest, driver: &dyn DriverState) -> Option<String> {
+    let ExportRequest { size, offset, .. } = *request;
+    let whole = driver.mapping(request.address)?.size;
+    let is_inside = offset.checked_add(size).is_some_and(|end| end <= whole);
+    (!is_inside).then(|| format!("offset {offset} + {size} of {whole} bytes"))
+}
+
+/// A length that is not the one to map.
+fn wrong_length(request: &MmapRequest, driver: &dyn DriverState) -> Option<String> {
+    let whole = driver.mmap_len(request.offset)?;
+    (request.whole_pages() != whole).then(|| format!("{} of {whole} bytes", request.len))
+}
 
 rows! {
     /// Rules of command buffers.
@@ -22,12 +43,18 @@ rows! {
         MEMORY "buffer.create.memory" [CbCreate] ENOMEM ; rare;
             "the kernel has no memory for a buffer", "common/command_buffer.c:hl_cb_mmap_mem_alloc";
         DESTROYED "buffer.destroyed" [CbDestroy] EINVAL
-            "the command buffer was destroyed already", "common/command_buffer.c:hl_cb_destroy";
+            "the command buffer was destroyed already", "common/command_buffer.c:hl_cb_destroy"
+            state |CbDestroy(request), driver| driver.is_destroyed(request.0) => hex(request.0.0);
         UNKNOWN "buffer.unknown" [CbDestroy CbInfo] EINVAL
-            "no such command buffer", "common/command_buffer.c:hl_cb_destroy, hl_cb_info";
+            "no such command buffer", "common/command_buffer.c:hl_cb_destroy, hl_cb_info"
+            state |CbDestroy(request), driver| driver.buffer(request.0).is_none() => hex(request.0.0),
+            state |CbInfo(request), driver| driver.buffer(request.handle).is_none() => hex(request.handle.0);
         NOT_MAPPED "buffer.info.not-mapped-to-device" [CbInfo] EINVAL
             "the command buffer has no device address: it was made without MAP",
-            "common/command_buffer.c:hl_cb_info", "create it with HL_CB_FLAGS_MAP";
+            "common/command_buffer.c:hl_cb_info", "create it with HL_CB_FLAGS_MAP"
+            state |CbInfo(request), driver| request.device_va
+                && driver.buffer(request.handle).is_some_and(|buffer| !buffer.has_device_address)
+                => hex(request.handle.0);
         OPERATION "buffer.operation" [CbCreate CbDestroy CbInfo] EINVAL ; rare;
             "no such operation", "common/command_buffer.c:hl_cb_ioctl";
     }
@@ -51,11 +78,14 @@ rows! {
         NO_HANDLE_LEFT "memory.alloc.no-handle-left" [MemAlloc] EFAULT ; rare;
             "no handle is free", "common/memory.c:alloc_device_memory";
         FREE_UNKNOWN "memory.free.unknown-handle" [MemFree] EINVAL
-            "no such handle", "common/memory.c:free_device_memory";
+            "no such handle", "common/memory.c:free_device_memory"
+            state |MemFree(request), driver| driver.mappings(request.0).is_none() => request.0.0;
         FREE_MAPPED "memory.free.while-mapped" [MemFree] EINVAL as InUse
-            "the memory is still mapped", "common/memory.c:free_device_memory", "unmap it first";
+            "the memory is still mapped", "common/memory.c:free_device_memory", "unmap it first"
+            state |MemFree(request), driver| driver.mappings(request.0) > Some(0) => request.0.0;
         UNKNOWN "memory.map.unknown-handle" [MemMapDevice] EINVAL
-            "no such handle", "common/memory.c:map_device_va";
+            "no such handle", "common/memory.c:map_device_va"
+            state |MemMapDevice(request), driver| driver.mappings(request.handle).is_none() => request.handle.0;
         NOT_SHARED "memory.map.not-shared" [MemMapDevice] EPERM
             "the memory belongs to another context and is not SHARED", "common/memory.c:map_device_va";
         RECORD_MEMORY "memory.map.record-memory" [MemMapDevice MemMapHost] ENOMEM ; rare;
@@ -82,10 +112,12 @@ rows! {
         HOST_MEMORY "memory.map-host.memory" [MemMapHost] ENOMEM ; rare;
             "the kernel has no memory for the list of pages", "common/memory.c:get_user_memory";
         UNMAP_UNKNOWN "memory.unmap.unknown-address" [MemUnmap] EINVAL
-            "no mapping starts at this address", "common/memory.c:unmap_device_va";
+            "no mapping starts at this address", "common/memory.c:unmap_device_va"
+            state |MemUnmap(request), driver| driver.mapping(request.0).is_none() => request.0;
         UNMAP_EXPORTED "memory.unmap.while-exported" [MemUnmap] EINVAL as InUse
             "the memory is exported", "common/memory.c:unmap_device_va",
-            "deregister its memory regions and close its dma-bufs, in every process, first";
+            "deregister its memory regions and close its dma-bufs, in every process, first"
+            state |MemUnmap(request), driver| driver.is_exported(request.0) => request.0;
         UNMAP_TYPE "memory.unmap.type" [MemUnmap] EFAULT ; rare;
             "the mapping is of neither host nor device memory", "common/memory.c:unmap_device_va";
         UNMAP_RECORD "memory.unmap.record" [MemUnmap] EINVAL ; rare;
@@ -114,7 +146,19 @@ rows! {
     /// Rules of exports and imports.
     mod export {
         UNALIGNED_ADDRESS "export.unaligned-address" [ExportDmabuf] EINVAL
-            "the address is not a multiple of 4096", "common/memory.c:validate_export_params_common";
+            "the address is not a multiple of 4096", "common/memory.c:validate_export_params_common"
+            state |ExportDmabuf(request), driver|
+                request.address.0 % PAGE != 0 && driver.mapping(request.address).is_none() => request.address;
+        UNKNOWN_ADDRESS "export.unknown-address" [ExportDmabuf] EINVAL
+            "no mapping of device memory starts at this address", "common/memory.c:memhash_node_export_get",
+            "pass the start of the mapping and an offset"
+            state |ExportDmabuf(request), driver| driver.mapping(request.address).is_none() => request.address;
+        HOST_MEMORY "export.host-memory" [ExportDmabuf] EINVAL
+            "the address maps host memory", "common/memory.c:memhash_node_export_get",
+            "export host memory from a memfd through udmabuf"
+            state |ExportDmabuf(request), driver|
+                driver.mapping(request.address).is_some_and(|mapping| !mapping.is_device_memory)
+                => request.address;
         SIZE "export.size" [ExportDmabuf] EINVAL
             "the size is 0 or not a multiple of 4096", "common/memory.c:validate_export_params_common",
             "export whole pages, of memory with pages of its own"
@@ -122,14 +166,9 @@ rows! {
         UNALIGNED_OFFSET "export.unaligned-offset" [ExportDmabuf] EINVAL
             "the offset is not a multiple of 4096", "common/memory.c:validate_export_params_common"
             late |ExportDmabuf(request), _| request.offset % PAGE != 0 => request.offset;
-        UNKNOWN_ADDRESS "export.unknown-address" [ExportDmabuf] EINVAL
-            "no mapping of device memory starts at this address", "common/memory.c:memhash_node_export_get",
-            "pass the start of the mapping and an offset";
-        HOST_MEMORY "export.host-memory" [ExportDmabuf] EINVAL
-            "the address maps host memory", "common/memory.c:memhash_node_export_get",
-            "export host memory from a memfd through udmabuf";
         PAST_THE_END "export.past-the-end" [ExportDmabuf] EINVAL
-            "offset and size leave the mapping", "common/memory.c:validate_export_params";
+            "offset and size leave the mapping", "common/memory.c:validate_export_params"
+            state |ExportDmabuf(request), driver| past_the_end(request, driver);
         OUTSIDE_BAR "export.outside-the-bar" [ExportDmabuf] EINVAL
             "a page of the mapping lies outside the memory BAR (the whole mapping must lie inside)",
             "common/memory.c:validate_export_params";
@@ -159,7 +198,7 @@ rows! {
     mod mmap {
         PAST_THE_LAST_OFFSET "mmap.past-the-last-offset" [Mmap] EOVERFLOW
             "the range leaves the file's offsets", "mm/mmap.c:file_mmap_ok"
-            early |Mmap(request), _| request.leaves_file() => format!("{:#x}", request.offset);
+            early |Mmap(request), _| request.leaves_file() => hex(request.offset);
         CONTROL_NODE "mmap.control-node" [Mmap] ENOTTY
             "a control node serves INFO only: a backend refuses it before the driver would (`ENODEV`)",
             "common/habanalabs_drv.c:hl_device_open_ctrl", "open the compute node";
@@ -168,12 +207,15 @@ rows! {
         TYPE "mmap.without-type-bits" [Mmap] EINVAL
             "the offset is not a handle's", "common/device.c:__hl_mmap";
         UNKNOWN "mmap.unknown-handle" [Mmap] EINVAL
-            "no such handle", "common/memory_mgr.c:hl_mem_mgr_mmap";
+            "no such handle", "common/memory_mgr.c:hl_mem_mgr_mmap"
+            state |Mmap(request), driver| driver.mmap_len(request.offset).is_none() => hex(request.offset);
         LENGTH "mmap.wrong-length" [Mmap] EINVAL
             "the length must be the buffer's size rounded up to the page",
-            "common/memory_mgr.c:hl_mem_mgr_mmap";
+            "common/memory_mgr.c:hl_mem_mgr_mmap"
+            state |Mmap(request), driver| wrong_length(request, driver);
         TWICE "mmap.twice" [Mmap] EINVAL as InUse
             "the buffer is mapped already: the driver allows one mapping at a time",
-            "common/memory_mgr.c:hl_mem_mgr_mmap", "share the mapping";
+            "common/memory_mgr.c:hl_mem_mgr_mmap", "share the mapping"
+            state |Mmap(request), driver| driver.is_mmapped(request.offset) => hex(request.offset);
     }
 }

@@ -3,12 +3,12 @@
 use gaudi_sys::Errno;
 use gaudi_uapi::NodeKind;
 use gaudi_uapi::debug::DebugOp;
-use gaudi_uapi::info::InfoOp;
+use gaudi_uapi::info::{DeviceStatus, InfoOp};
 
 use crate::error_kind::ErrorKind;
 use crate::operation::{AnyRequest, Operation};
-use crate::request::Info;
-use crate::rule::{Arguments, Rule, Subject, When, rows};
+use crate::request::{DebugRequest, Info};
+use crate::rule::{Condition, Rule, Subject, rows};
 
 /// Die cores in the driver's tables (habanalabs.h `HL_MAX_DCORES`).
 const MAX_DCORES: u32 = 8;
@@ -40,6 +40,11 @@ fn lacks_room(info: &Info<'_>) -> bool {
         op => usize::from(op.named().is_some()),
     };
     info.answer.len() < least
+}
+
+/// Whether the request enters or leaves debug mode.
+fn sets_mode(request: &DebugRequest<'_>, on: bool) -> bool {
+    request.op == DebugOp::SET_MODE && request.enable == on
 }
 
 rows! {
@@ -107,7 +112,9 @@ rows! {
         UNKNOWN "info.unknown-operation" [Info] EINVAL
             "the driver does not know this op", "common/habanalabs_ioctl.c:_hl_info_ioctl";
         IN_RESET "info.in-reset" [Info] EBUSY
-            "the device is in reset, and the op reads the chip", "common/habanalabs_ioctl.c:_hl_info_ioctl";
+            "the device is in reset, and the op reads the chip", "common/habanalabs_ioctl.c:_hl_info_ioctl"
+            state |Info(info), driver|
+                info.request.needs_operation() && driver.status() != DeviceStatus::OPERATIONAL => driver.status();
         CONTROL_EVENTS "info.control-events" [Info RegisterEvents UnregisterEvents] EOPNOTSUPP
             "a control node has no events", "common/habanalabs_ioctl.c:hl_info_ioctl_control",
             "open the compute node";
@@ -166,28 +173,34 @@ rows! {
     /// Rules of eventfds.
     mod events {
         REGISTERED "events.register-twice" [RegisterEvents] EINVAL
-            "an eventfd is registered already", "common/habanalabs_ioctl.c:eventfd_register";
+            "an eventfd is registered already", "common/habanalabs_ioctl.c:eventfd_register"
+            state |RegisterEvents(_), driver| driver.has_eventfd() => "another eventfd";
         NOT_EVENTFD "events.not-an-eventfd" [RegisterEvents] EINVAL
             "the descriptor is not an eventfd", "common/habanalabs_ioctl.c:eventfd_register";
         NOT_REGISTERED "events.unregister-unregistered" [UnregisterEvents] EINVAL
-            "no eventfd is registered", "common/habanalabs_ioctl.c:eventfd_unregister";
+            "no eventfd is registered", "common/habanalabs_ioctl.c:eventfd_unregister"
+            state |UnregisterEvents(_), driver| !driver.has_eventfd() => "no eventfd";
     }
 
     /// Rules of DEBUG.
     mod debug {
         OUTSIDE_MODE "debug.outside-mode" [Debug] EFAULT
             "the device is not in debug mode", "common/habanalabs_ioctl.c:hl_debug_ioctl",
-            "enter it with HL_DEBUG_OP_SET_MODE";
+            "enter it with HL_DEBUG_OP_SET_MODE"
+            state |Debug(request), driver| request.op != DebugOp::SET_MODE && !driver.is_debugged() => request.op;
         ALREADY_OFF "debug.mode.off-when-off" [Debug] EFAULT for "HL_DEBUG_OP_SET_MODE"
-            "the device is not in debug mode", "common/device.c:hl_device_set_debug_mode";
+            "the device is not in debug mode", "common/device.c:hl_device_set_debug_mode"
+            state |Debug(request), driver| sets_mode(request, false) && !driver.is_debugged() => "off";
         ALREADY_ON "debug.mode.twice" [Debug] EFAULT for "HL_DEBUG_OP_SET_MODE"
-            "the device is in debug mode already", "common/device.c:hl_device_set_debug_mode";
+            "the device is in debug mode already", "common/device.c:hl_device_set_debug_mode"
+            state |Debug(request), driver| sets_mode(request, true) && driver.is_debugged() => "on";
         UNKNOWN "debug.unknown-operation" [Debug] EINVAL
             "no such operation", "common/habanalabs_ioctl.c:hl_debug_ioctl"
             early |Debug(request), _| request.op.0 > DebugOp::SET_MODE.0 => request.op;
         TOO_LARGE "debug.answer-too-large" [Debug] ENOMEM
             "the answer is larger than the kernel allocates at once", "common/habanalabs_ioctl.c:debug_coresight"
-            late |Debug(request), _| request.output.len() > MOST_OUTPUT => request.output.len();
+            late |Debug(request), _| request.op != DebugOp::SET_MODE && request.output.len() > MOST_OUTPUT
+                => request.output.len();
         INPUT "debug.input" [Debug] EFAULT ; rare;
             "the input cannot be read", "common/habanalabs_ioctl.c:debug_coresight";
         OUTPUT "debug.output" [Debug] EFAULT ; rare;

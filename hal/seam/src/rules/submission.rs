@@ -7,8 +7,9 @@ use gaudi_uapi::cs::{CsFlags, EngineCommand};
 use gaudi_uapi::limits::{HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};
 
 use crate::operation::{AnyRequest, Operation};
-use crate::request::{CsArgument, CsRequest};
-use crate::rule::{Arguments, Rule, Subject, When, rows};
+use crate::request::{CqCounter, CsArgument, CsRequest, CsSeq, InterruptWait, InterruptWord};
+use crate::rule::{Condition, Rule, Subject, rows};
+use crate::state::DriverState;
 
 /// The first value that a sync object does not have (habanalabs.h `HL_MAX_SOB_VAL`).
 const SOB_VALUES: u32 = 1 << 15;
@@ -37,6 +38,39 @@ fn sets_mode(command: EngineCommand) -> bool {
 fn unstallable(asic: &Asic, engines: &[u32], command: EngineCommand) -> impl Iterator<Item = u32> {
     let engines = engines.iter().copied().filter(move |_| sets_mode(command));
     engines.filter(|&engine| (asic.engines.stallable)(engine).is_none())
+}
+
+/// The first number above the last one submitted.
+fn future(seqs: &[CsSeq], driver: &dyn DriverState) -> Option<String> {
+    let last = driver.last_submission();
+    let seq = seqs.iter().find(|seq| seq.0 > last)?;
+    Some(format!("{} of {last}", seq.0))
+}
+
+/// The counter in a command buffer that a wait watches.
+fn watched(wait: &InterruptWait) -> Option<CqCounter> {
+    match wait.word {
+        InterruptWord::User(_) => None,
+        InterruptWord::KernelCq(counter) => Some(counter),
+    }
+}
+
+/// The handle of a counter whose buffer does not exist.
+fn lost(counter: CqCounter, driver: &dyn DriverState) -> Option<String> {
+    let CqCounter { handle, .. } = counter;
+    driver
+        .buffer(handle)
+        .is_none()
+        .then(|| format!("{:#x}", handle.0))
+}
+
+/// The index of a counter behind its buffer's end.
+fn counter_behind(counter: CqCounter, driver: &dyn DriverState) -> Option<String> {
+    behind(counter.offset, driver.buffer(counter.handle)?.counters)
+}
+
+fn behind(index: u64, len: u64) -> Option<String> {
+    (index >= len).then(|| format!("{index} of {len}"))
 }
 
 rows! {
@@ -237,7 +271,9 @@ rows! {
             "common/command_submission.c:hl_wait_ioctl", "close it and open it again";
         FUTURE "wait.future-number" [WaitCs WaitMultiCs] EINVAL
             "no such submission yet: the number is above the last one submitted",
-            "common/context.c:hl_ctx_get_fence_locked";
+            "common/context.c:hl_ctx_get_fence_locked"
+            state |WaitCs(wait), driver| future(&[wait.seq], driver),
+            state |WaitMultiCs(wait), driver| future(wait.seqs, driver);
         TIMEOUT "wait.submission-timed-out" [WaitCs WaitMultiCs] ETIMEDOUT
             "the submission ran into its timeout on the device", "common/command_submission.c:cs_do_release";
         ABORTED "wait.submission-aborted" [WaitCs WaitMultiCs] EIO
@@ -273,23 +309,32 @@ rows! {
             "the kernel has no memory for the waiter",
             "common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr, _hl_interrupt_wait_ioctl";
         UNKNOWN_COUNTERS "wait.counter.no-such-buffer" [WaitInterrupt] EINVAL
-            "no such buffer of counters", "common/command_submission.c:_hl_interrupt_wait_ioctl";
+            "no such buffer of counters", "common/command_submission.c:_hl_interrupt_wait_ioctl"
+            state |WaitInterrupt(wait), driver| watched(wait).and_then(|counter| lost(counter, driver));
         COUNTER_INDEX "wait.counter.index" [WaitInterrupt] EINVAL
             "the counter's index is behind the buffer's end",
             "common/command_submission.c:_hl_interrupt_wait_ioctl",
-            "a counter is named by its index, not by its first byte";
+            "a counter is named by its index, not by its first byte"
+            state |WaitInterrupt(wait), driver|
+                watched(wait).and_then(|counter| counter_behind(counter, driver));
         COUNTER_ABORTED "wait.counter.aborted-by-reset" [WaitInterrupt] EIO
             "the wait was aborted by a reset", "common/command_submission.c:_hl_interrupt_wait_ioctl";
         TIMESTAMP_COUNTERS "wait.timestamp.no-such-counters" [RegisterTimestamp] EINVAL
-            "no such buffer of counters", "common/command_submission.c:_hl_interrupt_ts_reg_ioctl";
+            "no such buffer of counters", "common/command_submission.c:_hl_interrupt_ts_reg_ioctl"
+            state |RegisterTimestamp(request), driver| lost(request.counter, driver);
         TIMESTAMP_COUNTER_INDEX "wait.timestamp.counter-index" [RegisterTimestamp] EINVAL
             "the counter's index is behind the buffer's end",
             "common/command_submission.c:_hl_interrupt_ts_reg_ioctl",
-            "a counter is named by its index, not by its first byte";
+            "a counter is named by its index, not by its first byte"
+            state |RegisterTimestamp(request), driver| counter_behind(request.counter, driver);
         TIMESTAMP_BUFFER "wait.timestamp.no-such-buffer" [RegisterTimestamp] EINVAL
-            "no such timestamps buffer", "common/command_submission.c:_hl_interrupt_ts_reg_ioctl";
+            "no such timestamps buffer", "common/command_submission.c:_hl_interrupt_ts_reg_ioctl"
+            state |RegisterTimestamp(request), driver|
+                driver.timestamps(request.buffer).is_none() => format!("{:#x}", request.buffer.0);
         TIMESTAMP_INDEX "wait.timestamp.index" [RegisterTimestamp] EINVAL
             "the timestamp's index is behind the buffer's end",
-            "common/command_submission.c:validate_and_get_ts_record";
+            "common/command_submission.c:validate_and_get_ts_record"
+            state |RegisterTimestamp(request), driver|
+                driver.timestamps(request.buffer).and_then(|len| behind(request.index, len.into()));
     }
 }

@@ -1,7 +1,5 @@
 //! What the device is and how it is.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 use crate::limits::{
     HL_BUSY_ENGINES_MASK_EXT_SIZE, HL_CLK_THROTTLE_TYPE_MAX, HL_INFO_CARD_NAME_MAX_LEN,
     HL_INFO_VERSION_MAX_LEN, HL_PLL_NUM_OUTPUTS,
@@ -83,88 +81,88 @@ fn text(bytes: &[u8]) -> &str {
     }
 }
 
-/// `struct hl_info_hw_ip_info` of `habanalabs_accel.h` (304 bytes; 256 in Linux 6.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoHwIpInfo {
-    /// First SRAM address that users may use.
-    pub sram_base_address: u64,
-    /// First DRAM address that users may use (Gaudi2: virtual).
-    pub dram_base_address: u64,
-    /// DRAM bytes for users.
-    pub dram_size: u64,
-    /// SRAM bytes for users.
-    pub sram_size: u32,
-    /// Length of the event counters' array.
-    pub num_of_events: u32,
-    /// PCI device id.
-    pub device_id: u32,
-    /// Place of the card in its server (OCP).
-    pub module_id: u32,
-    /// Decoders that work.
-    pub decoder_enabled_mask: u32,
-    /// First interrupt id for users.
-    pub first_available_interrupt_id: u16,
-    /// Kind of server.
-    pub server_type: ServerType,
-    /// CPLD version of the board.
-    pub cpld_version: u32,
-    /// PCI PLL: NR.
-    pub psoc_pci_pll_nr: u32,
-    /// PCI PLL: NF.
-    pub psoc_pci_pll_nf: u32,
-    /// PCI PLL: OD.
-    pub psoc_pci_pll_od: u32,
-    /// PCI PLL: divider.
-    pub psoc_pci_pll_div_factor: u32,
-    /// TPCs that work (Goya, Gaudi).
-    pub tpc_enabled_mask: u8,
-    /// 1 if there is DRAM.
-    pub dram_enabled: u8,
-    /// 1 if the device is secured.
-    pub security_enabled: u8,
-    /// 1 if MMEs work as master and slave.
-    pub mme_master_slave_mode: u8,
-    /// Firmware version; [`Self::cpucp_version_text`].
-    pub cpucp_version: [u8; HL_INFO_VERSION_MAX_LEN],
-    /// Card name; [`Self::card_name_text`].
-    pub card_name: [u8; HL_INFO_CARD_NAME_MAX_LEN],
-    /// TPCs that work (Gaudi2).
-    pub tpc_enabled_mask_ext: u64,
-    /// Bytes of a physical DRAM page.
-    pub dram_page_size: u64,
-    /// EDMA engines that work.
-    pub edma_enabled_mask: u32,
-    /// Interrupts for users.
-    pub number_of_user_interrupts: u16,
-    /// Reserved; in the gaudi3 header `interposer_version`.
-    pub reserved1: u8,
-    /// Reserved; in the gaudi3 header `substrate_version`.
-    pub reserved2: u8,
-    /// Reserved; in the gaudi3 header `pdma_user_owned_ch_mask`, DMA channels that are the user's.
-    pub reserved3: u64,
-    /// Bytes of a page when an allocation asks for page size 0.
-    pub device_mem_alloc_default_page_size: u64,
-    /// Reserved; in the gaudi3 header `nic_ports_mask`, ports that work.
-    pub reserved4: u64,
-    /// Reserved; in the gaudi3 header `nic_ports_external_mask`, ports that lead out of the server.
-    pub reserved5: u64,
-    /// Reserved; in the gaudi3 header `mme_enabled_mask`.
-    pub reserved6: u32,
-    /// Reserved; in the gaudi3 header `odp_supported`.
-    pub reserved7: u8,
-    /// PCI revision.
-    pub revision_id: u8,
-    /// Interrupt with which a TPC calls the host.
-    pub tpc_interrupt_id: u16,
-    /// Rotators that work (Gaudi3).
-    pub rotator_enabled_mask: u32,
-    /// Reserved; in the gaudi3 header `sched_arc_enabled_mask`.
-    pub reserved9: u32,
-    /// Register with which an engine core calls the firmware.
-    pub engine_core_interrupt_reg_addr: u64,
-    /// DRAM bytes that driver and firmware keep.
-    pub reserved_dram_size: u64,
+c_structs! {
+    /// 304 bytes; 256 in Linux 6.1.
+    pub struct HlInfoHwIpInfo = "struct hl_info_hw_ip_info", 6.1: 256 {
+        /// First SRAM address that users may use.
+        #[print(Hex)] pub sram_base_address: u64,
+        /// First DRAM address that users may use (Gaudi2: virtual).
+        #[print(Hex)] pub dram_base_address: u64,
+        /// DRAM bytes for users.
+        pub dram_size: u64,
+        /// SRAM bytes for users.
+        pub sram_size: u32,
+        /// Length of the event counters' array.
+        pub num_of_events: u32,
+        /// PCI device id.
+        #[print(Hex)] pub device_id: u32,
+        /// Place of the card in its server (OCP).
+        pub module_id: u32,
+        /// Decoders that work.
+        #[print(Hex)] pub decoder_enabled_mask: u32,
+        /// First interrupt id for users.
+        pub first_available_interrupt_id: u16,
+        /// Kind of server.
+        pub server_type: ServerType,
+        /// CPLD version of the board.
+        pub cpld_version: u32,
+        /// PCI PLL: NR.
+        pub psoc_pci_pll_nr: u32,
+        /// PCI PLL: NF.
+        pub psoc_pci_pll_nf: u32,
+        /// PCI PLL: OD.
+        pub psoc_pci_pll_od: u32,
+        /// PCI PLL: divider.
+        pub psoc_pci_pll_div_factor: u32,
+        /// TPCs that work (Goya, Gaudi).
+        #[print(Hex)] pub tpc_enabled_mask: u8,
+        /// 1 if there is DRAM.
+        pub dram_enabled: u8,
+        /// 1 if the device is secured.
+        pub security_enabled: u8,
+        /// 1 if MMEs work as master and slave.
+        pub mme_master_slave_mode: u8,
+        /// Firmware version; [`Self::cpucp_version_text`].
+        #[print(Text)] pub cpucp_version: [u8; HL_INFO_VERSION_MAX_LEN],
+        /// Card name; [`Self::card_name_text`].
+        #[print(Text)] pub card_name: [u8; HL_INFO_CARD_NAME_MAX_LEN],
+        /// TPCs that work (Gaudi2).
+        #[print(Hex)] pub tpc_enabled_mask_ext: u64,
+        /// Bytes of a physical DRAM page.
+        pub dram_page_size: u64,
+        /// EDMA engines that work.
+        #[print(Hex)] pub edma_enabled_mask: u32,
+        /// Interrupts for users.
+        pub number_of_user_interrupts: u16,
+        /// Reserved; in the gaudi3 header `interposer_version`.
+        #[since(V7)] #[c("reserved1", Gaudi3 "interposer_version")] pub reserved1: u8,
+        /// Reserved; in the gaudi3 header `substrate_version`.
+        #[since(V7)] #[c("reserved2", Gaudi3 "substrate_version")] pub reserved2: u8,
+        /// Reserved; in the gaudi3 header `pdma_user_owned_ch_mask`, DMA channels for users.
+        #[since(V7)] #[c("reserved3", Gaudi3 "pdma_user_owned_ch_mask")] pub reserved3: u64,
+        /// Bytes of a page when an allocation asks for page size 0.
+        pub device_mem_alloc_default_page_size: u64,
+        /// Reserved; in the gaudi3 header `nic_ports_mask`, ports that work.
+        #[since(V7)] #[c("reserved4", Gaudi3 "nic_ports_mask")] pub reserved4: u64,
+        /// Reserved; in the gaudi3 header `nic_ports_external_mask`, ports out of the server.
+        #[since(V7)] #[c("reserved5", Gaudi3 "nic_ports_external_mask")] pub reserved5: u64,
+        /// Reserved; in the gaudi3 header `mme_enabled_mask`.
+        #[since(V7)] #[c("reserved6", Gaudi3 "mme_enabled_mask")] pub reserved6: u32,
+        /// Reserved; in the gaudi3 header `odp_supported`.
+        #[since(V7)] #[c("reserved7", Gaudi3 "odp_supported")] pub reserved7: u8,
+        /// PCI revision.
+        #[since(V7)] pub revision_id: u8,
+        /// Interrupt with which a TPC calls the host.
+        #[since(V7)] pub tpc_interrupt_id: u16,
+        /// Rotators that work (Gaudi3).
+        #[since(V7)] #[print(Hex)] pub rotator_enabled_mask: u32,
+        /// Reserved; in the gaudi3 header `sched_arc_enabled_mask`.
+        #[since(V7)] #[c("reserved9", Gaudi3 "sched_arc_enabled_mask")] pub reserved9: u32,
+        /// Register with which an engine core calls the firmware.
+        #[since(V7)] #[print(Hex)] pub engine_core_interrupt_reg_addr: u64,
+        /// DRAM bytes that driver and firmware keep.
+        #[since(V7)] pub reserved_dram_size: u64,
+    }
 }
 
 impl HlInfoHwIpInfo {
@@ -180,50 +178,46 @@ impl HlInfoHwIpInfo {
 }
 
 c_structs! {
-    /// `struct hl_info_dram_usage` of `habanalabs_accel.h`.
-    pub struct HlInfoDramUsage {
+    pub struct HlInfoDramUsage = "struct hl_info_dram_usage" {
         /// Free bytes.
         pub dram_free_mem: u64,
         /// Bytes that the calling context uses.
         pub ctx_dram_mem: u64,
     }
 
-    /// `struct hl_info_hw_idle` of `habanalabs_accel.h` (40 bytes; 24 in Linux 6.1).
-    pub struct HlInfoHwIdle {
+    /// 40 bytes; 24 in Linux 6.1.
+    pub struct HlInfoHwIdle = "struct hl_info_hw_idle", 6.1: 24 {
         /// 1 if all engines are idle.
         pub is_idle: u32,
         /// Busy engines 0 to 31.
-        pub busy_engines_mask: u32,
+        #[print(Hex)] pub busy_engines_mask: u32,
         /// Busy engines by id: [`crate::engine::Gaudi2EngineId`].
-        pub busy_engines_mask_ext: [u64; HL_BUSY_ENGINES_MASK_EXT_SIZE],
+        #[since(V7)] pub busy_engines_mask_ext: [u64; HL_BUSY_ENGINES_MASK_EXT_SIZE],
     }
 
-    /// `struct hl_info_device_status` of `habanalabs_accel.h`.
-    pub struct HlInfoDeviceStatus {
+    pub struct HlInfoDeviceStatus = "struct hl_info_device_status" {
         /// The status.
         pub status: DeviceStatus,
         /// Zero.
         pub pad: u32,
     }
 
-    /// `struct hl_info_device_utilization` of `habanalabs_accel.h`.
-    pub struct HlInfoDeviceUtilization {
+    pub struct HlInfoDeviceUtilization = "struct hl_info_device_utilization" {
         /// Percent.
         pub utilization: u32,
         /// Zero.
         pub pad: u32,
     }
 
-    /// `struct hl_info_clk_rate` of `habanalabs_accel.h`.
-    pub struct HlInfoClkRate {
+    pub struct HlInfoClkRate = "struct hl_info_clk_rate" {
         /// MHz now.
         pub cur_clk_rate_mhz: u32,
         /// MHz at most.
         pub max_clk_rate_mhz: u32,
     }
 
-    /// `struct hl_info_reset_count` of `habanalabs_accel.h`: since the driver was loaded.
-    pub struct HlInfoResetCount {
+    /// Resets since the driver was loaded.
+    pub struct HlInfoResetCount = "struct hl_info_reset_count" {
         /// Hard resets.
         pub hard_reset_cnt: u32,
         /// Resets of the compute engines alone, without those of ordinary closes (driver
@@ -231,18 +225,17 @@ c_structs! {
         pub soft_reset_cnt: u32,
     }
 
-    /// `struct hl_info_time_sync` of `habanalabs_accel.h` (24 bytes; 16 in Linux 6.1).
-    pub struct HlInfoTimeSync {
+    /// 24 bytes; 16 in Linux 6.1.
+    pub struct HlInfoTimeSync = "struct hl_info_time_sync", 6.1: 16 {
         /// The device's counter.
         pub device_time: u64,
         /// Nanoseconds of the host's raw monotonic clock.
         pub host_time: u64,
         /// The host's time-stamp counter.
-        pub tsc_time: u64,
+        #[since(V7)] pub tsc_time: u64,
     }
 
-    /// `struct hl_info_pci_counters` of `habanalabs_accel.h`.
-    pub struct HlInfoPciCounters {
+    pub struct HlInfoPciCounters = "struct hl_info_pci_counters" {
         /// KB/s received.
         pub rx_throughput: u64,
         /// KB/s sent.
@@ -251,8 +244,7 @@ c_structs! {
         pub replay_cnt: u64,
     }
 
-    /// `struct hl_info_clk_throttle` of `habanalabs_accel.h`.
-    pub struct HlInfoClkThrottle {
+    pub struct HlInfoClkThrottle = "struct hl_info_clk_throttle" {
         /// Why the clock is low now.
         pub clk_throttling_reason: ClkThrottle,
         /// Zero.
@@ -263,20 +255,17 @@ c_structs! {
         pub clk_throttling_duration_ns: [u64; HL_CLK_THROTTLE_TYPE_MAX],
     }
 
-    /// `struct hl_info_energy` of `habanalabs_accel.h`.
-    pub struct HlInfoEnergy {
+    pub struct HlInfoEnergy = "struct hl_info_energy" {
         /// As the firmware counts it.
         pub total_energy_consumption: u64,
     }
 
-    /// `struct hl_pll_frequency_info` of `habanalabs_accel.h`.
-    pub struct HlPllFrequencyInfo {
+    pub struct HlPllFrequencyInfo = "struct hl_pll_frequency_info" {
         /// MHz of each output.
         pub output: [u16; HL_PLL_NUM_OUTPUTS],
     }
 
-    /// `struct hl_open_stats_info` of `habanalabs_accel.h`.
-    pub struct HlOpenStatsInfo {
+    pub struct HlOpenStatsInfo = "struct hl_open_stats_info" {
         /// Successful opens of the compute node.
         pub open_counter: u64,
         /// Milliseconds that the last opener stayed.
@@ -289,14 +278,13 @@ c_structs! {
         pub pad: [u8; 6],
     }
 
-    /// `struct hl_power_info` of `habanalabs_accel.h`.
-    pub struct HlPowerInfo {
+    pub struct HlPowerInfo = "struct hl_power_info" {
         /// As the firmware counts it.
         pub power: u64,
     }
 
-    /// `struct hl_info_sync_manager` of `habanalabs_accel.h`: of the dcore asked for.
-    pub struct HlInfoSyncManager {
+    /// The objects of the dcore asked for.
+    pub struct HlInfoSyncManager = "struct hl_info_sync_manager" {
         /// First sync object for users.
         pub first_available_sync_object: u32,
         /// First monitor for users.
@@ -307,9 +295,8 @@ c_structs! {
         pub reserved: u32,
     }
 
-    /// `struct hl_info_cs_counters` of `habanalabs_accel.h`: submissions dropped, in total and of
-    /// this context.
-    pub struct HlInfoCsCounters {
+    /// Submissions dropped, in total and of this context.
+    pub struct HlInfoCsCounters = "struct hl_info_cs_counters" {
         /// No memory.
         pub total_out_of_mem_drop_cnt: u64,
         /// No memory, this context.
@@ -336,9 +323,8 @@ c_structs! {
         pub ctx_validation_drop_cnt: u64,
     }
 
-    /// `struct hl_info_dev_memalloc_page_sizes` of `habanalabs_accel.h`.
-    pub struct HlInfoDevMemallocPageSizes {
+    pub struct HlInfoDevMemallocPageSizes = "struct hl_info_dev_memalloc_page_sizes" {
         /// Bit n: pages of 2^n bytes are allowed.
-        pub page_order_bitmask: u64,
+        #[print(Hex)] pub page_order_bitmask: u64,
     }
 }

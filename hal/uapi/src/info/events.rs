@@ -2,8 +2,6 @@
 //!
 //! A record whose `timestamp` is 0 is empty.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 use crate::limits::{HL_RAZWI_MAX_NUM_OF_ENGINES_PER_RTR, MAX_QMAN_STREAMS_INFO, OPCODE_INFO_MAX_ADDR_SIZE};
 
 flags! {
@@ -45,49 +43,49 @@ open_enum! {
 }
 
 c_structs! {
-    /// `struct hl_info_last_err_open_dev_time` of `habanalabs_accel.h`.
-    pub struct HlInfoLastErrOpenDevTime {
+    pub struct HlInfoLastErrOpenDevTime = "struct hl_info_last_err_open_dev_time" {
         /// When the device was opened whose session then failed.
         pub timestamp: i64,
     }
 
-    /// `struct hl_info_cs_timeout_event` of `habanalabs_accel.h`.
-    pub struct HlInfoCsTimeoutEvent {
+    pub struct HlInfoCsTimeoutEvent = "struct hl_info_cs_timeout_event" {
         /// When.
         pub timestamp: i64,
         /// Which submission.
         pub seq: u64,
     }
-}
 
-/// `struct hl_info_razwi_event` of `habanalabs_accel.h` (280 bytes; in Linux 6.1 24 bytes, and
-/// another meaning behind `addr`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlInfoRazwiEvent {
-    /// When.
-    pub timestamp: i64,
-    /// The address that was refused.
-    pub addr: u64,
-    /// The engines that may have made the access.
-    pub engine_id: [u16; HL_RAZWI_MAX_NUM_OF_ENGINES_PER_RTR],
-    /// How many of them count. Do not trust it as an index.
-    pub num_of_possible_engines: u16,
-    /// What kind of access.
-    pub flags: RazwiFlags,
-    /// Zero.
-    pub pad: [u8; 5],
-}
+    /// 280 bytes; in Linux 6.1 24 bytes, and another meaning behind `addr`.
+    pub struct HlInfoRazwiEvent = "struct hl_info_razwi_event", 6.1: 24 {
+        /// When.
+        pub timestamp: i64,
+        /// The address that was refused.
+        #[print(Hex)] pub addr: u64,
+        /// The engines that may have made the access.
+        #[since(V7)] #[counted_by(num_of_possible_engines)]
+        pub engine_id: [u16; HL_RAZWI_MAX_NUM_OF_ENGINES_PER_RTR],
+        /// How many of them count. Do not trust it as an index.
+        #[since(V7)] pub num_of_possible_engines: u16,
+        /// What kind of access.
+        #[since(V7)] pub flags: RazwiFlags,
+        /// Zero.
+        #[since(V7)] pub pad: [u8; 5],
+    }
 
-c_structs! {
-    /// `struct hl_info_undefined_opcode_event` of `habanalabs_accel.h`.
-    pub struct HlInfoUndefinedOpcodeEvent {
+    /// The answer to `HL_INFO_GET_EVENTS`, which C reads as a number.
+    pub struct HlInfoEvents = "__u64" of "linux/types.h" {
+        /// What happened since the last such question.
+        #[c()] pub events: NotifierEvents,
+    }
+
+    pub struct HlInfoUndefinedOpcodeEvent = "struct hl_info_undefined_opcode_event" {
         /// When.
         pub timestamp: i64,
         /// Command-buffer addresses in each stream's queue.
+        #[print(Hex)]
         pub cb_addr_streams: [[u64; OPCODE_INFO_MAX_ADDR_SIZE]; MAX_QMAN_STREAMS_INFO],
         /// The command buffer in work.
-        pub cq_addr: u64,
+        #[print(Hex)] pub cq_addr: u64,
         /// Its bytes.
         pub cq_size: u32,
         /// Streams that count: 1 for the upper command processor, 4 for the lower.
@@ -98,8 +96,7 @@ c_structs! {
         pub stream_id: u32,
     }
 
-    /// `struct hl_info_hw_err_event` of `habanalabs_accel.h`.
-    pub struct HlInfoHwErrEvent {
+    pub struct HlInfoHwErrEvent = "struct hl_info_hw_err_event", V7 {
         /// When.
         pub timestamp: i64,
         /// The chip's event number.
@@ -108,8 +105,7 @@ c_structs! {
         pub pad: [u16; 3],
     }
 
-    /// `struct hl_info_fw_err_event` of `habanalabs_accel.h`.
-    pub struct HlInfoFwErrEvent {
+    pub struct HlInfoFwErrEvent = "struct hl_info_fw_err_event", V7 {
         /// When.
         pub timestamp: i64,
         /// What kind.
@@ -120,8 +116,7 @@ c_structs! {
         pub pad: u32,
     }
 
-    /// `struct hl_info_engine_err_event` of `habanalabs_accel.h`.
-    pub struct HlInfoEngineErrEvent {
+    pub struct HlInfoEngineErrEvent = "struct hl_info_engine_err_event", V7 {
         /// When.
         pub timestamp: i64,
         /// The engine.
@@ -132,21 +127,19 @@ c_structs! {
         pub pad: u32,
     }
 
-    /// `struct hl_page_fault_info` of `habanalabs_accel.h`.
-    pub struct HlPageFaultInfo {
+    pub struct HlPageFaultInfo = "struct hl_page_fault_info", V7 {
         /// When.
         pub timestamp: i64,
         /// The address without a mapping.
-        pub addr: u64,
+        #[print(Hex)] pub addr: u64,
         /// The engine (Gaudi3).
         pub engine_id: u16,
         /// Zero.
         pub pad: [u8; 6],
     }
 
-    /// `struct hl_user_mapping` of `habanalabs_accel.h`: an element of what `HL_INFO_USER_MAPPINGS`
-    /// returns.
-    pub struct HlUserMapping {
+    /// An element of what `HL_INFO_USER_MAPPINGS` returns.
+    pub struct HlUserMapping = "struct hl_user_mapping", V7 {
         /// Device address.
         pub dev_va: u64,
         /// Bytes.

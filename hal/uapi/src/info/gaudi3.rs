@@ -28,17 +28,16 @@ pub const HABANA_LINK_STR_LEN: usize = 32;
 pub const HL_INFO_MAC_ADDR_MAX_NUM: usize = 128;
 
 c_structs! {
-    /// `struct hl_info_habana_link_state`: of the link whose number the argument word carries (C:
-    /// `habana_link_id`).
-    pub struct HlInfoHabanaLinkState {
+    /// The link whose number the argument word carries (C: `habana_link_id`).
+    pub struct HlInfoHabanaLinkState = "struct hl_info_habana_link_state", Gaudi3 {
         /// 1 if the link is up.
         pub up: u8,
         /// Zero.
         pub pad: [u8; 7],
     }
 
-    /// `struct hl_info_habana_link_counters`: goes in and out at `return_pointer`.
-    pub struct HlInfoHabanaLinkCounters {
+    /// Goes in and out at `return_pointer`.
+    pub struct HlInfoHabanaLinkCounters = "struct hl_info_habana_link_counters", Gaudi3 {
         /// Address of a buffer for the counters' names, [`HABANA_LINK_STR_LEN`] bytes each.
         pub str_buf_ptr: u64,
         /// Address of a buffer for their values, 8 bytes each.
@@ -49,8 +48,8 @@ c_structs! {
         pub pad: u32,
     }
 
-    /// `struct hl_info_time_sync_per_die`: [`super::HlInfoTimeSync`] of one die.
-    pub struct HlInfoTimeSyncPerDie {
+    /// [`super::HlInfoTimeSync`] of one die.
+    pub struct HlInfoTimeSyncPerDie = "struct hl_info_time_sync_per_die", Gaudi3 {
         /// In: which die.
         pub die_index: u32,
         /// Zero.
@@ -63,8 +62,8 @@ c_structs! {
         pub tsc_time: u64,
     }
 
-    /// `struct hl_info_module_params`: what the module was loaded with.
-    pub struct HlInfoModuleParams {
+    /// What the module was loaded with.
+    pub struct HlInfoModuleParams = "struct hl_info_module_params", Gaudi3 {
         /// TPCs that work.
         pub tpc_mask: u64,
         /// Huge pages of host memory.
@@ -126,6 +125,6 @@ c_structs! {
         /// Lanes of a port.
         pub nic_lanes_per_port: u32,
         /// What C pads with.
-        pub pad: u32,
+        #[c()] pub pad: u32,
     }
 }

@@ -11,6 +11,8 @@ mod mock;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::CStruct;
+
 pub use attest::{HlInfoSecAttest, HlInfoSigned};
 pub use device::*;
 pub use events::*;
@@ -65,8 +67,7 @@ open_enum! {
 }
 
 c_structs! {
-    /// `struct hl_info_args` of `habanalabs_accel.h`.
-    pub struct HlInfoArgs {
+    pub struct HlInfoArgs = "struct hl_info_args" {
         /// Address of the answer.
         pub return_pointer: u64,
         /// Bytes at `return_pointer`.
@@ -76,6 +77,10 @@ c_structs! {
         /// The union of `u32`s: `dcore_id`, `ctx_id`, `period_ms`, `pll_index`, `eventfd`,
         /// `sec_attest_nonce`, `fw_sub_opcode` and, in the gaudi3 header, `habana_link_id` go in;
         /// `user_buffer_actual_size` and `array_size` come out.
+        #[c(
+            "dcore_id", "ctx_id", "period_ms", "pll_index", "eventfd", "user_buffer_actual_size",
+            "sec_attest_nonce", V7 "array_size", V7 "fw_sub_opcode", Gaudi3 "habana_link_id"
+        )]
         pub arg: u32,
         /// Zero.
         pub pad: u32,
@@ -108,11 +113,11 @@ macro_rules! answers {
         })*
 
         impl InfoOp {
-            /// Bytes of the struct that the operation fills. `None` if it fills no struct of a
-            /// fixed size.
-            pub const fn answer_size(self) -> Option<usize> {
+            /// The struct that answers the question; none if the answer is a text, an array, or
+            /// only the argument word.
+            pub const fn answer(self) -> Option<&'static CStruct> {
                 match self {
-                    $(Self::$op => Some(size_of::<$type>()),)*
+                    $(Self::$op => Some(&$type::LAYOUT),)*
                     _ => None,
                 }
             }
@@ -141,6 +146,7 @@ answers! {
     HlInfoLastErrOpenDevTime = LAST_ERR_OPEN_DEV_TIME;
     HlInfoCsTimeoutEvent = CS_TIMEOUT_EVENT;
     HlInfoRazwiEvent = RAZWI_EVENT;
+    HlInfoEvents = GET_EVENTS;
     HlInfoUndefinedOpcodeEvent = UNDEFINED_OPCODE_EVENT;
     HlInfoHwErrEvent = HW_ERR_EVENT;
     HlInfoFwErrEvent = FW_ERR_EVENT;

@@ -9,24 +9,24 @@ open_enum! {
 }
 
 c_structs! {
-    /// `struct hl_nic_alloc_conn_in`: asks for a connection.
-    pub struct HlNicAllocConnIn {
+    /// Asks for a connection.
+    pub struct HlNicAllocConnIn = "struct hl_nic_alloc_conn_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Connection number wished for.
         pub hint: u32,
     }
 
-    /// `struct hl_nic_alloc_conn_out`: the connection.
-    pub struct HlNicAllocConnOut {
+    /// The connection.
+    pub struct HlNicAllocConnOut = "struct hl_nic_alloc_conn_out", Gaudi3 {
         /// The connection.
         pub conn_id: u32,
         /// Zero.
         pub pad: u32,
     }
 
-    /// `struct hl_nic_req_conn_ctx_in`: the sending side of a connection.
-    pub struct HlNicReqConnCtxIn {
+    /// The sending side of a connection.
+    pub struct HlNicReqConnCtxIn = "struct hl_nic_req_conn_ctx_in", Gaudi3 {
         /// Not in use.
         pub reserved: u32,
         /// IPv4 address of the far side.
@@ -89,16 +89,16 @@ c_structs! {
         pub pad: [u8; 7],
     }
 
-    /// `struct hl_nic_req_conn_ctx_out`: where its queues are.
-    pub struct HlNicReqConnCtxOut {
+    /// Where its queues are.
+    pub struct HlNicReqConnCtxOut = "struct hl_nic_req_conn_ctx_out", Gaudi3 {
         /// mmap handle of the send queue.
         pub swq_mem_handle: u64,
         /// mmap handle of the receive queue.
         pub rwq_mem_handle: u64,
     }
 
-    /// `struct hl_nic_res_conn_ctx_in`: the receiving side of a connection.
-    pub struct HlNicResConnCtxIn {
+    /// The receiving side of a connection.
+    pub struct HlNicResConnCtxIn = "struct hl_nic_res_conn_ctx_in", Gaudi3 {
         /// Not in use.
         pub reserved: u32,
         /// IPv4 address of the far side.
@@ -143,32 +143,32 @@ c_structs! {
         pub pad: [u8; 7],
     }
 
-    /// `struct hl_nic_destroy_conn_in`: ends a connection.
-    pub struct HlNicDestroyConnIn {
+    /// Ends a connection.
+    pub struct HlNicDestroyConnIn = "struct hl_nic_destroy_conn_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// The connection.
         pub conn_id: u32,
     }
 
-    /// `struct hl_nic_alloc_coll_conn_in`: asks for a connection of a collective.
-    pub struct HlNicAllocCollConnIn {
+    /// Asks for a connection of a collective.
+    pub struct HlNicAllocCollConnIn = "struct hl_nic_alloc_coll_conn_in", Gaudi3 {
         /// 1 for a connection out of the server.
         pub is_scale_out: u8,
         /// Zero.
         pub pad: [u8; 7],
     }
 
-    /// `struct hl_nic_alloc_coll_conn_out`: the connection.
-    pub struct HlNicAllocCollConnOut {
+    /// The connection.
+    pub struct HlNicAllocCollConnOut = "struct hl_nic_alloc_coll_conn_out", Gaudi3 {
         /// The connection.
         pub conn_id: u32,
         /// Zero.
         pub pad: u32,
     }
 
-    /// `struct hl_nic_dump_qp_in`: asks for a queue pair's state as text.
-    pub struct HlNicDumpQpIn {
+    /// Asks for a queue pair's state as text.
+    pub struct HlNicDumpQpIn = "struct hl_nic_dump_qp_in", Gaudi3 {
         /// Address of a buffer for text.
         pub user_buf: u64,
         /// Its bytes.

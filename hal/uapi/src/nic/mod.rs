@@ -8,8 +8,6 @@ mod conn;
 mod port;
 mod queue;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
 pub use conn::*;
 pub use port::*;
 pub use queue::*;
@@ -56,20 +54,19 @@ open_enum! {
     }
 }
 
-/// `struct hl_nic_args`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct HlNicArgs {
-    /// Address of the op's input struct.
-    pub input_ptr: u64,
-    /// Address of the op's output struct.
-    pub output_ptr: u64,
-    /// Bytes of the input struct.
-    pub input_size: u32,
-    /// Bytes of the output struct.
-    pub output_size: u32,
-    /// Not in use.
-    pub ctx_id: u32,
-    /// The operation: [`NicOp`].
-    pub op: NicOp,
+c_structs! {
+    pub struct HlNicArgs = "struct hl_nic_args", Gaudi3 {
+        /// Address of the op's input struct.
+        pub input_ptr: u64,
+        /// Address of the op's output struct.
+        pub output_ptr: u64,
+        /// Bytes of the input struct.
+        pub input_size: u32,
+        /// Bytes of the output struct.
+        pub output_size: u32,
+        /// Not in use.
+        pub ctx_id: u32,
+        /// The operation: [`NicOp`].
+        pub op: NicOp,
+    }
 }

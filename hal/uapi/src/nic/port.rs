@@ -53,8 +53,8 @@ open_enum! {
 }
 
 c_structs! {
-    /// `struct hl_nic_set_user_app_params_in`: sets a port up for an application.
-    pub struct HlNicSetUserAppParamsIn {
+    /// Sets a port up for an application.
+    pub struct HlNicSetUserAppParamsIn = "struct hl_nic_set_user_app_params_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Offsets of back-pressure sync objects.
@@ -71,16 +71,16 @@ c_structs! {
         pub fna_fifo_offs: [u32; HL_NIC_FNA_CMPL_ADDR_NUM],
     }
 
-    /// `struct hl_nic_get_user_app_params_in`: asks what a port can do.
-    pub struct HlNicGetUserAppParamsIn {
+    /// Asks what a port can do.
+    pub struct HlNicGetUserAppParamsIn = "struct hl_nic_get_user_app_params_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Zero.
         pub pad: [u8; 4],
     }
 
-    /// `struct hl_nic_get_user_app_params_out`: what a port can do.
-    pub struct HlNicGetUserAppParamsOut {
+    /// What a port can do.
+    pub struct HlNicGetUserAppParamsOut = "struct hl_nic_get_user_app_params_out", Gaudi3 {
         /// Queue pairs at most.
         pub max_num_of_qps: u32,
         /// Queue pairs in use.
@@ -117,24 +117,24 @@ c_structs! {
         pub base_coll_qp_idx: u32,
     }
 
-    /// `struct hl_nic_alloc_user_db_fifo_in`: asks for a doorbell fifo.
-    pub struct HlNicAllocUserDbFifoIn {
+    /// Asks for a doorbell fifo.
+    pub struct HlNicAllocUserDbFifoIn = "struct hl_nic_alloc_user_db_fifo_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Number wished for.
         pub id_hint: u32,
     }
 
-    /// `struct hl_nic_alloc_user_db_fifo_out`: its number.
-    pub struct HlNicAllocUserDbFifoOut {
+    /// Its number.
+    pub struct HlNicAllocUserDbFifoOut = "struct hl_nic_alloc_user_db_fifo_out", Gaudi3 {
         /// The number of the object.
         pub id: u32,
         /// Zero.
         pub pad: u32,
     }
 
-    /// `struct hl_nic_user_db_fifo_set_in`: sets a doorbell fifo.
-    pub struct HlNicUserDbFifoSetIn {
+    /// Sets a doorbell fifo.
+    pub struct HlNicUserDbFifoSetIn = "struct hl_nic_user_db_fifo_set_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// The number of the object.
@@ -151,8 +151,8 @@ c_structs! {
         pub num_sobs: u32,
     }
 
-    /// `struct hl_nic_user_db_fifo_set_out`: where its parts are.
-    pub struct HlNicUserDbFifoSetOut {
+    /// Where its parts are.
+    pub struct HlNicUserDbFifoSetOut = "struct hl_nic_user_db_fifo_set_out", Gaudi3 {
         /// mmap handle of the consumer index.
         pub ci_handle: u64,
         /// mmap handle of the registers.
@@ -167,24 +167,24 @@ c_structs! {
         pub fifo_bp_thresh: u32,
     }
 
-    /// `struct hl_nic_user_db_fifo_unset_in`: gives it back.
-    pub struct HlNicUserDbFifoUnsetIn {
+    /// Gives it back.
+    pub struct HlNicUserDbFifoUnsetIn = "struct hl_nic_user_db_fifo_unset_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// The number of the object.
         pub id: u32,
     }
 
-    /// `struct hl_nic_eq_poll_in`: asks for the next event.
-    pub struct HlNicEqPollIn {
+    /// Asks for the next event.
+    pub struct HlNicEqPollIn = "struct hl_nic_eq_poll_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Zero.
         pub pad: u32,
     }
 
-    /// `struct hl_nic_eq_poll_out`: the event.
-    pub struct HlNicEqPollOut {
+    /// The event.
+    pub struct HlNicEqPollOut = "struct hl_nic_eq_poll_out", Gaudi3 {
         /// [`NicEqPollStatus`].
         pub status: u32,
         /// What it happened to.
@@ -201,24 +201,24 @@ c_structs! {
         pub pad: u8,
     }
 
-    /// `struct hl_nic_user_encap_alloc_in`: asks for an encapsulation.
-    pub struct HlNicUserEncapAllocIn {
+    /// Asks for an encapsulation.
+    pub struct HlNicUserEncapAllocIn = "struct hl_nic_user_encap_alloc_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Zero.
         pub pad: u32,
     }
 
-    /// `struct hl_nic_user_encap_alloc_out`: its number.
-    pub struct HlNicUserEncapAllocOut {
+    /// Its number.
+    pub struct HlNicUserEncapAllocOut = "struct hl_nic_user_encap_alloc_out", Gaudi3 {
         /// The number of the object.
         pub id: u32,
         /// Zero.
         pub pad: u32,
     }
 
-    /// `struct hl_nic_user_encap_set_in`: sets an encapsulation.
-    pub struct HlNicUserEncapSetIn {
+    /// Sets an encapsulation.
+    pub struct HlNicUserEncapSetIn = "struct hl_nic_user_encap_set_in", Gaudi3 {
         /// Address of the tunnel header.
         pub tnl_hdr_ptr: u64,
         /// Its bytes.
@@ -230,15 +230,15 @@ c_structs! {
         /// IPv4 address of the source.
         pub ipv4_addr: u32,
         /// The union: `udp_dst_port` or `ip_proto`.
-        pub proto: u16,
+        #[c("udp_dst_port", "ip_proto")] pub proto: u16,
         /// [`NicEncapType`].
         pub encap_type: u8,
         /// Zero.
         pub pad: [u8; 5],
     }
 
-    /// `struct hl_nic_user_encap_unset_in`: gives it back.
-    pub struct HlNicUserEncapUnsetIn {
+    /// Gives it back.
+    pub struct HlNicUserEncapUnsetIn = "struct hl_nic_user_encap_unset_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// The number of the object.

@@ -29,24 +29,24 @@ open_enum! {
 }
 
 c_structs! {
-    /// `struct hl_nic_cqe`: an entry of a completion queue.
-    pub struct HlNicCqe {
+    /// An entry of a completion queue.
+    pub struct HlNicCqe = "struct hl_nic_cqe", Gaudi3 {
         /// The union: `requester.wqe_index`, `responder.msg_id` or `qp_err.syndrome`.
-        pub what: u32,
+        #[c("requester.wqe_index", "responder.msg_id", "qp_err.syndrome")] pub what: u32,
         /// The port.
         pub port: u32,
         /// Queue-pair number.
         pub qp_number: u32,
         /// [`NicMemType`].
-        pub kind: u8,
+        #[c("type")] pub kind: u8,
         /// 1 for an error.
         pub is_err: u8,
         /// Zero.
         pub pad: [u8; 2],
     }
 
-    /// `struct hl_nic_user_wq_arr_set_in`: sets an array of work queues.
-    pub struct HlNicUserWqArrSetIn {
+    /// Sets an array of work queues.
+    pub struct HlNicUserWqArrSetIn = "struct hl_nic_user_wq_arr_set_in", Gaudi3 {
         /// Address of the memory.
         pub addr: u64,
         /// The port.
@@ -56,7 +56,7 @@ c_structs! {
         /// Entries of each.
         pub num_of_wq_entries: u32,
         /// [`NicMemType`].
-        pub kind: u32,
+        #[c("type")] pub kind: u32,
         /// Where the memory lies: [`NicMemId`].
         pub mem_id: u32,
         /// Bytes of a send entry: [`NicSwqGranularity`](super::NicSwqGranularity).
@@ -65,22 +65,22 @@ c_structs! {
         pub pad: [u8; 3],
     }
 
-    /// `struct hl_nic_user_wq_arr_set_out`: where the array is.
-    pub struct HlNicUserWqArrSetOut {
+    /// Where the array is.
+    pub struct HlNicUserWqArrSetOut = "struct hl_nic_user_wq_arr_set_out", Gaudi3 {
         /// mmap handle of the memory.
         pub mem_handle: u64,
     }
 
-    /// `struct hl_nic_user_wq_arr_unset_in`: gives the array back.
-    pub struct HlNicUserWqArrUnsetIn {
+    /// Gives the array back.
+    pub struct HlNicUserWqArrUnsetIn = "struct hl_nic_user_wq_arr_unset_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// [`NicMemType`].
-        pub kind: u32,
+        #[c("type")] pub kind: u32,
     }
 
-    /// `struct hl_nic_user_cq_set_in`: sets a completion queue (Gaudi).
-    pub struct HlNicUserCqSetIn {
+    /// Sets a completion queue (Gaudi).
+    pub struct HlNicUserCqSetIn = "struct hl_nic_user_cq_set_in", Gaudi3 {
         /// Address of the memory.
         pub addr: u64,
         /// The port.
@@ -89,40 +89,40 @@ c_structs! {
         pub num_of_cqes: u32,
     }
 
-    /// `struct hl_nic_user_cq_unset_in`: gives it back (Gaudi).
-    pub struct HlNicUserCqUnsetIn {
+    /// Gives it back (Gaudi).
+    pub struct HlNicUserCqUnsetIn = "struct hl_nic_user_cq_unset_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Zero.
         pub pad: u32,
     }
 
-    /// `struct hl_nic_user_cq_update_ci_in`: reports the consumed entries (Gaudi).
-    pub struct HlNicUserCqUpdateCiIn {
+    /// Reports the consumed entries (Gaudi).
+    pub struct HlNicUserCqUpdateCiIn = "struct hl_nic_user_cq_update_ci_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Consumer index.
         pub ci: u32,
     }
 
-    /// `struct hl_nic_alloc_user_cq_id_in`: asks for the number of a completion queue.
-    pub struct HlNicAllocUserCqIdIn {
+    /// Asks for the number of a completion queue.
+    pub struct HlNicAllocUserCqIdIn = "struct hl_nic_alloc_user_cq_id_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Zero.
         pub pad: u32,
     }
 
-    /// `struct hl_nic_alloc_user_cq_id_out`: the number.
-    pub struct HlNicAllocUserCqIdOut {
+    /// The number.
+    pub struct HlNicAllocUserCqIdOut = "struct hl_nic_alloc_user_cq_id_out", Gaudi3 {
         /// The number of the object.
         pub id: u32,
         /// Zero.
         pub pad: u32,
     }
 
-    /// `struct hl_nic_user_cq_id_set_in`: sets a completion queue.
-    pub struct HlNicUserCqIdSetIn {
+    /// Sets a completion queue.
+    pub struct HlNicUserCqIdSetIn = "struct hl_nic_user_cq_id_set_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Entries wanted.
@@ -133,8 +133,8 @@ c_structs! {
         pub pad: u32,
     }
 
-    /// `struct hl_nic_user_cq_id_set_out`: where its parts are.
-    pub struct HlNicUserCqIdSetOut {
+    /// Where its parts are.
+    pub struct HlNicUserCqIdSetOut = "struct hl_nic_user_cq_id_set_out", Gaudi3 {
         /// mmap handle of the memory.
         pub mem_handle: u64,
         /// mmap handle of the producer index.
@@ -147,24 +147,24 @@ c_structs! {
         pub pad: u32,
     }
 
-    /// `struct hl_nic_user_cq_id_unset_in`: gives it back.
-    pub struct HlNicUserCqIdUnsetIn {
+    /// Gives it back.
+    pub struct HlNicUserCqIdUnsetIn = "struct hl_nic_user_cq_id_unset_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// The number of the object.
         pub id: u32,
     }
 
-    /// `struct hl_nic_user_ccq_set_in`: sets a congestion-control queue.
-    pub struct HlNicUserCcqSetIn {
+    /// Sets a congestion-control queue.
+    pub struct HlNicUserCcqSetIn = "struct hl_nic_user_ccq_set_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Entries wanted.
         pub num_of_entries: u32,
     }
 
-    /// `struct hl_nic_user_ccq_set_out`: where its parts are.
-    pub struct HlNicUserCcqSetOut {
+    /// Where its parts are.
+    pub struct HlNicUserCcqSetOut = "struct hl_nic_user_ccq_set_out", Gaudi3 {
         /// mmap handle of the memory.
         pub mem_handle: u64,
         /// mmap handle of the producer index.
@@ -175,8 +175,8 @@ c_structs! {
         pub pad: u32,
     }
 
-    /// `struct hl_nic_user_ccq_unset_in`: gives it back.
-    pub struct HlNicUserCcqUnsetIn {
+    /// Gives it back.
+    pub struct HlNicUserCcqUnsetIn = "struct hl_nic_user_ccq_unset_in", Gaudi3 {
         /// The port.
         pub port: u32,
         /// Zero.
