@@ -294,7 +294,7 @@ impl Test<'_> {
 
     /// Boots, runs them and fills in the row.
     pub(super) fn run(&self, row: &mut Row) -> anyhow::Result<Verdict> {
-        let mut programs = self.built.programs.clone();
+        let mut programs = [&*self.built.programs, &self.built.libraries].concat();
         let mut plan = Vec::new();
         for binary in &self.binaries {
             let guest = format!("{PROGRAMS}/{}", files::name(&binary.path));
