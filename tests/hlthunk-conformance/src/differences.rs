@@ -94,6 +94,9 @@ pub fn expectation(backend: Backend, case: &Case) -> Expectation {
     if let Some(row) = NEVER.iter().find(|row| row.0 == case.id && row.1 == backend) {
         return Expectation::Unsupported(row.2);
     }
+    if case.group == "c" && !crate::cases::can_compile() {
+        return Expectation::Skip("cc(1) and the source tree: a guest of the lab has neither");
+    }
     match FROM_7.iter().find(|row| row.0 == case.id) {
         Some((_, need)) if backend == Driver && major() < 7 => Expectation::Skip(need),
         _ => Expectation::Pass,

@@ -1,6 +1,7 @@
 //! The cases, one file per area.
 
 mod buffer;
+mod c;
 mod debug;
 mod events;
 mod export;
@@ -16,6 +17,7 @@ mod wait;
 
 use crate::case::Case;
 
+pub(crate) use c::can_compile;
 pub(crate) use export::FLAGS as EXPORT_FLAGS;
 
 /// Returns every case, area by area.
@@ -34,6 +36,7 @@ pub fn all() -> impl Iterator<Item = &'static Case> {
         debug::CASES,
         gaudi3::CASES,
         process::CASES,
+        c::CASES,
     ]
     .into_iter()
     .flatten()

@@ -8,8 +8,8 @@ use cargo_metadata::{Artifact, Message, TargetKind};
 
 use super::image::{PROGRAMS, Program};
 use super::kernels::Guest;
-use crate::{files, run};
 use crate::workspace::{Crate, Workspace};
+use crate::{files, run};
 
 /// The program that serves modelled cards to guests.
 pub(super) const SERVER: &str = "vgaudi";
@@ -102,7 +102,9 @@ pub(super) fn tests(
 }
 
 fn libraries_of(artifacts: &[Artifact]) -> Vec<Program> {
-    let libraries = artifacts.iter().filter(|artifact| artifact.target.is_kind(TargetKind::CDyLib));
+    let libraries = artifacts
+        .iter()
+        .filter(|artifact| artifact.target.is_kind(TargetKind::CDyLib));
     let mut paths: Vec<PathBuf> = libraries
         .flat_map(|artifact| &artifact.filenames)
         .filter(|path| path.extension() == Some("so"))

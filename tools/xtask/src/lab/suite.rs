@@ -413,7 +413,7 @@ impl Transcript {
                 self.last = Some(line.clone());
                 self.lines.push(line.clone());
                 let (test, verdict) = test_line(line)?;
-                match verdict.split(',').next() {
+                match verdict.split([',', ' ']).next() {
                     Some("ok") => ("ok  ", test.to_owned()),
                     Some("ignored") => ("skip", test.to_owned()),
                     _ => ("FAIL", test.to_owned()),
