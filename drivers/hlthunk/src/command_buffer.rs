@@ -20,7 +20,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no place for the handle. `-errno` of the driver.
-    fn hlthunk_request_command_buffer(fd: c_int, cb_size: u32, cb_handle: *mut u64) -> c_int as negative_errno {
+    fn hlthunk_request_command_buffer(
+        fd: c_int,
+        cb_size: u32,
+        cb_handle: *mut u64,
+    ) -> c_int as negative_errno {
         cb_handle.check()?;
         let answer = command_buffer(fd, HlCbIn::create(cb_size, CbFlags::NONE))?;
         cb_handle.write(answer.cb_handle()).map(|()| 0)
@@ -30,7 +34,11 @@ exports! {
     ///
     /// # Errors
     /// As [`hlthunk_request_command_buffer`].
-    fn hlthunk_request_mapped_command_buffer(fd: c_int, cb_size: u32, cb_handle: *mut u64) -> c_int as negative_errno {
+    fn hlthunk_request_mapped_command_buffer(
+        fd: c_int,
+        cb_size: u32,
+        cb_handle: *mut u64,
+    ) -> c_int as negative_errno {
         cb_handle.check()?;
         let answer = command_buffer(fd, HlCbIn::create(cb_size, CbFlags::MAP))?;
         cb_handle.write(answer.cb_handle()).map(|()| 0)
@@ -40,7 +48,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no place for it. `-errno` of the driver.
-    fn hlthunk_get_mapped_cb_device_va_by_handle(fd: c_int, cb_handle: u64, device_va: *mut u64) -> c_int as negative_errno
+    fn hlthunk_get_mapped_cb_device_va_by_handle(
+        fd: c_int,
+        cb_handle: u64,
+        device_va: *mut u64,
+    ) -> c_int as negative_errno
         via fp_hlthunk_get_mapped_cb_device_va_by_handle of mapped_cb_device_va_original
     {
         device_va.check()?;
@@ -60,7 +72,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no place for it. `-errno` of the driver.
-    fn hlthunk_get_cb_usage_count(fd: c_int, cb_handle: u64, usage_cnt: *mut u32) -> c_int as negative_errno {
+    fn hlthunk_get_cb_usage_count(
+        fd: c_int,
+        cb_handle: u64,
+        usage_cnt: *mut u32,
+    ) -> c_int as negative_errno {
         usage_cnt.check()?;
         let answer = command_buffer(fd, HlCbIn::usage(cb_handle))?;
         usage_cnt.write(answer.usage_cnt()).map(|()| 0)

@@ -1,6 +1,9 @@
 //! Debugging: `HL_IOCTL_DEBUG`, and registers through debugfs.
 
-#![expect(unsafe_code, reason = "read(2), write(2) and close(2) of numbers in a C struct")]
+#![expect(
+    unsafe_code,
+    reason = "read(2), write(2) and close(2) of numbers in a C struct"
+)]
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
@@ -50,9 +53,8 @@ fn write(fd: RawFd, text: &CStr) -> Result<(), Errno> {
 
 fn read(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: the buffer is ours; the kernel checks the descriptor.
-    let read = uninterrupted(|| {
-        Errno::result(unsafe { libc::pread(fd, into.as_mut_ptr().cast(), into.len(), 0) })
-    })?;
+    let read =
+        uninterrupted(|| Errno::result(unsafe { libc::pread(fd, into.as_mut_ptr().cast(), into.len(), 0) }))?;
     Ok(read as usize)
 }
 
@@ -98,8 +100,8 @@ exports! {
     /// nothing.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-ENODEV`: not a node of the driver. `-EPERM`: a file cannot be opened.
-    /// `-EIO`: clock gating cannot be set.
+    /// `-EINVAL`: no struct. `-ENODEV`: not a node of the driver. `-EPERM`: a file cannot be
+    /// opened. `-EIO`: clock gating cannot be set.
     fn hlthunk_debugfs_open(fd: c_int, debugfs: *mut HlthunkDebugfs) -> c_int as negative_errno {
         debugfs.write(CLOSED)?;
         let address = address_of(fd).map_err(|_| Errno::ENODEV)?;
@@ -114,13 +116,17 @@ exports! {
     /// # Errors
     /// `-EINVAL`: no struct, no place for the value, or the driver's text is not a number. `-errno`
     /// of read(2) and write(2).
-    fn hlthunk_debugfs_read(debugfs: *mut HlthunkDebugfs, full_address: u64, val: *mut u32) -> c_int as negative_errno {
+    fn hlthunk_debugfs_read(
+        debugfs: *mut HlthunkDebugfs,
+        full_address: u64,
+        val: *mut u32,
+    ) -> c_int as negative_errno {
         let files = debugfs.read()?;
         val.check()?;
         write(files.addr_fd, &hexadecimal(full_address))?;
         let mut text = [0_u8; 64];
         let len = read(files.data_fd, &mut text)?;
-        let text = str::from_utf8(&text[..len]).map_err(|_| Errno::EINVAL)?;
+        let text = std::str::from_utf8(&text[..len]).map_err(|_| Errno::EINVAL)?;
         let digits = text.trim_end_matches('\0').trim();
         let digits = digits.strip_prefix("0x").unwrap_or(digits);
         let value = u32::from_str_radix(digits, 16).map_err(|_| Errno::EINVAL)?;
@@ -131,7 +137,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of write(2).
-    fn hlthunk_debugfs_write(debugfs: *mut HlthunkDebugfs, full_address: u64, val: u32) -> c_int as negative_errno {
+    fn hlthunk_debugfs_write(
+        debugfs: *mut HlthunkDebugfs,
+        full_address: u64,
+        val: u32,
+    ) -> c_int as negative_errno {
         let files = debugfs.read()?;
         write(files.addr_fd, &hexadecimal(full_address))?;
         write(files.data_fd, &hexadecimal(val.into())).map(|()| 0)
@@ -189,7 +199,11 @@ exports! {
     ///
     /// # Errors
     /// `-EPERM` always.
-    fn hlthunk_deprecated_func3(_fd: c_int, _num_elements: u32, _handle: *mut u64) -> c_int as negative_errno {
+    fn hlthunk_deprecated_func3(
+        _fd: c_int,
+        _num_elements: u32,
+        _handle: *mut u64,
+    ) -> c_int as negative_errno {
         Err(Errno::EPERM)
     }
 }

@@ -9,7 +9,10 @@
 //!   arguments as they were for both (command_submission.c:hl_cs_ioctl). A full queue is `EAGAIN`:
 //!   the vendor's library spins on it, this one yields, then sleeps up to 1 ms between two tries.
 
-#![expect(unsafe_code, reason = "ioctl(2), fstat(2), close(2) and atexit(3) of raw descriptors")]
+#![expect(
+    unsafe_code,
+    reason = "ioctl(2), fstat(2), close(2) and atexit(3) of raw descriptors"
+)]
 
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd as _;
@@ -231,7 +234,9 @@ impl Call {
     unsafe fn shorten(&mut self, passed: Duration) {
         let Some(word) = self.timeout else { return };
         // SAFETY: `wait` passes the words of a whole argument and an index in it.
-        let timeout = unsafe { &mut *self.arg.cast::<u64>().add(word) };
+        let timeout = unsafe { self.arg.cast::<u64>().add(word) };
+        // SAFETY: the caller's promise: the argument is ours.
+        let timeout = unsafe { &mut *timeout };
         if i64::try_from(*timeout).is_ok_and(|us| us != i64::MAX) {
             *timeout = timeout.saturating_sub(passed.as_micros() as u64);
         }
@@ -248,9 +253,11 @@ fn remember(state: u8) {
 
 /// Waits for room in a queue: 8 yields, then 10 us to 1 ms.
 fn pause(tries: u32) {
-    match tries {
-        0..8 => std::thread::yield_now(),
-        _ => std::thread::sleep(Duration::from_micros(10 << (tries - 8).min(7)).min(Duration::from_millis(1))),
+    if tries < 8 {
+        std::thread::yield_now();
+    } else {
+        let us = (10 << (tries - 8).min(7)).min(1000);
+        std::thread::sleep(Duration::from_micros(us));
     }
 }
 

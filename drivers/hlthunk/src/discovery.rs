@@ -2,8 +2,8 @@
 //!
 //! The vendor's 2023 library tries 256 indices, and finds addresses in sysfs by the minor number.
 //! Since the driver's DRM interface control nodes have minors of their own and `pci_addr` lies in
-//! the PCI device's directory, so that fails on Linux 7.3. Here control nodes are found by name, and
-//! both layouts of sysfs are read ([`Driver`]).
+//! the PCI device's directory, so that search fails on Linux 7.3. Here control nodes are found by
+//! name, and both layouts of sysfs are read ([`Driver`]).
 
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd as _;
@@ -15,10 +15,10 @@ use gaudi_uapi::info::HlInfoHwIpInfo;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
+use crate::device;
 use crate::env::{errno_of, selection};
 use crate::info::query;
 use crate::types::HlthunkDeviceName;
-use crate::device;
 
 /// A device that may be opened.
 #[derive(Debug)]
@@ -95,7 +95,8 @@ pub(crate) fn with_index(index: c_int) -> Result<Candidate, Errno> {
         return Ok(Candidate { index, spec: None });
     }
     let mut all = candidates()?.into_iter();
-    all.find(|candidate| candidate.index == index).ok_or(Errno::ENOENT)
+    all.find(|candidate| candidate.index == index)
+        .ok_or(Errno::ENOENT)
 }
 
 /// The device at a PCI address, written as the vendor's library reads it: `dddd:bb:dd.f`, the
@@ -105,18 +106,21 @@ pub(crate) fn with_index(index: c_int) -> Result<Candidate, Errno> {
 /// - `ENODEV`: no device has it.
 /// - `EINVAL`: an environment variable is not valid.
 pub(crate) fn at_bus(text: &[u8]) -> Result<Candidate, Errno> {
-    let text = str::from_utf8(text).map_err(|_| Errno::ENODEV)?;
+    let text = std::str::from_utf8(text).map_err(|_| Errno::ENODEV)?;
     let whole = match text.len() {
         7 => format!("0000:{text}"),
         _ => text.to_owned(),
     };
     let wanted: PciAddress = whole.parse().map_err(|_| Errno::ENODEV)?;
     let mut all = candidates()?.into_iter();
-    all.find(|candidate| candidate.address() == Some(wanted)).ok_or(Errno::ENODEV)
+    all.find(|candidate| candidate.address() == Some(wanted))
+        .ok_or(Errno::ENODEV)
 }
 
 fn bus_in_table(index: u32) -> Result<PciAddress, Errno> {
-    let table = Environment::of_process().table().map_err(|error| errno_of(&error))?;
+    let table = Environment::of_process()
+        .table()
+        .map_err(|error| errno_of(&error))?;
     let entry = table.ok_or(Errno::ENOENT)?.entry(index);
     entry.map(|entry| entry.bus).map_err(|error| errno_of(&error))
 }
@@ -140,7 +144,8 @@ impl Candidate {
             let machine = driver();
             let path = machine.path(machine.node(self.index, kind));
             let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC;
-            return uninterrupted(|| nix::fcntl::open(&path, flags, Mode::empty())).map(|fd| fd.into_raw_fd());
+            return uninterrupted(|| nix::fcntl::open(&path, flags, Mode::empty()))
+                .map(|fd| fd.into_raw_fd());
         };
         device::open_virtual(spec, kind, self.address())
     }

@@ -45,7 +45,8 @@ pub(crate) fn selection() -> Result<Selection, Errno> {
             continue;
         };
         let argument = value.into_string().map_err(|_| {
-            let error = Error::new(ErrorKind::InvalidInput, "open").because(format!("{variable} is not UTF-8"));
+            let error =
+                Error::new(ErrorKind::InvalidInput, "open").because(format!("{variable} is not UTF-8"));
             reported(&error)
         })?;
         layers.push(LayerSpec {

@@ -1,6 +1,9 @@
 //! What went wrong on the device: event descriptors and records.
 
-#![expect(unsafe_code, reason = "poll(2), read(2) and close(2) of the program's descriptors")]
+#![expect(
+    unsafe_code,
+    reason = "poll(2), read(2) and close(2) of the program's descriptors"
+)]
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd as _;
@@ -60,7 +63,9 @@ fn user_mappings(fd: c_int, into: Pointer<HlthunkUserMapping>, room: u32) -> Res
     }
     let address = into.check().map_err(untold)?.address();
     const { assert!(size_of::<HlthunkUserMapping>() == size_of::<HlUserMapping>()) };
-    let size = room.checked_mul(size_of::<HlUserMapping>() as u32).ok_or(untold(Errno::EINVAL))?;
+    let size = room
+        .checked_mul(size_of::<HlUserMapping>() as u32)
+        .ok_or(untold(Errno::EINVAL))?;
     // The driver reports the number with a failure, too: ENOMEM if the list is too short.
     let mut args = HlInfoArgs::new(InfoOp::USER_MAPPINGS, address, size, 0);
     let answer = device::ioctl(fd, Ioctl::Info, &mut args);
@@ -192,7 +197,7 @@ exports! {
         report.timestamp = fault.timestamp;
         report.engine_id = fault.engine_id;
         let mappings = user_mappings(fd, report.mappings(), num_of_allocated_mappings);
-        report.num_of_mappings = mappings.map_or_else(|(number, _)| number, |number| number);
+        report.num_of_mappings = mappings.unwrap_or_else(|(number, _)| number);
         pf.write(report)?;
         mappings.map(|_| 0).map_err(|(_, errno)| errno)
     }

@@ -52,11 +52,15 @@ fn order<I: IntoBytes>(fd: c_int, op: NicOp, input: I) -> Result<c_int, Errno> {
 }
 
 exports! {
-    /// Reports the network ports' MAC addresses: not served, because mainline's driver has no ports.
+    /// Reports the network ports' MAC addresses: not served, because mainline's driver has no
+    /// ports.
     ///
     /// # Errors
     /// `-EOPNOTSUPP`.
-    fn hlthunk_get_mac_addr_info(_fd: c_int, _info: *mut HlthunkMacAddrInfo) -> c_int as negative_errno {
+    fn hlthunk_get_mac_addr_info(
+        _fd: c_int,
+        _info: *mut HlthunkMacAddrInfo,
+    ) -> c_int as negative_errno {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -121,7 +125,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_dev_info_signed(fd: c_int, nonce: u32, info: *mut HlthunkDevInfoSigned) -> c_int as negative_errno {
+    fn hlthunk_get_dev_info_signed(
+        fd: c_int,
+        nonce: u32,
+        info: *mut HlthunkDevInfoSigned,
+    ) -> c_int as negative_errno {
         fill(fd, InfoOp::DEV_SIGNED, info, nonce)
     }
 
@@ -130,7 +138,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_nic_get_ports_masks(fd: c_int, out: *mut HlthunkNicGetPortsMasksOut) -> c_int as negative_errno {
+    fn hlthunk_nic_get_ports_masks(
+        fd: c_int,
+        out: *mut HlthunkNicGetPortsMasksOut,
+    ) -> c_int as negative_errno {
         out.check()?;
         let hw = HlthunkHwIpInfo::from(query::<HlInfoHwIpInfo>(fd, 0)?);
         out.write(HlthunkNicGetPortsMasksOut {
@@ -290,7 +301,11 @@ exports! {
     ///
     /// # Errors
     /// `-EOPNOTSUPP`.
-    fn hlthunk_nic_cq_create(_fd: c_int, _num_of_entries: u32, _handle: *mut u64) -> c_int as negative_errno {
+    fn hlthunk_nic_cq_create(
+        _fd: c_int,
+        _num_of_entries: u32,
+        _handle: *mut u64,
+    ) -> c_int as negative_errno {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -397,7 +412,12 @@ exports! {
     ///
     /// # Errors
     /// `-errno` of the driver.
-    fn hlthunk_nic_user_cq_set(fd: c_int, port: u32, addr: u64, num_of_cqes: u32) -> c_int as negative_errno {
+    fn hlthunk_nic_user_cq_set(
+        fd: c_int,
+        port: u32,
+        addr: u64,
+        num_of_cqes: u32,
+    ) -> c_int as negative_errno {
         let request = HlNicUserCqSetIn {
             addr,
             port,
@@ -469,7 +489,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no `in`, or an id above 32 bits. `-errno` of the driver.
-    fn hlthunk_nic_user_cq_id_unset(fd: c_int, input: *mut HlthunkNicUserCqIdUnsetIn) -> c_int as negative_errno {
+    fn hlthunk_nic_user_cq_id_unset(
+        fd: c_int,
+        input: *mut HlthunkNicUserCqIdUnsetIn,
+    ) -> c_int as negative_errno {
         let from = input.read()?;
         let id = u32::try_from(from.id).map_err(|_| Errno::EINVAL)?;
         order(fd, NicOp::USER_CQ_ID_UNSET, HlNicUserCqIdUnsetIn { port: from.port, id })
@@ -531,7 +554,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no `out`. `-errno` of the driver.
-    fn hlthunk_nic_eq_poll(fd: c_int, port: u32, out: *mut HlthunkNicEqPollOut) -> c_int as negative_errno {
+    fn hlthunk_nic_eq_poll(
+        fd: c_int,
+        port: u32,
+        out: *mut HlthunkNicEqPollOut,
+    ) -> c_int as negative_errno {
         out.check()?;
         let answer: HlNicEqPollOut = nic(fd, NicOp::EQ_POLL, HlNicEqPollIn { port, pad: 0 })?;
         out.write(HlthunkNicEqPollOut {
@@ -547,7 +574,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no place for its id. `-errno` of the driver.
-    fn hlthunk_nic_alloc_user_db_fifo(fd: c_int, port: u32, id: *mut u32) -> c_int as negative_errno {
+    fn hlthunk_nic_alloc_user_db_fifo(
+        fd: c_int,
+        port: u32,
+        id: *mut u32,
+    ) -> c_int as negative_errno {
         // guess: the value before the call is the wanted id
         let request = HlNicAllocUserDbFifoIn {
             port,
@@ -600,7 +631,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no place for it. `-errno` of the driver.
-    fn hlthunk_nic_user_encap_alloc(fd: c_int, port: u32, encap_id: *mut u32) -> c_int as negative_errno {
+    fn hlthunk_nic_user_encap_alloc(
+        fd: c_int,
+        port: u32,
+        encap_id: *mut u32,
+    ) -> c_int as negative_errno {
         encap_id.check()?;
         let request = HlNicUserEncapAllocIn { port, pad: 0 };
         let answer: HlNicUserEncapAllocOut = nic(fd, NicOp::USER_ENCAP_ALLOC, request)?;
@@ -611,7 +646,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no settings. `-errno` of the driver.
-    fn hlthunk_nic_user_encap_set(fd: c_int, encap_cfg: *const HlthunkEncapCfg) -> c_int as negative_errno {
+    fn hlthunk_nic_user_encap_set(
+        fd: c_int,
+        encap_cfg: *const HlthunkEncapCfg,
+    ) -> c_int as negative_errno {
         let from = encap_cfg.read()?;
         let request = HlNicUserEncapSetIn {
             tnl_hdr_ptr: from.tnl_hdr_ptr as u64,
@@ -630,7 +668,11 @@ exports! {
     ///
     /// # Errors
     /// `-errno` of the driver.
-    fn hlthunk_nic_user_encap_unset(fd: c_int, port: u32, encap_id: u32) -> c_int as negative_errno {
+    fn hlthunk_nic_user_encap_unset(
+        fd: c_int,
+        port: u32,
+        encap_id: u32,
+    ) -> c_int as negative_errno {
         order(fd, NicOp::USER_ENCAP_UNSET, HlNicUserEncapUnsetIn { port, id: encap_id })
     }
 
@@ -661,7 +703,11 @@ exports! {
     ///
     /// # Errors
     /// `-EOPNOTSUPP`.
-    fn hlthunk_nic_xe_vm_create(_fd: c_int, _vm: *mut u32, _vm_fd: *mut c_int) -> c_int as negative_errno {
+    fn hlthunk_nic_xe_vm_create(
+        _fd: c_int,
+        _vm: *mut u32,
+        _vm_fd: *mut c_int,
+    ) -> c_int as negative_errno {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -708,7 +754,12 @@ exports! {
     ///
     /// # Errors
     /// `-EOPNOTSUPP`.
-    fn hlthunk_nic_xe_memory_unmap(_fd: c_int, _vm: u32, _dva: u64, _size: u64) -> c_int as negative_errno {
+    fn hlthunk_nic_xe_memory_unmap(
+        _fd: c_int,
+        _vm: u32,
+        _dva: u64,
+        _size: u64,
+    ) -> c_int as negative_errno {
         Err(Errno::EOPNOTSUPP)
     }
 }

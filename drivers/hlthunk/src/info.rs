@@ -1,7 +1,7 @@
 //! Questions about the device: `HL_IOCTL_INFO`.
 //!
-//! Where the program's struct has the driver's layout the kernel fills it itself, so that an invalid
-//! address is `EFAULT`. The driver writes the smaller of its own size and the program's.
+//! Where the program's struct has the driver's layout the kernel fills it itself, so that an
+//! invalid address is `EFAULT`. The driver writes the smaller of its own size and the program's.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -134,7 +134,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_open_stats(fd: c_int, open_stats: *mut HlthunkOpenStatsInfo) -> c_int as negative_errno {
+    fn hlthunk_get_open_stats(
+        fd: c_int,
+        open_stats: *mut HlthunkOpenStatsInfo,
+    ) -> c_int as negative_errno {
         fill(fd, InfoOp::OPEN_STATS, open_stats, 0)
     }
 
@@ -143,7 +146,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_hw_asic_status(fd: c_int, hw_asic_status: *mut HlthunkHwAsicStatus) -> c_int as negative_errno {
+    fn hlthunk_get_hw_asic_status(
+        fd: c_int,
+        hw_asic_status: *mut HlthunkHwAsicStatus,
+    ) -> c_int as negative_errno {
         let mut seen = hw_asic_status.read()?;
         seen.valid = 0;
         hw_asic_status.write(seen)?;
@@ -166,7 +172,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_dram_usage(fd: c_int, dram_usage: *mut HlthunkDramUsageInfo) -> c_int as negative_errno {
+    fn hlthunk_get_dram_usage(
+        fd: c_int,
+        dram_usage: *mut HlthunkDramUsageInfo,
+    ) -> c_int as negative_errno {
         fill(fd, InfoOp::DRAM_USAGE, dram_usage, 0)
     }
 
@@ -190,7 +199,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_busy_engines_mask(fd: c_int, info: *mut HlthunkEnginesIdleInfo) -> c_int as negative_errno {
+    fn hlthunk_get_busy_engines_mask(
+        fd: c_int,
+        info: *mut HlthunkEnginesIdleInfo,
+    ) -> c_int as negative_errno {
         info.check()?;
         info.write(idle(fd)?).map(|()| 0)
     }
@@ -230,7 +242,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no place for it. `-errno` of the driver.
-    fn hlthunk_get_device_utilization(fd: c_int, period_ms: u32, rate: *mut u32) -> c_int as negative_errno {
+    fn hlthunk_get_device_utilization(
+        fd: c_int,
+        period_ms: u32,
+        rate: *mut u32,
+    ) -> c_int as negative_errno {
         fill(fd, InfoOp::DEVICE_UTILIZATION, rate, period_ms)
     }
 
@@ -252,7 +268,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no place for it. `-errno` of the driver.
-    fn hlthunk_get_clk_rate(fd: c_int, cur_clk_mhz: *mut u32, max_clk_mhz: *mut u32) -> c_int as negative_errno {
+    fn hlthunk_get_clk_rate(
+        fd: c_int,
+        cur_clk_mhz: *mut u32,
+        max_clk_mhz: *mut u32,
+    ) -> c_int as negative_errno {
         cur_clk_mhz.check()?;
         max_clk_mhz.check()?;
         let rate: HlInfoClkRate = query(fd, 0)?;
@@ -264,7 +284,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_reset_count_info(fd: c_int, info: *mut HlthunkResetCountInfo) -> c_int as negative_errno {
+    fn hlthunk_get_reset_count_info(
+        fd: c_int,
+        info: *mut HlthunkResetCountInfo,
+    ) -> c_int as negative_errno {
         fill(fd, InfoOp::RESET_COUNT, info, 0)
     }
 
@@ -273,7 +296,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_time_sync_info(fd: c_int, info: *mut HlthunkTimeSyncInfo) -> c_int as negative_errno {
+    fn hlthunk_get_time_sync_info(
+        fd: c_int,
+        info: *mut HlthunkTimeSyncInfo,
+    ) -> c_int as negative_errno {
         let size = std::mem::offset_of!(HlthunkTimeSyncInfo, tsc_time) as u32;
         ask(fd, InfoOp::TIME_SYNC, info.check()?.address(), size, 0).map(|_| 0)
     }
@@ -295,7 +321,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no place for them. `-errno` of the driver.
-    fn hlthunk_get_dev_memalloc_page_orders(fd: c_int, page_order_bitmask: *mut u64) -> c_int as negative_errno {
+    fn hlthunk_get_dev_memalloc_page_orders(
+        fd: c_int,
+        page_order_bitmask: *mut u64,
+    ) -> c_int as negative_errno {
         fill(fd, InfoOp::DEV_MEM_ALLOC_PAGE_SIZES, page_order_bitmask, 0)
     }
 
@@ -303,7 +332,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_cs_counters_info(fd: c_int, info: *mut HlInfoCsCounters) -> c_int as negative_errno {
+    fn hlthunk_get_cs_counters_info(
+        fd: c_int,
+        info: *mut HlInfoCsCounters,
+    ) -> c_int as negative_errno {
         fill(fd, InfoOp::CS_COUNTERS, info, 0)
     }
 
@@ -311,7 +343,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_pci_counters_info(fd: c_int, info: *mut HlthunkPciCountersInfo) -> c_int as negative_errno {
+    fn hlthunk_get_pci_counters_info(
+        fd: c_int,
+        info: *mut HlthunkPciCountersInfo,
+    ) -> c_int as negative_errno {
         fill(fd, InfoOp::PCI_COUNTERS, info, 0)
     }
 
@@ -319,7 +354,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_clk_throttle_info(fd: c_int, info: *mut HlthunkClkThrottleInfo) -> c_int as negative_errno {
+    fn hlthunk_get_clk_throttle_info(
+        fd: c_int,
+        info: *mut HlthunkClkThrottleInfo,
+    ) -> c_int as negative_errno {
         fill(fd, InfoOp::CLK_THROTTLE_REASON, info, 0)
     }
 
@@ -327,7 +365,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_total_energy_consumption_info(fd: c_int, info: *mut HlthunkEnergyInfo) -> c_int as negative_errno {
+    fn hlthunk_get_total_energy_consumption_info(
+        fd: c_int,
+        info: *mut HlthunkEnergyInfo,
+    ) -> c_int as negative_errno {
         fill(fd, InfoOp::TOTAL_ENERGY, info, 0)
     }
 
@@ -343,7 +384,10 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_dram_replaced_rows_info(fd: c_int, info: *mut HlthunkDramReplacedRowsInfo) -> c_int as negative_errno
+    fn hlthunk_get_dram_replaced_rows_info(
+        fd: c_int,
+        info: *mut HlthunkDramReplacedRowsInfo,
+    ) -> c_int as negative_errno
         via fp_get_dram_replaced_rows_info of replaced_rows_original
     {
         fill(fd, InfoOp::DRAM_REPLACED_ROWS, info, 0)
@@ -363,7 +407,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no struct. `-errno` of the driver.
-    fn hlthunk_get_sec_attest_info(fd: c_int, nonce: u32, info: *mut HlthunkSecAttestInfo) -> c_int as negative_errno {
+    fn hlthunk_get_sec_attest_info(
+        fd: c_int,
+        nonce: u32,
+        info: *mut HlthunkSecAttestInfo,
+    ) -> c_int as negative_errno {
         fill(fd, InfoOp::SECURED_ATTESTATION, info, nonce)
     }
 

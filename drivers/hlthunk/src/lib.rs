@@ -1,14 +1,13 @@
 //! libhl-thunk.so: the vendor's C library for programs that are written for it.
 //!
-//! - *The switch is at the ioctl*: a function fills the driver's struct, and [`device`] passes it to
-//!   the kernel or to a virtual node. A raw descriptor has no state here: dup(2), `SCM_RIGHTS` and
-//!   fork(2) work.
+//! - *The switch is at the ioctl*: a function fills the driver's struct, and `device.rs` passes it
+//!   to the kernel or to a virtual node. A raw descriptor has no state: dup(2) and fork(2) work.
 //! - *Failures by the vendor's conventions*: `-errno`, `-1` or `0`, always with errno set.
-//! - *What is checked*: NULL is `EINVAL`. Pointers that only the kernel follows are passed on
-//!   (`EFAULT`). A dangling pointer that this library follows (`in`, `out` of a submission, a
-//!   status) faults, as in any C library: a check would be one more system call.
-//! - *A panic is `EIO`*: no unwinding crosses the C boundary ([`guard`]).
-//! - *Differences from the vendor's library* are listed in docs/src/reference/hl-thunk.md.
+//! - *What is checked*: NULL is `EINVAL`, an address that only the kernel follows is `EFAULT`. A
+//!   dangling pointer that this library follows (`in`, `out`, a status) faults, as in any C
+//!   library: a check would be one more system call.
+//! - *A panic is `EIO`*: no unwinding crosses the C boundary (`guard.rs`).
+//! - *Differences from the vendor's library*: docs/src/reference/hl-thunk.md.
 
 #[macro_use]
 mod guard;

@@ -157,7 +157,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no place for it. `-errno` of the driver.
-    fn hlthunk_allocate_timestamp_elements(fd: c_int, num_elements: u32, handle: *mut u64) -> c_int as negative_errno {
+    fn hlthunk_allocate_timestamp_elements(
+        fd: c_int,
+        num_elements: u32,
+        handle: *mut u64,
+    ) -> c_int as negative_errno {
         handle.check()?;
         handle.write(memory(fd, HlMemIn::ts_alloc(num_elements))?.handle()).map(|()| 0)
     }

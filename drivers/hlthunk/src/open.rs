@@ -62,7 +62,6 @@ pub(crate) fn opened(by_address: bool, answer: Result<c_int, Errno>) -> c_int {
     })
 }
 
-
 exports! {
     /// Opens the compute node of the device at a PCI address, or of the first device of a name that
     /// no other process has open. Returns the descriptor, close-on-exec.
@@ -105,7 +104,10 @@ exports! {
     ///
     /// # Errors
     /// As [`hlthunk_open`].
-    fn hlthunk_open_control_by_name(device_name: HlthunkDeviceName, busid: *const c_char) -> c_int as minus_one {
+    fn hlthunk_open_control_by_name(
+        device_name: HlthunkDeviceName,
+        busid: *const c_char,
+    ) -> c_int as minus_one {
         if busid.is_null() {
             return open_by_name(device_name, NodeKind::Control);
         }
@@ -146,16 +148,12 @@ exports! {
         if device_name == HlthunkDeviceName::INVALID || device_name.0 >= HlthunkDeviceName::MAX.0 {
             return Err(Errno::EINVAL);
         }
-        let fits = |hw: HlInfoHwIpInfo| is_named(&hw, device_name);
-        let count = candidates()?
-            .iter()
-            .filter(|device| match (device_name, device.identify()) {
-                (_, Ok(hw)) if device_name != HlthunkDeviceName::DONT_CARE => fits(hw),
-                // Without permission for a node it is not counted, as it cannot be opened.
-                (HlthunkDeviceName::DONT_CARE, Ok(_)) => true,
-                _ => false,
-            })
-            .count();
+        // A device whose control node does not answer is not counted, as it cannot be opened.
+        let fits = |hw: HlInfoHwIpInfo| {
+            device_name == HlthunkDeviceName::DONT_CARE || is_named(&hw, device_name)
+        };
+        let devices = candidates()?;
+        let count = devices.iter().filter(|device| device.identify().is_ok_and(fits)).count();
         Ok(c_int::try_from(count).unwrap_or(c_int::MAX))
     }
 
@@ -181,7 +179,11 @@ exports! {
     /// # Errors
     /// `-EINVAL`: no buffer, or a negative length. -1 and errno: `EBADF`; `ENODEV`: not a node of
     /// the driver.
-    fn hlthunk_get_pci_bus_id_from_fd(fd: c_int, pci_bus_id: *mut c_char, len: c_int) -> c_int as minus_one {
+    fn hlthunk_get_pci_bus_id_from_fd(
+        fd: c_int,
+        pci_bus_id: *mut c_char,
+        len: c_int,
+    ) -> c_int as minus_one {
         let (false, Ok(len)) = (pci_bus_id.is_null(), usize::try_from(len)) else {
             return Ok(opened(true, Err(Errno::EINVAL)));
         };
@@ -243,7 +245,11 @@ exports! {
 /// Memory of C's allocator: the program may free it with free(3).
 fn zeroed(size: usize) -> Result<Pointer<c_void>, Errno> {
     let memory = Pointer::allocated(size);
-    if memory.is_null() { Err(Errno::ENOMEM) } else { Ok(memory) }
+    if memory.is_null() {
+        Err(Errno::ENOMEM)
+    } else {
+        Ok(memory)
+    }
 }
 
 pub(crate) fn address_of(fd: c_int) -> Result<String, Errno> {

@@ -1,6 +1,9 @@
 //! Arguments of C functions: numbers as they are, pointers as [`Pointer`] and [`Source`].
 
-#![expect(unsafe_code, reason = "a C program's pointers are read and written here alone")]
+#![expect(
+    unsafe_code,
+    reason = "a C program's pointers are read and written here alone"
+)]
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -13,8 +16,8 @@ pub(crate) trait Argument {
     type Inner;
 
     /// # Safety
-    /// - A pointer, and each pointer in the struct behind it, is null, or valid for reads and writes
-    ///   of its type during the C call.
+    /// - A pointer, and each pointer in the struct behind it, is null, or valid for reads
+    ///   and writes of its type during the C call.
     unsafe fn received(self) -> Self::Inner;
 }
 
@@ -64,7 +67,10 @@ macro_rules! numbers {
 }
 
 numbers!(c_int, u32, u64, usize, bool);
-numbers!(crate::types::HlthunkDeviceName, crate::types::HlthunkEventRecordId);
+numbers!(
+    crate::types::HlthunkDeviceName,
+    crate::types::HlthunkEventRecordId
+);
 
 impl<T> Pointer<T> {
     /// # Errors
@@ -207,7 +213,9 @@ impl Source<c_char> {
         let mut text = Vec::with_capacity(N);
         while text.len() < N {
             // SAFETY: not null, so a C string by the type's promise, which no byte before ended.
-            let byte = unsafe { self.0.add(text.len()).read() };
+            let at = unsafe { self.0.add(text.len()) };
+            // SAFETY: a byte of the string, or its end.
+            let byte = unsafe { at.read() };
             if byte == 0 {
                 break;
             }

@@ -18,20 +18,21 @@ use nix::libc;
 use crate::command_buffer::*;
 use crate::debug::*;
 use crate::discovery::Candidate;
+use crate::gaudi3::hlthunk_get_time_sync_per_die_info;
 use crate::info::*;
 use crate::memory::*;
 use crate::open::*;
 use crate::shim_table::{HlthunkFunctionsPointers, hook, install};
 use crate::signal::*;
 use crate::submit::*;
-use crate::gaudi3::hlthunk_get_time_sync_per_die_info;
 use crate::types::HlthunkDeviceName;
 use crate::wait::*;
 
 /// `SHIM_API_HLTHUNK` of `enum shim_api_type`.
 const API: c_int = 1;
 
-type GetFunctions = unsafe extern "C" fn(c_int, *mut HlthunkFunctionsPointers) -> *mut HlthunkFunctionsPointers;
+type GetFunctions =
+    unsafe extern "C" fn(c_int, *mut HlthunkFunctionsPointers) -> *mut HlthunkFunctionsPointers;
 type Finish = unsafe extern "C" fn(c_int);
 
 /// `ShimFinish` of a profiler that is in use.
@@ -105,7 +106,9 @@ fn destroy() {
 
 /// Opens a device as a profiler sees it: by its address.
 pub(crate) fn open(device: &Candidate, directly: impl FnOnce(&Candidate) -> c_int) -> c_int {
-    let address = device.address().and_then(|address| CString::new(address.to_string()).ok());
+    let address = device
+        .address()
+        .and_then(|address| CString::new(address.to_string()).ok());
     match (hook!(fp_hlthunk_open), address) {
         // SAFETY: the profiler's function has the slot's type; the address is a C string.
         (Some(open), Some(address)) => unsafe { open(HlthunkDeviceName::DONT_CARE, address.as_ptr()) },

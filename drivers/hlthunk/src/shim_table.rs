@@ -21,6 +21,10 @@ macro_rules! table {
         pub struct HlthunkFunctionsPointers {
             $(pub $slot: Option<unsafe extern "C" fn($($arg: $type),*) $(-> $value)?>,)*
         }
+
+        /// The slots in order.
+        #[cfg(test)]
+        pub(crate) const SLOTS: &[&str] = &[$(stringify!($slot)),*];
     };
 }
 

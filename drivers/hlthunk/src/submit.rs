@@ -97,7 +97,11 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
-    fn hlthunk_command_submission(fd: c_int, input: *mut HlthunkCsIn, out: *mut HlthunkCsOut) -> c_int as negative_errno
+    fn hlthunk_command_submission(
+        fd: c_int,
+        input: *mut HlthunkCsIn,
+        out: *mut HlthunkCsOut,
+    ) -> c_int as negative_errno
         via fp_hlthunk_command_submission of command_submission_original
     {
         submit_chunks(fd, input, out, 0)

@@ -37,8 +37,8 @@ macro_rules! c_enum {
 }
 
 c_enum! {
-    /// `enum hlthunk_device_name`. The 2023 header has placeholders for GRECO, GAUDI_HL2000M, GAUDI3
-    /// and GAUDI2B, and ends at 9.
+    /// `enum hlthunk_device_name`. The 2023 header has placeholders for GRECO, GAUDI_HL2000M,
+    /// GAUDI3 and GAUDI2B, and ends at 9.
     HlthunkDeviceName {
         GOYA = 0,
         GRECO = 1,
@@ -103,13 +103,23 @@ c_enum! {
 }
 
 macro_rules! c_structs {
-    ($($(#[$meta:meta])* $name:ident { $($(#[$fmeta:meta])* $field:ident: $type:ty,)* })*) => {$(
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug)]
-        #[repr(C)]
-        #[allow(missing_docs, reason = "the fields' names are C's")]
-        pub struct $name { $($(#[$fmeta])* pub $field: $type,)* }
-    )*};
+    ($($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, Copy, Debug)]
+            #[repr(C)]
+            #[allow(missing_docs, reason = "the fields' names are C's")]
+            pub struct $name { $(pub $field: $type,)* }
+        )*
+
+        /// Each struct's name and size, and its fields' names, offsets and sizes.
+        #[cfg(test)]
+        pub(crate) const LAYOUTS: &[(&str, usize, &[(&str, usize, usize)])] = &[$((
+            stringify!($name),
+            size_of::<$name>(),
+            &[$((stringify!($field), std::mem::offset_of!($name, $field), size_of::<$type>())),*],
+        )),*];
+    };
 }
 
 c_structs! {

@@ -112,7 +112,12 @@ exports! {
     ///
     /// # Errors
     /// `-EINVAL`: no place for the status. `-errno` of the driver.
-    fn hlthunk_wait_for_cs(fd: c_int, seq: u64, timeout_us: u64, status: *mut u32) -> c_int as negative_errno {
+    fn hlthunk_wait_for_cs(
+        fd: c_int,
+        seq: u64,
+        timeout_us: u64,
+        status: *mut u32,
+    ) -> c_int as negative_errno {
         wait_into(fd, HlWaitCsIn::cs(seq, timeout_us), CS_TIMEOUT, status, None)
     }
 

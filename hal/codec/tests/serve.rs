@@ -2,15 +2,16 @@
 #![expect(unsafe_code, reason = "an ioctl's argument carries addresses")]
 
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::Arc;
 
 use gaudi_codec::{OwnMemory, serve};
-use gaudi_seam::{Era, Errno, SharedIo};
+use gaudi_seam::{Era, Errno, InfoRequest, KernelIo, Node, SharedIo};
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
 use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsArgs, HlCsChunk, HlCsIn, HlCsInChunks};
 use gaudi_uapi::debug::{DebugOp, HlDebugArgs};
 use gaudi_uapi::drm::{DRM_IOCTL_VERSION, DrmVersion};
-use gaudi_uapi::info::{HlInfoArgs, HlInfoDramUsage, HlInfoHwIpInfo, InfoOp};
+use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDramUsage, HlInfoHwIpInfo, InfoOp};
 use gaudi_uapi::ioctl::{iow, iowr};
 use gaudi_uapi::memory::{HlMemArgs, HlMemIn, MemFlags, MemOp};
 use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn, WaitCsStatus};
@@ -456,4 +457,37 @@ fn command_buffers_by_bytes() {
         (Err(Errno::EINVAL), handle),
         "the request stays"
     );
+}
+
+/// A node of a device in reset.
+struct InReset(Node);
+
+impl KernelIo for InReset {
+    fn node(&self) -> &Node {
+        &self.0
+    }
+
+    fn info(&self, request: InfoRequest, answer: &mut [u8]) -> gaudi_seam::Result<u32> {
+        assert_eq!(request.op, InfoOp::DEVICE_STATUS);
+        answer[..4].copy_from_slice(&DeviceStatus::IN_RESET.0.to_le_bytes());
+        Ok(0)
+    }
+}
+
+#[test]
+fn reset_is_reported_before_invalid_arguments() {
+    let io: SharedIo = Arc::new(InReset(open("reset").node().clone()));
+    let unknown = HlMemIn {
+        op: MemOp(77),
+        ..HlMemIn::default()
+    };
+    assert_eq!(memory(&io, unknown).0, Err(Errno::EBUSY));
+    let mut padded = HlCsArgs::from(HlCsIn {
+        pad: [1; 4],
+        ..HlCsIn::default()
+    });
+    assert_eq!(ioctl(&io, Ioctl::Cs, &mut padded), Err(Errno::EBUSY));
+    assert_eq!(padded.answer().seq(), u64::MAX);
+    let (result, _) = info(&io, InfoOp::REGISTER_EVENTFD, 0, 0, u32::MAX);
+    assert_eq!(result, Err(Errno::EBUSY), "before the descriptor is looked up");
 }

@@ -6,6 +6,7 @@
 //!   A field that the release renamed has both names, in an anonymous union.
 //! - **It includes nothing that a Debian without `drm/drm.h` lacks.**
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -168,7 +169,11 @@ fn structure(c: &mut String, c_type: &str, layouts: Vec<Layout>) {
         let _ = write!(c, "\tstruct {name}_in in;\n\tstruct {name}_out out;\n}};\n");
         return;
     }
-    members(c, 1, layouts.into_iter().flat_map(variants).collect());
+    let mut all: Vec<Variant> = layouts.into_iter().flat_map(variants).collect();
+    // Two operations can have one struct, which the tables then have twice.
+    let mut seen = BTreeSet::new();
+    all.retain(|v| seen.insert((v.bytes.start, v.fields[0].c_path)));
+    members(c, 1, all);
     c.push_str("};\n");
 }
 
@@ -228,7 +233,11 @@ fn declaration(field: &Field) -> String {
         }
         element = of;
     }
-    let sign = if matches!(element, CType::Signed) { 's' } else { 'u' };
+    let sign = if matches!(element, CType::Signed) {
+        's'
+    } else {
+        'u'
+    };
     let bits = field.size / count * 8;
     format!("__{sign}{bits} {}{dimensions}", field.c_path)
 }

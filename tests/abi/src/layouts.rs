@@ -175,6 +175,7 @@ pub fn layouts() -> Vec<Layout> {
             "pad2",
             offset_of!(HlInfoHwIpInfo, reserved1),
             2,
+            CType::Unsigned,
             &DRIVER[..1],
         ),
         (
@@ -182,6 +183,7 @@ pub fn layouts() -> Vec<Layout> {
             "encaps_sig_handle_id",
             offset_of!(cs::HlCsIn, signal),
             4,
+            CType::Unsigned,
             DRIVER,
         ),
         (
@@ -189,10 +191,11 @@ pub fn layouts() -> Vec<Layout> {
             "fd",
             offset_of!(memory::HlMemOut, arg),
             4,
+            CType::Signed,
             DRIVER,
         ),
     ];
-    all.extend(parts.map(|(c_type, c_path, offset, size, home)| Layout {
+    all.extend(parts.map(|(c_type, c_path, offset, size, kind, home)| Layout {
         c_type,
         size: None,
         size_6_1: None,
@@ -202,7 +205,7 @@ pub fn layouts() -> Vec<Layout> {
             offset,
             size,
             since: Since::V6_1,
-            kind: CType::Unsigned,
+            kind,
         }],
         home,
     }));
@@ -220,5 +223,5 @@ pub fn gaudi3_layouts() -> Vec<Layout> {
         home: &[],
         ..Layout::of(c, gaudi3)
     });
-    all.collect()
+    all.filter(|layout| !layout.fields.is_empty()).collect()
 }

@@ -182,6 +182,10 @@ static void refusals(void)
 		    synInvalidArgument);
 	CHECK_EQUAL(ops.synMemCopyAsync(stream, UINT64_MAX, 2, buffer, HOST_TO_DRAM),
 		    synInvalidArgument);
+	CHECK_EQUAL(ops.synMemCopyAsync(stream, other + PAGE, 1, buffer, DRAM_TO_DRAM),
+		    synInvalidArgument);
+	CHECK_EQUAL(ops.synMemCopyAsync(stream, buffer, 1, other + PAGE, DRAM_TO_DRAM),
+		    synInvalidArgument);
 	CHECK_EQUAL(ops.synHostMalloc(device, 0, 0, &host), synInvalidArgument);
 	CHECK_EQUAL(ops.synHostMalloc(device, PAGE, 0, NULL), synInvalidArgument);
 	CHECK_EQUAL(ops.synHostFree(device, &byte, 0), synInvalidArgument);

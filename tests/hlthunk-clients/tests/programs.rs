@@ -60,14 +60,20 @@ impl Place {
         program
     }
 
-    fn run(&self, program: &Path, device: &str) -> Output {
+    fn command(&self, program: &Path, device: &str) -> Command {
         let mut command = Command::new(program);
         command
             .env_remove("GAUDI_TRACE")
             .env_remove("GAUDI_FAULT")
             .env("LD_LIBRARY_PATH", self.path())
             .env("GAUDI_DEVICE", device);
-        command.output().expect("the program starts")
+        command
+    }
+
+    fn run(&self, program: &Path, device: &str) -> Output {
+        self.command(program, device)
+            .output()
+            .expect("the program starts")
     }
 }
 
@@ -76,12 +82,15 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Compiles and runs a program on a mock with four pages of device memory.
+/// A mock with four pages of device memory.
+const MOCK: &str = "mock:gaudi2?dram=3GiB";
+
+/// Compiles and runs a program on the mock.
 #[track_caller]
 fn passes(name: &str, libraries: &[&str]) {
     let place = Place::new(None);
     let program = place.compile(name, libraries);
-    let output = place.run(&program, "mock:gaudi2?dram=3GiB");
+    let output = place.run(&program, MOCK);
     assert!(
         output.status.success(),
         "{name}: {}: {}",
@@ -103,6 +112,29 @@ fn libfabric_finds_dma_bufs() {
 #[test]
 fn fabtests_copies_and_fills() {
     passes("fabtests", &[]);
+}
+
+#[test]
+fn all_mappings_are_unmapped() {
+    let place = Place::new(None);
+    let program = place.compile("fabtests", &[]);
+    let trace = place.path().join("trace");
+    let mut command = place.command(&program, MOCK);
+    let output = command
+        .env("GAUDI_TRACE", &trace)
+        .output()
+        .expect("the program starts");
+    assert!(output.status.success(), "{}", text(&output));
+    let trace = fs::read_to_string(trace).expect("the trace");
+    let succeeded = |call: &str| {
+        let call = format!(r#""call":"{call}""#);
+        let lines = trace.lines().filter(|line| line.contains(&call));
+        lines.filter(|line| !line.contains(r#""error":"#)).count()
+    };
+    let [host, device, unmapped] = ["mem_map_host", "mem_map_device", "mem_unmap"].map(succeeded);
+    assert_eq!(device, 2, "a pool in each of two sessions");
+    assert!(host > 100, "copies map the program's memory: {host}");
+    assert_eq!(host + device, unmapped);
 }
 
 #[test]

@@ -130,6 +130,11 @@ impl Package {
         files::make_folder(&stage.join("DEBIAN"))?;
         let control = stage.join("DEBIAN/control");
         fs::write(&control, self.control(&architecture, &glibc)).at("write", &control)?;
+        if matches!(self.part, Part::Library | Part::Shims) {
+            // The dynamic linker's cache learns of the libraries.
+            let triggers = stage.join("DEBIAN/triggers");
+            fs::write(&triggers, "activate-noawait ldconfig\n").at("write", &triggers)?;
+        }
         let archive = output.join(format!("{}_{VERSION}_{architecture}.deb", self.name));
         let mut pack = Command::new("dpkg-deb");
         pack.args(["--root-owner-group", "--build"])
@@ -223,7 +228,7 @@ fn trial(suite: &str, chroot: &Path, packages: &[PathBuf]) -> anyhow::Result<Str
     let found = libraries.contains("libhl-thunk.so");
     let needs = inside(&["ldd", "/usr/lib/libhl-thunk.so"])?;
     if !found || needs.contains("not found") {
-        bail!("the library does not load in the chroot: {needs}");
+        bail!("the library is not found in the chroot: {needs}");
     }
     let remove: Vec<&str> = ["dpkg", "--purge"]
         .into_iter()

@@ -45,9 +45,9 @@ const BUILT: [(&str, &str, &str, Part); 7] = [
     ("gaudi-hlthunk", "libhl_thunk.so", "lib/libhl-thunk.so", Part::Library),
     ("gaudi-hlthunk", "libhl_thunk.a", "lib/libhl-thunk.a", Part::Development),
     ("gaudi-hlthunk-err-injection", "libhl_thunk_err_injection.so", "lib/libhl-thunk-err_injection.so", Part::Library),
-    ("gaudi-shim-synapse", "libSynapse.so", "lib/libSynapse.so", Part::Shims),
-    ("gaudi-shim-synapse-mme", "libSynapseMme.so", "lib/libSynapseMme.so", Part::Shims),
-    ("gaudi-shim-scal", "libscal.so", "lib/libscal.so", Part::Shims),
+    ("gaudi-shims-synapse", "libSynapse.so", "lib/libSynapse.so", Part::Shims),
+    ("gaudi-shims-synapse-mme", "libSynapseMme.so", "lib/libSynapseMme.so", Part::Shims),
+    ("gaudi-shims-scal", "libscal.so", "lib/libscal.so", Part::Shims),
 ];
 
 /// Shells whose completion scripts are installed, and where.

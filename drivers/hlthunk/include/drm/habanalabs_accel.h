@@ -1397,6 +1397,11 @@ struct hl_info_args {
 	__u32 pad;
 };
 
+struct hl_user_mapping {
+	__u64 dev_va;
+	__u64 size;
+};
+
 struct hl_debug_args {
 	__u64 input_ptr;
 	__u64 output_ptr;
@@ -1511,46 +1516,6 @@ struct hl_info_time_sync {
 	__u64 tsc_time;
 };
 
-struct hl_info_pci_counters {
-	__u64 rx_throughput;
-	__u64 tx_throughput;
-	__u64 replay_cnt;
-};
-
-struct hl_info_clk_throttle {
-	__u32 clk_throttling_reason;
-	__u32 pad;
-	__u64 clk_throttling_timestamp_us[2];
-	__u64 clk_throttling_duration_ns[2];
-};
-
-struct hl_info_energy {
-	__u64 total_energy_consumption;
-};
-
-struct hl_pll_frequency_info {
-	__u16 output[4];
-};
-
-struct hl_open_stats_info {
-	__u64 open_counter;
-	__u64 last_open_period_ms;
-	__u8 is_compute_ctx_active;
-	__u8 compute_ctx_in_release;
-	__u8 pad[6];
-};
-
-struct hl_power_info {
-	__u64 power;
-};
-
-struct hl_info_sync_manager {
-	__u32 first_available_sync_object;
-	__u32 first_available_monitor;
-	__u32 first_available_cq;
-	__u32 reserved;
-};
-
 struct hl_info_cs_counters {
 	__u64 total_out_of_mem_drop_cnt;
 	__u64 ctx_out_of_mem_drop_cnt;
@@ -1564,6 +1529,64 @@ struct hl_info_cs_counters {
 	__u64 ctx_max_cs_in_flight_drop_cnt;
 	__u64 total_validation_drop_cnt;
 	__u64 ctx_validation_drop_cnt;
+};
+
+struct hl_info_pci_counters {
+	__u64 rx_throughput;
+	__u64 tx_throughput;
+	__u64 replay_cnt;
+};
+
+struct hl_info_clk_throttle {
+	__u32 clk_throttling_reason;
+	__u32 pad;
+	__u64 clk_throttling_timestamp_us[2];
+	__u64 clk_throttling_duration_ns[2];
+};
+
+struct hl_info_sync_manager {
+	__u32 first_available_sync_object;
+	__u32 first_available_monitor;
+	__u32 first_available_cq;
+	__u32 reserved;
+};
+
+struct hl_info_energy {
+	__u64 total_energy_consumption;
+};
+
+struct hl_pll_frequency_info {
+	__u16 output[4];
+};
+
+struct hl_power_info {
+	__u64 power;
+};
+
+struct hl_open_stats_info {
+	__u64 open_counter;
+	__u64 last_open_period_ms;
+	__u8 is_compute_ctx_active;
+	__u8 compute_ctx_in_release;
+	__u8 pad[6];
+};
+
+struct hl_info_last_err_open_dev_time {
+	__s64 timestamp;
+};
+
+struct hl_info_cs_timeout_event {
+	__s64 timestamp;
+	__u64 seq;
+};
+
+struct hl_info_razwi_event {
+	__s64 timestamp;
+	__u64 addr;
+	__u16 engine_id[128];
+	__u16 num_of_possible_engines;
+	__u8 flags;
+	__u8 pad[5];
 };
 
 struct hl_info_dev_memalloc_page_sizes {
@@ -1586,37 +1609,6 @@ struct hl_info_sec_attest {
 	__u8 pad0[2];
 };
 
-struct hl_info_signed {
-	__u32 nonce;
-	__u16 pub_data_len;
-	__u16 certificate_len;
-	__u8 info_sig_len;
-	__u8 public_data[510];
-	__u8 certificate[2046];
-	__u8 info_sig[255];
-	__u16 dev_info_len;
-	__u8 dev_info[5120];
-	__u8 pad[2];
-};
-
-struct hl_info_last_err_open_dev_time {
-	__s64 timestamp;
-};
-
-struct hl_info_cs_timeout_event {
-	__s64 timestamp;
-	__u64 seq;
-};
-
-struct hl_info_razwi_event {
-	__s64 timestamp;
-	__u64 addr;
-	__u16 engine_id[128];
-	__u16 num_of_possible_engines;
-	__u8 flags;
-	__u8 pad[5];
-};
-
 struct hl_info_undefined_opcode_event {
 	__s64 timestamp;
 	__u64 cb_addr_streams[4][8];
@@ -1625,6 +1617,13 @@ struct hl_info_undefined_opcode_event {
 	__u32 cb_addr_streams_len;
 	__u32 engine_id;
 	__u32 stream_id;
+};
+
+struct hl_page_fault_info {
+	__s64 timestamp;
+	__u64 addr;
+	__u16 engine_id;
+	__u8 pad[6];
 };
 
 struct hl_info_hw_err_event {
@@ -1647,16 +1646,17 @@ struct hl_info_engine_err_event {
 	__u32 pad;
 };
 
-struct hl_page_fault_info {
-	__s64 timestamp;
-	__u64 addr;
-	__u16 engine_id;
-	__u8 pad[6];
-};
-
-struct hl_user_mapping {
-	__u64 dev_va;
-	__u64 size;
+struct hl_info_signed {
+	__u32 nonce;
+	__u16 pub_data_len;
+	__u16 certificate_len;
+	__u8 info_sig_len;
+	__u8 public_data[510];
+	__u8 certificate[2046];
+	__u8 info_sig[255];
+	__u16 dev_info_len;
+	__u8 dev_info[5120];
+	__u8 pad[2];
 };
 
 struct hl_debug_params_etr {
@@ -1701,6 +1701,21 @@ struct hl_debug_params_spmu {
 	__u32 pmtrc_val;
 	__u32 trc_ctrl_host_val;
 	__u32 trc_en_host_val;
+};
+
+struct hl_info_habana_link_counters {
+	__u64 str_buf_ptr;
+	__u64 val_buf_ptr;
+	__u32 num_of_stat;
+	__u32 pad;
+};
+
+struct hl_info_time_sync_per_die {
+	__u32 die_index;
+	__u32 pad;
+	__u64 device_time;
+	__u64 host_time;
+	__u64 tsc_time;
 };
 
 struct hl_nic_args {
@@ -2026,21 +2041,6 @@ struct hl_nic_user_encap_unset_in {
 struct hl_info_habana_link_state {
 	__u8 up;
 	__u8 pad[7];
-};
-
-struct hl_info_habana_link_counters {
-	__u64 str_buf_ptr;
-	__u64 val_buf_ptr;
-	__u32 num_of_stat;
-	__u32 pad;
-};
-
-struct hl_info_time_sync_per_die {
-	__u32 die_index;
-	__u32 pad;
-	__u64 device_time;
-	__u64 host_time;
-	__u64 tsc_time;
 };
 
 struct hl_info_module_params {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use gaudi_hal::{Driver, System};
 use gaudi_sys::Errno;
-use gaudi_uapi::info::HlInfoHwIpInfo;
 use gaudi_uapi::Ioctl;
+use gaudi_uapi::info::HlInfoHwIpInfo;
 use tempfile::TempDir;
 use zerocopy::FromZeros as _;
 
@@ -79,7 +79,8 @@ fn driver(root: &Path) -> impl Fn() -> Driver + 'static {
     move || Driver::at(root.clone(), Arc::new(System))
 }
 
-/// Runs `test` on a machine whose devices are of a chip; the module id is the order of the question.
+/// Runs `test` on a machine whose devices are of a chip; the module id is the order of the
+/// question.
 fn on_machine<T>(layout: Layout, root: &Path, device_id: u32, test: impl FnOnce() -> T) -> T {
     let mut asked = 0;
     let answer = move |ioctl, argument: &mut [u64]| {
@@ -101,7 +102,11 @@ fn path_of(fd: c_int) -> String {
     let flags = nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_GETFD).expect("open");
     assert_eq!(flags, 1, "close-on-exec");
     let link = gaudi_sys::fd::link(&fd).expect("/proc");
-    link.file_name().expect("a name").to_str().expect("text").to_owned()
+    link.file_name()
+        .expect("a name")
+        .to_str()
+        .expect("text")
+        .to_owned()
 }
 
 const NONE: *const std::ffi::c_char = std::ptr::null();
@@ -112,10 +117,26 @@ fn devices_are_found_in_every_layout() {
         let machine = layout.machine();
         let prefix = if layout == Layout::Misc { "hl" } else { "accel" };
         on_machine(layout, machine.path(), 0x1020, || unsafe {
-            assert_eq!(hlthunk_get_device_count(HlthunkDeviceName::DONT_CARE), 2, "{layout:?}");
-            assert_eq!(hlthunk_get_device_count(HlthunkDeviceName::GAUDI2), 2, "{layout:?}");
-            assert_eq!(hlthunk_get_device_count(HlthunkDeviceName::GAUDI2B), 2, "{layout:?}: revision 2");
-            assert_eq!(hlthunk_get_device_count(HlthunkDeviceName::GAUDI), 0, "{layout:?}");
+            assert_eq!(
+                hlthunk_get_device_count(HlthunkDeviceName::DONT_CARE),
+                2,
+                "{layout:?}"
+            );
+            assert_eq!(
+                hlthunk_get_device_count(HlthunkDeviceName::GAUDI2),
+                2,
+                "{layout:?}"
+            );
+            assert_eq!(
+                hlthunk_get_device_count(HlthunkDeviceName::GAUDI2B),
+                2,
+                "{layout:?}: revision 2"
+            );
+            assert_eq!(
+                hlthunk_get_device_count(HlthunkDeviceName::GAUDI),
+                0,
+                "{layout:?}"
+            );
             let invalid = -(Errno::EINVAL as c_int);
             assert_eq!(hlthunk_get_device_count(HlthunkDeviceName::INVALID), invalid);
             assert_eq!(hlthunk_get_device_count(HlthunkDeviceName::MAX), invalid);
@@ -124,17 +145,34 @@ fn devices_are_found_in_every_layout() {
             assert_eq!(path_of(hlthunk_open(HlthunkDeviceName::GAUDI2, NONE)), first);
             let control = |index| format!("{prefix}_controlD{index}");
             assert_eq!(path_of(hlthunk_open_control(3, NONE)), control(3));
-            assert_eq!(path_of(hlthunk_open_control_by_name(HlthunkDeviceName::GAUDI2, NONE)), control(0));
+            assert_eq!(
+                path_of(hlthunk_open_control_by_name(HlthunkDeviceName::GAUDI2, NONE)),
+                control(0)
+            );
             for (index, address) in [0, 3].into_iter().zip(ADDRESSES) {
                 let text = CString::new(address).expect("text");
                 let busid = text.as_ptr();
-                assert_eq!(hlthunk_get_device_index_from_pci_bus_id(busid), index, "{layout:?}");
-                assert_eq!(path_of(hlthunk_open(HlthunkDeviceName::DONT_CARE, busid)), format!("{prefix}{index}"));
+                assert_eq!(
+                    hlthunk_get_device_index_from_pci_bus_id(busid),
+                    index,
+                    "{layout:?}"
+                );
+                assert_eq!(
+                    path_of(hlthunk_open(HlthunkDeviceName::DONT_CARE, busid)),
+                    format!("{prefix}{index}")
+                );
                 assert_eq!(path_of(hlthunk_open_control(0, busid)), control(index));
                 assert_eq!(path_of(hlthunk_open_control_by_bus_id(busid)), control(index));
-                assert_eq!(path_of(hlthunk_open_control_by_name(HlthunkDeviceName::GOYA, busid)), control(index));
+                assert_eq!(
+                    path_of(hlthunk_open_control_by_name(HlthunkDeviceName::GOYA, busid)),
+                    control(index)
+                );
             }
-            assert_eq!(hlthunk_get_device_index_from_pci_bus_id(c"19:00.0".as_ptr()), 0, "domain 0");
+            assert_eq!(
+                hlthunk_get_device_index_from_pci_bus_id(c"19:00.0".as_ptr()),
+                0,
+                "domain 0"
+            );
         });
     }
 }
@@ -146,7 +184,11 @@ fn module_id_finds_devices() {
     on_machine(layout, machine.path(), 0x1020, || unsafe {
         assert_eq!(path_of(hlthunk_open_by_module_id(5)), "accel3");
         assert_eq!(path_of(hlthunk_open_control_by_module_id(4)), "accel_controlD0");
-        assert_eq!(hlthunk_get_device_index_from_module_id(5), 0, "the third question starts at 5");
+        assert_eq!(
+            hlthunk_get_device_index_from_module_id(5),
+            0,
+            "the third question starts at 5"
+        );
         assert_eq!(hlthunk_open_by_module_id(9), -1);
         assert_eq!(hlthunk_open_control_by_module_id(9), -(Errno::EBADF as c_int));
         assert_eq!(hlthunk_get_device_index_from_module_id(9), -1);
@@ -170,7 +212,11 @@ fn missing_device_fails_by_convention() {
             assert_eq!(hlthunk_get_device_index_from_pci_bus_id(busid), -1);
         }
         for index in [1, -1, 256, c_int::MAX] {
-            assert_eq!(hlthunk_open_control(index, NONE), -(Errno::ENOENT as c_int), "{index}");
+            assert_eq!(
+                hlthunk_open_control(index, NONE),
+                -(Errno::ENOENT as c_int),
+                "{index}"
+            );
         }
     });
     fs::remove_file(machine.path().join("dev/accel/accel0")).expect("a node");
@@ -178,9 +224,16 @@ fn missing_device_fails_by_convention() {
     fs::create_dir(machine.path().join("dev/accel/accel0")).expect("a folder");
     on_machine(layout, machine.path(), 0x1020, || unsafe {
         assert_eq!(hlthunk_open(HlthunkDeviceName::DONT_CARE, NONE), -1);
-        assert_eq!(errno(), Errno::EISDIR, "the second device's ENOENT does not hide it");
+        assert_eq!(
+            errno(),
+            Errno::EISDIR,
+            "the second device's ENOENT does not hide it"
+        );
         let busid = c"0000:19:00.0".as_ptr();
-        assert_eq!(hlthunk_open(HlthunkDeviceName::DONT_CARE, busid), -(Errno::EISDIR as c_int));
+        assert_eq!(
+            hlthunk_open(HlthunkDeviceName::DONT_CARE, busid),
+            -(Errno::EISDIR as c_int)
+        );
     });
 }
 
@@ -191,11 +244,19 @@ fn descriptor_has_its_devices_address() {
         on_machine(layout, machine.path(), 0x1020, || unsafe {
             let fd = hlthunk_open_control(3, NONE);
             let mut text = [b'x' as std::ffi::c_char; 16];
-            assert_eq!(hlthunk_get_pci_bus_id_from_fd(fd, text.as_mut_ptr(), 16), 0, "{layout:?}");
+            assert_eq!(
+                hlthunk_get_pci_bus_id_from_fd(fd, text.as_mut_ptr(), 16),
+                0,
+                "{layout:?}"
+            );
             assert_eq!(CStr::from_ptr(text.as_ptr()).to_str(), Ok(ADDRESSES[1]));
             let mut text = [b'x' as std::ffi::c_char; 16];
             assert_eq!(hlthunk_get_pci_bus_id_from_fd(fd, text.as_mut_ptr(), 12), 0);
-            assert_eq!(text[11..13].iter().map(|&byte| byte as u8).collect::<Vec<_>>(), b"1x", "no byte behind");
+            assert_eq!(
+                text[11..13].iter().map(|&byte| byte as u8).collect::<Vec<_>>(),
+                b"1x",
+                "no byte behind"
+            );
             assert_eq!(hlthunk_get_device_id_from_fd(fd), 0x1020);
             assert_eq!(hlthunk_get_device_name_from_fd(fd), HlthunkDeviceName::GAUDI2);
             assert_eq!(hlthunk_close(fd), 0);

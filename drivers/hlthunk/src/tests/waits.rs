@@ -4,9 +4,8 @@ use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use gaudi_sys::Errno;
-use gaudi_uapi::Era;
 
-use super::{FD, errno, on_driver};
+use super::{FD, errno, on_today};
 use crate::*;
 
 fn cs_in(flags: u32) -> HlthunkCsIn {
@@ -37,15 +36,20 @@ fn empty() -> HlthunkCsOut {
 fn submission_passes_chunks_and_timeout() {
     let mut input = cs_in(0x400);
     let mut out = empty();
-    let (value, seen) = on_driver(Era::AccelDrm, |_, argument| submitted(argument), || unsafe {
-        hlthunk_command_submission(FD, &raw mut input, &raw mut out)
-    });
+    let (value, seen) = on_today(
+        |_, argument| submitted(argument),
+        || unsafe { hlthunk_command_submission(FD, &raw mut input, &raw mut out) },
+    );
     assert_eq!(value, 0);
     assert_eq!(seen[0].words, [0x1000, 0x2000, 0, 4 << 32 | 3, 0x400 << 32, 0]);
-    assert_eq!((out.seq, out.status, out.sob_count_before_submission), (0x77, 0, 9));
-    let (value, seen) = on_driver(Era::AccelDrm, |_, argument| submitted(argument), || unsafe {
-        hlthunk_command_submission_timeout(FD, &raw mut input, &raw mut out, 30)
-    });
+    assert_eq!(
+        (out.seq, out.status, out.sob_count_before_submission),
+        (0x77, 0, 9)
+    );
+    let (value, seen) = on_today(
+        |_, argument| submitted(argument),
+        || unsafe { hlthunk_command_submission_timeout(FD, &raw mut input, &raw mut out, 30) },
+    );
     assert_eq!(value, 0);
     assert_eq!(seen[0].words[4], 0x600 << 32 | 30, "custom timeout");
 }
@@ -55,14 +59,18 @@ fn stages_need_their_flag() {
     let mut out = empty();
     let mut plain = cs_in(0);
     let mut staged = cs_in(0x40);
-    let (value, seen) = on_driver(Era::AccelDrm, |_, _| Ok(()), || unsafe {
-        hlthunk_staged_command_submission(FD, 5, &raw mut plain, &raw mut out)
-    });
+    let (value, seen) = on_today(
+        |_, _| Ok(()),
+        || unsafe { hlthunk_staged_command_submission(FD, 5, &raw mut plain, &raw mut out) },
+    );
     assert_eq!((value, seen.len()), (-(Errno::EINVAL as c_int), 0));
-    let (value, seen) = on_driver(Era::AccelDrm, |_, argument| submitted(argument), || unsafe {
-        hlthunk_staged_command_submission_timeout(FD, 5, &raw mut staged, &raw mut out, 3);
-        hlthunk_staged_command_submission_encaps_signals(FD, 0xf_0000_0006, &raw mut staged, &raw mut out)
-    });
+    let (value, seen) = on_today(
+        |_, argument| submitted(argument),
+        || unsafe {
+            hlthunk_staged_command_submission_timeout(FD, 5, &raw mut staged, &raw mut out, 3);
+            hlthunk_staged_command_submission_encaps_signals(FD, 0xf_0000_0006, &raw mut staged, &raw mut out)
+        },
+    );
     assert_eq!(value, 0);
     assert_eq!((seen[0].words[2], seen[0].words[4]), (5, 0x240 << 32 | 3));
     assert_eq!((seen[1].words[2], seen[1].words[4]), (6, 0x840 << 32));
@@ -87,21 +95,28 @@ fn signals_are_chunks_of_the_driver() {
         assert_eq!(chunk(argument), [0, 7, 0, 0, 0, 0, 0, 0]);
         submitted(argument)
     };
-    let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, seen) = on_today(driver, || unsafe {
         hlthunk_signal_submission_timeout(FD, &raw mut input, &raw mut out, 2)
     });
     assert_eq!(value, 0);
     assert_eq!(seen[0].words[3..], [1 << 32, 0x203 << 32 | 2, 0]);
-    assert_eq!((out.seq, out.sob_base_addr_offset, out.sob_count_before_submission), (0x77, 5, 9));
+    assert_eq!(
+        (out.seq, out.sob_base_addr_offset, out.sob_count_before_submission),
+        (0x77, 5, 9)
+    );
     let refused = |_, argument: &mut [u64]| {
         argument.fill(0);
         argument[1] = 1;
         Ok(())
     };
-    let (value, _) = on_driver(Era::AccelDrm, refused, || unsafe {
+    let (value, _) = on_today(refused, || unsafe {
         hlthunk_signal_submission(FD, &raw mut input, &raw mut out)
     });
-    assert_eq!((value, errno()), (-(Errno::EINVAL as c_int), Errno::EINVAL), "a status that is no success");
+    assert_eq!(
+        (value, errno()),
+        (-(Errno::EINVAL as c_int), Errno::EINVAL),
+        "a status that is no success"
+    );
 }
 
 #[test]
@@ -126,33 +141,55 @@ fn waits_for_signals_name_one_signal() {
     type Wait = unsafe extern "C" fn(c_int, *mut HlthunkWaitIn, *mut HlthunkWaitOut) -> c_int;
     let cases: [(Wait, [u64; 3], u64); 4] = [
         (hlthunk_wait_for_signal, [0x5000, 1 << 32 | 7, 0], 0x4),
-        (hlthunk_wait_for_collective_signal, [0x5000, 1 << 32 | 7, 3 << 32], 0x8),
-        (hlthunk_wait_for_reserved_encaps_signals, [0x5000, 11 << 32 | 7, 0], 0x804),
-        (hlthunk_wait_for_reserved_encaps_collective_signals, [0x5000, 11 << 32 | 7, 3 << 32], 0x808),
+        (
+            hlthunk_wait_for_collective_signal,
+            [0x5000, 1 << 32 | 7, 3 << 32],
+            0x8,
+        ),
+        (
+            hlthunk_wait_for_reserved_encaps_signals,
+            [0x5000, 11 << 32 | 7, 0],
+            0x804,
+        ),
+        (
+            hlthunk_wait_for_reserved_encaps_collective_signals,
+            [0x5000, 11 << 32 | 7, 3 << 32],
+            0x808,
+        ),
     ];
     for (wait, wanted, flags) in cases {
         let driver = move |_, argument: &mut [u64]| {
             assert_eq!(chunk(argument)[..3], wanted);
             submitted(argument)
         };
-        let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe { wait(FD, input, out) });
+        let (value, seen) = on_today(driver, || unsafe { wait(FD, input, out) });
         assert_eq!(value, 0);
         assert_eq!(seen[0].words[4], flags << 32);
         assert_eq!(unsafe { (*out).seq }, 0x77);
         for (signals, numbers) in [(0, 1), (2, 1), (1, 0)] {
             unsafe {
                 (*input).num_wait_for_signal = signals;
-                (*(*input).hlthunk_wait_for_signal.cast::<HlthunkWaitForSignalData>()).signal_seq_nr = numbers;
+                (*(*input)
+                    .hlthunk_wait_for_signal
+                    .cast::<HlthunkWaitForSignalData>())
+                .signal_seq_nr = numbers;
             }
-            let (value, seen) = on_driver(Era::AccelDrm, |_, _| Ok(()), || unsafe { wait(FD, input, out) });
-            assert_eq!((value, seen.len()), (-(Errno::EINVAL as c_int), 0), "{signals} signals of {numbers}");
+            let (value, seen) = on_today(|_, _| Ok(()), || unsafe { wait(FD, input, out) });
+            assert_eq!(
+                (value, seen.len()),
+                (-(Errno::EINVAL as c_int), 0),
+                "{signals} signals of {numbers}"
+            );
         }
         unsafe {
             (*input).num_wait_for_signal = 1;
-            (*(*input).hlthunk_wait_for_signal.cast::<HlthunkWaitForSignalData>()).signal_seq_nr = 1;
+            (*(*input)
+                .hlthunk_wait_for_signal
+                .cast::<HlthunkWaitForSignalData>())
+            .signal_seq_nr = 1;
             (*input).hlthunk_wait_for_signal = std::ptr::null_mut();
         }
-        let (value, _) = on_driver(Era::AccelDrm, |_, _| Ok(()), || unsafe { wait(FD, input, out) });
+        let (value, _) = on_today(|_, _| Ok(()), || unsafe { wait(FD, input, out) });
         assert_eq!(value, -(Errno::EINVAL as c_int), "no signal");
         unsafe { (*input).hlthunk_wait_for_signal = (&raw mut signal).cast() };
     }
@@ -169,14 +206,17 @@ fn reserved_signals_have_a_handle() {
         argument.copy_from_slice(&[20 << 32 | 3, 0x40 << 32, 0, 0, 0, 0]);
         Ok(())
     };
-    let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, seen) = on_today(driver, || unsafe {
         hlthunk_reserve_encaps_signals(FD, &raw mut input, &raw mut out)
     });
     assert_eq!(value, 0);
     assert_eq!(seen[0].words, [0, 0, 7 << 32 | 20, 1 << 32, 0x1000 << 32, 0]);
-    assert_eq!((out.handle.id, out.handle.count, out.handle.sob_base_addr_offset), (3, 20, 0x40));
+    assert_eq!(
+        (out.handle.id, out.handle.count, out.handle.sob_base_addr_offset),
+        (3, 20, 0x40)
+    );
     let mut status = 9;
-    let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, seen) = on_today(driver, || unsafe {
         hlthunk_unreserve_encaps_signals(FD, &raw mut out.handle, &raw mut status)
     });
     assert_eq!((value, status), (0, 0));
@@ -193,15 +233,23 @@ fn failed_wait_writes_no_garbage() {
             fill(argument);
             Err(errno)
         };
-        let (value, _) = on_driver(Era::AccelDrm, driver, || unsafe {
+        let (value, _) = on_today(driver, || unsafe {
             hlthunk_wait_for_cs_with_timestamp(FD, seq, 10, &raw mut status, &raw mut timestamp)
         });
         assert_eq!(value, -(errno as c_int));
         (status, timestamp)
     };
     let untouched: fn(&mut [u64]) = |_| {};
-    assert_eq!(wait(Errno::EINVAL, untouched), (99, 98), "the driver reported nothing");
-    assert_eq!(wait(Errno::ETIMEDOUT, untouched), (2, 98), "HL_WAIT_CS_STATUS_TIMEDOUT");
+    assert_eq!(
+        wait(Errno::EINVAL, untouched),
+        (99, 98),
+        "the driver reported nothing"
+    );
+    assert_eq!(
+        wait(Errno::ETIMEDOUT, untouched),
+        (2, 98),
+        "HL_WAIT_CS_STATUS_TIMEDOUT"
+    );
     assert_eq!(wait(Errno::EIO, untouched), (3, 98), "HL_WAIT_CS_STATUS_ABORTED");
     let reported: fn(&mut [u64]) = |argument| argument.copy_from_slice(&[2 << 32 | 3, 55, 0, 0, 0, 0, 0]);
     assert_eq!(wait(Errno::ENODEV, reported), (3, 55), "the driver's report");
@@ -218,7 +266,7 @@ fn timestamp_is_written_if_valid() {
             argument[1] = 55;
             Ok(())
         };
-        let (value, _) = on_driver(Era::AccelDrm, driver, || unsafe {
+        let (value, _) = on_today(driver, || unsafe {
             hlthunk_wait_for_cs_with_timestamp(FD, 1, 10, &raw mut status, &raw mut timestamp)
         });
         assert_eq!((value, status, timestamp), (0, 0, wanted));
@@ -244,12 +292,15 @@ fn many_waits_count_completions() {
         argument.copy_from_slice(&[0, 0, 0b101, 0, 0, 0, 0]);
         Ok(())
     };
-    let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, seen) = on_today(driver, || unsafe {
         hlthunk_wait_for_multi_cs_with_timestamp(FD, &raw mut input, &raw mut out, &raw mut timestamp)
     });
     assert_eq!(value, 0);
     assert_eq!(seen[0].words, [list, 100, 0x4 << 32, 3, 0, 0, 0]);
-    assert_eq!((out.status, out.seq_set, out.completed, timestamp), (0, 0b101, 2, 0));
+    assert_eq!(
+        (out.status, out.seq_set, out.completed, timestamp),
+        (0, 0b101, 2, 0)
+    );
 }
 
 #[test]
@@ -268,10 +319,12 @@ fn signals_shorten_a_wait() {
         let mut status = 9;
         let mut value = 0_u64;
         let began = Instant::now();
-        let (result, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+        let (result, seen) = on_today(driver, || unsafe {
             match call {
                 0 => hlthunk_wait_for_cs(FD, 1, 1_000_000, &raw mut status),
-                _ => hlthunk_wait_for_interrupt(FD, (&raw mut value).cast(), 1, 1, 1_000_000, &raw mut status),
+                _ => {
+                    hlthunk_wait_for_interrupt(FD, (&raw mut value).cast(), 1, 1, 1_000_000, &raw mut status)
+                }
             }
         });
         let passed = began.elapsed().as_micros() as u64;
@@ -279,7 +332,10 @@ fn signals_shorten_a_wait() {
         let timeouts: Vec<u64> = seen.iter().map(|call| call.words[word]).collect();
         assert_eq!(timeouts[0], 1_000_000);
         let last = timeouts[2];
-        assert!(last <= 998_000 && last >= 1_000_000 - passed, "2 ms to {passed} us passed: {timeouts:?}");
+        assert!(
+            last <= 998_000 && last >= 1_000_000 - passed,
+            "2 ms to {passed} us passed: {timeouts:?}"
+        );
     }
     // No timeout stays none.
     let mut tries = 0;
@@ -289,7 +345,7 @@ fn signals_shorten_a_wait() {
         if tries < 3 { Err(Errno::EINTR) } else { Ok(()) }
     };
     let mut status = 0;
-    let (value, _) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, _) = on_today(driver, || unsafe {
         hlthunk_wait_for_cs(FD, 1, u64::MAX, &raw mut status)
     });
     assert_eq!(value, 0);
@@ -301,14 +357,22 @@ fn full_queue_does_not_spin() {
     let mut left = 60;
     let driver = move |_, argument: &mut [u64]| {
         left -= 1;
-        if left == 0 { submitted(argument) } else { Err(Errno::EAGAIN) }
+        if left == 0 {
+            submitted(argument)
+        } else {
+            Err(Errno::EAGAIN)
+        }
     };
     let mut input = cs_in(0);
     let mut out = empty();
     let began = Instant::now();
-    let (value, seen) = on_driver(Era::AccelDrm, driver, || unsafe {
+    let (value, seen) = on_today(driver, || unsafe {
         hlthunk_command_submission(FD, &raw mut input, &raw mut out)
     });
     assert_eq!((value, out.seq, seen.len()), (0, 0x77, 60));
-    assert!(began.elapsed() > Duration::from_millis(40), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() > Duration::from_millis(40),
+        "{:?}",
+        began.elapsed()
+    );
 }

@@ -1,4 +1,5 @@
-//! libSynapse.so: a shim with the calls that RDMA programs make, over libhl-thunk.so and libscal.so.
+//! libSynapse.so: a shim with the calls that RDMA programs make, over libhl-thunk.so and
+//! libscal.so.
 //!
 //! - *Only these calls*: those of libfabric, fabtests, NIXL and UCX. perftest links the library and
 //!   calls nothing of it. It compiles and runs no graphs.
