@@ -21,7 +21,7 @@ cases! { "interrupt":
     "poll-not-reached-is-busy", "common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr" => poll;
     "timeout-is-busy", "common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr" => timeout;
     "doorbell-ends-the-wait", "client:hl-thunk/tests/command_submission.c:test_wait_for_interrupt" => doorbell;
-    "any-interrupt", "client:scal/scal_gaudi2.cpp:Scal_Gaudi2::Host_Fence" => any;
+    "any-interrupt", "client:scal/scal_gaudi2.cpp:Host_Fence" => any;
     "from-another-thread", "client:hl-thunk/tests/command_submission.c:test_wait_for_interrupt_multi_thread" => other_thread;
     "first-and-last-number", "common/command_submission.c:hl_interrupt_wait_ioctl" => first_and_last;
     "unknown-number-is-invalid", "common/command_submission.c:hl_interrupt_wait_ioctl" => unknown_number;
@@ -34,7 +34,7 @@ cases! { "interrupt":
     "foreign-descriptor-is-enotty", "hlthunk.h:hlthunk_wait_for_interrupt" => on_foreign;
     "handle.reached-already", "common/command_submission.c:_hl_interrupt_wait_ioctl" => handle_reached;
     "handle.poll-not-reached-is-busy", "common/command_submission.c:_hl_interrupt_wait_ioctl" => handle_poll;
-    "handle.counted-by-the-device", "client:scal/scal_gaudi2.cpp:Scal_Gaudi2::CompletionGroup" => handle_counted;
+    "handle.counted-by-the-device", "client:scal/scal_gaudi2.cpp:CompletionGroup" => handle_counted;
     "handle.unknown-handle-is-invalid", "common/command_submission.c:_hl_interrupt_wait_ioctl" => handle_unknown;
     "handle.offset-past-end-is-invalid", "common/command_submission.c:_hl_interrupt_wait_ioctl" => handle_past_end;
     "handle.null-status-is-invalid", "hlthunk.h:hlthunk_wait_for_interrupt_by_handle" => handle_null_status;

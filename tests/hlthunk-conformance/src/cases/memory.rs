@@ -64,7 +64,7 @@ cases! { "memory":
     "dma.between-device-pages", "client:hl-thunk/tests/dma_dram.c:test_dma_dram_frag_mem" => dma_across;
     "dma.sram-up-and-down-compare", "client:hl-thunk/tests/dma_sram.c:test_dma_sram" => dma_sram;
     "dma.second-user-reads-no-old-bytes", "common/memory.c:alloc_device_memory" => dma_second_mapping;
-    "block.handle-and-size", "client:scal/scal_gaudi2.cpp:Scal_Gaudi2::mapLBWBlock" => block_known;
+    "block.handle-and-size", "client:scal/scal_gaudi2.cpp:mapLBWBlock" => block_known;
     "block.memory-is-shared-by-mappings", "gaudi2/gaudi2.c:gaudi2_block_mmap" => block_memory;
     "block.unknown-address-is-invalid", "gaudi2/gaudi2.c:gaudi2_get_hw_block_id" => block_unknown;
     "block.null-is-invalid", "hlthunk.h:hlthunk_get_hw_block" => block_null;

@@ -66,7 +66,7 @@ cases! { "submit":
     "cores.count-has-limits", "common/command_submission.c:cs_ioctl_engine_cores" => cores_count;
     "cores.null-is-invalid", "hlthunk.h:hlthunk_engine_cores_set_mode" => cores_null;
     "cores.unmapped-ids-are-a-fault", "common/command_submission.c:cs_ioctl_engine_cores" => cores_fault;
-    "engines.stall-and-resume", "client:scal/scal_gaudi2.cpp:Scal_Gaudi2::init" => engines;
+    "engines.stall-and-resume", "client:scal/scal_gaudi2.cpp:init" => engines;
     "engines.run-and-halt-cores", "gaudi2/gaudi2.c:gaudi2_set_engines" => engines_cores;
     "engines.unstallable-is-invalid", "gaudi2/gaudi2.c:gaudi2_set_engine_modes" => unstallable;
     "engines.unknown-command-is-invalid", "hlthunk.h:hlthunk_engines_command" => engines_command;
