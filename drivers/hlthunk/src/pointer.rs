@@ -1,8 +1,8 @@
 //! Arguments of C functions: numbers as they are, pointers as [`Pointer`] and [`Source`].
 //!
-//! A null pointer is `EINVAL`. In a process with virtual nodes the kernel copies what a pointer leads
-//! to, so an invalid address is `EFAULT`; otherwise it is a fault, as in any C library, because the
-//! copy is a system call.
+//! A null pointer is `EINVAL`. In a process with virtual nodes the kernel copies what a pointer
+//! leads to, so an invalid address is `EFAULT`; otherwise it is a fault, as in any C library,
+//! because the copy is a system call.
 
 #![expect(
     unsafe_code,
