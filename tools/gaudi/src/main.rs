@@ -13,6 +13,7 @@ mod check;
 mod common;
 mod control;
 mod copy;
+mod decode;
 mod demo;
 mod dmabuf;
 mod doctor;
@@ -34,6 +35,7 @@ mod report;
 mod saved;
 mod table;
 mod topo;
+mod trace;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -118,6 +120,9 @@ commands! {
     Check(args::Check), check::run, Layers, MOCK;
     Topo(topo::Topo), topo::run, Devices, "gaudi topo --example";
     Nics(nics::Nics), nics::run, Nothing, "gaudi nics --example";
+    Trace(trace::Trace), trace::trace, Nothing, MOCK;
+    Record(trace::Record), trace::record, Nothing, MOCK;
+    Decode(decode::Decode), decode::run, Nothing, MOCK;
     Completions(generate::Completions), generate::completions, Nothing, MOCK;
     Man(generate::Man), generate::man, Nothing, MOCK;
 }
@@ -148,10 +153,13 @@ fn main() -> ExitCode {
 
 fn run() -> ExitCode {
     let parsed = Cli::parser().try_get_matches();
-    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let mut cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return print_usage(&error),
     };
+    if let Some(Command::Record(record)) = &mut cli.command {
+        record.file = cli.common.output.take();
+    }
     log_to_stderr(cli.common.verbose);
     let mut output = match Output::new(&cli.common) {
         Ok(output) => output,

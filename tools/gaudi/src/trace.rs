@@ -1,0 +1,348 @@
+//! `gaudi trace` and `gaudi record`: what a program asks of the driver, as lines or as a capture.
+
+#![expect(unsafe_code, reason = "a handler of SIGINT, and the end by the program's own signal")]
+
+use std::ffi::{OsString, c_int};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write as _};
+use std::ops::ControlFlow;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
+use gaudi_capture::decode::{Decoder, json_header};
+use gaudi_capture::gcap::{Compression, Writer};
+use gaudi_capture::record::Event;
+use gaudi_tracer::{Backend, DeviceMatch, Options, StopHandle, Summary, Tier, Tracer};
+use nix::libc;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+
+use crate::common::Common;
+use crate::decode::{Filter, limits};
+use crate::exit::{self, Usage};
+use crate::output::Output;
+
+/// Print every request of a program to the driver, decoded, as strace does.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The lines go to standard error while a program runs, to standard output with -p.\n\n\
+                  Examples:\n  gaudi trace -- ./program --its-option\n  sudo gaudi trace -p 4711 --slower-than 1"
+)]
+pub(crate) struct Trace {
+    #[command(flatten)]
+    traced: Traced,
+    #[command(flatten)]
+    filter: Filter,
+}
+
+/// Record every request of a program to the driver in a .gcap file.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The file is readable up to its last whole record, also after a crash. `gaudi decode` prints it.\n\n\
+                  Examples:\n  gaudi record --output run.gcap -- ./program\n  gaudi record --output run.gcap --compress -p 4711"
+)]
+pub(crate) struct Record {
+    #[command(flatten)]
+    traced: Traced,
+    /// Compress the file.
+    #[arg(long)]
+    compress: bool,
+    /// `--output`, which every command has: here the capture itself, and not a result that appears
+    /// when it is complete.
+    #[arg(skip)]
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// What is traced, and how.
+#[derive(Debug, Args)]
+struct Traced {
+    /// Trace a running process and all that it starts from now on; may be repeated. Interrupting
+    /// the command ends the tracing, not the process.
+    #[arg(short, long = "pid", value_name = "PID", conflicts_with = "program")]
+    pids: Vec<u32>,
+    /// How to trace: auto takes bpf where it is allowed. bpf costs less than a microsecond an ioctl
+    /// and needs root; ptrace follows every pointer.
+    #[arg(long, value_enum, default_value_t = Kind::Auto, value_name = "KIND")]
+    backend: Kind,
+    /// Record the command buffers of submissions too, each up to so many bytes; ptrace only.
+    #[arg(long, value_name = "BYTES", value_parser = crate::common::bytes)]
+    command_buffers: Option<u64>,
+    /// Trace ioctls of these types on every device, and not only on those of accelerators, RDMA,
+    /// VFIO and dma-bufs.
+    #[arg(long)]
+    all_devices: bool,
+    /// The program and its arguments.
+    #[arg(last = true, value_name = "CMD", required_unless_present = "pids")]
+    program: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Kind {
+    /// The best that works.
+    Auto,
+    /// eBPF on the system call tracepoints.
+    Bpf,
+    /// ptrace(2), with a seccomp filter.
+    Ptrace,
+}
+
+/// The folders of the devices whose ioctls are decoded.
+const NODES: [&str; 7] = [
+    "/dev",
+    "/dev/accel",
+    "/dev/dma_heap",
+    "/dev/dri",
+    "/dev/infiniband",
+    "/dev/vfio",
+    "/dev/vfio/devices",
+];
+/// How the names of those devices begin in `/dev`.
+const IN_DEV: [&str; 2] = ["hl", "udmabuf"];
+
+/// The numbers of this machine's devices. Without an accelerator it has none: every device is
+/// traced then, since a program may bring its own.
+fn devices() -> Vec<DeviceMatch> {
+    let node = |path: &Path| {
+        let data = fs::metadata(path).ok()?;
+        let number = data.rdev();
+        data.file_type().is_char_device().then(|| DeviceMatch {
+            major: libc::major(number),
+            minor: Some(libc::minor(number)),
+        })
+    };
+    let is_ours = |folder: &str, path: &Path| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        folder != "/dev" || name.is_some_and(|name| IN_DEV.iter().any(|begin| name.starts_with(begin)))
+    };
+    let is_accelerator = |path: &Path| path.starts_with("/dev/accel") || path.starts_with("/dev/hl");
+    let mut found = Vec::new();
+    let mut has_accelerator = false;
+    for folder in NODES {
+        // A machine without this kind of device has no such folder.
+        let Ok(entries) = fs::read_dir(folder) else { continue };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if !is_ours(folder, &path) {
+                continue;
+            }
+            has_accelerator |= is_accelerator(&path);
+            found.extend(node(&path));
+        }
+    }
+    if has_accelerator { found } else { Vec::new() }
+}
+
+impl Traced {
+    fn start(&self, output: &Output) -> Result<Tracer> {
+        let options = Options {
+            backend: match self.backend {
+                Kind::Auto => Backend::Auto,
+                Kind::Bpf => Backend::Bpf,
+                Kind::Ptrace => Backend::Ptrace,
+            },
+            devices: if self.all_devices { Vec::new() } else { devices() },
+            command_buffers: self.command_buffers,
+            ..Options::default()
+        };
+        let tracer = match self.program.split_first() {
+            Some((program, arguments)) => {
+                let mut command = Command::new(program);
+                command.args(arguments);
+                let name = program.to_string_lossy().into_owned();
+                Tracer::spawn(command, &options).with_context(|| format!("cannot trace {name}"))?
+            }
+            None => Tracer::attach(&self.pids, &options)?,
+        };
+        note(output, &format!("tracing by {}", tracer.tier()));
+        Ok(tracer)
+    }
+
+    /// Runs the tracer. The program handles SIGINT itself; without one, SIGINT ends the tracing.
+    fn run(&self, tracer: Tracer, on_event: impl FnMut(Event) -> ControlFlow<()>) -> Result<Summary> {
+        let watch = Watch::begin(self.program.is_empty().then(|| tracer.stop_handle()))?;
+        let summary = tracer.run(on_event);
+        drop(watch);
+        Ok(summary?)
+    }
+}
+
+/// A line on standard error.
+fn note(output: &Output, text: &str) {
+    if !output.is_quiet() {
+        // Standard error may be closed.
+        let _ = writeln!(io::stderr(), "note: {text}");
+    }
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_interrupt(_: c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// While it lives, SIGINT does not end this process. A handler, since a program that is started
+/// inherits an ignored signal.
+struct Watch {
+    before: SigAction,
+    done: std::sync::Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Watch {
+    fn begin(stop: Option<StopHandle>) -> Result<Self> {
+        let action = SigAction::new(SigHandler::Handler(on_interrupt), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler stores to an atomic.
+        let before = unsafe { sigaction(Signal::SIGINT, &action) }.context("cannot handle SIGINT")?;
+        let done = std::sync::Arc::new(AtomicBool::new(false));
+        let thread = stop.map(|stop| {
+            let done = std::sync::Arc::clone(&done);
+            thread::spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    if INTERRUPTED.load(Ordering::Relaxed) {
+                        return stop.stop();
+                    }
+                    thread::sleep(Duration::from_millis(20));
+                }
+            })
+        });
+        Ok(Self { before, done, thread })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of it was printed.
+            let _ = thread.join();
+        }
+        // SAFETY: the action of before.
+        let restored = unsafe { sigaction(Signal::SIGINT, &self.before) };
+        debug_assert!(restored.is_ok(), "{restored:?}");
+    }
+}
+
+/// Facts of a session.
+fn facts(tier: Tier, traced: &Traced) -> Vec<(String, String)> {
+    let words = traced.program.iter().map(|word| word.to_string_lossy());
+    let pids = traced.pids.iter().map(u32::to_string);
+    let fact = |name: &str, value: String| (name.to_owned(), value);
+    vec![
+        fact("program", words.collect::<Vec<_>>().join(" ")),
+        fact("pids", pids.collect::<Vec<_>>().join(" ")),
+        fact("tier", tier.to_string()),
+        fact("by", format!("gaudi {}", env!("GAUDI_VERSION"))),
+    ]
+    .into_iter()
+    .filter(|(_, value)| !value.is_empty())
+    .collect()
+}
+
+/// Prints what was recorded and what was missed.
+fn report(output: &Output, summary: &Summary) {
+    let Summary { tier, events, ioctls, lost, cut, unreadable, not_followed, .. } = summary;
+    note(
+        output,
+        &format!("{tier}: {events} events, {ioctls} of them ioctls; {lost} lost, {cut} pieces of memory cut"),
+    );
+    if *unreadable > 0 {
+        note(output, &format!("{unreadable} pieces of memory could not be read"));
+    }
+    if *not_followed > 0 {
+        note(output, &format!("{not_followed} threads could not be followed"));
+    }
+    note(output, &format!("not seen by {tier}: {}", tier.unseen().join("; ")));
+}
+
+/// Ends as the program did: with its exit code, or by its signal.
+fn end_as(status: Option<ExitStatus>, output: &mut Output) -> Result<u8> {
+    let Some(status) = status else { return Ok(exit::DONE) };
+    if let Some(code) = status.code() {
+        return Ok(u8::try_from(code & 0xff).unwrap_or(exit::FAILED));
+    }
+    output.finish()?;
+    let signal = status.signal().unwrap_or(libc::SIGKILL);
+    if let Ok(signal) = Signal::try_from(signal) {
+        // The program's core file is the one to look at.
+        let limited = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0);
+        debug_assert!(limited.is_ok(), "{limited:?}");
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        // SAFETY: the default action runs no code of ours. It fails for SIGKILL, which needs none.
+        let _ = unsafe { sigaction(signal, &default) };
+        raise(signal).context("cannot end by the program's signal")?;
+    }
+    // A signal that does not end a process did not end the program either.
+    Ok(u8::try_from(128 + signal).unwrap_or(exit::FAILED))
+}
+
+pub(crate) fn trace(common: &Common, trace: &Trace, output: &mut Output) -> Result<u8> {
+    let tracer = trace.traced.start(output)?;
+    let to_stderr = common.output.is_none() && !trace.traced.program.is_empty();
+    let print = |output: &mut Output, line: &str| {
+        if to_stderr {
+            return writeln!(io::stderr(), "{line}").map_err(anyhow::Error::from);
+        }
+        // A reader sees each event when it happens.
+        output.line(line).and_then(|()| if common.output.is_none() { output.finish() } else { Ok(()) })
+    };
+    if output.is_json() {
+        let header = json_header(&facts(tracer.tier(), &trace.traced));
+        print(output, &header.to_string())?;
+    }
+    let mut decoder = Decoder::new(limits(output));
+    let mut failed = None;
+    let summary = trace.traced.run(tracer, |event| {
+        let decoded = decoder.decode(&event);
+        if !trace.filter.passes(&decoded) {
+            return ControlFlow::Continue(());
+        }
+        let line = if output.is_json() { decoded.to_json().to_string() } else { decoded.to_string() };
+        match print(output, &line) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    report(output, &summary);
+    end_as(summary.status, output)
+}
+
+pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result<u8> {
+    let Some(path) = &record.file else {
+        return Err(Usage("`gaudi record` needs --output FILE, the capture to write".to_owned()).into());
+    };
+    let name = path.display();
+    let cannot = || format!("cannot write {name}");
+    let file = File::create(path).with_context(cannot)?;
+    let tracer = record.traced.start(output)?;
+    let compression = if record.compress { Compression::Deflate } else { Compression::None };
+    let facts = facts(tracer.tier(), &record.traced);
+    let mut writer = Writer::new(BufWriter::new(file), &facts, compression).with_context(cannot)?;
+    let mut failed = None;
+    let summary = record.traced.run(tracer, |event| {
+        // Whole records are in the file after a crash of either side.
+        match writer.write(&event).and_then(|()| writer.flush()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(anyhow::Error::from(error).context(cannot()));
+    }
+    writer.finish().and_then(|mut file| file.flush()).with_context(cannot)?;
+    report(output, &summary);
+    end_as(summary.status, output)
+}
