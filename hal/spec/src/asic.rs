@@ -303,6 +303,14 @@ pub struct EventTable {
     pub host_page_fault: u16,
     /// An error of the first die core's sync manager; those of the others follow.
     pub sync_error: u16,
+    /// An error of one bit in a memory, which the chip corrected.
+    pub corrected_error: u16,
+    /// An error of two bits in a memory, for which the driver resets the chip.
+    pub uncorrected_error: u16,
+    /// The clocks are throttled because of the temperature.
+    pub thermal_start: u16,
+    /// They no longer are.
+    pub thermal_end: u16,
 }
 
 /// Register blocks that a user may map.

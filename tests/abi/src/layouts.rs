@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use gaudi_uapi::debug::DebugOp;
 use gaudi_uapi::info::{HlInfoHwIpInfo, InfoOp};
-use gaudi_uapi::{CStruct, Since, cs, memory};
+use gaudi_uapi::{CStruct, CType, Since, cs, memory};
 
 use crate::headers::Header;
 use crate::push_assert;
@@ -37,6 +37,8 @@ pub struct Field {
     pub size: usize,
     /// The oldest header with this name.
     pub since: Since,
+    /// What the bytes hold.
+    pub kind: CType,
 }
 
 impl Layout {
@@ -48,6 +50,7 @@ impl Layout {
                 offset: c.view_at.unwrap_or(0) + field.offset,
                 size: field.size,
                 since,
+                kind: field.kind,
             })
         });
         Self {
@@ -90,6 +93,7 @@ impl Layout {
             offset,
             size,
             since,
+            ..
         } in &self.fields
         {
             if header.knows(*since) {
@@ -171,6 +175,7 @@ pub fn layouts() -> Vec<Layout> {
             "pad2",
             offset_of!(HlInfoHwIpInfo, reserved1),
             2,
+            CType::Unsigned,
             &DRIVER[..1],
         ),
         (
@@ -178,6 +183,7 @@ pub fn layouts() -> Vec<Layout> {
             "encaps_sig_handle_id",
             offset_of!(cs::HlCsIn, signal),
             4,
+            CType::Unsigned,
             DRIVER,
         ),
         (
@@ -185,10 +191,11 @@ pub fn layouts() -> Vec<Layout> {
             "fd",
             offset_of!(memory::HlMemOut, arg),
             4,
+            CType::Signed,
             DRIVER,
         ),
     ];
-    all.extend(parts.map(|(c_type, c_path, offset, size, home)| Layout {
+    all.extend(parts.map(|(c_type, c_path, offset, size, kind, home)| Layout {
         c_type,
         size: None,
         size_6_1: None,
@@ -198,6 +205,7 @@ pub fn layouts() -> Vec<Layout> {
             offset,
             size,
             since: Since::V6_1,
+            kind,
         }],
         home,
     }));
@@ -215,5 +223,5 @@ pub fn gaudi3_layouts() -> Vec<Layout> {
         home: &[],
         ..Layout::of(c, gaudi3)
     });
-    all.collect()
+    all.filter(|layout| !layout.fields.is_empty()).collect()
 }

@@ -78,6 +78,10 @@ pub static ASIC: Asic = Asic {
         dram_page_fault: super::firmware::event::HMMU0_PAGE_FAULT,
         host_page_fault: super::firmware::event::PMMU_PAGE_FAULT,
         sync_error: super::firmware::event::SM0_AXI_ERROR,
+        corrected_error: super::firmware::event::TPC0_ECC_SERR,
+        uncorrected_error: super::firmware::event::TPC0_ECC_DERR,
+        thermal_start: super::firmware::event::FIX_THERMAL_ENV_S,
+        thermal_end: super::firmware::event::FIX_THERMAL_ENV_E,
     },
     blocks: BlockTable {
         at: block::at,

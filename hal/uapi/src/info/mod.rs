@@ -7,6 +7,7 @@ mod attest;
 mod device;
 mod events;
 mod gaudi3;
+mod mock;
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -16,6 +17,7 @@ pub use attest::{HlInfoSecAttest, HlInfoSigned};
 pub use device::*;
 pub use events::*;
 pub use gaudi3::*;
+pub use mock::MockFault;
 
 open_enum! {
     /// `hl_info_args.op`, `HL_INFO_*`.
