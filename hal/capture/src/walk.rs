@@ -108,13 +108,16 @@ pub(crate) struct Target {
     pub(crate) is_list: bool,
 }
 
+/// An answer: its fields and its bytes.
+pub(crate) type Answer<'a> = (&'static [Part], &'a [u8]);
+
 /// Returns what a pointer leads to; none if it does not count for the operation.
 ///
 /// `output` is the answer, if the driver has filled it.
 pub(crate) fn target(
     shape: &Shape,
     pointer: &Pointer,
-    (input, output): (&[u8], Option<(&'static [Part], &[u8])>),
+    (input, output): (&[u8], Option<Answer<'_>>),
     argument: u64,
 ) -> Option<Target> {
     let named = |name| find(shape, name).map_or(0, |found| number(input, found));
