@@ -256,7 +256,7 @@ impl Decoder {
     fn fill(&self, ioctl: &IoctlRecord, view: &IoctlView, decoded: &mut Decoded) {
         let IoctlView {
             call,
-            input: shape,
+            input: ref shape,
             output,
             ..
         } = *view;

@@ -40,7 +40,7 @@ pub fn follow(
                 .iter()
                 .filter(|pointer| pointer.way != Way::Out)
             {
-                follow.take(target(view.input, pointer, (&ioctl.input, None), ioctl.argument));
+                follow.take(target(&view.input, pointer, (&ioctl.input, None), ioctl.argument));
             }
         }
         Moment::Exit if view.has_answer(ioctl.result) => {
@@ -52,7 +52,7 @@ pub fn follow(
                 .filter(|pointer| pointer.way != Way::In)
             {
                 follow.take(target(
-                    view.input,
+                    &view.input,
                     pointer,
                     (&ioctl.input, answer),
                     ioctl.argument,

@@ -91,7 +91,7 @@ pub(crate) struct IoctlView {
     /// Which of the driver's ioctls it is.
     pub(crate) call: Option<Ioctl>,
     pub(crate) name: &'static str,
-    pub(crate) input: &'static Shape,
+    pub(crate) input: Shape,
     pub(crate) output: &'static [Part],
     answers_with: &'static [i32],
 }
@@ -131,7 +131,7 @@ impl Names {
             return Some(IoctlView {
                 call: None,
                 name: other.name,
-                input: &other.input,
+                input: other.input,
                 output: other.output,
                 answers_with: &[],
             });
@@ -142,10 +142,17 @@ impl Names {
         let base = CALLS.iter().find(|row| row.ioctl == call);
         let base = base.expect("every ioctl has a row").input.base;
         let row = CallView::find(call, Some(era), |name| number_of(base, &ioctl.input, name));
+        // Which view of a union a cut request has is not known.
+        let is_cut = ioctl.input.len() < base.size;
+        let whole = Shape {
+            base,
+            parts: &[],
+            pointers: &[],
+        };
         Some(IoctlView {
             call: Some(call),
             name: call.name(),
-            input: &row.input,
+            input: if is_cut { whole } else { row.input },
             output: row.output,
             answers_with: row.answers_with,
         })

@@ -108,13 +108,16 @@ pub(crate) struct Target {
     pub(crate) is_list: bool,
 }
 
+/// An answer: its fields and its bytes.
+pub(crate) type Answer<'a> = (&'static [Part], &'a [u8]);
+
 /// Returns what a pointer leads to; none if it does not count for the operation.
 ///
 /// `output` is the answer, if the driver has filled it.
 pub(crate) fn target(
     shape: &Shape,
     pointer: &Pointer,
-    (input, output): (&[u8], Option<(&'static [Part], &[u8])>),
+    (input, output): (&[u8], Option<Answer<'_>>),
     argument: u64,
 ) -> Option<Target> {
     let named = |name| find(shape, name).map_or(0, |found| number(input, found));
@@ -199,8 +202,10 @@ impl<'a> Walk<'a> {
                 field: op,
                 offset: op.offset,
             };
-            let value = self.field(found, data);
-            fields.push(op.name, value);
+            if data.bytes.len() >= op.offset + op.size {
+                let value = self.field(found, data);
+                fields.push(op.name, value);
+            }
             shown.push((op.offset, op.size));
         }
         for part in shape.parts {
@@ -364,7 +369,7 @@ impl<'a> Walk<'a> {
         let end = (asic.packets)(bytes, &mut |packet| {
             let fits = items.len() < self.limits.items && self.spend();
             if fits {
-                items.push(Value::Name(packet.to_string()));
+                items.push(Value::Name(brief(&packet.to_string())));
             }
             fits
         });
@@ -480,4 +485,28 @@ impl<'a> Walk<'a> {
             }
         }
     }
+}
+
+/// A packet's `Debug` text without its type's second name, its opcode and fields that are zero.
+fn brief(packet: &str) -> String {
+    let (variant, inner) = packet.split_once('(').unwrap_or(("", packet));
+    let inner = match inner.starts_with(variant) {
+        true => inner.strip_suffix(')').unwrap_or(inner),
+        false => packet,
+    };
+    let mut text = String::new();
+    for field in inner.split(", ") {
+        let start = field.rfind("{ ").map_or(0, |at| at + 2);
+        let end = field.find(" }").unwrap_or(field.len()).max(start);
+        let (front, middle, back) = (&field[..start], &field[start..end], &field[end..]);
+        text += front;
+        let is_zero = middle.ends_with(": false") || middle.ends_with(": 0");
+        if !is_zero && !middle.starts_with("opcode: ") {
+            let first = text.is_empty() || text.ends_with("{ ");
+            text += if first { "" } else { ", " };
+            text += middle;
+        }
+        text += back;
+    }
+    text.replace(" {  }", "")
 }

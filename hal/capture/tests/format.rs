@@ -4,9 +4,11 @@ mod events;
 
 use std::io::{self, Cursor, Write};
 
+use gaudi_capture::Limits;
+use gaudi_capture::decode::Decoder;
 use gaudi_capture::gcap::{Compression, HEAD, ReadErrorKind, Reader, Writer};
 use gaudi_capture::index::{self, Index};
-use gaudi_capture::record::{Event, IoctlRecord};
+use gaudi_capture::record::{DeviceNumber, Event, IoctlRecord};
 use gaudi_capture::text::{self, EventText, TextErrorKind};
 use proptest::prelude::*;
 
@@ -189,6 +191,78 @@ fn kinds_of_error_have_offsets() {
     bytes.extend(frame(2, &[99; 40]));
     let unknown = ReadErrorKind::Malformed("the number of an event is unknown");
     assert_eq!(read(&bytes).1, Some((unknown, HEAD + 12)));
+}
+
+/// The capture that the page shows.
+fn example() -> (Facts, Vec<Event>) {
+    let facts = vec![("kernel".to_owned(), "6.12.0".to_owned())];
+    let unmap = Event::Ioctl(IoctlRecord {
+        time_ns: 1_000_000,
+        duration_ns: 12_400,
+        pid: 42,
+        tid: 42,
+        fd: 3,
+        device: Some(DeviceNumber { major: 261, minor: 0 }),
+        request: 0xc028_6444,
+        argument: 0x7ffd_1000_0000,
+        result: -22,
+        input: [
+            &0x1001_0018_0000_0000u64.to_le_bytes()[..],
+            &[0; 16],
+            &[3],
+            &[0; 15],
+        ]
+        .concat(),
+        ..IoctlRecord::default()
+    });
+    let lost = Event::Lost {
+        time_ns: 2_000_000,
+        count: 1,
+    };
+    (facts, vec![unmap, lost])
+}
+
+/// Bytes as `hexdump -C` prints them, without its last line and its runs.
+fn hexdump(bytes: &[u8]) -> String {
+    let lines = bytes.chunks(16).enumerate().map(|(at, line)| {
+        let hex: Vec<_> = line.iter().map(|byte| format!("{byte:02x}")).collect();
+        let shown = line.iter().map(|&byte| match byte {
+            b' '..=b'~' => char::from(byte),
+            _ => '.',
+        });
+        let (offset, hex, shown) = (at * 16, hex.join(" "), shown.collect::<String>());
+        format!("{offset:08x}  {hex:<47}  |{shown}|\n")
+    });
+    lines.collect()
+}
+
+#[test]
+fn page_shows_what_is_written() {
+    let page = include_str!("../../../docs/src/reference/gcap.md");
+    let (facts, events) = example();
+    let dump = hexdump(&written(&facts, &events, Compression::None));
+    assert!(
+        page.contains(&dump),
+        "docs/src/reference/gcap.md lacks the hexdump:\n{dump}"
+    );
+    let text = as_text(&facts, &events);
+    assert!(
+        page.contains(&text),
+        "docs/src/reference/gcap.md lacks the text:\n{text}"
+    );
+    let mut decoder = Decoder::new(Limits::LINE);
+    for event in &events {
+        let decoded = decoder.decode(event);
+        let (line, json) = (decoded.to_string(), decoded.to_json().to_string());
+        assert!(
+            page.contains(&line),
+            "docs/src/reference/gcap.md lacks the line:\n{line}"
+        );
+        assert!(
+            page.contains(&json),
+            "docs/src/reference/gcap.md lacks the JSON:\n{json}"
+        );
+    }
 }
 
 #[test]

@@ -95,6 +95,9 @@ pub struct QueueRow {
     pub qman: u32,
 }
 
+/// Prints a packet; returns whether the next one is wanted.
+pub type PrintPacket<'a> = dyn FnMut(&dyn fmt::Display) -> bool + 'a;
+
 /// What is fixed about one ASIC.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -183,7 +186,7 @@ pub struct Asic {
     pub debug: DebugRow,
     /// Passes each packet of a command buffer to the function, for it to print, until the function
     /// returns false. Returns how many bytes were packets.
-    pub packets: fn(&[u8], &mut dyn FnMut(&dyn fmt::Display) -> bool) -> usize,
+    pub packets: fn(&[u8], &mut PrintPacket<'_>) -> usize,
 }
 
 impl Asic {

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use gaudi_uapi::debug::DebugOp;
 use gaudi_uapi::info::{HlInfoHwIpInfo, InfoOp};
-use gaudi_uapi::{CStruct, CType, Since, cs, memory};
+use gaudi_uapi::{CStruct, CType, Since};
 
 use crate::headers::Header;
 use crate::push_assert;
@@ -127,10 +127,12 @@ macro_rules! structs {
 const STRUCTS: &[CStruct] = structs! {
     cb { HlCbIn HlCbOut HlCbOutUsage HlCbArgs }
     cs { HlCsChunk HlCsIn HlCsInChunks HlCsInEngineCores HlCsInEngines HlCsInReserve }
+    cs { HlCsInEncapsulated }
     cs { HlCsOut HlCsOutReserve HlCsArgs }
     wait { HlWaitCsIn HlWaitCsInCs HlWaitCsInInterrupt HlWaitCsInMulti HlWaitCsOut HlWaitCsArgs }
     memory { HlMemIn HlMemInAlloc HlMemInFree HlMemInMapDevice HlMemInMapHost HlMemInMapBlock }
     memory { HlMemInUnmap HlMemInExportDmabufFd HlMemInRegDmabufFd HlMemOut HlMemOutBlock HlMemArgs }
+    memory { HlMemOutFd }
     info { HlInfoArgs HlUserMapping HlInfoHabanaLinkCounters HlInfoTimeSyncPerDie }
     debug { HlDebugArgs }
     legacy { HlInfoRazwiEvent61 HlMemInExportDmabufFd61 }
@@ -177,22 +179,6 @@ pub fn layouts() -> Vec<Layout> {
             2,
             CType::Unsigned,
             &DRIVER[..1],
-        ),
-        (
-            "struct hl_cs_in",
-            "encaps_sig_handle_id",
-            offset_of!(cs::HlCsIn, signal),
-            4,
-            CType::Unsigned,
-            DRIVER,
-        ),
-        (
-            "struct hl_mem_out",
-            "fd",
-            offset_of!(memory::HlMemOut, arg),
-            4,
-            CType::Signed,
-            DRIVER,
         ),
     ];
     all.extend(parts.map(|(c_type, c_path, offset, size, kind, home)| Layout {

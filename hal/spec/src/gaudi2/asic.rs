@@ -1,12 +1,11 @@
 //! The row of the table.
 
-use core::fmt;
-
 use super::packet::Packets;
 use super::{block, driver, map, queue, sync};
 use crate::addr::DeviceVa;
 use crate::asic::{
-    Asic, BlockTable, Components, DebugRow, EnabledRow, EngineTable, EventTable, SyncRow, SyncStreamRow,
+    Asic, BlockTable, Components, DebugRow, EnabledRow, EngineTable, EventTable, PrintPacket, SyncRow,
+    SyncStreamRow,
 };
 
 /// Gaudi2 in the table of chips.
@@ -99,7 +98,7 @@ pub static ASIC: Asic = Asic {
     packets: print_packets,
 };
 
-fn print_packets(bytes: &[u8], print: &mut dyn FnMut(&dyn fmt::Display) -> bool) -> usize {
+fn print_packets(bytes: &[u8], print: &mut PrintPacket<'_>) -> usize {
     let mut packets = Packets::new(bytes);
     let mut end = 0;
     while let Some(Ok((_, packet))) = packets.next() {
