@@ -130,9 +130,10 @@ impl Tracer {
     fn bpf(options: &Options) -> Result<Option<Box<Bpf>>, Error> {
         match options.backend {
             Backend::Ptrace => Ok(None),
-            Backend::Bpf if options.command_buffers.is_some() => {
-                Err(Error::new(ErrorKind::Unsupported("reading command buffers"), None))
-            }
+            Backend::Bpf if options.command_buffers.is_some() => Err(Error::new(
+                ErrorKind::Unsupported("reading command buffers"),
+                None,
+            )),
             Backend::Bpf => Bpf::new(options).map(|bpf| Some(Box::new(bpf))),
             Backend::Auto if options.command_buffers.is_some() => Ok(None),
             Backend::Auto => Ok(Bpf::new(options).ok().map(Box::new)),
@@ -141,7 +142,14 @@ impl Tracer {
 
     fn with(driver: Driver, recorder: Recorder, child: Option<Child>) -> Self {
         let stop = StopHandle::default();
-        Self { driver, recorder, child, stop, events: 0, _of_one_thread: PhantomData }
+        Self {
+            driver,
+            recorder,
+            child,
+            stop,
+            events: 0,
+            _of_one_thread: PhantomData,
+        }
     }
 
     /// The tier that was chosen.
@@ -202,7 +210,9 @@ impl Tracer {
                 ptrace.run(recorder, |recorder| pass(recorder, &mut go_on))?;
                 pass(recorder, &mut go_on);
                 not_followed = ptrace.not_followed;
-                ptrace.status.map(|status| ExitStatus::from_raw(status.cast_signed()))
+                ptrace
+                    .status
+                    .map(|status| ExitStatus::from_raw(status.cast_signed()))
             }
         };
         Ok(Summary {
