@@ -131,7 +131,7 @@ impl Recorder {
     }
 
     fn table(&mut self, table: TableId) -> &mut HashMap<i32, Option<DeviceNumber>> {
-        let known = self.tables.entry(table).or_insert_with(HashMap::new);
+        let known = self.tables.entry(table).or_default();
         // Forgetting costs a second introduction, nothing else.
         if known.len() >= MAX_KNOWN {
             known.clear();
@@ -479,7 +479,7 @@ impl Recorder {
         } = *finished;
         self.introduce_if_new((pid, tid, finished.table), fd as i32, file.device, time_ns);
         if let Some(start) = u64::try_from(result).ok().filter(|_| !is_errno(result)) {
-            let ranges = self.mappings.entry(pid).or_insert_with(Vec::new);
+            let ranges = self.mappings.entry(pid).or_default();
             if ranges.len() < MAX_KNOWN {
                 ranges.push((start, length));
             }

@@ -210,9 +210,7 @@ impl Tracer {
                 ptrace.run(recorder, |recorder| pass(recorder, &mut go_on))?;
                 pass(recorder, &mut go_on);
                 not_followed = ptrace.not_followed;
-                ptrace
-                    .status
-                    .map(|status| ExitStatus::from_raw(status.cast_signed()))
+                ptrace.status.map(|status| ExitStatus::from_raw(status as i32))
             }
         };
         Ok(Summary {

@@ -71,7 +71,7 @@ fn program(linking: &str) -> Option<PathBuf> {
             None
         }
         Err(error) => {
-            skip(&format!("a C compiler ({}): {error}", compiler.display()));
+            skip(&format!("a C compiler ({compiler:?}): {error}"));
             None
         }
     }

@@ -90,7 +90,7 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn result(self) -> i64 {
-        self.word(RESULT).cast_signed()
+        self.word(RESULT) as i64
     }
 
     pub(crate) fn arguments(self) -> [u64; 6] {

@@ -583,7 +583,7 @@ impl Ptrace {
             let [address, length, _, _, _, offset] = entered.arguments;
             let buffers = self.buffers.entry(pid).or_default();
             match call {
-                Call::Mmap => buffers.mapped(offset, result.cast_unsigned(), length),
+                Call::Mmap => buffers.mapped(offset, result as u64, length),
                 Call::Munmap => buffers.unmapped(address, length),
                 _ => {}
             }

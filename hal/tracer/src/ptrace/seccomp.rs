@@ -175,7 +175,7 @@ mod tests {
                         step.jt
                     } else {
                         step.jf
-                    })
+                    });
                 }
                 RETURN => return step.k,
                 _ => at += step.k as usize,

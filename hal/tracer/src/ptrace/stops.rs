@@ -130,7 +130,7 @@ pub(crate) fn syscall(tid: u32) -> Result<Syscall, Errno> {
             arguments: [a0, a1, a2, a3, a4, a5],
         },
         libc::PTRACE_SYSCALL_INFO_EXIT => Syscall::Exit {
-            result: number.cast_signed(),
+            result: number as i64,
         },
         _ => Syscall::None,
     })
@@ -147,7 +147,7 @@ pub(crate) fn wait() -> Result<(u32, Stop), Errno> {
     let tid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) })?;
     let tid = u32::try_from(tid).map_err(|_| Errno::ECHILD)?;
     if !libc::WIFSTOPPED(status) {
-        return Ok((tid, Stop::Dead(status.cast_unsigned())));
+        return Ok((tid, Stop::Dead(status as u32)));
     }
     let signal = libc::WSTOPSIG(status);
     let stop = match status >> 16 {
