@@ -5,4 +5,16 @@
 //!   change when the driver gets a new one.
 #![forbid(unsafe_code)]
 
+mod bytes;
+pub mod decode;
+pub mod follow;
+mod foreign;
+pub mod gcap;
+pub mod index;
+pub mod names;
 pub mod record;
+pub mod text;
+pub mod value;
+mod walk;
+
+pub use walk::Limits;

@@ -4,15 +4,23 @@
 /// The real driver.
 #[cfg(feature = "kernel")]
 pub(crate) mod kernel {
+    use std::os::fd::OwnedFd;
     use std::sync::Arc;
 
-    use gaudi_kernel::{Driver, Kernel};
-    use gaudi_seam::{BackendSpec, DeviceSpec, KernelSelector, NodeKind, Result};
+    use gaudi_kernel::Driver;
+    pub(crate) use gaudi_kernel::Kernel;
+    use gaudi_seam::{BackendSpec, DeviceSpec, Error, KernelIo as _, KernelSelector, NodeKind, Result};
 
     use crate::open::Listed;
 
     pub(crate) fn open(selector: KernelSelector, kind: NodeKind) -> Result<Arc<Kernel>> {
         Driver::new().open(selector, kind).map(Arc::new)
+    }
+
+    /// A duplicate of the descriptor of an open node.
+    pub(crate) fn duplicate(io: &Kernel) -> Result<OwnedFd> {
+        let failed = |errno| Error::from_errno("open", errno).on(io.node().device);
+        gaudi_sys::fd::duplicate(io).map_err(failed)
     }
 
     pub(crate) fn list() -> Vec<Listed> {
@@ -28,6 +36,7 @@ pub(crate) mod kernel {
 /// The real driver: not built in.
 #[cfg(not(feature = "kernel"))]
 pub(crate) mod kernel {
+    use std::os::fd::OwnedFd;
     use std::sync::Arc;
 
     use gaudi_seam::{Error, KernelIo, KernelSelector, Node, NodeKind, Result};
@@ -50,6 +59,10 @@ pub(crate) mod kernel {
         )
     }
 
+    pub(crate) fn duplicate(io: &Kernel) -> Result<OwnedFd> {
+        match *io {}
+    }
+
     pub(crate) fn list() -> Vec<Listed> {
         Vec::new()
     }
@@ -60,11 +73,15 @@ pub(crate) mod kernel {
 pub(crate) mod mock {
     use gaudi_seam::{MockSpec, NodeKind, Result, SharedIo};
 
-    pub(crate) fn open(spec: &MockSpec, kind: NodeKind) -> Result<SharedIo> {
-        if kind == NodeKind::Control {
-            gaudi_mock::control(spec)
-        } else {
-            gaudi_mock::open(spec)
+    use crate::program::{ProgramFile, User};
+
+    pub(crate) fn open(spec: &MockSpec, kind: NodeKind, user: User) -> Result<(SharedIo, ProgramFile)> {
+        match (kind, user) {
+            (NodeKind::Control, _) => Ok((gaudi_mock::control(spec)?, ProgramFile::None)),
+            (NodeKind::Compute, User::Hal) => Ok((gaudi_mock::open(spec)?, ProgramFile::None)),
+            (NodeKind::Compute, User::Program) => {
+                gaudi_mock::open_for_program(spec).map(|(io, buffers)| (io, ProgramFile::Buffers(buffers)))
+            }
         }
     }
 }
@@ -74,7 +91,9 @@ pub(crate) mod mock {
 pub(crate) mod mock {
     use gaudi_seam::{Error, MockSpec, NodeKind, Result, SharedIo};
 
-    pub(crate) fn open(_spec: &MockSpec, _kind: NodeKind) -> Result<SharedIo> {
+    use crate::program::{ProgramFile, User};
+
+    pub(crate) fn open(_: &MockSpec, _: NodeKind, _: User) -> Result<(SharedIo, ProgramFile)> {
         Err(Error::unsupported("open", "mock backend: not part of this build")
             .helped_by("build with the feature mock"))
     }

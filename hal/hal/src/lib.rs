@@ -10,17 +10,22 @@
 mod backend;
 mod choose;
 mod open;
+mod program;
 mod secure;
 mod table;
 
 pub use choose::{CHOOSE, DEVICE_VARIABLE, Environment, TABLE_VARIABLE, choose};
+#[cfg(feature = "kernel")]
+pub use gaudi_kernel::{Driver, System};
 #[cfg(feature = "mock")]
 pub use gaudi_mock::Ledger;
 #[cfg(feature = "layers")]
 pub use open::fault_handles;
 #[cfg(feature = "mock")]
 pub use open::mock_ledger;
-pub use open::{Listed, control, control_in, list, mapping_table, open, open_in};
+pub use open::{Listed, control, control_in, list, mapping_table, open, open_for_program, open_in};
+pub use program::ProgramFile;
+pub use secure::is_secure;
 pub use table::{MappingEntry, MappingTable};
 
 #[cfg(feature = "layers")]

@@ -11,6 +11,7 @@ use gaudi_uapi::info::HlInfoHwIpInfo;
 use crate::backend;
 use crate::backend::layers::{Stack, time_of};
 use crate::choose::{Environment, TABLE_VARIABLE};
+use crate::program::{ProgramFile, User};
 use crate::table::{MappingEntry, MappingTable};
 
 /// A device of this machine.
@@ -47,7 +48,7 @@ pub fn open(spec: &DeviceSpec) -> Result<SharedIo> {
 /// # Errors
 /// As [`open`].
 pub fn open_in(spec: &DeviceSpec, environment: &Environment) -> Result<SharedIo> {
-    reach(spec, environment, NodeKind::Compute)
+    reach(spec, environment, NodeKind::Compute, User::Hal).map(|(io, _)| io)
 }
 
 /// Opens the control node, which serves information only. Any number of users can have it open.
@@ -70,7 +71,16 @@ pub fn fault_handles(io: &SharedIo) -> Vec<FaultHandle> {
 /// # Errors
 /// As [`control`].
 pub fn control_in(spec: &DeviceSpec, environment: &Environment) -> Result<SharedIo> {
-    reach(spec, environment, NodeKind::Control)
+    reach(spec, environment, NodeKind::Control, User::Hal).map(|(io, _)| io)
+}
+
+/// Opens a node of either kind, and the file from which a descriptor for a program is made.
+///
+/// # Errors
+/// As [`open`] for a compute node and [`control`] for a control node; and `TooManyFiles`
+/// (`EMFILE`).
+pub fn open_for_program(spec: &DeviceSpec, kind: NodeKind) -> Result<(SharedIo, ProgramFile)> {
+    reach(spec, &Environment::of_process(), kind, User::Program)
 }
 
 /// Lists the devices of this machine in the order of their numbers, without opening a node. Mocks
@@ -117,20 +127,31 @@ pub fn mock_ledger(spec: &DeviceSpec) -> Option<gaudi_mock::Ledger> {
     }
 }
 
-fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result<SharedIo> {
+fn reach(
+    spec: &DeviceSpec,
+    environment: &Environment,
+    kind: NodeKind,
+    user: User,
+) -> Result<(SharedIo, ProgramFile)> {
     // Before the device: an open that fails later would cost a reset.
     let layers = Stack::prepare(&spec.layers)?;
     let time = time_of(&spec.backend);
     match &spec.backend {
-        BackendSpec::Kernel(selector) => {
-            backend::kernel::open(*selector, kind).map(|io| layers.over_known(io, &time))
-        }
+        BackendSpec::Kernel(selector) => backend::kernel::open(*selector, kind).and_then(|io| {
+            let file = program_file(&io, user)?;
+            Ok((layers.over_known(io, &time), file))
+        }),
         BackendSpec::Map(index) => {
             let entry = table_entry(*index, environment)?;
-            backend::kernel::open(KernelSelector::Bus(entry.bus), kind)
-                .and_then(|io| verify(&*io, entry).map(|()| layers.over_known(io, &time)))
+            backend::kernel::open(KernelSelector::Bus(entry.bus), kind).and_then(|io| {
+                verify(&*io, entry)?;
+                let file = program_file(&io, user)?;
+                Ok((layers.over_known(io, &time), file))
+            })
         }
-        BackendSpec::Mock(mock) => backend::mock::open(mock, kind).map(|io| layers.over(io, &time)),
+        BackendSpec::Mock(mock) => {
+            backend::mock::open(mock, kind, user).map(|(io, file)| (layers.over(io, &time), file))
+        }
         BackendSpec::Vfio(_) => Err(Error::unsupported(
             "open",
             "vfio backend: there is no driver for a function of vfio-pci yet; gaudi_vfio::open gives its DeviceIo",
@@ -143,6 +164,13 @@ fn reach(spec: &DeviceSpec, environment: &Environment, kind: NodeKind) -> Result
             "open",
             format!("{other:?}: no such backend here"),
         )),
+    }
+}
+
+fn program_file(io: &backend::kernel::Kernel, user: User) -> Result<ProgramFile> {
+    match user {
+        User::Hal => Ok(ProgramFile::None),
+        User::Program => backend::kernel::duplicate(io).map(ProgramFile::Driver),
     }
 }
 

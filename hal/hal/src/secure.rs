@@ -4,7 +4,7 @@
 
 /// `AT_SECURE`: set-user-id, set-group-id or file capabilities. The environment of such a process
 /// is its caller's, not its owner's.
-pub(crate) fn is_secure() -> bool {
+pub fn is_secure() -> bool {
     // SAFETY: getauxval takes a number and reads what the kernel gave this process at its start.
     unsafe { nix::libc::getauxval(nix::libc::AT_SECURE) != 0 }
 }

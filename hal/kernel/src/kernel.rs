@@ -5,9 +5,10 @@
     reason = "ioctls carry addresses that the kernel reads and writes"
 )]
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use gaudi_codec::address_mut;
 use gaudi_seam::{Error, ErrorKind, Node, NodeKind, Operation, Result, Rule};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::{Errno, RawMapping, SysResult, uninterrupted};
@@ -17,25 +18,6 @@ use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
 
 use crate::dialect::Dialect;
 use crate::system::{Syscalls, System};
-
-/// The address of a slice for the kernel. 0 for an empty slice, which the driver takes as none.
-#[inline]
-pub(crate) fn address<T>(slice: &[T]) -> u64 {
-    if slice.is_empty() {
-        0
-    } else {
-        slice.as_ptr().expose_provenance() as u64
-    }
-}
-
-/// The address of a buffer that the kernel writes to; as [`address`].
-pub(crate) fn address_mut(slice: &mut [u8]) -> u64 {
-    if slice.is_empty() {
-        0
-    } else {
-        slice.as_mut_ptr().expose_provenance() as u64
-    }
-}
 
 /// An open node of the driver. Made by [`Driver::open`](crate::Driver::open).
 ///
@@ -59,6 +41,13 @@ impl<S: Syscalls + ?Sized> std::fmt::Debug for Kernel<S> {
         f.debug_struct("Kernel")
             .field("node", &self.node)
             .finish_non_exhaustive()
+    }
+}
+
+/// The open file of the node. A duplicate of it keeps the device open.
+impl<S: Syscalls + ?Sized> AsFd for Kernel<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -5,68 +5,65 @@
     reason = "ioctls carry addresses that the kernel reads and writes"
 )]
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use gaudi_codec::{Wire, address, interrupt, timestamp};
 use gaudi_seam::{
-    BlockMapping, CbCreate, CbHandle, CbInfo, CqCounter, CsAnswer, CsRequest, CsSeq, DebugRequest, Error,
-    ErrorKind, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord, KernelIo,
-    KernelIoExt as _, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MultiWaitAnswer, NicRequest,
-    Node, Operation, Result, TimestampRegistration, TsHandle, WaitAnswer, rules,
+    BlockMapping, CbCreate, CbDestroy, CbHandle, CbInfo, CbQuery, CsAnswer, CsRequest, CsSeq, DebugRequest,
+    Error, ErrorKind, ExportRequest, InfoRequest, InterruptId, InterruptWait, InterruptWord, KernelIo,
+    KernelIoExt as _, MapBlock, MapDevice, MapHost, MemAlloc, MemFree, MemHandle, MemUnmap, MmapRequest,
+    MultiWaitAnswer, NicRequest, Node, Operation, Result, TimestampRegistration, TsAlloc, TsHandle,
+    WaitAnswer, rules,
 };
 use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::{Errno, RawMapping};
-use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
-use gaudi_uapi::debug::{DebugOp, HlDebugArgs};
+use gaudi_uapi::debug::DebugOp;
 use gaudi_uapi::info::{HlUserMapping, InfoOp};
 use gaudi_uapi::limits::HL_WAIT_MULTI_CS_LIST_MAX_LEN;
-use gaudi_uapi::memory::{HlMemArgs, HlMemIn, HlMemOut, MemFlags};
+use gaudi_uapi::memory::{HlMemArgs, MemFlags};
 use gaudi_uapi::wait::HlWaitCsIn;
 use gaudi_uapi::{Ioctl, Since};
 
 use crate::dialect::{lacks, lacks_info};
-use crate::kernel::{Kernel, address, address_mut};
+use crate::kernel::Kernel;
 use crate::system::Syscalls;
 
 impl<S: Syscalls + ?Sized> Kernel<S> {
-    fn cb(&self, operation: Operation, request: HlCbIn) -> Result<HlCbArgs> {
-        self.admit(operation, false)?;
-        let mut args = HlCbArgs::from(request);
-        // SAFETY: CB requests carry no address of this process.
-        unsafe { self.again(Ioctl::Cb, &mut args) }.map_err(|e| self.failed(operation, e))?;
-        Ok(args)
-    }
-
+    /// Any request of a compute node without checks of its own.
+    ///
     /// # Safety
-    /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests carry no
-    ///   address of this process.
-    unsafe fn memory(&self, operation: Operation, request: HlMemIn) -> Result<HlMemOut> {
-        self.admit(operation, false)?;
-        let mut args = HlMemArgs::from(request);
-        // SAFETY: the caller's promise covers the only request with an address.
-        unsafe { self.again(Ioctl::Memory, &mut args) }.map_err(|e| self.failed(operation, e))?;
-        Ok(args.answer())
+    /// - For MAP of host memory, the promise of [`KernelIo::mem_map_host`]. Other requests have the
+    ///   addresses of their own slices at most.
+    unsafe fn call<R: Wire>(&self, mut request: R) -> Result<R::Answer> {
+        self.admit(R::OPERATION, false)?;
+        let mut args = request.encode();
+        let failed = |errno| self.failed(R::OPERATION, errno);
+        // SAFETY: the caller's promise, and the request's slices live in it.
+        unsafe { self.again(R::IOCTL, &mut args) }.map_err(failed)?;
+        // SAFETY: the ioctl has succeeded.
+        unsafe { request.answer(&args) }.map_err(failed)
     }
 
     /// Checks that an interrupt's number fits the field of twelve bits.
-    fn interrupt_id(&self, operation: Operation, id: InterruptId) -> Result<u16> {
+    fn check_interrupt(&self, operation: Operation, id: InterruptId) -> Result<()> {
         if id.0 > 0xfff {
             let error = self.refused(operation, &rules::wait::UNKNOWN_INTERRUPT);
             return Err(error.saw(id.0, "0 to 4095"));
         }
-        Ok(id.0)
+        Ok(())
     }
 
     /// Checks that the driver's arithmetic on the offset of a counter or a timestamp does not wrap:
     /// it would access memory before the buffer's start
     /// (common/command_submission.c:validate_and_get_ts_record).
-    fn offset(&self, operation: Operation, offset: u64) -> Result<u64> {
+    fn check_offset(&self, operation: Operation, offset: u64) -> Result<()> {
         const MOST: u64 = 1 << 32;
         if offset > MOST {
             let cause = "no buffer of the driver has such an offset";
             return Err(self.invalid(operation, cause, offset as usize, "at most 2^32"));
         }
-        Ok(offset)
+        Ok(())
     }
 }
 
@@ -97,36 +94,18 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
     }
 
     fn cb_create(&self, request: CbCreate) -> Result<CbHandle> {
-        let flags = if request.map_to_device {
-            CbFlags::MAP
-        } else {
-            CbFlags::NONE
-        };
-        let args = self.cb(Operation::CbCreate, HlCbIn::create(request.size, flags))?;
-        Ok(CbHandle(args.answer().cb_handle()))
+        // SAFETY: no address of this process.
+        unsafe { self.call(request) }
     }
 
     fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
-        self.cb(Operation::CbDestroy, HlCbIn::destroy(handle.0)).map(drop)
+        // SAFETY: no address of this process.
+        unsafe { self.call(CbDestroy(handle)) }
     }
 
     fn cb_info(&self, handle: CbHandle, device_va: bool) -> Result<CbInfo> {
-        let request = if device_va {
-            HlCbIn::device_va(handle.0)
-        } else {
-            HlCbIn::usage(handle.0)
-        };
-        let answer = self.cb(Operation::CbInfo, request)?.answer();
-        Ok(match device_va {
-            true => CbInfo {
-                usage_count: 0,
-                device_va: Some(DeviceVa(answer.device_va())),
-            },
-            false => CbInfo {
-                usage_count: answer.usage_cnt(),
-                device_va: None,
-            },
-        })
+        // SAFETY: no address of this process.
+        unsafe { self.call(CbQuery { handle, device_va }) }
     }
 
     // Inlined here and in a wait: an idle layer over this type then adds no call.
@@ -145,55 +124,39 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
 
     fn wait_multi_cs(&self, seqs: &[CsSeq], timeout: Duration) -> Result<MultiWaitAnswer> {
         const OPERATION: Operation = Operation::WaitMultiCs;
-        let mut list = [0u64; HL_WAIT_MULTI_CS_LIST_MAX_LEN];
         let len = seqs.len();
-        if len > list.len() {
+        if len > HL_WAIT_MULTI_CS_LIST_MAX_LEN {
             let error = self.refused(OPERATION, &rules::wait::MULTI_TOO_MANY);
             return Err(error.saw(len, "at most 32"));
         }
-        list.iter_mut().zip(seqs).for_each(|(slot, seq)| *slot = seq.0);
-        let list = &list[..len];
-        let request = |us| HlWaitCsIn::multi_cs(address(list), len as u8, us);
-        // SAFETY: the driver reads `len` numbers at the address of `list`, which outlives the call.
+        let request = |us| HlWaitCsIn::multi_cs(address(seqs), len as u8, us);
+        // SAFETY: the driver reads `len` numbers at the address of `seqs`, which outlives the call.
         unsafe { self.wait_many(OPERATION, timeout, request) }
     }
 
     fn wait_interrupt(&self, request: &InterruptWait) -> Result<WaitAnswer> {
         const OPERATION: Operation = Operation::WaitInterrupt;
-        let id = self.interrupt_id(OPERATION, request.interrupt)?;
-        let target = request.target;
-        match request.word {
-            InterruptWord::User(word) => {
-                let wait = |us| HlWaitCsIn::interrupt(id, word.0, target, us);
-                // SAFETY: the driver only reads the word at the address, and returns EFAULT if it
-                // is not mapped.
-                unsafe { self.wait_one(OPERATION, request.timeout, wait) }
-            }
-            InterruptWord::KernelCq(CqCounter { handle, offset }) => {
-                let offset = self.offset(OPERATION, offset)?;
-                let wait = |us| HlWaitCsIn::interrupt_on_counter(id, handle.0, offset, target, us);
-                // SAFETY: no address of this process.
-                unsafe { self.wait_one(OPERATION, request.timeout, wait) }
-            }
+        self.check_interrupt(OPERATION, request.interrupt)?;
+        if let InterruptWord::KernelCq(counter) = request.word {
+            self.check_offset(OPERATION, counter.offset)?;
         }
+        // SAFETY: the driver only reads the word at an address of this process, and returns EFAULT
+        // if it is not mapped.
+        unsafe { self.wait_one(OPERATION, request.timeout, |us| interrupt(request, us)) }
     }
 
     fn register_timestamp(&self, request: &TimestampRegistration) -> Result<()> {
         const OPERATION: Operation = Operation::RegisterTimestamp;
-        let id = self.interrupt_id(OPERATION, request.interrupt)?;
-        let CqCounter { handle, offset } = request.counter;
-        let offset = self.offset(OPERATION, offset)?;
-        let slot = (request.buffer.0, self.offset(OPERATION, request.index)?);
-        let wait = |_| HlWaitCsIn::register_timestamp(id, handle.0, offset, request.target, slot);
+        self.check_interrupt(OPERATION, request.interrupt)?;
+        self.check_offset(OPERATION, request.counter.offset)?;
+        self.check_offset(OPERATION, request.index)?;
         // SAFETY: no address of this process.
-        unsafe { self.wait_one(OPERATION, Duration::ZERO, wait) }.map(drop)
+        unsafe { self.wait_one(OPERATION, Duration::ZERO, |_| timestamp(request)) }.map(drop)
     }
 
     fn mem_alloc(&self, request: MemAlloc) -> Result<MemHandle> {
-        let input = HlMemIn::alloc(request.size, request.page_size, request.flags);
         // SAFETY: no address of this process.
-        let answer = unsafe { self.memory(Operation::MemAlloc, input) }?;
-        let handle = MemHandle(answer.handle());
+        let handle = unsafe { self.call(request) }?;
         self.dialect.allocated(handle, request.size);
         Ok(handle)
     }
@@ -202,11 +165,11 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         // Before the ioctl: the driver may reuse the number at once, for another thread.
         let forgotten = self.dialect.forget_allocation(handle);
         // SAFETY: no address of this process.
-        let freed = unsafe { self.memory(Operation::MemFree, HlMemIn::free(handle.0)) };
+        let freed = unsafe { self.call(MemFree(handle)) };
         if let (Err(_), Some(size)) = (&freed, forgotten) {
             self.dialect.allocated(handle, size);
         }
-        freed.map(drop)
+        freed
     }
 
     fn mem_map_device(&self, request: MapDevice) -> Result<DeviceVa> {
@@ -217,48 +180,36 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
                 .on(self.node.device)
                 .because("HL_MEM_USERPTR does not go with device memory"));
         }
-        let hint = request.hint.map_or(0, DeviceVa::get);
-        let input = HlMemIn::map_device(request.handle.0, hint, request.flags);
         // SAFETY: no address of this process: USERPTR is not set.
-        let answer = unsafe { self.memory(OPERATION, input) }?;
-        let address = DeviceVa(answer.device_virt_addr());
+        let address = unsafe { self.call(request) }?;
         self.dialect.mapped(address, request.handle);
         Ok(address)
     }
 
     unsafe fn mem_map_host(&self, request: MapHost) -> Result<DeviceVa> {
-        let hint = request.hint.map_or(0, DeviceVa::get);
-        let input = HlMemIn::map_host(request.address.0, request.size, hint, request.flags);
         // SAFETY: the caller's promise is the same.
-        let answer = unsafe { self.memory(Operation::MemMapHost, input) }?;
-        Ok(DeviceVa(answer.device_virt_addr()))
+        unsafe { self.call(request) }
     }
 
     fn mem_unmap(&self, address: DeviceVa) -> Result<()> {
         // As in `mem_free`.
         let forgotten = self.dialect.forget_mapping(address);
         // SAFETY: no address of this process.
-        let unmapped = unsafe { self.memory(Operation::MemUnmap, HlMemIn::unmap(address.0)) };
+        let unmapped = unsafe { self.call(MemUnmap(address)) };
         if let (Err(_), Some(handle)) = (&unmapped, forgotten) {
             self.dialect.mapped(address, handle);
         }
-        unmapped.map(drop)
+        unmapped
     }
 
     fn ts_alloc(&self, elements: u32) -> Result<TsHandle> {
         // SAFETY: no address of this process.
-        let answer = unsafe { self.memory(Operation::TsAlloc, HlMemIn::ts_alloc(elements)) }?;
-        Ok(TsHandle(answer.handle()))
+        unsafe { self.call(TsAlloc(elements)) }
     }
 
     fn map_block(&self, address: u64) -> Result<BlockMapping> {
         // SAFETY: no address of this process: the block's is the device's.
-        let answer = unsafe { self.memory(Operation::MapBlock, HlMemIn::map_block(address)) }?;
-        let block = answer.block();
-        Ok(BlockMapping {
-            handle: block.block_handle,
-            size: block.block_size,
-        })
+        unsafe { self.call(MapBlock(address)) }
     }
 
     fn export_dmabuf(&self, request: ExportRequest) -> Result<OwnedFd> {
@@ -267,16 +218,16 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
         let input = self
             .dialect
             .export_input(&self.node, OPERATION, request, || self.query())?;
+        let mut args = HlMemArgs::from(input);
         // SAFETY: no address of this process: EXPORT's is the device's, whatever bits `flags` has.
-        let fd = unsafe { self.memory(OPERATION, input) }?.fd();
-        if fd < 0 {
-            return Err(Error::new(ErrorKind::Io, OPERATION.kernel_name())
+        unsafe { self.again(Ioctl::Memory, &mut args) }.map_err(|e| self.failed(OPERATION, e))?;
+        // SAFETY: the driver installed the descriptor in this call, for this caller.
+        unsafe { request.answer(&args) }.map_err(|_| {
+            Error::new(ErrorKind::Io, OPERATION.kernel_name())
                 .on(self.node.device)
                 .because("the driver answered success without a file descriptor")
-                .saw(fd, "0 or more"));
-        }
-        // SAFETY: the driver installed the descriptor in this call, for this caller.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+                .saw(args.answer().fd(), "0 or more")
+        })
     }
 
     fn debug(&self, request: DebugRequest<'_>) -> Result<()> {
@@ -292,23 +243,14 @@ impl<S: Syscalls + ?Sized> KernelIo for Kernel<S> {
                 "HL_DEBUG_OP_ETR to HL_DEBUG_OP_SET_MODE, 0 to 7",
             ));
         }
-        let size = |len: usize| {
-            u32::try_from(len)
-                .map_err(|_| self.invalid(OPERATION, "a struct is too long", len, "below 4 GiB"))
-        };
-        let mut args = HlDebugArgs {
-            input_ptr: address(request.input),
-            output_ptr: address_mut(request.output),
-            input_size: size(request.input.len())?,
-            output_size: size(request.output.len())?,
-            op: request.op,
-            reg_idx: request.reg_idx,
-            enable: u32::from(request.enable),
-            ctx_id: 0,
-        };
+        for len in [request.input.len(), request.output.len()] {
+            if u32::try_from(len).is_err() {
+                return Err(self.invalid(OPERATION, "a struct is too long", len, "below 4 GiB"));
+            }
+        }
         // SAFETY: the driver reads `input_size` bytes of `input` and writes `output_size` bytes of
         // `output`, borrowed mutably.
-        unsafe { self.again(Ioctl::Debug, &mut args) }.map_err(|e| self.failed(OPERATION, e))
+        unsafe { self.call(request) }
     }
 
     fn nic(&self, _: NicRequest<'_>) -> Result<()> {

@@ -68,6 +68,17 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         self.machine.pci_address(index)
     }
 
+    /// A node of a device, by the names of this machine's nodes. It need not exist.
+    pub fn node(&self, index: u32, kind: NodeKind) -> gaudi_uapi::Node {
+        let era = self.machine.names();
+        gaudi_uapi::Node { era, kind, index }
+    }
+
+    /// The path of a node.
+    pub fn path(&self, node: gaudi_uapi::Node) -> PathBuf {
+        self.machine.path(&node.to_string())
+    }
+
     /// The node with a device number, which fstat(2) returns for an open file (`st_rdev`). `None`
     /// if it is not a habanalabs node's. The node's era is that of the names only.
     pub fn node_of(&self, major: u64, minor: u64) -> Option<gaudi_uapi::Node> {

@@ -6,35 +6,18 @@
 
 #![expect(unsafe_code, reason = "submissions carry addresses that the kernel reads")]
 
+use gaudi_codec::{Wire as _, jobs};
 use gaudi_seam::{CsAnswer, CsArgument, CsRequest, CsSeq, Error, Operation, Result, rules};
 use gaudi_sys::Errno;
 use gaudi_uapi::Ioctl;
-use gaudi_uapi::cs::{HlCsArgs, HlCsIn, HlCsInChunks};
+use gaudi_uapi::cs::HlCsArgs;
 use gaudi_uapi::limits::HL_MAX_JOBS_PER_CS;
 
-use crate::kernel::{Kernel, address};
+use crate::kernel::Kernel;
 use crate::system::Syscalls;
 
 const SUBMIT: Operation = Operation::Submit;
 const MOST_JOBS: usize = HL_MAX_JOBS_PER_CS as usize;
-
-/// The argument of a submission of chunks.
-#[inline]
-fn jobs(request: &CsRequest<'_>) -> HlCsIn {
-    let (execute, restore) = (request.execute, request.restore);
-    let mut input = HlCsIn {
-        num_chunks_restore: restore.len() as u32,
-        num_chunks_execute: execute.len() as u32,
-        timeout: request.timeout_s,
-        cs_flags: request.flags,
-        ..HlCsIn::default()
-    };
-    input.set_chunks(HlCsInChunks {
-        chunks_restore: address(restore),
-        chunks_execute: address(execute),
-    });
-    input
-}
 
 #[inline]
 fn submitted(args: &HlCsArgs) -> CsAnswer {
@@ -82,19 +65,18 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
     fn submit_special(&self, request: &CsRequest<'_>) -> Result<CsAnswer> {
         self.admit(SUBMIT, false)?;
         self.dialect.check_flags(&self.node, SUBMIT, request.cs_flags())?;
-        let input = self.cs_in(request)?;
-        let mut args = HlCsArgs::from(input);
+        self.check(request)?;
+        let mut args = { request }.encode();
         // SAFETY: the addresses and counts are those of the request's slices, which the driver only
-        // reads: `cs_in` makes the flags and the union agree.
+        // reads: `check` makes the flags and the union agree.
         match unsafe { self.again(Ioctl::Cs, &mut args) } {
             Ok(()) => Ok(submitted(&args)),
             Err(errno) => Err(self.failed(SUBMIT, errno)),
         }
     }
 
-    /// The argument of a submission. Its first union holds what its flags make the driver read
-    /// there.
-    fn cs_in(&self, request: &CsRequest<'_>) -> Result<HlCsIn> {
+    /// Rejects a submission that the driver would misread.
+    fn check(&self, request: &CsRequest<'_>) -> Result<()> {
         if !request.is_sound() {
             // The driver would read engine ids where chunks lie, or ids of the other kind.
             return Err(Error::from_errno(SUBMIT.kernel_name(), Errno::EINVAL)
@@ -108,22 +90,13 @@ impl<S: Syscalls + ?Sized> Kernel<S> {
                 .refused(SUBMIT, &rules::submit::TOO_MANY_CHUNKS)
                 .saw(len, "at most 512"));
         }
-        let count = |ids: &[u32]| {
-            u32::try_from(ids.len())
-                .map_err(|_| self.invalid(SUBMIT, "too many engines in one command", ids.len(), "below 2^32"))
-        };
-        let mut input = match request.argument {
-            CsArgument::EngineCores { cores, command } => {
-                HlCsIn::engine_cores(address(cores), count(cores)?, command)
+        match request.argument {
+            CsArgument::EngineCores { cores: ids, .. } | CsArgument::Engines { engines: ids, .. }
+                if u32::try_from(ids.len()).is_err() =>
+            {
+                Err(self.invalid(SUBMIT, "too many engines in one command", ids.len(), "below 2^32"))
             }
-            CsArgument::Engines { engines, command } => {
-                HlCsIn::engines(address(engines), count(engines)?, command)
-            }
-            _ => jobs(request),
-        };
-        input.signal = [request.argument.word()];
-        input.timeout = request.timeout_s;
-        input.cs_flags = request.cs_flags();
-        Ok(input)
+            _ => Ok(()),
+        }
     }
 }

@@ -7,7 +7,7 @@ use gaudi_spec::{Asic, DevicePa};
 use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{Memfd, PAGE, fd};
 
-use crate::buffers;
+use crate::layout;
 use crate::va::{Hint, VaSpace};
 
 /// The driver's own command buffers (gaudi2P.h `HOST_SPACE_INTERNAL_CB_SZ`).
@@ -66,7 +66,7 @@ impl VaSpaces {
     /// those (gaudi2.c `gaudi2_internal_cb_pool_init`).
     pub(crate) fn new(asic: &Asic) -> Option<(Self, DeviceVa, DeviceVa)> {
         let mut host = VaSpace::new(asic.host_va, asic.host_va.page, asic.host_va_reserved.clone());
-        let buffers = host.take(buffers::POOL_SIZE, PAGE, Hint::NONE)?;
+        let buffers = host.take(layout::POOL_SIZE, PAGE, Hint::NONE)?;
         let drivers = host.take(INTERNAL_CB_SIZE, PAGE, Hint::NONE)?;
         let huge_page = asic.host_huge_va.page;
         let spaces = Self {

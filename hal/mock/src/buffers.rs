@@ -1,6 +1,7 @@
 //! The buffers of a context that user code maps: command buffers and timestamps (memory_mgr.c).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gaudi_seam::engine::HostRange;
@@ -9,16 +10,13 @@ use gaudi_seam::{
 };
 use gaudi_spec::asic;
 use gaudi_sys::standin::{self, Window};
-use gaudi_sys::{Memfd, PAGE};
+use gaudi_sys::{Memfd, PAGE, maps};
 
 use crate::interrupt::Line;
+use crate::layout::{self, COMMAND_BUFFERS, POOL_SIZE, TIMESTAMPS};
 use crate::pages::lowest_free;
 use crate::va::VaSpace;
 
-/// Bytes of device addresses for command buffers (command_buffer.c:CB_VA_POOL_SIZE).
-pub(crate) const POOL_SIZE: u64 = 4 << 30;
-/// Bytes of memory for command buffers: half for those with a device address, half for the others.
-const MEMORY: u64 = 2 * POOL_SIZE;
 /// The type bits in a command buffer's handle (habanalabs.h:HL_MMAP_TYPE_CB, shifted by a page).
 pub(crate) const TYPE_CB: u64 = 0x2 << 59;
 /// The type bits in a timestamps buffer's handle (habanalabs.h:HL_MMAP_TYPE_TS_BUFF).
@@ -26,15 +24,33 @@ pub(crate) const TYPE_TS: u64 = 0x10 << 59;
 /// The type bits of a handle (habanalabs.h:HL_MMAP_TYPE_MASK).
 pub(crate) const TYPE_MASK: u64 = 0x1f << 59;
 
-/// The command buffers of a context. Their memory is one sparse file. Byte n of the pool has the
-/// device address `pool + n`; the buffers without a device address follow the pool.
+/// Bytes of destroyed buffers whose memory is kept before the mappings of the process are read.
+const MOST_UNSETTLED: u64 = 32 << 20;
+
+/// What a handle is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Handles {
+    /// As the driver's: the object's type, and the lowest number that is free.
+    Numbers,
+    /// For a program that maps the file itself: the object's offset in the file, without a type.
+    /// Its number is that of its first page, so a lookup is the same.
+    Offsets,
+}
+
+/// The command buffers of a context. Their memory is one sparse file ([`layout`]). Byte n of the
+/// pool has the device address `pool + n`; the buffers without a device address follow the pool.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    memory: Memfd,
+    memory: Arc<Memfd>,
+    /// All command buffers.
     map: RawMapping,
     pool: DeviceVa,
     space: VaSpace,
     unmapped: VaSpace,
+    stamps: VaSpace,
+    handles: Handles,
+    /// Bytes of buffers that were destroyed since the mappings of the process were read.
+    unsettled: u64,
     buffers: BTreeMap<u32, Buffer>,
     /// Timestamps buffers, numbered together with the command buffers. They live as long as the
     /// context: the driver has no operation that destroys one.
@@ -60,7 +76,8 @@ pub(crate) struct Buffer {
 
 #[derive(Debug)]
 pub(crate) struct Timestamps {
-    pub(crate) memory: Memfd,
+    /// The buffer's bytes in the file.
+    pub(crate) window: Window,
     map: RawMapping,
     pub(crate) elements: u32,
 }
@@ -85,65 +102,163 @@ pub(crate) struct Counter {
 impl Buffers {
     pub(crate) fn new(pool: DeviceVa) -> Result<Self> {
         let failed = |errno| Error::from_errno("open", errno).because("no memory for command buffers");
-        let memory = Memfd::sparse(c"gaudi-mock-cb", MEMORY).map_err(failed)?;
-        let map = RawMapping::of_fd(&memory, 0, MEMORY as usize).map_err(failed)?;
-        let space = |from| {
+        let memory = Memfd::sparse(c"gaudi-mock", layout::LEN).map_err(failed)?;
+        let map = RawMapping::of_fd(&memory, 0, COMMAND_BUFFERS.end as usize).map_err(failed)?;
+        let space = |start, size| {
             let range = asic::VaRange {
-                start: DeviceVa(pool.0 + from),
-                end: DeviceVa(pool.0 + from + POOL_SIZE),
+                start: DeviceVa(start),
+                end: DeviceVa(start + size),
                 page: PAGE,
             };
             VaSpace::new(range, PAGE, 0..0)
         };
         Ok(Self {
-            memory,
+            memory: Arc::new(memory),
             map,
             pool,
-            space: space(0),
-            unmapped: space(POOL_SIZE),
+            space: space(pool.0, POOL_SIZE),
+            unmapped: space(pool.0 + POOL_SIZE, POOL_SIZE),
+            stamps: space(TIMESTAMPS.start, TIMESTAMPS.end - TIMESTAMPS.start),
+            handles: Handles::Numbers,
+            unsettled: 0,
             buffers: BTreeMap::new(),
             timestamps: BTreeMap::new(),
             registrations: Vec::new(),
         })
     }
 
+    /// Makes handles offsets in the file, for a program that maps it. The context is new: it has no
+    /// buffer.
+    pub(crate) fn hand_out_offsets(&mut self) -> Arc<Memfd> {
+        debug_assert!(self.buffers.is_empty() && self.timestamps.is_empty());
+        self.handles = Handles::Offsets;
+        Arc::clone(&self.memory)
+    }
+
+    /// Whether a handle is an offset in the file.
+    pub(crate) fn has_offsets(&self) -> bool {
+        self.handles == Handles::Offsets
+    }
+
+    /// The handle of the object with this number and type.
+    pub(crate) fn handle(&self, kind: u64, number: u32) -> u64 {
+        let page = u64::from(number) * PAGE;
+        match self.handles {
+            Handles::Numbers => kind | page,
+            Handles::Offsets => page,
+        }
+    }
+
     /// Returns the number of buffers that have a handle or are mapped by the user.
     pub(crate) fn len(&self) -> usize {
-        self.buffers
-            .values()
-            .filter(|buffer| self.is_kept(buffer))
-            .count()
+        self.buffers.len() - self.unused().len()
+    }
+
+    /// The file of the context.
+    pub(crate) fn memory(&self) -> &Memfd {
+        &self.memory
+    }
+
+    /// The offset of a command buffer in [`memory`](Self::memory).
+    fn offset(&self, at: DeviceVa) -> u64 {
+        COMMAND_BUFFERS.start + (at.0 - self.pool.0)
     }
 
     /// The bytes of a buffer in [`memory`](Self::memory).
     pub(crate) fn window(&self, buffer: &Buffer) -> Window {
         Window {
-            offset: buffer.at.0 - self.pool.0,
+            offset: self.offset(buffer.at),
             len: buffer.size,
         }
     }
 
-    fn is_mapped(&self, buffer: &Buffer) -> bool {
-        standin::is_exported(&self.memory, self.window(buffer)).unwrap_or(true)
+    fn is_mapped(&self, key: u32, buffer: &Buffer) -> bool {
+        match self.handles {
+            Handles::Numbers => standin::is_exported(&self.memory, self.window(buffer)).unwrap_or(true),
+            Handles::Offsets => self.mapped().is_none_or(|mapped| mapped.contains(&key)),
+        }
     }
 
-    fn is_kept(&self, buffer: &Buffer) -> bool {
-        !buffer.destroyed || buffer.watchers > 0 || self.is_mapped(buffer)
+    fn is_kept(&self, key: u32, buffer: &Buffer) -> bool {
+        !buffer.destroyed || buffer.watchers > 0 || self.is_mapped(key, buffer)
     }
 
-    /// Frees the memory of buffers that have neither a handle nor a mapping.
-    pub(crate) fn reap(&mut self, engine: &mut dyn Engine) {
-        let unused: Vec<u32> = self
+    /// The buffers that this process maps, where handles are offsets: the program's mappings hold
+    /// no lock, so the list of all mappings is read. `None` if it cannot be.
+    fn mapped(&self) -> Option<BTreeSet<u32>> {
+        let own = self.map.as_ptr().as_ptr().addr() as u64;
+        let own = own..own + self.map.len() as u64;
+        let mut mapped = BTreeSet::new();
+        maps::of_file(&*self.memory, |addresses, offsets| {
+            if own.contains(&addresses.start) {
+                return;
+            }
+            let last = u32::try_from((offsets.end - 1) / PAGE).unwrap_or(u32::MAX);
+            let before_end = self.buffers.range(..=last).rev();
+            mapped.extend(
+                before_end
+                    .take_while(|(_, buffer)| self.offset(buffer.at) + buffer.size > offsets.start)
+                    .map(|(&key, _)| key),
+            );
+        })
+        .ok()?;
+        Some(mapped)
+    }
+
+    /// The buffers that have neither a handle nor a mapping.
+    fn unused(&self) -> Vec<u32> {
+        let destroyed = self
             .buffers
             .iter()
-            .filter(|(_, buffer)| !self.is_kept(buffer))
-            .map(|(&key, _)| key)
-            .collect();
-        for key in unused {
+            .filter(|(_, buffer)| buffer.destroyed && buffer.watchers == 0);
+        match self.handles {
+            Handles::Numbers => destroyed
+                .filter(|&(&key, buffer)| !self.is_mapped(key, buffer))
+                .map(|(&key, _)| key)
+                .collect(),
+            Handles::Offsets => {
+                let destroyed: Vec<u32> = destroyed.map(|(&key, _)| key).collect();
+                if destroyed.is_empty() {
+                    return destroyed;
+                }
+                let mapped = self.mapped();
+                let is_unused = |key: &u32| mapped.as_ref().is_some_and(|mapped| !mapped.contains(key));
+                destroyed.into_iter().filter(is_unused).collect()
+            }
+        }
+    }
+
+    /// Frees the memory of buffers that have neither a handle nor a mapping. Where handles are
+    /// offsets, it waits until there is enough of it.
+    pub(crate) fn reap(&mut self, engine: &mut dyn Engine) {
+        if self.handles == Handles::Numbers || self.unsettled >= MOST_UNSETTLED {
+            self.reap_now(engine);
+        }
+    }
+
+    fn reap_now(&mut self, engine: &mut dyn Engine) {
+        self.unsettled = 0;
+        for key in self.unused() {
             if let Some(buffer) = self.buffers.remove(&key) {
                 self.give_back(&buffer, engine);
             }
         }
+    }
+
+    /// Takes the lowest device address, or place of memory only, for `size` bytes.
+    pub(crate) fn take(
+        &mut self,
+        mapped_to_device: bool,
+        size: u64,
+        engine: &mut dyn Engine,
+    ) -> Option<DeviceVa> {
+        self.reap(engine);
+        let lowest = self.space_for(mapped_to_device).take_lowest(size);
+        if lowest.is_some() || self.unsettled == 0 {
+            return lowest;
+        }
+        self.reap_now(engine);
+        self.space_for(mapped_to_device).take_lowest(size)
     }
 
     fn give_back(&mut self, buffer: &Buffer, engine: &mut dyn Engine) {
@@ -186,27 +301,44 @@ impl Buffers {
         let key = number(handle)?;
         self.buffers
             .get(&key)
-            .filter(|buffer| self.is_kept(buffer))
+            .filter(|buffer| self.is_kept(key, buffer))
             .map(|buffer| (key, buffer))
     }
 
     /// Adds a buffer. Returns its number.
     pub(crate) fn add(&mut self, buffer: Buffer) -> u32 {
-        let number = self.free_number();
+        let number = self.free_number(self.window(&buffer));
         self.buffers.insert(number, buffer);
         number
     }
 
-    /// Adds a timestamps buffer. Returns its number.
-    pub(crate) fn add_timestamps(&mut self, timestamps: Timestamps) -> u32 {
-        let number = self.free_number();
-        self.timestamps.insert(number, timestamps);
-        number
+    /// Adds a timestamps buffer of this many bytes, whole pages. Returns its number.
+    pub(crate) fn add_timestamps(&mut self, size: u64, elements: u32) -> std::result::Result<u32, Errno> {
+        let offset = self.stamps.take_lowest(size).ok_or(Errno::ENOMEM)?.0;
+        let window = Window { offset, len: size };
+        let map = usize::try_from(size).map_err(|_| Errno::ENOMEM);
+        let map = map.and_then(|len| RawMapping::of_fd(&*self.memory, offset, len));
+        let map = map.inspect_err(|_| self.stamps.give(DeviceVa(offset), size))?;
+        let number = self.free_number(window);
+        self.timestamps.insert(
+            number,
+            Timestamps {
+                window,
+                map,
+                elements,
+            },
+        );
+        Ok(number)
     }
 
-    /// As `idr_alloc(.., 1, 0, ..)`.
-    fn free_number(&self) -> u32 {
-        lowest_free(|number| self.buffers.contains_key(&number) || self.timestamps.contains_key(&number))
+    /// The number of a new object: as `idr_alloc(.., 1, 0, ..)`, or its first page.
+    fn free_number(&self, window: Window) -> u32 {
+        match self.handles {
+            Handles::Numbers => lowest_free(|number| {
+                self.buffers.contains_key(&number) || self.timestamps.contains_key(&number)
+            }),
+            Handles::Offsets => u32::try_from(window.offset / PAGE).expect("the layout has 32 bits of pages"),
+        }
     }
 
     /// Drops a handle. The buffer stays while it is mapped or watched.
@@ -214,6 +346,7 @@ impl Buffers {
         let number = number(handle);
         if let Some(buffer) = number.and_then(|number| self.buffers.get_mut(&number)) {
             buffer.destroyed = true;
+            self.unsettled += buffer.size;
         }
         self.reap(engine);
     }
@@ -227,9 +360,8 @@ impl Buffers {
     /// The memory that the user can map at a handle: of a timestamps buffer, or of a command buffer
     /// whose handle is not destroyed (memory_mgr.c `hl_mem_mgr_mmap`).
     pub(crate) fn user_memory(&self, handle: CbHandle) -> Option<(&Memfd, Window)> {
-        if let Some((_, Timestamps { memory, .. })) = self.timestamps(handle.0) {
-            let len = memory.len();
-            return Some((memory, Window { offset: 0, len }));
+        if let Some((_, timestamps)) = self.timestamps(handle.0) {
+            return Some((&self.memory, timestamps.window));
         }
         let (_, buffer) = self.find(handle).filter(|(_, buffer)| !buffer.destroyed)?;
         Some((&self.memory, self.window(buffer)))
@@ -241,18 +373,6 @@ pub(crate) fn number(handle: CbHandle) -> Option<u32> {
     u32::try_from((handle.0 / PAGE) & 0xffff_ffff).ok()
 }
 
-impl Timestamps {
-    pub(crate) fn new(size: u64, elements: u32) -> std::result::Result<Self, Errno> {
-        let memory = Memfd::sparse(c"gaudi-mock-ts", size)?;
-        let map = RawMapping::of_fd(&memory, 0, usize::try_from(size).map_err(|_| Errno::ENOMEM)?)?;
-        Ok(Self {
-            memory,
-            map,
-            elements,
-        })
-    }
-}
-
 /// Counters in command buffers, and the times that are written when one reaches a value.
 impl Buffers {
     /// A counter by handle and index (command_submission.c:_hl_interrupt_wait_ioctl); `None` if
@@ -262,7 +382,7 @@ impl Buffers {
         // The driver's own check wraps round for offsets past the address space
         // (command_submission.c:_hl_interrupt_wait_ioctl); those are refused here.
         let at = Some(counter.offset).filter(|&at| at < buffer.counters)? * 8;
-        let at = usize::try_from(buffer.at.0 - self.pool.0 + at).ok()?;
+        let at = usize::try_from(self.offset(buffer.at) + at).ok()?;
         self.buffers.get_mut(&key)?.watchers += 1;
         Some(Counter { buffer: key, at })
     }
@@ -360,7 +480,7 @@ impl Buffers {
         at: DeviceVa,
         size: u64,
     ) -> std::result::Result<(), Errno> {
-        let offset = usize::try_from(at.0 - self.pool.0).map_err(|_| Errno::EINVAL)?;
+        let offset = usize::try_from(self.offset(at)).map_err(|_| Errno::EINVAL)?;
         let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
         let start = self.map.at(offset, size)?;
         // SAFETY: the bytes lie in `self.map`, to which nothing has a reference; the chip's range

@@ -6,8 +6,8 @@ use gaudi_seam::{
 };
 use gaudi_sys::{PAGE, standin};
 
-use crate::block::TYPE_BLOCK;
-use crate::buffers::{Buffer, TYPE_CB, TYPE_MASK, TYPE_TS, Timestamps};
+use crate::block::{self, TYPE_BLOCK};
+use crate::buffers::{Buffer, TYPE_CB, TYPE_MASK, TYPE_TS};
 use crate::open::Device;
 
 impl Device {
@@ -16,10 +16,9 @@ impl Device {
         let mut guard = self.admit(&request)?;
         let (context, engine) = guard.parts();
         let buffers = &mut context.buffers;
-        buffers.reap(engine);
         let size = u64::from(request.size).max(1).next_multiple_of(PAGE);
         // command_buffer.c:cb_map_mem
-        let Some(at) = buffers.space_for(request.map_to_device).take_lowest(size) else {
+        let Some(at) = buffers.take(request.map_to_device, size, engine) else {
             return Err(self.refuse(OP, &rules::buffer::NO_ADDRESS));
         };
         if request.map_to_device {
@@ -38,7 +37,7 @@ impl Device {
             watchers: 0,
         };
         let key = buffers.add(buffer);
-        Ok(CbHandle(TYPE_CB | (u64::from(key) * PAGE)))
+        Ok(CbHandle(buffers.handle(TYPE_CB, key)))
     }
 
     pub(crate) fn cb_destroy(&self, handle: CbHandle) -> Result<()> {
@@ -76,8 +75,8 @@ impl Device {
         // device.c:__hl_mmap: mmap goes by the kind of what is mapped.
         match request.offset & TYPE_MASK {
             TYPE_BLOCK => {
-                let mapping = state.context().blocks.mmap(self.asic, request);
-                return mapping.map_err(|error| error.on(self.id));
+                let memory = state.context().buffers.memory();
+                return block::mmap(self.asic, memory, request).map_err(|error| error.on(self.id));
             }
             TYPE_CB | TYPE_TS => self.check_rules(&request, Some(&state))?,
             _ => {
@@ -98,11 +97,12 @@ impl Device {
         let mut guard = self.admit(&TsAlloc(elements))?;
         let (context, engine) = guard.parts();
         let size = (u64::from(elements) * 8).next_multiple_of(PAGE);
-        let timestamps = Timestamps::new(size, elements)
-            .map_err(|_| self.refuse(Operation::TsAlloc, &rules::timestamps::NONE))?;
+        let buffers = &mut context.buffers;
         // Frees the numbers of destroyed command buffers that are no longer mapped.
-        context.buffers.reap(engine);
-        let key = context.buffers.add_timestamps(timestamps);
-        Ok(TsHandle(TYPE_TS | (u64::from(key) * PAGE)))
+        buffers.reap(engine);
+        let key = buffers
+            .add_timestamps(size, elements)
+            .map_err(|_| self.refuse(Operation::TsAlloc, &rules::timestamps::NONE))?;
+        Ok(TsHandle(buffers.handle(TYPE_TS, key)))
     }
 }

@@ -2,7 +2,10 @@
 //! and counts of events.
 
 use gaudi_spec::Asic;
-use gaudi_uapi::info::{HlInfoEngineErrEvent, HlInfoUndefinedOpcodeEvent, HlPageFaultInfo, HlUserMapping};
+use gaudi_uapi::info::{
+    HlInfoEngineErrEvent, HlInfoFwErrEvent, HlInfoHwErrEvent, HlInfoUndefinedOpcodeEvent, HlPageFaultInfo,
+    HlUserMapping,
+};
 
 /// The engine number of an error that has no engine (gaudi2.c `gaudi2_handle_eqe`).
 pub(crate) const NO_ENGINE: u16 = u16::MAX;
@@ -15,6 +18,8 @@ pub(crate) struct ErrorInfo {
     pub(crate) page_fault: Option<(HlPageFaultInfo, Vec<HlUserMapping>)>,
     pub(crate) undefined_opcode: Option<HlInfoUndefinedOpcodeEvent>,
     pub(crate) engine: Option<HlInfoEngineErrEvent>,
+    pub(crate) hardware: Option<HlInfoHwErrEvent>,
+    pub(crate) firmware: Option<HlInfoFwErrEvent>,
 }
 
 /// Events since the last hard reset and since the device was made (`events_stat`,

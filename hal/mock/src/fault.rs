@@ -2,8 +2,8 @@
 
 use gaudi_seam::{DeviceVa, QueueId};
 use gaudi_uapi::info::{
-    DeviceStatus, HlInfoEngineErrEvent, HlInfoUndefinedOpcodeEvent, HlPageFaultInfo, HlUserMapping,
-    NotifierEvents,
+    DeviceStatus, FwErrType, HlInfoEngineErrEvent, HlInfoFwErrEvent, HlInfoHwErrEvent,
+    HlInfoUndefinedOpcodeEvent, HlPageFaultInfo, HlUserMapping, MockFault, NotifierEvents,
 };
 
 use crate::address_space::Mapping;
@@ -94,6 +94,60 @@ impl State {
         if self.status == DeviceStatus::OPERATIONAL {
             let mask = NotifierEvents::USER_ENGINE_ERR | NotifierEvents::DEVICE_RESET;
             self.cond_reset(mask, None, false);
+        }
+    }
+
+    /// Makes an error on purpose. Returns the event that it counted, or 0.
+    pub(crate) fn inject(&mut self, fault: MockFault) -> u16 {
+        use NotifierEvents as Events;
+        let (events, now) = (&self.asic.events, self.clock.now_ns());
+        let timestamp = timestamp(now);
+        match fault {
+            MockFault::None => 0,
+            // gaudi2.c `gaudi2_handle_ecc_event`
+            MockFault::NonFatalEvent => {
+                self.events.count(events.corrected_error);
+                self.notify(Events::GENERAL_HW_ERR);
+                events.corrected_error
+            }
+            MockFault::FatalEvent => {
+                let event_id = events.uncorrected_error;
+                self.events.count(event_id);
+                // device.c `hl_capture_hw_err`
+                self.errors.hardware.get_or_insert(HlInfoHwErrEvent {
+                    timestamp,
+                    event_id,
+                    pad: [0; 3],
+                });
+                let mask = Events::GENERAL_HW_ERR | Events::CRITICL_HW_ERR | Events::DEVICE_RESET;
+                self.cond_reset(mask, None, true);
+                event_id
+            }
+            // device.c `hl_device_heartbeat`
+            MockFault::LossOfHeartbeat => {
+                self.errors.firmware.get_or_insert(HlInfoFwErrEvent {
+                    timestamp,
+                    err_type: FwErrType::HEARTBEAT_ERR,
+                    event_id: 0,
+                    pad: 0,
+                });
+                let mask = Events::CRITICL_FW_ERR | Events::DEVICE_RESET | Events::DEVICE_UNAVAILABLE;
+                self.cond_reset(mask, None, true);
+                0
+            }
+            // gaudi2.c `gaudi2_print_clk_change_info`
+            MockFault::ThermalEvent | MockFault::ThermalEventEnd => {
+                let starts = fault == MockFault::ThermalEvent;
+                let event = if starts {
+                    events.thermal_start
+                } else {
+                    events.thermal_end
+                };
+                self.events.count(event);
+                self.throttling.set(starts, now);
+                self.notify(Events::USER_ENGINE_ERR);
+                event
+            }
         }
     }
 

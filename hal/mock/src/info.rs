@@ -5,7 +5,7 @@ use gaudi_seam::{Clock, Error, Info, InfoRequest, NodeKind, Operation, Result, R
 use gaudi_uapi::info::{
     HlInfoClkRate, HlInfoCsCounters, HlInfoCsTimeoutEvent, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle,
     HlInfoHwIpInfo, HlInfoLastErrOpenDevTime, HlInfoResetCount, HlInfoSigned, HlInfoSyncManager,
-    HlInfoTimeSync, HlOpenStatsInfo, InfoOp,
+    HlInfoTimeSync, HlOpenStatsInfo, InfoOp, MockFault,
 };
 use zerocopy::{FromZeros as _, IntoBytes};
 
@@ -32,12 +32,8 @@ const ZEROS: &[InfoOp] = &[
     // A chip with one page size answers an empty mask (habanalabs_ioctl.c
     // `dev_mem_alloc_page_sizes_info`).
     InfoOp::DEV_MEM_ALLOC_PAGE_SIZES,
-    // The mock has no clocks, so none was ever throttled.
-    InfoOp::CLK_THROTTLE_REASON,
-    // A card's firmware reports these events, and the mock has none.
+    // A card's firmware reports this event, and the mock has none.
     InfoOp::RAZWI_EVENT,
-    InfoOp::HW_ERR_EVENT,
-    InfoOp::FW_ERR_EVENT,
     // A driver whose firmware does not run takes 0 for its answer to anything (gaudi2.c
     // `gaudi2_send_cpu_message`): no energy, no traffic, no output of any PLL, no row replaced or
     // pending, a quote of no bytes.
@@ -144,6 +140,21 @@ impl Device {
                     put(error.as_bytes());
                 }
             }
+            InfoOp::HW_ERR_EVENT => {
+                if let Some(error) = &state.errors.hardware {
+                    self.wants_room(&rules::info::HW_ERROR_ROOM, room, size_of_val(error))?;
+                    put(error.as_bytes());
+                }
+            }
+            InfoOp::FW_ERR_EVENT => {
+                if let Some(error) = &state.errors.firmware {
+                    self.wants_room(&rules::info::FW_ERROR_ROOM, room, size_of_val(error))?;
+                    put(error.as_bytes());
+                }
+            }
+            InfoOp::CLK_THROTTLE_REASON => {
+                put(state.throttling.answer(state.clock.now_ns()).as_bytes());
+            }
             InfoOp::GET_EVENTS => {
                 let events = state.context.as_mut().map(|context| context.notifier.take());
                 // A closed device has no events.
@@ -195,6 +206,14 @@ impl Device {
             op if op.named().is_some() => {
                 let name = op.c_name().unwrap_or(OP.kernel_name());
                 return Err(Error::unsupported(name, "the mock does not serve it yet").on(self.id));
+            }
+            InfoOp::MOCK_FAULT if on_compute => {
+                let Some(fault) = MockFault::of(request.arg) else {
+                    return Err(self.refuse(OP, &rules::info::UNKNOWN).showing(request.arg));
+                };
+                word = state.inject(fault).into();
+                drop(guard);
+                self.wakeups.wake_all();
             }
             op => return Err(self.refuse(OP, &rules::info::UNKNOWN).showing(op)),
         }

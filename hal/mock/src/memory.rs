@@ -7,13 +7,13 @@ use gaudi_seam::{
     BlockMapping, DeviceVa, Errno, Error, ErrorKind, MapDevice, MapHost, MemAlloc, MemFree, MemHandle,
     MemUnmap, Operation, Result, rules,
 };
-use gaudi_spec::asic::Block;
 use gaudi_sys::{PAGE, pin};
 use gaudi_uapi::memory::MemFlags;
 
 use crate::address_space::{Allocation, Mapping, page_address};
-use crate::block::TYPE_BLOCK;
+use crate::block::{self, TYPE_BLOCK};
 use crate::driver_state::low_half;
+use crate::layout;
 use crate::open::Device;
 use crate::pages::lowest_free;
 use crate::state::{NO_CONTEXT, State};
@@ -197,15 +197,19 @@ impl Device {
 
     pub(crate) fn map_block(&self, address: u64) -> Result<BlockMapping> {
         const OP: Operation = Operation::MapBlock;
-        drop(self.enter(OP)?);
+        let has_offsets = self.enter(OP)?.context().buffers.has_offsets();
         // gaudi2.c:gaudi2_get_hw_block_id
-        let Some(Block { number, size, .. }) = (self.asic.blocks.at)(address) else {
+        let Some(found) = (self.asic.blocks.at)(address) else {
             let error = self.refuse(OP, &rules::block::UNKNOWN);
             return Err(error.showing(format!("{address:#x}")));
         };
+        let handle = match has_offsets {
+            true => block::offset(&found).unwrap_or(layout::UNMAPPABLE),
+            false => TYPE_BLOCK | (u64::from(found.number) * PAGE),
+        };
         Ok(BlockMapping {
-            handle: TYPE_BLOCK | (u64::from(number) * PAGE),
-            size,
+            handle,
+            size: found.size,
         })
     }
 }

@@ -1,12 +1,13 @@
 //! A device of the mock, and opening and closing its compute node.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gaudi_model::{ChipConfig, MemoryKind, Mode};
 use gaudi_seam::{
     DeviceId, DriverState, Errno, Error, ErrorKind, MockSpec, Operation, Order, Request, Result, Rule, rules,
 };
 use gaudi_spec::Asic;
+use gaudi_sys::Memfd;
 use gaudi_uapi::info::DeviceStatus;
 
 use crate::error_info::ErrorInfo;
@@ -140,6 +141,16 @@ impl Device {
     }
 
     pub(crate) fn open_compute(&self) -> Result<()> {
+        self.open_context().map(drop)
+    }
+
+    /// Opens the compute node. Handles are offsets in the file that is returned.
+    pub(crate) fn open_compute_for_program(&self) -> Result<Arc<Memfd>> {
+        let mut state = self.open_context()?;
+        Ok(state.context().buffers.hand_out_offsets())
+    }
+
+    fn open_context(&self) -> Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
         state.settle();
         let refuse = |rule| Err(Error::of_open(rule).on(self.id));
@@ -169,7 +180,7 @@ impl Device {
         state.opened_ns = state.clock.now_ns();
         // habanalabs_drv.c `hl_device_open`
         state.errors = ErrorInfo::default();
-        Ok(())
+        Ok(state)
     }
 
     /// Closes the compute node. Returns whether exports hold the context.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use gaudi_seam::{Era, Error, ErrorKind, KernelIo, MockSpec, Node, NodeKind, Result};
+use gaudi_sys::Memfd;
 
 use crate::node::MockNode;
 use crate::open::{Device, Ledger};
@@ -99,6 +100,24 @@ pub fn open(spec: &MockSpec) -> Result<Arc<dyn KernelIo>> {
     let device = device(spec)?;
     device.open_compute()?;
     Ok(node(&device, NodeKind::Compute))
+}
+
+/// Opens the compute node for a program that maps the buffers itself, by mmap(2) of the returned
+/// file.
+///
+/// A command buffer, a timestamps buffer or a block lies in the file at the offset that is its
+/// handle: a whole number of pages, not 0, below 2^63. The handle of a block that cannot be mapped
+/// is an offset at which mmap(2) fails with `EOVERFLOW`. No object lies in the file's first page.
+///
+/// A destroyed command buffer keeps its memory while this process maps it. The mock finds that out
+/// from `/proc/self/maps`, which it reads once for every 32 MiB of destroyed buffers.
+///
+/// # Errors
+/// As for [`open`].
+pub fn open_for_program(spec: &MockSpec) -> Result<(Arc<dyn KernelIo>, Arc<Memfd>)> {
+    let device = device(spec)?;
+    let file = device.open_compute_for_program()?;
+    Ok((node(&device, NodeKind::Compute), file))
 }
 
 /// Opens the control node, which answers information only. Any number of users can have it open.

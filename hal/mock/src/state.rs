@@ -9,7 +9,6 @@ use gaudi_sys::standin::Window;
 use gaudi_uapi::info::{DeviceStatus, NotifierEvents};
 
 use crate::address_space::{Allocation, Exported, Mapping, VaSpaces, page_address};
-use crate::block::Blocks;
 use crate::buffers::Buffers;
 use crate::debug::Debugging;
 use crate::error_info::{ErrorInfo, EventCounts};
@@ -19,6 +18,7 @@ use crate::pages::PagePool;
 use crate::queue_entries::QueueEntries;
 use crate::submissions::{Drops, Submissions};
 use crate::sync_stream::{DriverBuffers, Signals, Sob};
+use crate::throttling::Throttling;
 use crate::time::Timekeeper;
 
 /// The panic message if the context is missing, which is a defect of the mock.
@@ -50,6 +50,7 @@ pub(crate) struct State {
     pub(crate) past_drops: Drops,
     pub(crate) errors: ErrorInfo,
     pub(crate) events: EventCounts,
+    pub(crate) throttling: Throttling,
     pub(crate) debugging: Debugging,
     pub(crate) watchdog: Option<Watchdog>,
     /// The last slice of work left work to do.
@@ -63,7 +64,6 @@ pub(crate) struct Context {
     pub(crate) va: VaSpaces,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     pub(crate) buffers: Buffers,
-    pub(crate) blocks: Blocks,
     pub(crate) driver_buffers: DriverBuffers,
     pub(crate) submissions: Submissions,
     pub(crate) notifier: Notifier,
@@ -87,7 +87,6 @@ impl Context {
             va,
             mappings: BTreeMap::new(),
             buffers: Buffers::new(pool)?,
-            blocks: Blocks::default(),
             driver_buffers: DriverBuffers::new(engine, drivers)?,
             submissions: Submissions::new(asic),
             notifier: Notifier::default(),
@@ -117,6 +116,7 @@ impl State {
             past_drops: Drops::default(),
             errors: ErrorInfo::default(),
             events: EventCounts::new(asic),
+            throttling: Throttling::default(),
             debugging: Debugging::new(asic),
             watchdog: None,
             unfinished: false,

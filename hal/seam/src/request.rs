@@ -22,6 +22,7 @@ macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(transparent)]
         pub struct $name(pub u64);
     )*};
 }

@@ -95,6 +95,9 @@ pub struct QueueRow {
     pub qman: u32,
 }
 
+/// Prints a packet; returns whether the next one is wanted.
+pub type PrintPacket<'a> = dyn FnMut(&dyn fmt::Display) -> bool + 'a;
+
 /// What is fixed about one ASIC.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -181,6 +184,9 @@ pub struct Asic {
     pub blocks: BlockTable,
     /// Trace components.
     pub debug: DebugRow,
+    /// Passes each packet of a command buffer to the function, for it to print, until the function
+    /// returns false. Returns how many bytes were packets.
+    pub packets: fn(&[u8], &mut PrintPacket<'_>) -> usize,
 }
 
 impl Asic {
@@ -297,6 +303,14 @@ pub struct EventTable {
     pub host_page_fault: u16,
     /// An error of the first die core's sync manager; those of the others follow.
     pub sync_error: u16,
+    /// An error of one bit in a memory, which the chip corrected.
+    pub corrected_error: u16,
+    /// An error of two bits in a memory, for which the driver resets the chip.
+    pub uncorrected_error: u16,
+    /// The clocks are throttled because of the temperature.
+    pub thermal_start: u16,
+    /// They no longer are.
+    pub thermal_end: u16,
 }
 
 /// Register blocks that a user may map.

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use gaudi_uapi::dmabuf::{
     DMA_BUF_IOCTL_EXPORT_SYNC_FILE, DMA_BUF_IOCTL_IMPORT_SYNC_FILE, DMA_BUF_IOCTL_SYNC, DMA_BUF_MAGIC,
     DMA_BUF_NAME_LEN, DMA_BUF_SET_NAME_B, DmaBufExportSyncFile, DmaBufImportSyncFile, DmaBufSync,
-    DmaBufSyncFlags, UDMABUF_CREATE, UDMABUF_CREATE_LIST, UdmabufCreate, UdmabufCreateItem,
-    UdmabufCreateList, UdmabufFlags, VFIO_DEVICE_FEATURE, VFIO_DEVICE_FEATURE_DMA_BUF,
+    DmaBufSyncDirection, DmaBufSyncFlags, UDMABUF_CREATE, UDMABUF_CREATE_LIST, UdmabufCreate,
+    UdmabufCreateItem, UdmabufCreateList, UdmabufFlags, VFIO_DEVICE_FEATURE, VFIO_DEVICE_FEATURE_DMA_BUF,
     VFIO_DEVICE_FEATURE_GET, VFIO_DEVICE_FEATURE_PROBE, VfioDeviceFeature, VfioDeviceFeatureDmaBuf,
     VfioRegionDmaRange,
 };
@@ -89,13 +89,21 @@ pub fn set_name(fd: impl AsFd, name: &CStr) -> SysResult<()> {
 /// - `ENOTTY`: the kernel or the descriptor has no such ioctl.
 /// - `EBADF`: the descriptor is not a dma-buf.
 pub fn export_sync_file(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult<OwnedFd> {
-    let flags = u32::try_from(directions.0).map_err(|_| Errno::EINVAL)?;
-    let mut argument = DmaBufExportSyncFile { flags, fd: -1 };
+    let mut argument = DmaBufExportSyncFile {
+        flags: direction(directions)?,
+        fd: -1,
+    };
     // SAFETY: the argument is a live `struct
     // dma_buf_export_sync_file`.
     unsafe { ioctl(fd, DMA_BUF_IOCTL_EXPORT_SYNC_FILE, &raw mut argument) }?;
     // SAFETY: on success the kernel has put a new descriptor there that only this process owns.
     unsafe { own(argument.fd) }
+}
+
+/// The flags of a sync_file's ioctls, which are half as wide.
+fn direction(flags: DmaBufSyncFlags) -> SysResult<DmaBufSyncDirection> {
+    let bits = u32::try_from(flags.0).map_err(|_| Errno::EINVAL)?;
+    Ok(DmaBufSyncDirection(bits))
 }
 
 /// Adds the fences of a sync_file (`DMA_BUF_IOCTL_IMPORT_SYNC_FILE`, Linux 6.0): access that
@@ -106,7 +114,7 @@ pub fn export_sync_file(fd: impl AsFd, directions: DmaBufSyncFlags) -> SysResult
 /// - `ENOTTY`: the kernel or the descriptor has no such ioctl.
 pub fn import_sync_file(fd: impl AsFd, directions: DmaBufSyncFlags, sync_file: impl AsFd) -> SysResult<()> {
     let argument = DmaBufImportSyncFile {
-        flags: u32::try_from(directions.0).map_err(|_| Errno::EINVAL)?,
+        flags: direction(directions)?,
         fd: sync_file.as_fd().as_raw_fd(),
     };
     // SAFETY: the argument is a live `struct

@@ -1,11 +1,14 @@
 //! Identity, size and kernel notes of an open file description.
 
+#![expect(unsafe_code, reason = "a number from an ioctl's argument is duplicated")]
+
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::libc;
 use nix::unistd::Whence;
 
 use crate::{Errno, SysResult};
@@ -31,6 +34,21 @@ pub fn file_id(fd: impl AsFd) -> SysResult<FileId> {
     })
 }
 
+/// Returns the number of descriptors of this process whose file has this identity.
+///
+/// # Errors
+/// `ENOSYS`: there is no `/proc`.
+pub fn count_of(file: FileId) -> SysResult<usize> {
+    use std::os::unix::fs::MetadataExt as _;
+    let descriptors = std::fs::read_dir("/proc/self/fd").map_err(errno_of_proc)?;
+    let same = |entry: std::io::Result<std::fs::DirEntry>| {
+        // Of the file, not of the link. A descriptor that was closed meanwhile has none.
+        let found = std::fs::metadata(entry.ok()?.path()).ok()?;
+        (found.dev() == file.device && found.ino() == file.inode).then_some(())
+    };
+    Ok(descriptors.filter_map(same).count())
+}
+
 /// Returns the size in bytes: of a dma-buf by `lseek(SEEK_END)`, of a file by fstat. The position
 /// is left at the start.
 ///
@@ -48,6 +66,20 @@ pub fn size(fd: impl AsFd) -> SysResult<u64> {
 /// `EMFILE`: the process has no free descriptor.
 pub fn duplicate(fd: impl AsFd) -> SysResult<OwnedFd> {
     fd.as_fd().try_clone_to_owned().map_err(errno_of)
+}
+
+/// Returns a second descriptor of the open file description behind a number of this process,
+/// close-on-exec. The kernel looks the number up, as for a number in an ioctl's argument.
+///
+/// # Errors
+/// - `EBADF`: no descriptor has this number.
+/// - `EMFILE`: the process has no free descriptor.
+pub fn duplicate_number(number: u32) -> SysResult<OwnedFd> {
+    let number = i32::try_from(number).map_err(|_| Errno::EBADF)?;
+    // SAFETY: this fcntl(2) accesses no memory, and returns EBADF for a number that is not open.
+    let duplicate = Errno::result(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) })?;
+    // SAFETY: the number is new, and this call alone has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(duplicate) })
 }
 
 /// Clears `FD_CLOEXEC` (fcntl(2)): the descriptor stays open across execve(2).
@@ -85,6 +117,17 @@ pub(crate) fn path(fd: impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()).into()
 }
 
+/// Opens the file of `fd` anew: a descriptor with a file description of its own, for reading and
+/// writing, close-on-exec.
+///
+/// # Errors
+/// - open(2)'s.
+/// - `ENOSYS`: there is no `/proc`.
+pub fn reopen(fd: impl AsFd) -> SysResult<OwnedFd> {
+    let file = File::options().read(true).write(true).open(path(fd));
+    file.map(OwnedFd::from).map_err(errno_of_proc)
+}
+
 /// Returns what `/proc/self/fdinfo` shows of this descriptor (proc_pid_fdinfo(5)): at most 64 KiB
 /// of text.
 ///
@@ -120,6 +163,17 @@ pub fn errno_of(error: std::io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn descriptors_of_one_file_are_counted() {
+        let file = crate::Memfd::sparse(c"counted", 4096).unwrap();
+        let id = file_id(&file).unwrap();
+        assert_eq!(count_of(id), Ok(1));
+        let others = [duplicate(&file).unwrap(), reopen(&file).unwrap()];
+        assert_eq!(count_of(id), Ok(3));
+        drop(others);
+        assert_eq!(count_of(id), Ok(1));
+    }
 
     #[test]
     fn missing_proc_is_enosys() {

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use gaudi_uapi::dmabuf::{DMA_HEAP_IOCTL_ALLOC, DmaHeapAllocationData};
+use gaudi_uapi::memory::OpenFlags;
 
 use crate::dmabuf::is_dmabuf;
 use crate::fd::errno_of;
@@ -59,7 +60,7 @@ pub fn allocate(heap: impl AsFd, len: u64, fd_flags: u32, heap_flags: u64) -> Sy
         len,
         // The kernel refuses any other (dma-heap.c, dma_heap_ioctl_allocate).
         fd: 0,
-        fd_flags,
+        fd_flags: OpenFlags(fd_flags),
         heap_flags,
     };
     // SAFETY: the argument is a live `struct

@@ -1,11 +1,11 @@
 //! Waiting for descriptors (poll(2)).
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::{Deadline, Errno, SysResult};
+use crate::{Deadline, Errno, SysResult, uninterrupted};
 
 /// The longest single sleep; a longer wait is made of several.
 const STEP: Duration = Duration::from_secs(60);
@@ -39,11 +39,21 @@ pub fn readable<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Duration) -> 
     Ok(set.map(|fd| any && fd.any() == Some(true)))
 }
 
+/// Returns whether the other end of a socket is closed (`POLLHUP`), without waiting.
+///
+/// # Errors
+/// poll(2)'s.
+pub fn is_hung_up(socket: impl AsFd) -> SysResult<bool> {
+    let mut set = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+    uninterrupted(|| poll(&mut set, PollTimeout::ZERO))?;
+    let events = set[0].revents().unwrap_or(PollFlags::empty());
+    Ok(events.contains(PollFlags::POLLHUP))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write as _;
-    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -56,5 +66,16 @@ mod tests {
         assert_eq!(look(1000), [true, false]);
         drop(b_peer);
         assert_eq!(look(1000), [true, true], "a closed peer is an event too");
+    }
+
+    #[test]
+    fn last_duplicate_of_the_peer_hangs_up() {
+        let (own, peer) = UnixStream::pair().unwrap();
+        own.shutdown(std::net::Shutdown::Write).unwrap();
+        let twin = peer.try_clone().unwrap();
+        drop(peer);
+        assert_eq!(is_hung_up(&own), Ok(false));
+        drop(twin);
+        assert_eq!(is_hung_up(&own), Ok(true));
     }
 }

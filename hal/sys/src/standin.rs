@@ -20,13 +20,12 @@
 //! window.
 
 use std::fmt;
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, c_short, flock};
 
-use crate::fd::{errno_of_proc, fdinfo, link, path};
+use crate::fd::{fdinfo, link, reopen};
 use crate::{Errno, Memfd, SysResult, memfd};
 
 /// The memfd name that marks a file whose windows are stand-ins (memfd_create(2); the kernel shows
@@ -53,10 +52,9 @@ pub fn export(memfd: &Memfd, window: Window) -> SysResult<OwnedFd> {
     if window.len == 0 || end > memfd.len() {
         return Err(Errno::EINVAL);
     }
-    let file = File::options().read(true).write(true).open(path(memfd));
-    let file = file.map_err(errno_of_proc)?;
+    let file = reopen(memfd)?;
     fcntl(&file, FcntlArg::F_OFD_SETLK(&lock(F_RDLCK, window)?))?;
-    Ok(file.into())
+    Ok(file)
 }
 
 /// Returns the window of a stand-in, which the kernel records; `None` if the descriptor is not a

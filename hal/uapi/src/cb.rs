@@ -20,7 +20,7 @@ flags! {
 c_structs! {
     pub struct HlCbIn = "struct hl_cb_in" {
         /// Handle, or 0 to create.
-        pub cb_handle: u64,
+        #[print(Hex)] pub cb_handle: u64,
         /// The operation.
         pub op: CbOp,
         /// Bytes wanted, at most [`crate::limits::HL_MAX_CB_SIZE`]; rounded up to the page.
@@ -76,7 +76,7 @@ c_structs! {
     /// One union, its meaning set by the request.
     pub struct HlCbOut = "struct hl_cb_out" {
         /// The union. In C: `cb_handle`, `device_va`, or `{usage_cnt, pad}`.
-        #[c("cb_handle", "device_va")] pub arg: [u64; 1],
+        #[c("cb_handle", "device_va")] #[print(Hex)] pub arg: [u64; 1],
     }
 
     /// The variant of [`HlCbOut`] that INFO fills: anonymous in `struct hl_cb_out`.

@@ -117,16 +117,16 @@ c_structs! {
     /// The variant of [`HlCsIn::arg`] for jobs: anonymous in `struct hl_cs_in`.
     pub struct HlCsInChunks in HlCsIn.arg {
         /// Address of the restore phase's [`HlCsChunk`]s.
-        pub chunks_restore: u64,
+        #[print(Hex)] pub chunks_restore: u64,
         /// Address of the execution phase's [`HlCsChunk`]s.
-        pub chunks_execute: u64,
+        #[print(Hex)] pub chunks_execute: u64,
     }
 
     /// The variant of [`HlCsIn::arg`] for [`CsFlags::ENGINE_CORE_COMMAND`]: anonymous in `struct
     /// hl_cs_in`.
     pub struct HlCsInEngineCores in HlCsIn.arg {
         /// Address of `u32` core ids.
-        pub engine_cores: u64,
+        #[print(Hex)] pub engine_cores: u64,
         /// How many.
         pub num_engine_cores: u32,
         /// What they shall do.
@@ -137,7 +137,7 @@ c_structs! {
     /// hl_cs_in`.
     pub struct HlCsInEngines in HlCsIn.arg, V7 {
         /// Address of `u32` engine ids.
-        pub engines: u64,
+        #[print(Hex)] pub engines: u64,
         /// How many.
         pub num_engines: u32,
         /// What they shall do.
@@ -151,6 +151,15 @@ c_structs! {
         pub encaps_signals_count: u32,
         /// The queue that will signal.
         pub encaps_signals_q_idx: u32,
+    }
+}
+
+c_structs! {
+    /// The variant of [`HlCsIn::signal`] for [`CsFlags::UNRESERVE_SIGNALS_ONLY`] and for jobs with
+    /// [`CsFlags::ENCAP_SIGNALS`]: anonymous in `struct hl_cs_in`.
+    pub struct HlCsInEncapsulated in HlCsIn.signal {
+        /// The reservation: [`HlCsOutReserve::handle_id`].
+        #[print(Hex)] pub encaps_sig_handle_id: u32,
     }
 }
 
@@ -197,7 +206,7 @@ c_structs! {
         /// `HL_CS_STATUS_*`.
         pub status: CsStatus,
         /// Offset of the sync object, after SIGNAL and RESERVE_SIGNALS_ONLY.
-        pub sob_base_addr_offset: u32,
+        #[print(Hex)] pub sob_base_addr_offset: u32,
         /// Signals that the sync object had seen before, after SIGNAL and staged encapsulated
         /// signals.
         pub sob_count_before_submission: u16,
@@ -208,7 +217,7 @@ c_structs! {
     /// The variant of [`HlCsOut::arg`] after RESERVE_SIGNALS_ONLY: anonymous in `struct hl_cs_out`.
     pub struct HlCsOutReserve in HlCsOut.arg {
         /// The reservation's handle.
-        pub handle_id: u32,
+        #[print(Hex)] pub handle_id: u32,
         /// Signals reserved.
         pub count: u32,
     }

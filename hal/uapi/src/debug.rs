@@ -65,9 +65,9 @@ open_enum! {
 c_structs! {
     pub struct HlDebugArgs = "struct hl_debug_args" {
         /// Address of the op's input struct.
-        pub input_ptr: u64,
+        #[print(Hex)] pub input_ptr: u64,
         /// Address of the op's output struct.
-        pub output_ptr: u64,
+        #[print(Hex)] pub output_ptr: u64,
         /// Bytes of the input struct.
         pub input_size: u32,
         /// Bytes of the output struct.
@@ -163,13 +163,13 @@ c_structs! {
     /// Takes trace out of a buffer.
     pub struct HlDebugParamsFetchTrace = "struct hl_debug_params_fetch_trace", Gaudi3 {
         /// Device address of the trace buffer.
-        pub buffer_address: u64,
+        #[print(Hex)] pub buffer_address: u64,
         /// Its bytes.
         pub buffer_size: u64,
         /// Address of the reader's position.
-        pub buffer_index_address: u64,
+        #[print(Hex)] pub buffer_index_address: u64,
         /// Address to which the driver writes the number of copied bytes.
-        pub copied_size_addr: u64,
+        #[print(Hex)] pub copied_size_addr: u64,
         /// Which trace sink: [`Gaudi3Etr`].
         pub etr_id: u32,
         /// Milliseconds to wait.
@@ -179,9 +179,9 @@ c_structs! {
     /// Reads or copies registers.
     pub struct HlDebugParamsMemAccess = "struct hl_debug_params_mem_access", Gaudi3 {
         /// Device address in configuration space.
-        pub cfg_address: u64,
+        #[print(Hex)] pub cfg_address: u64,
         /// Address in the caller's process.
-        pub user_address: u64,
+        #[print(Hex)] pub user_address: u64,
         /// Bytes.
         pub size: u32,
         /// Not in use.
@@ -195,7 +195,7 @@ c_structs! {
         /// Its queue.
         pub queue_id: u64,
         /// Address of the buffer.
-        pub buffer: u64,
+        #[print(Hex)] pub buffer: u64,
         /// Its bytes.
         pub size: u32,
         /// Not in use.
@@ -205,9 +205,9 @@ c_structs! {
     /// Reads a block of registers.
     pub struct HlDebugParamsReadBlock = "struct hl_debug_params_read_block", Gaudi3 {
         /// Device address in configuration space.
-        pub cfg_address: u64,
+        #[print(Hex)] pub cfg_address: u64,
         /// Address in the caller's process.
-        pub user_address: u64,
+        #[print(Hex)] pub user_address: u64,
         /// Bytes.
         pub size: u32,
         /// Flags.

@@ -2,6 +2,7 @@
 //! `linux/dma-heap.h`, `linux/sync_file.h`, `linux/vfio.h`.
 
 use crate::ioctl::{ioc, iow, iowr};
+use crate::memory::OpenFlags;
 
 /// Brackets CPU access to a mapped dma-buf.
 pub const DMA_BUF_IOCTL_SYNC: u32 = iow(b'b', 0, size_of::<DmaBufSync>());
@@ -37,6 +38,14 @@ flags! {
     }
 }
 
+flags! {
+    /// The accesses whose fences a sync_file stands for, `DMA_BUF_SYNC_*`.
+    pub struct DmaBufSyncDirection(u32), "DMA_BUF_SYNC_" {
+        V6_1 READ = 0x1,
+        V6_1 WRITE = 0x2,
+    }
+}
+
 impl DmaBufSyncFlags {
     /// Reads and writes (`DMA_BUF_SYNC_RW`).
     pub const RW: Self = Self(Self::READ.0 | Self::WRITE.0);
@@ -52,14 +61,14 @@ c_structs! {
 
     pub struct DmaBufExportSyncFile = "struct dma_buf_export_sync_file" of "linux/dma-buf.h" {
         /// `DMA_BUF_SYNC_READ`, `_WRITE` or both.
-        pub flags: u32,
+        pub flags: DmaBufSyncDirection,
         /// Out: the sync_file.
         pub fd: i32,
     }
 
     pub struct DmaBufImportSyncFile = "struct dma_buf_import_sync_file" of "linux/dma-buf.h" {
         /// `DMA_BUF_SYNC_READ`, `_WRITE` or both.
-        pub flags: u32,
+        pub flags: DmaBufSyncDirection,
         /// The sync_file.
         pub fd: i32,
     }
@@ -80,7 +89,7 @@ c_structs! {
         /// Flags.
         pub flags: UdmabufFlags,
         /// First byte, page-aligned.
-        pub offset: u64,
+        #[print(Hex)] pub offset: u64,
         /// Bytes, page-aligned.
         pub size: u64,
     }
@@ -91,7 +100,7 @@ c_structs! {
         /// Zero.
         pub __pad: u32,
         /// First byte, page-aligned.
-        pub offset: u64,
+        #[print(Hex)] pub offset: u64,
         /// Bytes, page-aligned.
         pub size: u64,
     }
@@ -110,14 +119,14 @@ c_structs! {
         /// Out: the dma-buf.
         pub fd: u32,
         /// open(2) flags of the fd: `O_CLOEXEC` and the access mode.
-        pub fd_flags: u32,
+        pub fd_flags: OpenFlags,
         /// Zero: no flags are defined.
         pub heap_flags: u64,
     }
 
     pub struct SyncMergeData = "struct sync_merge_data" of "linux/sync_file.h" {
         /// Name of the new fence.
-        pub name: [u8; 32],
+        #[print(Text)] pub name: [u8; 32],
         /// The second sync_file.
         pub fd2: i32,
         /// Out: the merged sync_file.
@@ -130,9 +139,9 @@ c_structs! {
 
     pub struct SyncFenceInfo = "struct sync_fence_info" of "linux/sync_file.h" {
         /// Name of the timeline.
-        pub obj_name: [u8; 32],
+        #[print(Text)] pub obj_name: [u8; 32],
         /// Name of its driver.
-        pub driver_name: [u8; 32],
+        #[print(Text)] pub driver_name: [u8; 32],
         /// 0 active, 1 signalled, negative an error.
         pub status: i32,
         /// Zero.
@@ -143,7 +152,7 @@ c_structs! {
 
     pub struct SyncFileInfo = "struct sync_file_info" of "linux/sync_file.h" {
         /// Name of the fence.
-        pub name: [u8; 32],
+        #[print(Text)] pub name: [u8; 32],
         /// 0 active, 1 signalled, negative an error.
         pub status: i32,
         /// Zero.
@@ -153,7 +162,7 @@ c_structs! {
         /// Zero.
         pub pad: u32,
         /// Address of an array of [`SyncFenceInfo`].
-        pub sync_fence_info: u64,
+        #[print(Hex)] pub sync_fence_info: u64,
     }
 }
 
@@ -178,7 +187,7 @@ c_structs! {
 
     pub struct VfioRegionDmaRange = "struct vfio_region_dma_range" of "linux/vfio.h" {
         /// First byte in the region, page-aligned.
-        pub offset: u64,
+        #[print(Hex)] pub offset: u64,
         /// Bytes, page-aligned, not 0.
         pub length: u64,
     }

@@ -23,14 +23,14 @@ c_structs! {
         /// In: bytes at `name`. Out: length of the name.
         pub name_len: u64,
         /// Address of a buffer for the name.
-        pub name: u64,
+        #[print(Hex)] pub name: u64,
         /// In: bytes at `date`. Out: length of the date.
         pub date_len: u64,
         /// Address of a buffer for the date.
-        pub date: u64,
+        #[print(Hex)] pub date: u64,
         /// In: bytes at `desc`. Out: length of the description.
         pub desc_len: u64,
         /// Address of a buffer for the description.
-        pub desc: u64,
+        #[print(Hex)] pub desc: u64,
     }
 }

@@ -66,6 +66,11 @@ impl Ioctl {
         Self::Nic,
     ];
 
+    /// The ioctl of a request number of any era, as [`Era::ioctl`].
+    pub fn of_request(request: u32) -> Option<Self> {
+        Era::ALL.into_iter().find_map(|era| era.ioctl(request))
+    }
+
     /// The driver's own index: 0 for INFO. `HL_IOCTL_INFO` … of `drm/habanalabs_accel.h`.
     #[inline]
     pub const fn index(self) -> u8 {

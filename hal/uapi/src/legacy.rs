@@ -18,7 +18,7 @@ c_structs! {
         /// When.
         pub timestamp: i64,
         /// The address that was refused.
-        pub addr: u64,
+        #[print(Hex)] pub addr: u64,
         /// The engine that made the access; `u16::MAX` if it has no number.
         pub engine_id_1: u16,
         /// Another engine that may have made it; `u16::MAX` for none.
@@ -56,7 +56,7 @@ c_structs! {
     /// mapped address stands.
     pub struct HlMemInExportDmabufFd61 in HlMemIn.arg as export_dmabuf_fd of "misc/habanalabs.h" {
         /// Handle from ALLOC (Gaudi: physical DRAM address).
-        pub handle: u64,
+        #[print(Hex)] pub handle: u64,
         /// Bytes; counts on Gaudi only.
         pub mem_size: u64,
     }

@@ -27,9 +27,9 @@
 #![forbid(unsafe_code)]
 
 #[macro_use]
-mod open;
-#[macro_use]
 mod layout;
+#[macro_use]
+mod open;
 #[macro_use]
 mod words;
 
@@ -49,8 +49,9 @@ pub mod limits;
 pub mod memory;
 pub mod nic;
 pub mod queue;
+pub mod view;
 pub mod wait;
 
 pub use era::{Era, Ioctl, Node, NodeKind};
 pub use layout::{CField, CStruct, CType, Print};
-pub use open::{Named, Names, Since};
+pub use open::{Named, Names, NumberBits, Since};

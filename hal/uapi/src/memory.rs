@@ -31,6 +31,15 @@ flags! {
     }
 }
 
+flags! {
+    /// The flags of open(2) that go with a dma-buf (`asm-generic/fcntl.h`).
+    pub struct OpenFlags(u32), "O_" {
+        V6_1 WRONLY = 0x1,
+        V6_1 RDWR = 0x2,
+        V6_1 CLOEXEC = 0x8_0000,
+    }
+}
+
 c_structs! {
     pub struct HlMemIn = "struct hl_mem_in" {
         /// The union: one of the structs below, by the operation.
@@ -56,23 +65,23 @@ c_structs! {
     /// `hl_mem_in.free`.
     pub struct HlMemInFree in HlMemIn.arg as free {
         /// Handle from ALLOC.
-        pub handle: u64,
+        #[print(Hex)] pub handle: u64,
     }
 
     /// `hl_mem_in.map_device`.
     pub struct HlMemInMapDevice in HlMemIn.arg as map_device {
         /// Device address wished for, or 0.
-        pub hint_addr: u64,
+        #[print(Hex)] pub hint_addr: u64,
         /// Handle from ALLOC.
-        pub handle: u64,
+        #[print(Hex)] pub handle: u64,
     }
 
     /// `hl_mem_in.map_host`.
     pub struct HlMemInMapHost in HlMemIn.arg as map_host {
         /// Address in the caller's process.
-        pub host_virt_addr: u64,
+        #[print(Hex)] pub host_virt_addr: u64,
         /// Device address wished for, or 0.
-        pub hint_addr: u64,
+        #[print(Hex)] pub hint_addr: u64,
         /// Bytes.
         pub mem_size: u64,
     }
@@ -80,24 +89,30 @@ c_structs! {
     /// `hl_mem_in.map_block`.
     pub struct HlMemInMapBlock in HlMemIn.arg as map_block {
         /// Device address in configuration space.
-        pub block_addr: u64,
+        #[print(Hex)] pub block_addr: u64,
     }
 
     /// `hl_mem_in.unmap`.
     pub struct HlMemInUnmap in HlMemIn.arg as unmap {
         /// Device address from MAP.
-        pub device_virt_addr: u64,
+        #[print(Hex)] pub device_virt_addr: u64,
     }
 
     /// `hl_mem_in.export_dmabuf_fd`. In Linux 6.1 the first word is `handle` and `offset` does not
     /// exist.
     pub struct HlMemInExportDmabufFd in HlMemIn.arg as export_dmabuf_fd {
         /// Device address exactly as MAP returned it (Gaudi: physical DRAM address).
-        #[since(V7)] pub addr: u64,
+        #[since(V7)] #[print(Hex)] pub addr: u64,
         /// Bytes to export.
         pub mem_size: u64,
         /// Where they start in the mapping (Gaudi: 0).
-        #[since(V7)] pub offset: u64,
+        #[since(V7)] #[print(Hex)] pub offset: u64,
+    }
+
+    /// `hl_mem_in.flags` for EXPORT_DMABUF_FD.
+    pub struct HlMemInExportFlags in HlMemIn.flags {
+        /// Flags of the fd.
+        pub flags: OpenFlags,
     }
 
     /// `hl_mem_in.reg_dmabuf_fd`, gaudi3 header, where it is called experimental: makes a foreign
@@ -186,11 +201,17 @@ c_structs! {
     /// The variant of [`HlMemOut`] after MAP_BLOCK: anonymous in `struct hl_mem_out`.
     pub struct HlMemOutBlock in HlMemOut.arg {
         /// The mmap offset.
-        #[c("block_handle", "device_virt_addr", "handle")] pub block_handle: u64,
+        #[c("block_handle", "device_virt_addr", "handle")] #[print(Hex)] pub block_handle: u64,
         /// Bytes to mmap.
         pub block_size: u32,
         /// Zero.
         pub pad: u32,
+    }
+
+    /// The variant of [`HlMemOut`] after EXPORT_DMABUF_FD: anonymous in `struct hl_mem_out`.
+    pub struct HlMemOutFd in HlMemOut.arg {
+        /// The dma-buf.
+        pub fd: i32,
     }
 }
 

@@ -45,6 +45,19 @@ pub struct Names {
     pub rows: &'static [Named],
     /// Whether they are bits of a set.
     pub are_flags: bool,
+    /// The bits of a set that hold a number instead.
+    pub number: Option<NumberBits>,
+}
+
+/// Bits among flags that hold a number.
+#[derive(Clone, Copy, Debug)]
+pub struct NumberBits {
+    /// What the number is.
+    pub name: &'static str,
+    /// The bits, adjacent.
+    pub mask: u64,
+    /// Numbers with a name; the values are in the place of the mask.
+    pub names: &'static [Named],
 }
 
 impl Names {
@@ -71,7 +84,25 @@ impl fmt::Display for Text {
             return f.write_str("0");
         }
         let (mut rest, mut separator) = (value, "");
-        for row in names.rows.iter().filter(|row| value & row.value == row.value) {
+        if let Some(NumberBits {
+            name,
+            mask,
+            names: special,
+        }) = names.number
+        {
+            let number = value & mask;
+            rest &= !mask;
+            match special.iter().find(|row| row.value == number) {
+                Some(row) => write!(f, "{}", short(row))?,
+                None if number == 0 => {}
+                None => write!(f, "{name}({})", number >> mask.trailing_zeros())?,
+            }
+            if number != 0 && rest != 0 {
+                separator = "|";
+            }
+        }
+        let flags = rest;
+        for row in names.rows.iter().filter(|row| flags & row.value == row.value) {
             write!(f, "{separator}{}", short(row))?;
             (rest, separator) = (rest & !row.value, "|");
         }
@@ -84,7 +115,7 @@ impl fmt::Display for Text {
 
 /// What open enums and sets of flags have in common: names as data and as text.
 macro_rules! with_names {
-    ($name:ident, $prefix:literal, $are_flags:literal) => {
+    ($name:ident, $prefix:literal, $are_flags:literal, $number:expr) => {
         impl $crate::layout::Value for $name {
             const KIND: $crate::CType = $crate::CType::Named(Self::TABLE);
         }
@@ -94,6 +125,7 @@ macro_rules! with_names {
                 prefix: $prefix,
                 rows: Self::NAMES,
                 are_flags: $are_flags,
+                number: $number,
             };
         }
 
@@ -136,7 +168,7 @@ macro_rules! open_struct {
             }
         }
 
-        with_names! { $name, $prefix, false }
+        with_names! { $name, $prefix, false, None }
     };
 }
 
@@ -200,13 +232,15 @@ macro_rules! numbered_enum {
     };
 }
 
-/// Defines a set of flags. Rows are `since NAME = bits`; the C name is prefix and name.
+/// Defines a set of flags. Rows are `since NAME = bits`; the C name is prefix and name. Behind the
+/// rows may stand `number` and the [`NumberBits`].
 macro_rules! flags {
     (
         $(#[$meta:meta])*
         pub struct $name:ident($repr:ty), $prefix:literal {
             $($since:ident $flag:ident = $value:literal,)*
         }
+        $(number $number:expr)?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -258,6 +292,6 @@ macro_rules! flags {
             }
         }
 
-        with_names! { $name, $prefix, true }
+        with_names! { $name, $prefix, true, option!($($number)?) }
     };
 }

@@ -1,7 +1,7 @@
 //! Waiting: `DRM_IOCTL_HL_WAIT_CS`, for submissions and for user interrupts.
 
 use crate::words;
-use crate::{Named, Since};
+use crate::{Named, NumberBits, Since};
 
 flags! {
     /// `hl_wait_cs_in.flags`, `HL_WAIT_CS_FLAGS_*`. The top twelve bits carry an interrupt id:
@@ -11,6 +11,11 @@ flags! {
         V6_1 MULTI_CS = 0x4,
         V6_1 INTERRUPT_KERNEL_CQ = 0x10,
         V6_1 REGISTER_INTERRUPT = 0x20,
+    }
+    number NumberBits {
+        name: "interrupt",
+        mask: WaitCsFlags::INTERRUPT_MASK as u64,
+        names: WaitCsFlags::MASKS.split_at(1).1,
     }
 }
 
@@ -85,7 +90,7 @@ c_structs! {
         /// Index of the counter in the counters' buffer, with INTERRUPT_KERNEL_CQ.
         pub cq_counters_offset: u64,
         /// The timestamp buffer, with REGISTER_INTERRUPT.
-        pub timestamp_handle: u64,
+        #[print(Hex)] pub timestamp_handle: u64,
         /// Index in the timestamp buffer, with REGISTER_INTERRUPT.
         pub timestamp_offset: u64,
     }
@@ -101,7 +106,7 @@ c_structs! {
     /// The variant of [`HlWaitCsIn::arg`] for interrupts: anonymous in `struct hl_wait_cs_in`.
     pub struct HlWaitCsInInterrupt in HlWaitCsIn.arg {
         /// User address to compare; all ones compares nothing. In C also `cq_counters_handle`.
-        #[c("addr", "cq_counters_handle")] pub addr: u64,
+        #[c("addr", "cq_counters_handle")] #[print(Hex)] pub addr: u64,
         /// The wait ends when the value is at or past this.
         pub target: u64,
     }
@@ -179,7 +184,7 @@ c_structs! {
         /// Nanoseconds of the kernel's clock at completion, with TIMESTAMP_VLD.
         pub timestamp_nsec: i64,
         /// Bit n: number n of a multi-CS array has completed.
-        pub cs_completion_map: u32,
+        #[print(Hex)] pub cs_completion_map: u32,
         /// Zero.
         pub pad: u32,
     }

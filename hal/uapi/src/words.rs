@@ -59,6 +59,18 @@ macro_rules! args_union {
             pub fn answer(&self) -> $answer {
                 $crate::words::to_view(&self.0)
             }
+
+            /// The buffer's bytes read as the request (C: `.in`).
+            #[inline]
+            pub fn request(&self) -> $request {
+                $crate::words::to_view(&self.0)
+            }
+
+            /// Replaces the buffer's bytes by an answer. Bytes behind it become zero.
+            #[inline]
+            pub fn set_answer(&mut self, answer: $answer) {
+                self.0 = $crate::words::from_view(&answer);
+            }
         }
 
         impl From<$request> for $args {

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use gaudi_uapi::debug::DebugOp;
 use gaudi_uapi::info::{HlInfoHwIpInfo, InfoOp};
-use gaudi_uapi::{CStruct, Since, cs, memory};
+use gaudi_uapi::{CStruct, CType, Since};
 
 use crate::headers::Header;
 use crate::push_assert;
@@ -37,6 +37,8 @@ pub struct Field {
     pub size: usize,
     /// The oldest header with this name.
     pub since: Since,
+    /// What the bytes hold.
+    pub kind: CType,
 }
 
 impl Layout {
@@ -48,6 +50,7 @@ impl Layout {
                 offset: c.view_at.unwrap_or(0) + field.offset,
                 size: field.size,
                 since,
+                kind: field.kind,
             })
         });
         Self {
@@ -90,6 +93,7 @@ impl Layout {
             offset,
             size,
             since,
+            ..
         } in &self.fields
         {
             if header.knows(*since) {
@@ -123,10 +127,12 @@ macro_rules! structs {
 const STRUCTS: &[CStruct] = structs! {
     cb { HlCbIn HlCbOut HlCbOutUsage HlCbArgs }
     cs { HlCsChunk HlCsIn HlCsInChunks HlCsInEngineCores HlCsInEngines HlCsInReserve }
+    cs { HlCsInEncapsulated }
     cs { HlCsOut HlCsOutReserve HlCsArgs }
     wait { HlWaitCsIn HlWaitCsInCs HlWaitCsInInterrupt HlWaitCsInMulti HlWaitCsOut HlWaitCsArgs }
     memory { HlMemIn HlMemInAlloc HlMemInFree HlMemInMapDevice HlMemInMapHost HlMemInMapBlock }
     memory { HlMemInUnmap HlMemInExportDmabufFd HlMemInRegDmabufFd HlMemOut HlMemOutBlock HlMemArgs }
+    memory { HlMemOutFd }
     info { HlInfoArgs HlUserMapping HlInfoHabanaLinkCounters HlInfoTimeSyncPerDie }
     debug { HlDebugArgs }
     legacy { HlInfoRazwiEvent61 HlMemInExportDmabufFd61 }
@@ -171,24 +177,11 @@ pub fn layouts() -> Vec<Layout> {
             "pad2",
             offset_of!(HlInfoHwIpInfo, reserved1),
             2,
+            CType::Unsigned,
             &DRIVER[..1],
         ),
-        (
-            "struct hl_cs_in",
-            "encaps_sig_handle_id",
-            offset_of!(cs::HlCsIn, signal),
-            4,
-            DRIVER,
-        ),
-        (
-            "struct hl_mem_out",
-            "fd",
-            offset_of!(memory::HlMemOut, arg),
-            4,
-            DRIVER,
-        ),
     ];
-    all.extend(parts.map(|(c_type, c_path, offset, size, home)| Layout {
+    all.extend(parts.map(|(c_type, c_path, offset, size, kind, home)| Layout {
         c_type,
         size: None,
         size_6_1: None,
@@ -198,6 +191,7 @@ pub fn layouts() -> Vec<Layout> {
             offset,
             size,
             since: Since::V6_1,
+            kind,
         }],
         home,
     }));
@@ -215,5 +209,5 @@ pub fn gaudi3_layouts() -> Vec<Layout> {
         home: &[],
         ..Layout::of(c, gaudi3)
     });
-    all.collect()
+    all.filter(|layout| !layout.fields.is_empty()).collect()
 }

@@ -12,8 +12,11 @@
 //! - **What no package ships is a table of facts**: the Gaudi3 release's header and the nodes of
 //!   the vendor's driver before DRM, in `facts/`, each line marked with where it is from
 //!   ([`facts`]).
+//! - **The header that we install is generated** from the same tables, for systems without one
+//!   ([`accel_header`]), and judged as the kernel's are.
 //! - **A missing header is a skip that is counted**, never a pass ([`skip`]).
 
+mod accel_header;
 mod facts;
 mod headers;
 mod layouts;
@@ -23,6 +26,7 @@ pub mod verbs;
 use gaudi_uapi::errno;
 use gaudi_uapi::{Era, Ioctl, Named, Since};
 
+pub use accel_header::{ACCEL_HEADER, accel_header};
 pub use facts::{Fact, facts};
 pub use headers::{Found, Header, skip};
 pub use layouts::{Field, Layout, gaudi3_layouts, layouts};
@@ -98,56 +102,181 @@ pub fn requests() -> Vec<Request> {
     of_driver.chain(of_others).chain([of_drm]).collect()
 }
 
-/// The tables of names in gaudi-uapi about the driver.
-fn tables() -> [&'static [Named]; 46] {
+/// A table of names in gaudi-uapi about the driver.
+struct Table {
+    /// The tag of the enum in C; empty for macros.
+    tag: &'static str,
+    /// Where the values stand.
+    place: &'static str,
+    names: &'static [Named],
+}
+
+fn tables() -> [Table; 46] {
     use gaudi_uapi::{cb, cs, debug, engine, goya_gaudi, info, limits, memory, nic, queue, wait};
+    let table = |tag, place, names| Table { tag, place, names };
     [
-        cb::CbOp::NAMES,
-        cb::CbFlags::NAMES,
-        cs::CsFlags::NAMES,
-        cs::CsChunkFlags::NAMES,
-        cs::CsStatus::NAMES,
-        cs::EngineCommand::NAMES,
-        debug::DebugOp::NAMES,
-        debug::DebugFetchStatus::NAMES,
-        debug::Gaudi3Etr::NAMES,
-        engine::Gaudi2EngineId::NAMES,
-        engine::Gaudi3EngineId::NAMES,
-        goya_gaudi::GoyaQueue::NAMES,
-        goya_gaudi::GaudiQueue::NAMES,
-        goya_gaudi::GoyaEngineId::NAMES,
-        goya_gaudi::GaudiEngineId::NAMES,
-        goya_gaudi::GoyaPll::NAMES,
-        goya_gaudi::GaudiPll::NAMES,
-        goya_gaudi::GaudiDcore::NAMES,
-        goya_gaudi::GoyaDmaDirection::NAMES,
-        info::InfoOp::NAMES,
-        info::DeviceStatus::NAMES,
-        info::ServerType::NAMES,
-        info::ClkThrottle::NAMES,
-        info::ClkThrottleType::NAMES,
-        info::Gaudi2Pll::NAMES,
-        info::Gaudi3Pll::NAMES,
-        info::NotifierEvents::NAMES,
-        info::RazwiFlags::NAMES,
-        info::FwErrType::NAMES,
-        limits::NAMES,
-        memory::MemOp::NAMES,
-        memory::MemFlags::NAMES,
-        nic::NicOp::NAMES,
-        nic::NicSwqGranularity::NAMES,
-        nic::NicMemType::NAMES,
-        nic::NicMemId::NAMES,
-        nic::NicCqeType::NAMES,
-        nic::NicEqPollStatus::NAMES,
-        nic::NicEqEventType::NAMES,
-        nic::NicEncapType::NAMES,
-        nic::NicDbFifoType::NAMES,
-        queue::Gaudi2Queue::NAMES,
-        wait::WaitCsFlags::NAMES,
-        wait::WaitCsFlags::MASKS,
-        wait::WaitCsStatus::NAMES,
-        wait::WaitCsStatusFlags::NAMES,
+        table("", "struct hl_cb_in: op", cb::CbOp::NAMES),
+        table("", "struct hl_cb_in: flags", cb::CbFlags::NAMES),
+        table("", "struct hl_cs_in: cs_flags", cs::CsFlags::NAMES),
+        table("", "struct hl_cs_chunk: cs_chunk_flags", cs::CsChunkFlags::NAMES),
+        table("", "struct hl_cs_out: status", cs::CsStatus::NAMES),
+        table(
+            "hl_engine_command",
+            "struct hl_cs_in: core_command, engine_command",
+            cs::EngineCommand::NAMES,
+        ),
+        table("", "struct hl_debug_args: op", debug::DebugOp::NAMES),
+        table(
+            "",
+            "How HL_DEBUG_OP_FETCH_TRACE ended",
+            debug::DebugFetchStatus::NAMES,
+        ),
+        table(
+            "gaudi3_etrs",
+            "struct hl_debug_params_fetch_trace: etr_id",
+            debug::Gaudi3Etr::NAMES,
+        ),
+        table(
+            "gaudi2_engine_id",
+            "Engines of Gaudi2: bits of the busy masks, ids in records",
+            engine::Gaudi2EngineId::NAMES,
+        ),
+        table(
+            "gaudi3_engine_id",
+            "Engines of Gaudi3",
+            engine::Gaudi3EngineId::NAMES,
+        ),
+        table(
+            "goya_queue_id",
+            "struct hl_cs_chunk: queue_index on Goya",
+            goya_gaudi::GoyaQueue::NAMES,
+        ),
+        table(
+            "gaudi_queue_id",
+            "struct hl_cs_chunk: queue_index on Gaudi",
+            goya_gaudi::GaudiQueue::NAMES,
+        ),
+        table(
+            "goya_engine_id",
+            "Engines of Goya",
+            goya_gaudi::GoyaEngineId::NAMES,
+        ),
+        table(
+            "gaudi_engine_id",
+            "Engines of Gaudi",
+            goya_gaudi::GaudiEngineId::NAMES,
+        ),
+        table(
+            "hl_goya_pll_index",
+            "struct hl_info_args: pll_index on Goya",
+            goya_gaudi::GoyaPll::NAMES,
+        ),
+        table(
+            "hl_gaudi_pll_index",
+            "struct hl_info_args: pll_index on Gaudi",
+            goya_gaudi::GaudiPll::NAMES,
+        ),
+        table(
+            "gaudi_dcores",
+            "struct hl_info_args: dcore_id on Gaudi",
+            goya_gaudi::GaudiDcore::NAMES,
+        ),
+        table(
+            "hl_goya_dma_direction",
+            "Direction in a LIN_DMA packet of Goya",
+            goya_gaudi::GoyaDmaDirection::NAMES,
+        ),
+        table("", "struct hl_info_args: op", info::InfoOp::NAMES),
+        table(
+            "hl_device_status",
+            "struct hl_info_device_status: status",
+            info::DeviceStatus::NAMES,
+        ),
+        table(
+            "hl_server_type",
+            "struct hl_info_hw_ip_info: server_type",
+            info::ServerType::NAMES,
+        ),
+        table(
+            "",
+            "struct hl_info_clk_throttle: clk_throttling_reason",
+            info::ClkThrottle::NAMES,
+        ),
+        table(
+            "hl_clk_throttling_type",
+            "Bit numbers of the same",
+            info::ClkThrottleType::NAMES,
+        ),
+        table(
+            "hl_gaudi2_pll_index",
+            "struct hl_info_args: pll_index on Gaudi2",
+            info::Gaudi2Pll::NAMES,
+        ),
+        table(
+            "hl_gaudi3_pll_index",
+            "struct hl_info_args: pll_index on Gaudi3",
+            info::Gaudi3Pll::NAMES,
+        ),
+        table(
+            "",
+            "The answer of HL_INFO_GET_EVENTS",
+            info::NotifierEvents::NAMES,
+        ),
+        table("", "struct hl_info_razwi_event: flags", info::RazwiFlags::NAMES),
+        table(
+            "hl_info_fw_err_type",
+            "struct hl_info_fw_err_event: err_type",
+            info::FwErrType::NAMES,
+        ),
+        table("", "Sizes and limits", limits::NAMES),
+        table("", "struct hl_mem_in: op", memory::MemOp::NAMES),
+        table("", "struct hl_mem_in: flags", memory::MemFlags::NAMES),
+        table("", "struct hl_nic_args: op", nic::NicOp::NAMES),
+        table(
+            "hl_nic_swq_granularity",
+            "swq_granularity of connections and work queues",
+            nic::NicSwqGranularity::NAMES,
+        ),
+        table(
+            "hl_nic_mem_type",
+            "struct hl_nic_user_wq_arr_set_in: type",
+            nic::NicMemType::NAMES,
+        ),
+        table(
+            "hl_nic_mem_id",
+            "struct hl_nic_user_wq_arr_set_in: mem_id",
+            nic::NicMemId::NAMES,
+        ),
+        table("", "struct hl_nic_cqe: type", nic::NicCqeType::NAMES),
+        table(
+            "",
+            "struct hl_nic_eq_poll_out: status",
+            nic::NicEqPollStatus::NAMES,
+        ),
+        table(
+            "",
+            "struct hl_nic_eq_poll_out: ev_type",
+            nic::NicEqEventType::NAMES,
+        ),
+        table(
+            "hl_nic_encap_type",
+            "struct hl_nic_user_encap_set_in: encap_type",
+            nic::NicEncapType::NAMES,
+        ),
+        table(
+            "hl_nic_db_fifo_type",
+            "struct hl_nic_user_db_fifo_set_in: mode",
+            nic::NicDbFifoType::NAMES,
+        ),
+        table(
+            "gaudi2_queue_id",
+            "struct hl_cs_chunk: queue_index on Gaudi2",
+            queue::Gaudi2Queue::NAMES,
+        ),
+        table("", "struct hl_wait_cs_in: flags", wait::WaitCsFlags::NAMES),
+        table("", "The interrupt in the same field", wait::WaitCsFlags::MASKS),
+        table("", "struct hl_wait_cs_out: status", wait::WaitCsStatus::NAMES),
+        table("", "struct hl_wait_cs_out: flags", wait::WaitCsStatusFlags::NAMES),
     ]
 }
 
@@ -173,7 +302,7 @@ pub fn gaudi3_constants() -> Vec<Named> {
         ),
         plain("DRM_IOCTL_HL_NIC", request as usize),
     ];
-    let named = tables().concat().into_iter();
+    let named = tables().into_iter().flat_map(|table| table.names).copied();
     named.filter(|n| n.since == Since::Gaudi3).chain(more).collect()
 }
 
@@ -184,7 +313,7 @@ pub fn constants() -> Vec<(Header, Named)> {
     use gaudi_uapi::{dmabuf, legacy};
     let of_driver = tables()
         .into_iter()
-        .flatten()
+        .flat_map(|table| table.names)
         .flat_map(|&n| [Header::Misc, Header::Accel6, Header::Accel7].map(|header| (header, n)));
     let of_dmabuf = dmabuf::DmaBufSyncFlags::NAMES
         .iter()

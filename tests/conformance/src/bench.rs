@@ -11,6 +11,7 @@ use gaudi_uapi::info::{
     DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo, HlInfoResetCount,
 };
 
+use crate::bytes::over_bytes;
 use crate::observe::Log;
 use crate::opener::Openers;
 use crate::verdict::{Failure, Verdict, equal, holds};
@@ -26,6 +27,8 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Bench {
     spec: DeviceSpec,
     io: Option<SharedIo>,
+    /// Whether nodes are opened by the kernel backend over the codec.
+    over_bytes: bool,
     /// The log of observed operations, if any.
     log: Option<Log>,
     /// The processes that open the real driver's compute node, and that the driver kills at a
@@ -47,6 +50,7 @@ impl Bench {
         Ok(Self {
             spec: spec.clone(),
             io: None,
+            over_bytes: false,
             log: None,
             openers: Arc::default(),
             kill_check: Ok(()),
@@ -65,7 +69,22 @@ impl Bench {
         })
     }
 
+    /// Creates a bench whose nodes go through the codec in both directions.
+    pub(crate) fn over_bytes(spec: &DeviceSpec) -> gaudi_seam::Result<Self> {
+        let bench = Self::new(spec)?;
+        let control = over_bytes(bench.control)?;
+        Ok(Self {
+            over_bytes: true,
+            control,
+            ..bench
+        })
+    }
+
     fn note(&self, name: &str, opened: gaudi_seam::Result<SharedIo>) -> gaudi_seam::Result<SharedIo> {
+        let opened = match self.over_bytes {
+            true => opened.and_then(over_bytes),
+            false => opened,
+        };
         let Some(log) = &self.log else {
             return opened;
         };
@@ -75,6 +94,11 @@ impl Bench {
 
     pub(crate) fn is_mock(&self) -> bool {
         matches!(self.spec.backend, BackendSpec::Mock(_))
+    }
+
+    /// Whether errors name their cause: an errno of the driver can have several.
+    pub(crate) fn knows_causes(&self) -> bool {
+        self.is_mock() && !self.over_bytes
     }
 
     /// Returns the open compute node. Opens it if it is closed.

@@ -29,6 +29,7 @@
 //! cover.
 
 mod bench;
+mod bytes;
 mod case;
 pub mod cases;
 pub mod check;
@@ -43,4 +44,6 @@ mod verdict;
 pub use bench::Bench;
 pub use case::{Case, Failure, Tag, Verdict};
 pub use expect::{Expectation, expectation};
-pub use runner::{Outcome, Report, Row, run};
+pub use rig::{Built, Program, offset, pattern};
+pub use runner::{Outcome, Report, Row, run, run_over_bytes};
+pub use verdict::{equal, holds, same_bytes};

@@ -26,12 +26,12 @@ pub(crate) const LONG: Duration = Duration::from_secs(10);
 pub(crate) const PAGE_LEN: usize = PAGE as usize;
 
 /// Returns the address `bytes` further.
-pub(crate) fn offset(address: DeviceVa, bytes: u64) -> DeviceVa {
+pub fn offset(address: DeviceVa, bytes: u64) -> DeviceVa {
     DeviceVa(address.0.wrapping_add(bytes))
 }
 
 /// Returns bytes that differ by position and by seed.
-pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|at| {
             (at as u8)
@@ -373,72 +373,91 @@ impl Drop for Gate {
 
 /// A command buffer's packets.
 #[derive(Debug, Default)]
-pub(crate) struct Program(Vec<u8>);
+pub struct Program(Vec<u8>);
 
-pub(crate) type Built = std::result::Result<Program, Failure>;
+/// A program, or the number that no packet reaches.
+pub type Built = std::result::Result<Program, Failure>;
 
 fn out_of_reach(what: &str, number: u32) -> Failure {
     Failure::new(format!("{what} {number}"), "in reach of a packet", "out of reach")
 }
 
 impl Program {
-    pub(crate) fn new() -> Self {
+    /// Returns an empty program.
+    pub fn new() -> Self {
         Self::default()
     }
 
-    pub(crate) fn nop(mut self) -> Self {
+    /// Adds a NOP.
+    pub fn nop(mut self) -> Self {
         self.0.extend(Nop::EMPTY.to_bytes());
         self
     }
 
     /// Adds an engine barrier: later packets wait for the engine.
-    pub(crate) fn barrier(mut self) -> Self {
+    pub fn barrier(mut self) -> Self {
         self.0.extend(Nop::EMPTY.with_engine_barrier(true).to_bytes());
         self
     }
 
-    pub(crate) fn dma(mut self, packet: LinDma) -> Self {
+    /// Adds a LIN_DMA packet.
+    pub fn dma(mut self, packet: LinDma) -> Self {
         self.0.extend(packet.to_bytes());
         self
     }
 
-    pub(crate) fn copy(self, to: DeviceVa, from: DeviceVa, size: u32) -> Self {
+    /// Adds a copy of `size` bytes.
+    pub fn copy(self, to: DeviceVa, from: DeviceVa, size: u32) -> Self {
         self.dma(LinDma::copy(to, from, size))
     }
 
     /// Adds a packet.
-    pub(crate) fn packet(mut self, packet: Packet<'_>) -> Self {
+    pub fn packet(mut self, packet: Packet<'_>) -> Self {
         packet.emit(|bytes| self.0.extend(bytes));
         self
     }
 
     /// Adds raw bytes, for packets that the encoders do not support.
-    pub(crate) fn raw(mut self, bytes: &[u8]) -> Self {
+    pub fn raw(mut self, bytes: &[u8]) -> Self {
         self.0.extend(bytes);
         self
     }
 
-    pub(crate) fn cp_dma(mut self, packet: CpDma) -> Self {
+    /// Adds a CP_DMA packet.
+    pub fn cp_dma(mut self, packet: CpDma) -> Self {
         self.0.extend(packet.to_bytes());
         self
     }
 
-    pub(crate) fn long(mut self, packet: MsgLong) -> Self {
+    /// Adds a MSG_LONG packet.
+    pub fn long(mut self, packet: MsgLong) -> Self {
         self.0.extend(packet.to_bytes());
         self
     }
 
-    pub(crate) fn short(mut self, packet: Option<MsgShort>, what: &str, number: u32) -> Built {
+    /// Adds a MSG_SHORT packet.
+    ///
+    /// # Errors
+    /// `number` is out of reach of a packet.
+    pub fn short(mut self, packet: Option<MsgShort>, what: &str, number: u32) -> Built {
         let packet = packet.ok_or_else(|| out_of_reach(what, number))?;
         self.0.extend(packet.to_bytes());
         Ok(self)
     }
 
-    pub(crate) fn sob(self, sob: u32, update: SobUpdate) -> Built {
+    /// Adds an update of a sync object.
+    ///
+    /// # Errors
+    /// No packet reaches it.
+    pub fn sob(self, sob: u32, update: SobUpdate) -> Built {
         self.short(MsgShort::sob(sob, update), "sync object", sob)
     }
 
-    pub(crate) fn fence(mut self, id: u8, target: u8, by: u8) -> Built {
+    /// Adds a wait until fence `id` is at least `target`, which then falls by `by`.
+    ///
+    /// # Errors
+    /// There is no such fence.
+    pub fn fence(mut self, id: u8, target: u8, by: u8) -> Built {
         let fence = Fence::new(id, target, by).ok_or_else(|| out_of_reach("fence", u32::from(id)))?;
         self.0.extend(fence.to_bytes());
         Ok(self)
@@ -446,7 +465,10 @@ impl Program {
 
     /// Arms a monitor that writes `data` to `to` when the comparison of the sync object with
     /// `value` holds.
-    pub(crate) fn monitor(
+    ///
+    /// # Errors
+    /// No packet reaches one of the two.
+    pub fn monitor(
         self,
         monitor: u32,
         (sob, compare, value): (u32, Compare, u16),
@@ -471,13 +493,17 @@ impl Program {
 
     /// Holds the queue that runs this until the sync object is at least `value`: a monitor releases
     /// fence 2 of the queue.
-    pub(crate) fn wait_for(self, queue: QueueId, monitor: u32, sob: u32, value: u16) -> Built {
+    ///
+    /// # Errors
+    /// No packet reaches one of them, or the queue has no fences.
+    pub fn wait_for(self, queue: QueueId, monitor: u32, sob: u32, value: u16) -> Built {
         let release = fence_address(queue, 2)?;
         self.monitor(monitor, (sob, Compare::AtLeast, value), release, 1)?
             .fence(2, 1, 1)
     }
 
-    pub(crate) fn bytes(self) -> Vec<u8> {
+    /// Returns the packets.
+    pub fn bytes(self) -> Vec<u8> {
         self.0
     }
 }

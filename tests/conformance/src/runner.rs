@@ -24,9 +24,30 @@ pub type Report = gaudi_harness::Report<Failure>;
 pub fn run(
     spec: &DeviceSpec,
     cases: impl IntoIterator<Item = &'static Case>,
-    mut report_row: impl FnMut(&Row),
+    report_row: impl FnMut(&Row),
 ) -> gaudi_seam::Result<Report> {
-    let mut bench = Bench::new(spec)?;
+    Ok(run_on(Bench::new(spec)?, spec, cases, report_row))
+}
+
+/// As [`run`], on the kernel backend whose driver is the device: every request and answer goes
+/// through the bytes of its ioctl.
+///
+/// # Errors
+/// Those of opening the control node.
+pub fn run_over_bytes(
+    spec: &DeviceSpec,
+    cases: impl IntoIterator<Item = &'static Case>,
+    report_row: impl FnMut(&Row),
+) -> gaudi_seam::Result<Report> {
+    Ok(run_on(Bench::over_bytes(spec)?, spec, cases, report_row))
+}
+
+fn run_on(
+    mut bench: Bench,
+    spec: &DeviceSpec,
+    cases: impl IntoIterator<Item = &'static Case>,
+    mut report_row: impl FnMut(&Row),
+) -> Report {
     let mut report = Report {
         name: spec.to_string(),
         rows: Vec::new(),
@@ -36,7 +57,7 @@ pub fn run(
         report_row(&row);
         report.rows.push(row);
     }
-    Ok(report)
+    report
 }
 
 /// Runs one case if its backend supports it, and measures its duration.

@@ -19,7 +19,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn new(what: impl Into<String>, expected: impl Into<String>, seen: impl Into<String>) -> Self {
+    /// Returns a failure of a statement about `what`.
+    pub fn new(what: impl Into<String>, expected: impl Into<String>, seen: impl Into<String>) -> Self {
         Self {
             what: what.into(),
             expected: expected.into(),
@@ -49,7 +50,10 @@ impl From<Errno> for Failure {
 }
 
 /// Checks that two values are equal.
-pub(crate) fn equal<T: PartialEq + fmt::Debug>(what: &str, seen: T, expected: T) -> Verdict {
+///
+/// # Errors
+/// They are not.
+pub fn equal<T: PartialEq + fmt::Debug>(what: &str, seen: T, expected: T) -> Verdict {
     if seen == expected {
         return Ok(());
     }
@@ -57,7 +61,10 @@ pub(crate) fn equal<T: PartialEq + fmt::Debug>(what: &str, seen: T, expected: T)
 }
 
 /// Checks that a statement holds. A failure reports `seen`.
-pub(crate) fn holds(what: &str, holds: bool, seen: impl fmt::Debug) -> Verdict {
+///
+/// # Errors
+/// It does not hold.
+pub fn holds(what: &str, holds: bool, seen: impl fmt::Debug) -> Verdict {
     if holds {
         return Ok(());
     }
@@ -74,7 +81,10 @@ pub(crate) fn refused<T>(what: &str, answer: Result<T, Error>, errno: Errno) -> 
 }
 
 /// Checks that bytes are equal. A failure names the first byte that differs.
-pub(crate) fn same_bytes(what: &str, seen: &[u8], expected: &[u8]) -> Verdict {
+///
+/// # Errors
+/// They are not.
+pub fn same_bytes(what: &str, seen: &[u8], expected: &[u8]) -> Verdict {
     if seen.len() != expected.len() {
         return equal(what, seen.len(), expected.len());
     }

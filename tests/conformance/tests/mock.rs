@@ -1,7 +1,8 @@
 //! Runs every case on the mock as a separate test: `cargo test -p gaudi-conformance`.
 //!
-//! Three runs: the default order of execution; the stepped order under a printed seed
-//! (`GAUDI_TEST_SEED` replays it); and cases that depend on time on the machine's clock.
+//! Four runs: the default order of execution; the stepped order under a printed seed
+//! (`GAUDI_TEST_SEED` replays it); cases that depend on time on the machine's clock; and the kernel
+//! backend over the mock, by the bytes of every ioctl.
 //!
 //! The output and the arguments are those of libtest: filters, `--exact`, `--skip`, `--list`.
 
@@ -9,8 +10,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use gaudi_conformance::cases::all;
-use gaudi_conformance::{Case, Outcome, Row, Tag, run};
+use gaudi_conformance::{Case, Outcome, Row, Tag, run, run_over_bytes};
 use gaudi_harness::{Arguments, Session};
+
+/// The run on the kernel backend.
+const BYTES: &str = "bytes";
 
 struct Run {
     name: &'static str,
@@ -35,6 +39,11 @@ fn main() -> ExitCode {
             name: "monotonic",
             device: "mock:gaudi2?clock=monotonic&name=monotonic".to_owned(),
             takes: |case| case.has(Tag::Clock),
+        },
+        Run {
+            name: BYTES,
+            device: "mock:gaudi2?clock=virtual&name=bytes".to_owned(),
+            takes: |_| true,
         },
     ];
     let tests = runs.iter().flat_map(|run| {
@@ -64,6 +73,7 @@ fn main() -> ExitCode {
             }
         };
         let opened = match each.device.parse() {
+            Ok(spec) if each.name == BYTES => run_over_bytes(&spec, cases, print).map(drop),
             Ok(spec) => run(&spec, cases, print).map(drop),
             Err(error) => panic!("{}: {error}", each.device),
         };

@@ -10,7 +10,9 @@
 //! - Children run under `timeout(1)`: a hung test is a failure with a name, not a lost CI job.
 
 mod bench;
+mod deb;
 mod files;
+mod install;
 mod lab;
 mod ledger;
 mod lint;
@@ -62,6 +64,10 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Build the program and the C libraries, and install them under a prefix
+    Install(install::Install),
+    /// Pack what install installs as Debian packages
+    Deb(deb::Deb),
     /// Real kernels in QEMU: run tests, a command or a shell there
     #[command(subcommand)]
     Lab(lab::Lab),
@@ -85,6 +91,8 @@ fn task(task: Task) -> anyhow::Result<ExitCode> {
         }
         Task::Test { list: Some(_), .. } => test::list_conformance(&workspace),
         Task::Bench { arguments } => bench::run(&workspace, &arguments),
+        Task::Install(install) => install::run(&workspace, &install).map(|()| ExitCode::SUCCESS),
+        Task::Deb(deb) => Ok(ledger::finish(&deb::run(&workspace, &deb)?)),
         Task::Lab(lab) => lab::run(&workspace, &lab),
         Task::Test { steps, list: None } => Ok(ledger::finish(&test::run(&workspace, &steps)?)),
     }

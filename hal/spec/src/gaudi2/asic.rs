@@ -1,9 +1,11 @@
 //! The row of the table.
 
+use super::packet::Packets;
 use super::{block, driver, map, queue, sync};
 use crate::addr::DeviceVa;
 use crate::asic::{
-    Asic, BlockTable, Components, DebugRow, EnabledRow, EngineTable, EventTable, SyncRow, SyncStreamRow,
+    Asic, BlockTable, Components, DebugRow, EnabledRow, EngineTable, EventTable, PrintPacket, SyncRow,
+    SyncStreamRow,
 };
 
 /// Gaudi2 in the table of chips.
@@ -76,6 +78,10 @@ pub static ASIC: Asic = Asic {
         dram_page_fault: super::firmware::event::HMMU0_PAGE_FAULT,
         host_page_fault: super::firmware::event::PMMU_PAGE_FAULT,
         sync_error: super::firmware::event::SM0_AXI_ERROR,
+        corrected_error: super::firmware::event::TPC0_ECC_SERR,
+        uncorrected_error: super::firmware::event::TPC0_ECC_DERR,
+        thermal_start: super::firmware::event::FIX_THERMAL_ENV_S,
+        thermal_end: super::firmware::event::FIX_THERMAL_ENV_E,
     },
     blocks: BlockTable {
         at: block::at,
@@ -89,7 +95,20 @@ pub static ASIC: Asic = Asic {
         spmus: Components(137, 90..92),
         spmu_counters: 6,
     },
+    packets: print_packets,
 };
+
+fn print_packets(bytes: &[u8], print: &mut PrintPacket<'_>) -> usize {
+    let mut packets = Packets::new(bytes);
+    let mut end = 0;
+    while let Some(Ok((_, packet))) = packets.next() {
+        if !print(&format_args!("{packet:?}")) {
+            break;
+        }
+        end = packets.offset();
+    }
+    end
+}
 
 #[cfg(test)]
 mod tests {

@@ -374,6 +374,10 @@ pub const EVENT_READY: u32 = 1 << 31;
 
 /// Events' numbers (gaudi2_async_events.h `GAUDI2_EVENT_*`).
 pub mod event {
+    /// `TPC0_ECC_SERR`: an error of one bit, corrected.
+    pub const TPC0_ECC_SERR: u16 = 38;
+    /// `TPC0_ECC_DERR`: an error of two bits.
+    pub const TPC0_ECC_DERR: u16 = 63;
     /// `SM0_AXI_ERROR_RESPONSE`; the next are the other die cores'.
     pub const SM0_AXI_ERROR: u16 = 612;
     /// `HMMU0_PAGE_FAULT_OR_WR_PERM`.

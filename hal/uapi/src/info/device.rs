@@ -192,7 +192,7 @@ c_structs! {
         /// Busy engines 0 to 31.
         #[print(Hex)] pub busy_engines_mask: u32,
         /// Busy engines by id: [`crate::engine::Gaudi2EngineId`].
-        #[since(V7)] pub busy_engines_mask_ext: [u64; HL_BUSY_ENGINES_MASK_EXT_SIZE],
+        #[since(V7)] #[print(Hex)] pub busy_engines_mask_ext: [u64; HL_BUSY_ENGINES_MASK_EXT_SIZE],
     }
 
     pub struct HlInfoDeviceStatus = "struct hl_info_device_status" {

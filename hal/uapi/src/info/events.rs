@@ -141,7 +141,7 @@ c_structs! {
     /// An element of what `HL_INFO_USER_MAPPINGS` returns.
     pub struct HlUserMapping = "struct hl_user_mapping", V7 {
         /// Device address.
-        pub dev_va: u64,
+        #[print(Hex)] pub dev_va: u64,
         /// Bytes.
         pub size: u64,
     }

@@ -39,9 +39,9 @@ c_structs! {
     /// Goes in and out at `return_pointer`.
     pub struct HlInfoHabanaLinkCounters = "struct hl_info_habana_link_counters", Gaudi3 {
         /// Address of a buffer for the counters' names, [`HABANA_LINK_STR_LEN`] bytes each.
-        pub str_buf_ptr: u64,
+        #[print(Hex)] pub str_buf_ptr: u64,
         /// Address of a buffer for their values, 8 bytes each.
-        pub val_buf_ptr: u64,
+        #[print(Hex)] pub val_buf_ptr: u64,
         /// Out: how many there are.
         pub num_of_stat: u32,
         /// Zero.
@@ -65,7 +65,7 @@ c_structs! {
     /// What the module was loaded with.
     pub struct HlInfoModuleParams = "struct hl_info_module_params", Gaudi3 {
         /// TPCs that work.
-        pub tpc_mask: u64,
+        #[print(Hex)] pub tpc_mask: u64,
         /// Huge pages of host memory.
         pub gaudi_huge_page_optimization: u32,
         /// Seconds until a submission counts as hung.
@@ -81,7 +81,7 @@ c_structs! {
         /// 1 if MMEs are on.
         pub mme_enable: u32,
         /// Ports that are on.
-        pub nic_ports_mask: u32,
+        #[print(Hex)] pub nic_ports_mask: u32,
         /// 1 if DRAM is on.
         pub dram_enable: u32,
         /// 1 if the management processor is on.
@@ -113,9 +113,9 @@ c_structs! {
         /// 1 if firmware events reset the device.
         pub hard_reset_on_fw_events: u32,
         /// Decoders that are on.
-        pub decoder_mask: u32,
+        #[print(Hex)] pub decoder_mask: u32,
         /// Rotators that are on.
-        pub rotator_mask: u32,
+        #[print(Hex)] pub rotator_mask: u32,
         /// 1 if freed pages are scrubbed.
         pub dram_page_scrub: u32,
         /// More about clock gating.

@@ -7,6 +7,7 @@ mod attest;
 mod device;
 mod events;
 mod gaudi3;
+mod mock;
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -16,6 +17,7 @@ pub use attest::{HlInfoSecAttest, HlInfoSigned};
 pub use device::*;
 pub use events::*;
 pub use gaudi3::*;
+pub use mock::MockFault;
 
 open_enum! {
     /// `hl_info_args.op`, `HL_INFO_*`.
@@ -67,7 +69,7 @@ open_enum! {
 c_structs! {
     pub struct HlInfoArgs = "struct hl_info_args" {
         /// Address of the answer.
-        pub return_pointer: u64,
+        #[print(Hex)] pub return_pointer: u64,
         /// Bytes at `return_pointer`.
         pub return_size: u32,
         /// The question.

@@ -30,7 +30,7 @@ c_structs! {
         /// Not in use.
         pub reserved: u32,
         /// IPv4 address of the far side.
-        pub dst_ip_addr: u32,
+        #[print(Hex)] pub dst_ip_addr: u32,
         /// Connection number of the far side.
         pub dst_conn_id: u32,
         /// Not in use.
@@ -82,7 +82,7 @@ c_structs! {
         /// 1 for compression.
         pub compression_en: u8,
         /// Key of the far memory.
-        pub remote_key: u32,
+        #[print(Hex)] pub remote_key: u32,
         /// 1 for selective acknowledgement.
         pub sack_en: u8,
         /// Zero.
@@ -92,9 +92,9 @@ c_structs! {
     /// Where its queues are.
     pub struct HlNicReqConnCtxOut = "struct hl_nic_req_conn_ctx_out", Gaudi3 {
         /// mmap handle of the send queue.
-        pub swq_mem_handle: u64,
+        #[print(Hex)] pub swq_mem_handle: u64,
         /// mmap handle of the receive queue.
-        pub rwq_mem_handle: u64,
+        #[print(Hex)] pub rwq_mem_handle: u64,
     }
 
     /// The receiving side of a connection.
@@ -102,7 +102,7 @@ c_structs! {
         /// Not in use.
         pub reserved: u32,
         /// IPv4 address of the far side.
-        pub dst_ip_addr: u32,
+        #[print(Hex)] pub dst_ip_addr: u32,
         /// Connection number of the far side.
         pub dst_conn_id: u32,
         /// The port.
@@ -136,7 +136,7 @@ c_structs! {
         /// Entries of the far send queue.
         pub wq_peer_size: u32,
         /// Key of the own memory.
-        pub local_key: u32,
+        #[print(Hex)] pub local_key: u32,
         /// 1 for selective acknowledgement.
         pub sack_en: u8,
         /// Zero.
@@ -170,7 +170,7 @@ c_structs! {
     /// Asks for a queue pair's state as text.
     pub struct HlNicDumpQpIn = "struct hl_nic_dump_qp_in", Gaudi3 {
         /// Address of a buffer for text.
-        pub user_buf: u64,
+        #[print(Hex)] pub user_buf: u64,
         /// Its bytes.
         pub user_buf_size: u32,
         /// The port.

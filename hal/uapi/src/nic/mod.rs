@@ -4,6 +4,8 @@
 //! No kernel package ships that header. Its numbers and layouts were read from the release once;
 //! `tests/abi` keeps them as a table of facts and compares this module with it.
 
+use crate::CStruct;
+
 mod conn;
 mod port;
 mod queue;
@@ -54,12 +56,65 @@ open_enum! {
     }
 }
 
+impl NicOp {
+    /// The struct that `input_ptr` leads to. None for deprecated and unknown operations.
+    pub const fn input(self) -> Option<&'static CStruct> {
+        Some(match self {
+            Self::ALLOC_CONN => &HlNicAllocConnIn::LAYOUT,
+            Self::SET_REQ_CONN_CTX => &HlNicReqConnCtxIn::LAYOUT,
+            Self::SET_RES_CONN_CTX => &HlNicResConnCtxIn::LAYOUT,
+            Self::DESTROY_CONN => &HlNicDestroyConnIn::LAYOUT,
+            Self::USER_WQ_SET => &HlNicUserWqArrSetIn::LAYOUT,
+            Self::USER_WQ_UNSET => &HlNicUserWqArrUnsetIn::LAYOUT,
+            Self::USER_CQ_SET => &HlNicUserCqSetIn::LAYOUT,
+            Self::USER_CQ_UNSET => &HlNicUserCqUnsetIn::LAYOUT,
+            Self::USER_CQ_UPDATE_CI => &HlNicUserCqUpdateCiIn::LAYOUT,
+            Self::ALLOC_USER_CQ_ID => &HlNicAllocUserCqIdIn::LAYOUT,
+            Self::SET_USER_APP_PARAMS => &HlNicSetUserAppParamsIn::LAYOUT,
+            Self::GET_USER_APP_PARAMS => &HlNicGetUserAppParamsIn::LAYOUT,
+            Self::ALLOC_USER_DB_FIFO => &HlNicAllocUserDbFifoIn::LAYOUT,
+            Self::USER_DB_FIFO_SET => &HlNicUserDbFifoSetIn::LAYOUT,
+            Self::USER_DB_FIFO_UNSET => &HlNicUserDbFifoUnsetIn::LAYOUT,
+            Self::EQ_POLL => &HlNicEqPollIn::LAYOUT,
+            Self::USER_ENCAP_ALLOC => &HlNicUserEncapAllocIn::LAYOUT,
+            Self::USER_ENCAP_SET => &HlNicUserEncapSetIn::LAYOUT,
+            Self::USER_ENCAP_UNSET => &HlNicUserEncapUnsetIn::LAYOUT,
+            Self::USER_CCQ_SET => &HlNicUserCcqSetIn::LAYOUT,
+            Self::USER_CCQ_UNSET => &HlNicUserCcqUnsetIn::LAYOUT,
+            Self::USER_CQ_ID_SET => &HlNicUserCqIdSetIn::LAYOUT,
+            Self::USER_CQ_ID_UNSET => &HlNicUserCqIdUnsetIn::LAYOUT,
+            Self::ALLOC_COLL_CONN => &HlNicAllocCollConnIn::LAYOUT,
+            Self::DUMP_QP => &HlNicDumpQpIn::LAYOUT,
+            _ => return None,
+        })
+    }
+
+    /// The struct that `output_ptr` leads to, if the operation fills one.
+    pub const fn output(self) -> Option<&'static CStruct> {
+        Some(match self {
+            Self::ALLOC_CONN => &HlNicAllocConnOut::LAYOUT,
+            Self::SET_REQ_CONN_CTX => &HlNicReqConnCtxOut::LAYOUT,
+            Self::USER_WQ_SET => &HlNicUserWqArrSetOut::LAYOUT,
+            Self::ALLOC_USER_CQ_ID => &HlNicAllocUserCqIdOut::LAYOUT,
+            Self::GET_USER_APP_PARAMS => &HlNicGetUserAppParamsOut::LAYOUT,
+            Self::ALLOC_USER_DB_FIFO => &HlNicAllocUserDbFifoOut::LAYOUT,
+            Self::USER_DB_FIFO_SET => &HlNicUserDbFifoSetOut::LAYOUT,
+            Self::EQ_POLL => &HlNicEqPollOut::LAYOUT,
+            Self::USER_ENCAP_ALLOC => &HlNicUserEncapAllocOut::LAYOUT,
+            Self::USER_CCQ_SET => &HlNicUserCcqSetOut::LAYOUT,
+            Self::USER_CQ_ID_SET => &HlNicUserCqIdSetOut::LAYOUT,
+            Self::ALLOC_COLL_CONN => &HlNicAllocCollConnOut::LAYOUT,
+            _ => return None,
+        })
+    }
+}
+
 c_structs! {
     pub struct HlNicArgs = "struct hl_nic_args", Gaudi3 {
         /// Address of the op's input struct.
-        pub input_ptr: u64,
+        #[print(Hex)] pub input_ptr: u64,
         /// Address of the op's output struct.
-        pub output_ptr: u64,
+        #[print(Hex)] pub output_ptr: u64,
         /// Bytes of the input struct.
         pub input_size: u32,
         /// Bytes of the output struct.

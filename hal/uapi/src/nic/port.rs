@@ -110,7 +110,7 @@ c_structs! {
         /// Collective queue pairs at most.
         pub max_num_of_coll_qps: u32,
         /// Distance of collective queue pairs.
-        pub coll_qps_offset: u32,
+        #[print(Hex)] pub coll_qps_offset: u32,
         /// The first collective queue pair out of the server.
         pub base_scale_out_coll_qp_idx: u32,
         /// The first collective queue pair.
@@ -146,7 +146,7 @@ c_structs! {
         /// Zero.
         pub pad: [u8; 6],
         /// The first sync object.
-        pub base_sob_addr: u32,
+        #[print(Hex)] pub base_sob_addr: u32,
         /// Sync objects.
         pub num_sobs: u32,
     }
@@ -154,11 +154,11 @@ c_structs! {
     /// Where its parts are.
     pub struct HlNicUserDbFifoSetOut = "struct hl_nic_user_db_fifo_set_out", Gaudi3 {
         /// mmap handle of the consumer index.
-        pub ci_handle: u64,
+        #[print(Hex)] pub ci_handle: u64,
         /// mmap handle of the registers.
-        pub regs_handle: u64,
+        #[print(Hex)] pub regs_handle: u64,
         /// Where in that mapping the registers start.
-        pub regs_offset: u32,
+        #[print(Hex)] pub regs_offset: u32,
         /// Zero.
         pub pad: u32,
         /// Bytes of the fifo.
@@ -228,7 +228,7 @@ c_structs! {
         /// The number of the object.
         pub id: u32,
         /// IPv4 address of the source.
-        pub ipv4_addr: u32,
+        #[print(Hex)] pub ipv4_addr: u32,
         /// The union: `udp_dst_port` or `ip_proto`.
         #[c("udp_dst_port", "ip_proto")] pub proto: u16,
         /// [`NicEncapType`].

@@ -48,7 +48,7 @@ c_structs! {
     /// Sets an array of work queues.
     pub struct HlNicUserWqArrSetIn = "struct hl_nic_user_wq_arr_set_in", Gaudi3 {
         /// Address of the memory.
-        pub addr: u64,
+        #[print(Hex)] pub addr: u64,
         /// The port.
         pub port: u32,
         /// Work queues in the array.
@@ -68,7 +68,7 @@ c_structs! {
     /// Where the array is.
     pub struct HlNicUserWqArrSetOut = "struct hl_nic_user_wq_arr_set_out", Gaudi3 {
         /// mmap handle of the memory.
-        pub mem_handle: u64,
+        #[print(Hex)] pub mem_handle: u64,
     }
 
     /// Gives the array back.
@@ -82,7 +82,7 @@ c_structs! {
     /// Sets a completion queue (Gaudi).
     pub struct HlNicUserCqSetIn = "struct hl_nic_user_cq_set_in", Gaudi3 {
         /// Address of the memory.
-        pub addr: u64,
+        #[print(Hex)] pub addr: u64,
         /// The port.
         pub port: u32,
         /// Entries wanted.
@@ -136,13 +136,13 @@ c_structs! {
     /// Where its parts are.
     pub struct HlNicUserCqIdSetOut = "struct hl_nic_user_cq_id_set_out", Gaudi3 {
         /// mmap handle of the memory.
-        pub mem_handle: u64,
+        #[print(Hex)] pub mem_handle: u64,
         /// mmap handle of the producer index.
-        pub pi_handle: u64,
+        #[print(Hex)] pub pi_handle: u64,
         /// mmap handle of the registers.
-        pub regs_handle: u64,
+        #[print(Hex)] pub regs_handle: u64,
         /// Where in that mapping the registers start.
-        pub regs_offset: u32,
+        #[print(Hex)] pub regs_offset: u32,
         /// Zero.
         pub pad: u32,
     }
@@ -166,9 +166,9 @@ c_structs! {
     /// Where its parts are.
     pub struct HlNicUserCcqSetOut = "struct hl_nic_user_ccq_set_out", Gaudi3 {
         /// mmap handle of the memory.
-        pub mem_handle: u64,
+        #[print(Hex)] pub mem_handle: u64,
         /// mmap handle of the producer index.
-        pub pi_handle: u64,
+        #[print(Hex)] pub pi_handle: u64,
         /// The number of the object.
         pub id: u32,
         /// Zero.

@@ -164,7 +164,7 @@ fn unmap_while_exported(bench: &mut Bench) -> Verdict {
     let answer = memory.mapping.unmap();
     let kind = answer.as_ref().err().map(gaudi_seam::Error::kind);
     invalid("unmapping memory that is exported", answer)?;
-    if bench.is_mock() {
+    if bench.knows_causes() {
         // The errno is the same as for an unmapped address; the mock's kind is more precise.
         equal("the kind of that error", kind, Some(ErrorKind::InUse))?;
     }

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use cargo_metadata::{Artifact, Message, TargetKind};
 
-use super::image::Program;
+use super::image::{PROGRAMS, Program};
 use super::kernels::Guest;
-use crate::run;
 use crate::workspace::{Crate, Workspace};
+use crate::{files, run};
 
 /// The program that serves modelled cards to guests.
 pub(super) const SERVER: &str = "vgaudi";
@@ -28,6 +28,8 @@ pub(super) struct Built {
     pub(super) binaries: Vec<Binary>,
     /// Programs and examples that tests find on PATH.
     pub(super) programs: Vec<Program>,
+    /// Shared libraries of the tests' crates, beside the test binaries as in cargo's folder.
+    pub(super) libraries: Vec<Program>,
     /// The program that serves cards.
     pub(super) server: PathBuf,
 }
@@ -94,8 +96,27 @@ pub(super) fn tests(
     Ok(Built {
         binaries,
         programs,
+        libraries: libraries_of(&artifacts),
         server: server.context("cargo made no server of cards")?.host,
     })
+}
+
+fn libraries_of(artifacts: &[Artifact]) -> Vec<Program> {
+    let libraries = artifacts
+        .iter()
+        .filter(|artifact| artifact.target.is_kind(TargetKind::CDyLib));
+    let mut paths: Vec<PathBuf> = libraries
+        .flat_map(|artifact| &artifact.filenames)
+        .filter(|path| path.extension() == Some("so"))
+        .map(PathBuf::from)
+        .collect();
+    paths.sort();
+    paths.dedup();
+    let program = |host: PathBuf| Program {
+        guest: format!("{PROGRAMS}/{}", files::name(&host)),
+        host,
+    };
+    paths.into_iter().map(program).collect()
 }
 
 /// The crate and the name of a program or an example of kernels.toml.
@@ -155,7 +176,8 @@ fn built(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
     let mut artifacts = Vec::new();
     for message in Message::parse_stream(&output.stdout[..]) {
         if let Message::CompilerArtifact(artifact) = message.context("cannot read cargo's messages")? {
-            artifacts.extend(artifact.executable.is_some().then_some(artifact));
+            let is_made = artifact.executable.is_some() || artifact.target.is_kind(TargetKind::CDyLib);
+            artifacts.extend(is_made.then_some(artifact));
         }
     }
     Ok(artifacts)

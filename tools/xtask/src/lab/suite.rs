@@ -294,7 +294,7 @@ impl Test<'_> {
 
     /// Boots, runs them and fills in the row.
     pub(super) fn run(&self, row: &mut Row) -> anyhow::Result<Verdict> {
-        let mut programs = self.built.programs.clone();
+        let mut programs = [&*self.built.programs, &self.built.libraries].concat();
         let mut plan = Vec::new();
         for binary in &self.binaries {
             let guest = format!("{PROGRAMS}/{}", files::name(&binary.path));
@@ -413,7 +413,7 @@ impl Transcript {
                 self.last = Some(line.clone());
                 self.lines.push(line.clone());
                 let (test, verdict) = test_line(line)?;
-                match verdict.split(',').next() {
+                match verdict.split([',', ' ']).next() {
                     Some("ok") => ("ok  ", test.to_owned()),
                     Some("ignored") => ("skip", test.to_owned()),
                     _ => ("FAIL", test.to_owned()),

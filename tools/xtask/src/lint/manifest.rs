@@ -10,8 +10,8 @@ const PURE_DATA: [&str; 2] = ["gaudi-uapi", "gaudi-spec"];
 const NO_STD: [&str; 2] = ["#![no_std]", "#![cfg_attr(not(test), no_std)]"];
 const FORBID: &str = "#![forbid(unsafe_code)]";
 
-/// A folder's name is its crate's name less `gaudi-`; where another crate has that name too, its
-/// path is (`verbs/sys` of `gaudi-verbs-sys`).
+/// A folder's name is its crate's name less `gaudi-`, or its name after those of folders around it
+/// (`verbs/sys` of `gaudi-verbs-sys`).
 pub(super) fn folders(crates: &[Crate]) -> Vec<Finding> {
     let wrong = |member: &Crate| {
         let folder = member.folder.rsplit('/').next().unwrap_or_default();
@@ -22,8 +22,10 @@ pub(super) fn folders(crates: &[Crate]) -> Vec<Finding> {
         };
         let name = &member.name;
         let message = format!("crate {name} lives in a folder named {folder}, wanted {wanted}");
-        (folder != wanted && member.folder.replace('/', "-") != wanted)
-            .then(|| Finding::new(&manifest_of(member), 1, message))
+        // The end of the path from some folder on.
+        let path = format!("-{}", member.folder.replace('/', "-"));
+        let is_right = path.ends_with(&format!("-{wanted}"));
+        (!is_right).then(|| Finding::new(&manifest_of(member), 1, message))
     };
     crates.iter().filter_map(wrong).collect()
 }
@@ -95,6 +97,14 @@ mod tests {
             ..spec()
         };
         assert_eq!(folders(&[moved]).len(), 1, "hal/silicon must not hold gaudi-spec");
+        for (folder, findings) in [("hal/a/b", 0), ("x/b", 1), ("hal/xa/b", 1)] {
+            let nested = Crate {
+                name: "gaudi-a-b".to_owned(),
+                folder: folder.to_owned(),
+                ..spec()
+            };
+            assert_eq!(folders(&[nested]).len(), findings, "{folder} holds gaudi-a-b");
+        }
     }
 
     #[test]

@@ -1,0 +1,204 @@
+//! What went wrong on the device: event descriptors and records.
+
+#![expect(
+    unsafe_code,
+    reason = "poll(2), read(2) and close(2) of the program's descriptors"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::IntoRawFd as _;
+
+use gaudi_sys::Errno;
+use gaudi_uapi::Ioctl;
+use gaudi_uapi::info::{
+    HlInfoArgs, HlInfoFwErrEvent, HlInfoRazwiEvent, HlPageFaultInfo, HlUserMapping, InfoOp,
+};
+use gaudi_uapi::legacy::HlInfoRazwiEvent61;
+use nix::libc;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::device;
+use crate::info::{ask, fill, query};
+use crate::pointer::Pointer;
+use crate::types::{
+    HlthunkEventRecordCriticalFwErr, HlthunkEventRecordCriticalHwErr, HlthunkEventRecordCsTimeout,
+    HlthunkEventRecordEngineErr, HlthunkEventRecordId, HlthunkEventRecordOpenDevTime,
+    HlthunkEventRecordRazwiEvent, HlthunkEventRecordUndefinedOpcode, HlthunkPageFaultInfo,
+    HlthunkUserMapping,
+};
+
+/// The razwi event. Before Linux 6.3 it was shorter, and had its engines in other places.
+fn razwi(fd: c_int) -> Result<HlthunkEventRecordRazwiEvent, Errno> {
+    let mut event: HlInfoRazwiEvent = query(fd, 0)?;
+    let bytes = event.as_bytes();
+    let (old, rest) = HlInfoRazwiEvent61::read_from_prefix(bytes).map_err(|_| Errno::EIO)?;
+    // Today's driver reports no engine without their number.
+    if event.num_of_possible_engines == 0 && bytes[16..24] != [0; 8] && rest.iter().all(|&byte| byte == 0) {
+        event = old.into();
+    }
+    Ok(HlthunkEventRecordRazwiEvent {
+        timestamp: event.timestamp,
+        addr: event.addr,
+        engine_id: event.engine_id,
+        num_of_possible_engines: event.num_of_possible_engines,
+        flags: event.flags.0,
+    })
+}
+
+fn firmware_error(fd: c_int) -> Result<HlthunkEventRecordCriticalFwErr, Errno> {
+    let event: HlInfoFwErrEvent = query(fd, 0)?;
+    Ok(HlthunkEventRecordCriticalFwErr {
+        timestamp: event.timestamp,
+        err_type: event.err_type.0.into(),
+        reported_err_id: event.event_id,
+    })
+}
+
+/// Fills the caller's list, and returns the number of mappings that the driver has.
+fn user_mappings(fd: c_int, into: Pointer<HlthunkUserMapping>, room: u32) -> Result<u32, (u32, Errno)> {
+    let untold = |errno| (u32::MAX, errno);
+    if room == 0 {
+        return Err(untold(Errno::EINVAL));
+    }
+    let address = into.check().map_err(untold)?.address();
+    const { assert!(size_of::<HlthunkUserMapping>() == size_of::<HlUserMapping>()) };
+    let size = room
+        .checked_mul(size_of::<HlUserMapping>() as u32)
+        .ok_or(untold(Errno::EINVAL))?;
+    // The driver reports the number with a failure, too: ENOMEM if the list is too short.
+    let mut args = HlInfoArgs::new(InfoOp::USER_MAPPINGS, address, size, 0);
+    let answer = device::ioctl(fd, Ioctl::Info, &mut args);
+    answer.map(|()| args.arg).map_err(|errno| (args.arg, errno))
+}
+
+/// Reads the count of an event descriptor.
+fn take(handle: c_int) -> Result<u64, Errno> {
+    let mut count = 0_u64;
+    let bytes = count.as_mut_bytes();
+    loop {
+        // SAFETY: the buffer is ours and as long as the length says.
+        let read = unsafe { libc::read(handle, bytes.as_mut_ptr().cast(), bytes.len()) };
+        match Errno::result(read) {
+            Ok(8) => return Ok(count),
+            Ok(_) => return Err(Errno::EINVAL),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+exports! {
+    /// Creates an event descriptor that counts the device's events, and registers it.
+    ///
+    /// # Errors
+    /// `-errno` of eventfd(2) or of the driver.
+    fn hlthunk_notifier_create(fd: c_int) -> c_int as negative_errno {
+        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?;
+        let handle = std::os::fd::OwnedFd::from(event);
+        let number = std::os::fd::AsRawFd::as_raw_fd(&handle);
+        ask(fd, InfoOp::REGISTER_EVENTFD, 0, 0, number as u32)?;
+        Ok(handle.into_raw_fd())
+    }
+
+    /// Deregisters an event descriptor, and closes it.
+    ///
+    /// # Errors
+    /// `-errno` of the driver, then of close(2).
+    fn hlthunk_notifier_release(fd: c_int, handle: c_int) -> c_int as negative_errno {
+        ask(fd, InfoOp::UNREGISTER_EVENTFD, 0, 0, handle as u32)?;
+        // SAFETY: the program's descriptor, which the program asks to close.
+        Errno::result(unsafe { libc::close(handle) })
+    }
+
+    /// Waits for events for `timeout` milliseconds; a value above `INT_MAX` is no limit. Writes
+    /// their bits and number; the number is 0 after the time.
+    ///
+    /// # Errors
+    /// `-EINVAL`: no place for them. `-errno` of poll(2) or of the driver. `-EPERM`, which is -1:
+    /// the descriptor could not be read.
+    fn hlthunk_notifier_recv(
+        fd: c_int,
+        handle: c_int,
+        notifier_events: *mut u64,
+        notifier_cnt: *mut u64,
+        _flags: u32,
+        timeout: u32,
+    ) -> c_int as negative_errno {
+        notifier_events.check()?;
+        notifier_cnt.write(0)?;
+        let mut set = libc::pollfd {
+            fd: handle,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one entry, which is ours.
+        let ready = Errno::result(unsafe { libc::poll(&raw mut set, 1, timeout as c_int) })?;
+        if ready == 0 {
+            return Ok(0);
+        }
+        let count = take(handle).map_err(|_| Errno::EPERM)?;
+        fill(fd, InfoOp::GET_EVENTS, notifier_events, 0)?;
+        notifier_cnt.write(count).map(|()| 0)
+    }
+
+    /// Writes the record of the first event of a kind since the last reset. The struct depends on
+    /// the kind.
+    ///
+    /// # Errors
+    /// `-EINVAL`: no struct or an unknown kind. `-errno` of the driver.
+    fn hlthunk_get_event_record(
+        fd: c_int,
+        event_id: HlthunkEventRecordId,
+        buf: *mut c_void,
+    ) -> c_int as negative_errno {
+        use HlthunkEventRecordId as Id;
+        buf.check()?;
+        match event_id {
+            Id::OPEN_DEV => {
+                let into = buf.cast::<HlthunkEventRecordOpenDevTime>();
+                fill(fd, InfoOp::LAST_ERR_OPEN_DEV_TIME, into, 0)
+            }
+            Id::CS_TIMEOUT => fill(fd, InfoOp::CS_TIMEOUT_EVENT, buf.cast::<HlthunkEventRecordCsTimeout>(), 0),
+            Id::RAZWI_EVENT => buf.cast().write(razwi(fd)?).map(|()| 0),
+            Id::UNDEFINED_OPCODE => {
+                let into = buf.cast::<HlthunkEventRecordUndefinedOpcode>();
+                fill(fd, InfoOp::UNDEFINED_OPCODE_EVENT, into, 0)
+            }
+            Id::HW_ERR_OPCODE => {
+                let into = buf.cast::<HlthunkEventRecordCriticalHwErr>();
+                fill(fd, InfoOp::HW_ERR_EVENT, into, 0)
+            }
+            Id::FW_ERR_OPCODE => buf.cast().write(firmware_error(fd)?).map(|()| 0),
+            Id::ENGINE_EVENT => {
+                let into = buf.cast::<HlthunkEventRecordEngineErr>();
+                fill(fd, InfoOp::USER_ENGINE_ERR_EVENT, into, 0)
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Writes the first page fault and the mappings that existed then, at most
+    /// `num_of_allocated_mappings` of them. `num_of_mappings` is their number, also if it is larger
+    /// than the list, and `UINT32_MAX` if it is not known.
+    ///
+    /// # Errors
+    /// `-EINVAL`: no struct, or no list. `-errno` of the driver.
+    fn hlthunk_get_page_fault_info(
+        fd: c_int,
+        pf: *mut HlthunkPageFaultInfo,
+        num_of_allocated_mappings: u32,
+    ) -> c_int as negative_errno {
+        let mut report = pf.read()?;
+        report.num_of_mappings = u32::MAX;
+        pf.write(report)?;
+        let fault: HlPageFaultInfo = query(fd, 0)?;
+        report.addr = fault.addr;
+        report.timestamp = fault.timestamp;
+        report.engine_id = fault.engine_id;
+        let mappings = user_mappings(fd, report.mappings(), num_of_allocated_mappings);
+        report.num_of_mappings = mappings.unwrap_or_else(|(number, _)| number);
+        pf.write(report)?;
+        mappings.map(|_| 0).map_err(|(_, errno)| errno)
+    }
+}

@@ -1,0 +1,558 @@
+//! What descriptors, handles and addresses stand for: a state machine over the records.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+use gaudi_spec::{ASICS, Asic};
+use gaudi_uapi::cb::{CbOp, HlCbIn, HlCbOut};
+use gaudi_uapi::info::{HlInfoArgs, HlInfoHwIpInfo, InfoOp};
+use gaudi_uapi::memory::{
+    HlMemIn, HlMemInAlloc, HlMemInExportDmabufFd, HlMemInMapDevice, HlMemInMapHost, HlMemInUnmap, HlMemOut,
+    MemFlags, MemOp,
+};
+use gaudi_uapi::view::{CALLS, CallView, OTHERS, Part, Shape};
+use gaudi_uapi::{Era, Ioctl, Node, dmabuf, drm};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::record::{Event, FdSource, IoctlRecord, Moment, OpenRecord, ProcessChange, ProcessRecord};
+use crate::text::escaped;
+use crate::walk::{number_of, recorded};
+
+/// Objects that are remembered at once. A capture with more resolves no further ones.
+const MOST: usize = 1 << 20;
+
+/// A file that descriptors lead to.
+#[derive(Debug, Default)]
+struct File {
+    label: String,
+    era: Option<Era>,
+    /// The name that DRM_IOCTL_VERSION returned.
+    driver: Option<Vec<u8>>,
+    /// The PCI device that INFO returned.
+    pci_device: Option<u32>,
+    /// Bytes of each allocation, by handle.
+    memory: HashMap<u64, u64>,
+    /// Mappings, by device address.
+    mappings: BTreeMap<u64, Mapping>,
+    /// Command buffers, by handle: bytes, and the process and address where they are mapped.
+    buffers: HashMap<u64, (u64, Option<(u32, u64)>)>,
+    /// Elements of timestamp buffers, by handle.
+    timestamps: HashMap<u64, u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    /// 0 if it is not known.
+    size: u64,
+    of: Mapped,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Mapped {
+    Host { pid: u32, address: u64 },
+    Memory { handle: u64 },
+}
+
+/// What is known about the descriptors, handles and addresses of the traced processes.
+#[derive(Debug, Default)]
+pub struct Names {
+    files: Vec<File>,
+    /// Descriptors: table and number to a file.
+    fds: HashMap<(u32, i32), usize>,
+    /// The descriptor table of a process that does not have its own.
+    tables: HashMap<u32, u32>,
+    objects: usize,
+}
+
+/// Bytes in the largest unit that divides them.
+pub(crate) struct Size(pub(crate) u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let fits = |&(shift, _): &(u32, &str)| self.0 != 0 && self.0 % (1 << shift) == 0;
+        match units.into_iter().find(fits) {
+            Some((shift, unit)) => write!(f, "{} {unit}", self.0 >> shift),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+/// The front of bytes as a struct; zeros where they end early.
+pub(crate) fn view<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
+    let mut whole = T::new_zeroed();
+    let to = whole.as_mut_bytes();
+    to.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    whole
+}
+
+/// How the argument of an ioctl reads.
+pub(crate) struct IoctlView {
+    /// Which of the driver's ioctls it is.
+    pub(crate) call: Option<Ioctl>,
+    pub(crate) name: &'static str,
+    pub(crate) input: Shape,
+    pub(crate) output: &'static [Part],
+    answers_with: &'static [i32],
+}
+
+impl IoctlView {
+    /// Whether the driver fills the answer when it returns this.
+    pub(crate) fn has_answer(&self, result: i64) -> bool {
+        let is_named = || self.answers_with.iter().any(|errno| i64::from(-errno) == result);
+        result >= 0 || is_named()
+    }
+}
+
+impl Names {
+    fn table(&self, pid: u32) -> u32 {
+        self.tables.get(&pid).copied().unwrap_or(pid)
+    }
+
+    fn file(&self, pid: u32, fd: i32) -> Option<&File> {
+        let id = self.fds.get(&(self.table(pid), fd))?;
+        self.files.get(*id)
+    }
+
+    fn file_mut(&mut self, pid: u32, fd: i32) -> Option<&mut File> {
+        let id = self.fds.get(&(self.table(pid), fd))?;
+        self.files.get_mut(*id)
+    }
+
+    /// What a descriptor is: its path, or how it came; printable.
+    pub fn fd(&self, pid: u32, fd: i32) -> Option<&str> {
+        let label = self.file(pid, fd)?.label.as_str();
+        (!label.is_empty()).then_some(label)
+    }
+
+    /// How the argument of an ioctl reads; none if it is not one that gaudi-uapi has.
+    pub(crate) fn view_of(&self, ioctl: &IoctlRecord) -> Option<IoctlView> {
+        if let Some(other) = OTHERS.iter().find(|other| other.request == ioctl.request) {
+            return Some(IoctlView {
+                call: None,
+                name: other.name,
+                input: other.input,
+                output: other.output,
+                answers_with: &[],
+            });
+        }
+        let (pid, fd) = (ioctl.pid, ioctl.fd);
+        let (is_drm, call) = call_of(ioctl.request).filter(|_| !self.is_foreign(pid, fd))?;
+        let era = Self::era(is_drm, self.file(pid, fd));
+        let base = CALLS.iter().find(|row| row.ioctl == call);
+        let base = base.expect("every ioctl has a row").input.base;
+        let row = CallView::find(call, Some(era), |name| number_of(base, &ioctl.input, name));
+        // Which view of a union a cut request has is not known.
+        let is_cut = ioctl.input.len() < base.size;
+        let whole = Shape {
+            base,
+            parts: &[],
+            pointers: &[],
+        };
+        Some(IoctlView {
+            call: Some(call),
+            name: call.name(),
+            input: if is_cut { whole } else { row.input },
+            output: row.output,
+            answers_with: row.answers_with,
+        })
+    }
+
+    /// The interface of an ioctl: `'H'` numbers are the misc driver's, unless the path says
+    /// otherwise.
+    fn era(is_drm: bool, file: Option<&File>) -> Era {
+        match (is_drm, file.and_then(|file| file.era)) {
+            (true, _) => Era::AccelDrm,
+            (false, Some(Era::AccelDrm)) => Era::AccelH,
+            (false, _) => Era::HlMisc,
+        }
+    }
+
+    /// Whether the descriptor is known to be of another driver.
+    fn is_foreign(&self, pid: u32, fd: i32) -> bool {
+        self.file(pid, fd).is_some_and(|file| match &file.driver {
+            Some(name) => name.as_slice() != drm::DRIVER_NAME.as_bytes(),
+            None => file.label.starts_with("/dev/") && file.era.is_none(),
+        })
+    }
+
+    /// The chip of a descriptor; the default one if INFO did not name it.
+    pub(crate) fn asic(&self, pid: u32, fd: i32) -> Option<&'static Asic> {
+        let device = self.file(pid, fd).and_then(|file| file.pci_device);
+        match device {
+            Some(device) => ASICS.into_iter().find(|asic| u32::from(asic.device) == device),
+            None => ASICS.first().copied(),
+        }
+    }
+
+    /// Where the process that made the submission sees a command buffer: at a device address, or by
+    /// its handle.
+    pub(crate) fn command_buffer(&self, pid: u32, fd: i32, at: u64, is_mapped: bool) -> Option<u64> {
+        let file = self.file(pid, fd)?;
+        if !is_mapped {
+            let (owner, address) = file.buffers.get(&at)?.1?;
+            return (owner == pid).then_some(address);
+        }
+        let (start, mapping) = file.mappings.range(..=at).next_back()?;
+        match mapping.of {
+            Mapped::Host { pid: owner, address } if owner == pid && at - start < mapping.size => {
+                address.checked_add(at - start)
+            }
+            _ => None,
+        }
+    }
+
+    /// What the value of a field refers to.
+    pub(crate) fn describe(
+        &self,
+        ioctl: &IoctlRecord,
+        call: Option<Ioctl>,
+        name: &str,
+        value: u64,
+    ) -> Option<String> {
+        if matches!(name, "fd" | "fd2" | "memfd" | "eventfd" | "fence") {
+            return self.fd(ioctl.pid, i32::try_from(value).ok()?).map(str::to_owned);
+        }
+        let file = self.file(ioctl.pid, ioctl.fd)?;
+        match (call?, name) {
+            (Ioctl::Memory, "handle") => {
+                let size = Size(*file.memory.get(&value)?);
+                let is_of =
+                    |mapping: &Mapping| matches!(mapping.of, Mapped::Memory { handle } if handle == value);
+                let place = file.mappings.iter().find(|(_, mapping)| is_of(mapping));
+                Some(match place {
+                    Some((address, _)) => format!("{size}, mapped at {address:#x}"),
+                    None => size.to_string(),
+                })
+            }
+            (Ioctl::Memory, "device_virt_addr" | "addr") => file.mapping(value),
+            (Ioctl::Cs, "cb_handle") => match file.buffers.get(&value) {
+                Some((size, _)) => Some(Size(*size).to_string()),
+                None => file.mapping(value),
+            },
+            (Ioctl::Cb, "cb_handle") => file.buffers.get(&value).map(|(size, _)| Size(*size).to_string()),
+            (Ioctl::WaitCs, "timestamp_handle") => {
+                let elements = file.timestamps.get(&value)?;
+                Some(format!("{elements} elements"))
+            }
+            (Ioctl::WaitCs, "cq_counters_handle") => {
+                let (size, _) = file.buffers.get(&value)?;
+                Some(Size(*size).to_string())
+            }
+            _ => None,
+        }
+    }
+
+    /// Learns from an event.
+    pub fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Open(open) => self.opened(open),
+            Event::Close {
+                pid, fd, result: 0, ..
+            } => {
+                self.fds.remove(&(self.table(*pid), *fd));
+            }
+            Event::Dup { pid, fd, result, .. } => {
+                let from = self.fds.get(&(self.table(*pid), *fd)).copied();
+                if let Ok(to @ 0..) = i32::try_from(*result) {
+                    self.set_fd(*pid, to, from);
+                }
+            }
+            Event::Mmap(mmap) if !(-4095..0).contains(&mmap.result) => {
+                let (pid, offset, address) = (mmap.pid, mmap.offset, mmap.result as u64);
+                if let Some(file) = self.file_mut(pid, mmap.fd) {
+                    if let Some((_, place)) = file.buffers.get_mut(&offset) {
+                        *place = Some((pid, address));
+                    }
+                }
+            }
+            Event::Process(process) => self.process(process),
+            Event::Ioctl(ioctl) if !ioctl.compat => self.ioctl(ioctl),
+            _ => {}
+        }
+    }
+
+    fn set_fd(&mut self, pid: u32, fd: i32, file: Option<usize>) {
+        let key = (self.table(pid), fd);
+        match file {
+            Some(file) if self.fds.len() < MOST => {
+                self.fds.insert(key, file);
+            }
+            _ => {
+                self.fds.remove(&key);
+            }
+        }
+    }
+
+    fn add_file(&mut self, pid: u32, fd: i32, file: File) {
+        if self.files.len() >= MOST {
+            return self.set_fd(pid, fd, None);
+        }
+        self.files.push(file);
+        self.set_fd(pid, fd, Some(self.files.len() - 1));
+    }
+
+    fn opened(&mut self, open: &OpenRecord) {
+        let Ok(fd @ 0..) = i32::try_from(open.result) else {
+            return;
+        };
+        let label = match (open.path.is_empty(), open.source) {
+            (false, _) => printable(&open.path),
+            (true, FdSource::Received) => "received over a socket".to_owned(),
+            (true, FdSource::Inherited) => "inherited".to_owned(),
+            (true, FdSource::Taken) => "from pidfd_getfd".to_owned(),
+            (true, FdSource::Open | FdSource::Created) => String::new(),
+        };
+        let file = File {
+            era: era_of(&open.path),
+            label,
+            ..File::default()
+        };
+        self.add_file(open.pid, fd, file);
+    }
+
+    fn process(&mut self, process: &ProcessRecord) {
+        let pid = process.pid;
+        match &process.change {
+            ProcessChange::Start { parent, .. } if *parent == 0 || *parent == pid => {}
+            ProcessChange::Start {
+                parent,
+                shares_files: true,
+                ..
+            } => {
+                let table = self.table(*parent);
+                if self.tables.len() < MOST {
+                    self.tables.insert(pid, table);
+                }
+            }
+            ProcessChange::Start { parent, .. } => {
+                self.tables.remove(&pid);
+                let table = self.table(*parent);
+                self.copy_table(table, pid);
+            }
+            // exec(2) leaves a shared table.
+            ProcessChange::Exec { .. } => {
+                if let Some(table) = self.tables.remove(&pid) {
+                    self.copy_table(table, pid);
+                }
+            }
+            ProcessChange::Exit { .. } if process.tid == pid => {
+                let shared = self.tables.values().any(|table| *table == pid);
+                if self.tables.remove(&pid).is_none() && !shared {
+                    self.fds.retain(|(owner, _), _| *owner != pid);
+                }
+            }
+            ProcessChange::Exit { .. } => {}
+        }
+    }
+
+    /// Gives a process a copy of a descriptor table.
+    fn copy_table(&mut self, table: u32, pid: u32) {
+        let of_table = self.fds.iter().filter(|((owner, _), _)| *owner == table);
+        let copies: Vec<_> = of_table.map(|((_, fd), file)| (*fd, *file)).collect();
+        for (fd, file) in copies {
+            self.set_fd(pid, fd, Some(file));
+        }
+    }
+
+    fn ioctl(&mut self, ioctl: &IoctlRecord) {
+        if ioctl.result < 0 {
+            return;
+        }
+        let (pid, fd) = (ioctl.pid, ioctl.fd);
+        let file_of = |label: String| File {
+            label,
+            ..File::default()
+        };
+        match ioctl.request {
+            dmabuf::UDMABUF_CREATE | dmabuf::UDMABUF_CREATE_LIST => {
+                if let Ok(new) = i32::try_from(ioctl.result) {
+                    self.add_file(pid, new, file_of("dma-buf of udmabuf".to_owned()));
+                }
+                return;
+            }
+            dmabuf::DMA_HEAP_IOCTL_ALLOC => {
+                let data: dmabuf::DmaHeapAllocationData = view(&ioctl.output);
+                if let Ok(new) = i32::try_from(data.fd) {
+                    let label = format!("dma-buf of a heap, {}", Size(data.len));
+                    self.add_file(pid, new, file_of(label));
+                }
+                return;
+            }
+            dmabuf::DMA_BUF_IOCTL_EXPORT_SYNC_FILE => {
+                let data: dmabuf::DmaBufExportSyncFile = view(&ioctl.output);
+                return self.add_file(pid, data.fd, file_of("sync_file".to_owned()));
+            }
+            dmabuf::SYNC_IOC_MERGE => {
+                let data: dmabuf::SyncMergeData = view(&ioctl.output);
+                return self.add_file(pid, data.fence, file_of("sync_file".to_owned()));
+            }
+            drm::DRM_IOCTL_VERSION => {
+                let data: drm::DrmVersion = view(&ioctl.output);
+                let name = recorded(&ioctl.memory, data.name, Moment::Exit);
+                let Some((_, name)) = name else { return };
+                let len = usize::try_from(data.name_len).unwrap_or(usize::MAX);
+                let name = name[..name.len().min(len)].to_vec();
+                if let Some(file) = self.file_mut(pid, fd) {
+                    let is_ours = name == drm::DRIVER_NAME.as_bytes();
+                    file.era = is_ours.then_some(Era::AccelDrm);
+                    file.driver = Some(name);
+                }
+                return;
+            }
+            _ => {}
+        }
+        if self.is_foreign(pid, fd) {
+            return;
+        }
+        let Some((is_drm, call)) = call_of(ioctl.request) else {
+            return;
+        };
+        if self.objects >= MOST {
+            return;
+        }
+        self.objects += 1;
+        match call {
+            Ioctl::Memory => self.memory(ioctl, is_drm),
+            Ioctl::Cb => {
+                let request: HlCbIn = view(&ioctl.input);
+                let answer: HlCbOut = view(&ioctl.output);
+                let Some(file) = self.known(pid, fd) else { return };
+                match request.op {
+                    CbOp::CREATE => {
+                        let size = u64::from(request.cb_size);
+                        file.buffers.insert(answer.cb_handle(), (size, None));
+                    }
+                    CbOp::DESTROY => {
+                        file.buffers.remove(&request.cb_handle);
+                    }
+                    _ => {}
+                }
+            }
+            Ioctl::Info => {
+                let request: HlInfoArgs = view(&ioctl.input);
+                if request.op != InfoOp::HW_IP_INFO {
+                    return;
+                }
+                let answer = recorded(&ioctl.memory, request.return_pointer, Moment::Exit);
+                let Some((_, bytes)) = answer else { return };
+                let info: HlInfoHwIpInfo = view(bytes);
+                if let Some(file) = self.known(pid, fd).filter(|_| info.device_id != 0) {
+                    file.pci_device = Some(info.device_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The file of a descriptor; a new one if its opening was not recorded.
+    fn known(&mut self, pid: u32, fd: i32) -> Option<&mut File> {
+        if self.file(pid, fd).is_none() {
+            self.add_file(pid, fd, File::default());
+        }
+        self.file_mut(pid, fd)
+    }
+
+    fn memory(&mut self, ioctl: &IoctlRecord, is_drm: bool) {
+        let (pid, fd) = (ioctl.pid, ioctl.fd);
+        let request: HlMemIn = view(&ioctl.input);
+        let answer: HlMemOut = view(&ioctl.output);
+        let argument = request.arg.as_bytes();
+        let Some(file) = self.known(pid, fd) else { return };
+        match request.op {
+            MemOp::ALLOC => {
+                let alloc: HlMemInAlloc = view(argument);
+                file.memory.insert(answer.handle(), alloc.mem_size);
+            }
+            MemOp::FREE => {
+                file.memory.remove(&request.arg[0]);
+            }
+            MemOp::MAP if request.flags.contains(MemFlags::USERPTR) => {
+                let map: HlMemInMapHost = view(argument);
+                let mapping = Mapping {
+                    size: map.mem_size,
+                    of: Mapped::Host {
+                        pid,
+                        address: map.host_virt_addr,
+                    },
+                };
+                file.mappings.insert(answer.device_virt_addr(), mapping);
+            }
+            MemOp::MAP => {
+                let map: HlMemInMapDevice = view(argument);
+                let mapping = Mapping {
+                    size: file.memory.get(&map.handle).copied().unwrap_or(0),
+                    of: Mapped::Memory { handle: map.handle },
+                };
+                file.mappings.insert(answer.device_virt_addr(), mapping);
+            }
+            MemOp::UNMAP => {
+                let unmap: HlMemInUnmap = view(argument);
+                file.mappings.remove(&unmap.device_virt_addr);
+            }
+            MemOp::TS_ALLOC => {
+                file.timestamps
+                    .insert(answer.handle(), request.num_of_elements.into());
+            }
+            MemOp::EXPORT_DMABUF_FD => {
+                let export: HlMemInExportDmabufFd = view(argument);
+                let of = match Self::era(is_drm, Some(file)) {
+                    // The header of Linux 6.1 has the handle in its place.
+                    Era::HlMisc => "of handle",
+                    _ => "at",
+                };
+                let label = format!("dma-buf, {} {of} {:#x}", Size(export.mem_size), export.addr);
+                let dmabuf = File {
+                    label,
+                    ..File::default()
+                };
+                if answer.fd() >= 0 {
+                    self.add_file(pid, answer.fd(), dmabuf);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl File {
+    /// What is mapped at or below a device address.
+    fn mapping(&self, at: u64) -> Option<String> {
+        let (start, mapping) = self.mappings.range(..=at).next_back()?;
+        let offset = at - start;
+        if offset >= mapping.size.max(1) {
+            return None;
+        }
+        let inside = match offset {
+            0 => String::new(),
+            offset => format!("{offset:#x} into "),
+        };
+        let size = Size(mapping.size);
+        Some(match mapping.of {
+            Mapped::Host { address, .. } => format!("{inside}{size} of host memory at {address:#x}"),
+            Mapped::Memory { handle } => format!("{inside}{size}, handle {handle:#x}"),
+        })
+    }
+}
+
+/// The ioctl of a request number, and whether its numbers are DRM's.
+fn call_of(request: u32) -> Option<(bool, Ioctl)> {
+    let drm = Era::AccelDrm.ioctl(request).map(|call| (true, call));
+    drm.or_else(|| Era::HlMisc.ioctl(request).map(|call| (false, call)))
+}
+
+/// The interface of a device node, by its path.
+fn era_of(path: &[u8]) -> Option<Era> {
+    let path = std::str::from_utf8(path).ok()?;
+    let (dir, name) = path.rsplit_once('/')?;
+    let era = [Era::HlMisc, Era::AccelDrm]
+        .into_iter()
+        .find(|era| era.dev_dir() == dir)?;
+    Node::from_file_name(era, name).map(|_| era)
+}
+
+/// A path without its quotes.
+fn printable(bytes: &[u8]) -> String {
+    let text = escaped(bytes);
+    text[1..text.len() - 1].to_owned()
+}

@@ -1,0 +1,199 @@
+//! Decoded values: the tree that a line and a JSON object are printed from.
+
+use std::fmt;
+
+use serde_json::{Map, json};
+
+use crate::text::escaped;
+
+/// A decoded value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A number.
+    Unsigned(u64),
+    /// A signed number.
+    Signed(i64),
+    /// An address, a handle or a mask.
+    Hex(u64),
+    /// A value of an open enum, or flags, by the names of the headers.
+    Name(String),
+    /// Text that a program, the firmware or the driver wrote.
+    Text {
+        /// The bytes up to the first zero.
+        bytes: Vec<u8>,
+        /// Bytes that are not here: not recorded, or beyond a limit.
+        more: u64,
+    },
+    /// Bytes without a known meaning.
+    Bytes {
+        /// The bytes.
+        bytes: Vec<u8>,
+        /// Bytes that are not here.
+        more: u64,
+    },
+    /// Elements of one kind.
+    List {
+        /// The elements.
+        items: Vec<Value>,
+        /// Elements that are not here.
+        more: u64,
+    },
+    /// A struct.
+    Struct(Fields),
+    /// An address, and what lies there.
+    Pointer {
+        /// The address.
+        address: u64,
+        /// What lies there; none if the tracer did not record it.
+        to: Option<Box<Value>>,
+    },
+    /// The rest of a struct: not recorded, or beyond a limit.
+    Cut,
+}
+
+/// A field of a struct or an argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The name in C.
+    pub name: &'static str,
+    /// The value.
+    pub value: Value,
+    /// What the value refers to: `768 MiB, mapped at 0x1001001800000000`.
+    pub is: Option<String>,
+}
+
+/// Fields, in the order in which they are printed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fields(pub Vec<Field>);
+
+impl Fields {
+    pub(crate) fn push(&mut self, name: &'static str, value: Value) {
+        self.0.push(Field {
+            name,
+            value,
+            is: None,
+        });
+    }
+
+    /// Whether the last field is cut, so that nothing behind it is known.
+    pub(crate) fn ends_cut(&self) -> bool {
+        matches!(
+            self.0.last(),
+            Some(Field {
+                value: Value::Cut,
+                ..
+            })
+        )
+    }
+
+    /// The value of a field.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        let field = self.0.iter().find(|field| field.name == name);
+        field.map(|field| &field.value)
+    }
+
+    /// The fields as a JSON object. What a field refers to stands beside it, as `NAME_is`.
+    pub fn to_json(&self) -> serde_json::Value {
+        let mut object = Map::new();
+        for Field { name, value, is } in &self.0 {
+            object.insert((*name).to_owned(), value.to_json());
+            if let Some(is) = is {
+                object.insert(format!("{name}_is"), is.as_str().into());
+            }
+        }
+        object.into()
+    }
+}
+
+/// The largest number that every reader of JSON keeps.
+const MAX_JSON: u64 = (1 << 53) - 1;
+
+impl Value {
+    /// The value as JSON (docs/src/reference/gcap.md).
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Unsigned(number) if *number > MAX_JSON => number.to_string().into(),
+            Self::Unsigned(number) => (*number).into(),
+            Self::Signed(number) if number.unsigned_abs() > MAX_JSON => number.to_string().into(),
+            Self::Signed(number) => (*number).into(),
+            Self::Hex(number) => format!("{number:#x}").into(),
+            Self::Name(name) => name.as_str().into(),
+            Self::Text { bytes, more: 0 } => String::from_utf8_lossy(bytes).into(),
+            Self::Text { bytes, more } => json!({"text": String::from_utf8_lossy(bytes), "more": more}),
+            Self::Bytes { bytes, more: 0 } => hex(bytes).into(),
+            Self::Bytes { bytes, more } => json!({"bytes": hex(bytes), "more": more}),
+            Self::List { items, more: 0 } => items.iter().map(Self::to_json).collect(),
+            Self::List { items, more } => {
+                let items: serde_json::Value = items.iter().map(Self::to_json).collect();
+                json!({"items": items, "more": more})
+            }
+            Self::Struct(fields) => fields.to_json(),
+            Self::Pointer { address, to } => match to {
+                Some(to) => json!({"address": format!("{address:#x}"), "value": to.to_json()}),
+                None => json!({"address": format!("{address:#x}"), "recorded": *address == 0}),
+            },
+            Self::Cut => serde_json::Value::Null,
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// How many more there are, as the end of a list.
+fn write_more(f: &mut fmt::Formatter<'_>, more: u64) -> fmt::Result {
+    match more {
+        0 => Ok(()),
+        more => write!(f, "...{more} more"),
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsigned(number) => write!(f, "{number}"),
+            Self::Signed(number) => write!(f, "{number}"),
+            Self::Hex(number) => write!(f, "{number:#x}"),
+            Self::Name(name) => f.write_str(name),
+            Self::Text { bytes, more } => {
+                f.write_str(&escaped(bytes))?;
+                write_more(f, *more)
+            }
+            Self::Bytes { bytes, more } => {
+                write!(f, "<{}>", hex(bytes))?;
+                write_more(f, *more)
+            }
+            Self::List { items, more } => {
+                f.write_str("[")?;
+                for (at, item) in items.iter().enumerate() {
+                    let separator = if at == 0 { "" } else { ", " };
+                    write!(f, "{separator}{item}")?;
+                }
+                if *more > 0 && !items.is_empty() {
+                    f.write_str(", ")?;
+                }
+                write_more(f, *more)?;
+                f.write_str("]")
+            }
+            Self::Struct(fields) => write!(f, "{{{fields}}}"),
+            Self::Pointer { address: 0, .. } => f.write_str("NULL"),
+            Self::Pointer { to: Some(to), .. } => write!(f, "{to}"),
+            Self::Pointer { address, to: None } => write!(f, "{address:#x} (not recorded)"),
+            Self::Cut => f.write_str("..."),
+        }
+    }
+}
+
+impl fmt::Display for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, Field { name, value, is }) in self.0.iter().enumerate() {
+            let separator = if at == 0 { "" } else { ", " };
+            write!(f, "{separator}{name}={value}")?;
+            if let Some(is) = is {
+                write!(f, " ({is})")?;
+            }
+        }
+        Ok(())
+    }
+}

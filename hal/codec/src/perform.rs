@@ -1,0 +1,56 @@
+//! [`Perform`]: a request performed on a node.
+
+#![expect(
+    unsafe_code,
+    reason = "mapping host memory is the seam's one unsafe operation"
+)]
+
+use std::os::fd::OwnedFd;
+
+use gaudi_seam::*;
+
+/// A request that a node can perform. Implemented for every request of the seam.
+pub trait Perform: Request {
+    /// Performs the operation on `io`.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    ///
+    /// # Safety
+    /// - For [`MapHost`], the promise of [`KernelIo::mem_map_host`]. Other requests are safe.
+    unsafe fn perform(&mut self, io: &dyn KernelIo) -> Result<Self::Answer>;
+}
+
+macro_rules! performing {
+    (@call [unsafe fn] $io:ident $this:ident $method:ident($($arg:ident)*) $pattern:tt $($rest:tt)*) => {
+        // SAFETY: the caller's promise is the same.
+        unsafe { $io.$method(*$this) }
+    };
+    (@call [fn] $io:ident $this:ident $method:ident($($arg:ident)*) $pattern:tt
+        |$below:ident, $seen:ident| $call:expr) => {{
+        let ($below, $seen) = ($io, $this);
+        $call
+    }};
+    (@call [fn] $io:ident $this:ident $method:ident($($arg:ident)*) { $pattern:pat }) => {{
+        let $pattern = *$this;
+        $io.$method($($arg),*)
+    }};
+    ($(
+        $(#[$attribute:meta])*
+        $variant:ident $kernel:literal [$($fn:tt)+] $method:ident($($arg:ident: $type:ty),*) -> $answer:ty,
+            $request:ty = $head:ident $(($($place:ident),*))? $({ $($field:ident),* })?
+            $(, |$below:ident, $seen:ident| $call:expr)? $(, output $output:ident)?;
+    )*) => {$(
+        impl<'a> Perform for $request {
+            #[inline]
+            unsafe fn perform(&mut self, io: &dyn KernelIo) -> Result<$answer> {
+                performing!(
+                    @call [$($fn)+] io self $method($($arg)*)
+                    { $head $(($($place),*))? $({ $($field),* })? }
+                    $(|$below, $seen| $call)?
+                )
+            }
+        }
+    )*};
+}
+gaudi_seam::operations!(performing);

@@ -1,0 +1,283 @@
+//! [`serve`]: the driver's ioctl entry over a node of seam 1.
+
+#![expect(unsafe_code, reason = "an argument can map host memory to the device")]
+
+use std::time::Duration;
+
+use gaudi_seam::{
+    Answer as _, AnyAnswer, AnyRequest, CsRequest, Errno, Info, InfoRequest, KernelIo, KernelIoExt as _,
+    NodeKind,
+};
+use gaudi_uapi::Ioctl;
+use gaudi_uapi::cs::HlCsArgs;
+use gaudi_uapi::debug::HlDebugArgs;
+use gaudi_uapi::drm::{DRIVER_NAME, DRM_IOCTL_VERSION, DrmVersion};
+use gaudi_uapi::era::{DRM_COMMAND_BASE, DRM_IOCTL_BASE, HL_IOCTL_BASE};
+use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, HlInfoHwIpInfo, HlUserMapping, InfoOp};
+use gaudi_uapi::ioctl::{Parts, READ, WRITE};
+use gaudi_uapi::nic::HlNicArgs;
+use gaudi_uapi::wait::HlWaitCsArgs;
+use zerocopy::{FromBytes, IntoBytes, KnownLayout};
+
+use crate::decode::decode;
+use crate::errno::errno_of;
+use crate::information::most_of;
+use crate::memory::UserMemory;
+use crate::submit::is_multi;
+use crate::wire::{Visitor, Wire};
+
+/// Words of the longest argument, which is `struct drm_version`.
+const WORDS: usize = size_of::<DrmVersion>() / 8;
+
+/// A struct in an argument's words. Every argument struct fits.
+fn view<T: FromBytes + IntoBytes + KnownLayout>(words: &mut [u64; WORDS]) -> &mut T {
+    match T::mut_from_prefix(words.as_mut_bytes()) {
+        Ok((view, _)) => view,
+        Err(_) => unreachable!("an argument struct has at most {WORDS} words, and their alignment"),
+    }
+}
+
+/// Serves one ioctl of a program: decodes its argument, performs the request on `io`, and encodes
+/// the answer into `arg` as the driver does. `arg` is what lies at the ioctl's argument address, as
+/// many bytes as `request` has in its number; `memory` is the program's memory.
+///
+/// Request numbers of every era are served on every node, and `DRM_IOCTL_VERSION` on a compute
+/// node. An argument that is shorter than the driver's is padded with zeros, and a longer one is
+/// cut, as in DRM (drivers/gpu/drm/drm_ioctl.c:drm_ioctl). `arg` is also written after a failure.
+///
+/// This function is unsafe because one argument of the driver, `HL_MEM_OP_MAP` of host memory,
+/// makes a device use memory after the call. Whether that is sound depends on the program that
+/// passes the argument, not on this function.
+///
+/// # Errors
+/// The errno that ioctl(2) gives for this argument:
+/// - `ENOTTY`: the node does not have this request number.
+/// - `EFAULT`: a list or a buffer of the argument is not in `memory`.
+/// - That of the operation ([`errno_of`]).
+///
+/// # Safety
+/// - If the argument maps host memory, the program that passes it keeps the promise of
+///   [`KernelIo::mem_map_host`].
+pub unsafe fn serve(
+    io: &dyn KernelIo,
+    request: u32,
+    arg: &mut [u8],
+    memory: &dyn UserMemory,
+) -> Result<(), Errno> {
+    let parts = Parts::of(request);
+    let control = io.node().kind == NodeKind::Control;
+    let served = served(control, parts)?;
+    // DRM copies as the program's number says; the driver's own entry copies both ways
+    // (common/habanalabs_ioctl.c:_hl_ioctl).
+    let direction = match parts.kind {
+        DRM_IOCTL_BASE if !control => parts.direction,
+        _ => READ | WRITE,
+    };
+    let mut words = [0; WORDS];
+    let len = parts.size.min(arg.len()).min(size_of_val(&words));
+    if direction & WRITE != 0 {
+        words.as_mut_bytes()[..len].copy_from_slice(&arg[..len]);
+    }
+    let result = match served {
+        Served::Version => version(view(&mut words), memory),
+        // SAFETY: the caller's promise is the same.
+        Served::Ioctl(ioctl) => unsafe { perform(io, ioctl, &mut words, memory) },
+    };
+    if direction & READ != 0 {
+        arg[..len].copy_from_slice(&words.as_bytes()[..len]);
+    }
+    result
+}
+
+enum Served {
+    Version,
+    Ioctl(Ioctl),
+}
+
+/// What a request number asks of a node.
+fn served(control: bool, parts: Parts) -> Result<Served, Errno> {
+    if control {
+        // common/habanalabs_ioctl.c:hl_ioctl_control looks at the number alone.
+        let is_info = parts.nr == DRM_COMMAND_BASE || (parts.kind, parts.nr) == (HL_IOCTL_BASE, 1);
+        return if is_info {
+            Ok(Served::Ioctl(Ioctl::Info))
+        } else {
+            Err(Errno::ENOTTY)
+        };
+    }
+    if (parts.kind, parts.nr) == (DRM_IOCTL_BASE, Parts::of(DRM_IOCTL_VERSION).nr) {
+        return Ok(Served::Version);
+    }
+    let known = Ioctl::of_request(parts.request());
+    known.map(Served::Ioctl).ok_or(Errno::ENOTTY)
+}
+
+/// drivers/gpu/drm/drm_ioctl.c:drm_version. The version is that of the kernel that the rules were
+/// read from; dates are no longer reported.
+fn version(version: &mut DrmVersion, memory: &dyn UserMemory) -> Result<(), Errno> {
+    (
+        version.version_major,
+        version.version_minor,
+        version.version_patchlevel,
+    ) = (7, 3, 4);
+    let texts = [
+        (version.name, &mut version.name_len, DRIVER_NAME),
+        (version.date, &mut version.date_len, "0"),
+        (version.desc, &mut version.desc_len, DRIVER_NAME),
+    ];
+    for (address, len, text) in texts {
+        let room = usize::try_from(*len).unwrap_or(usize::MAX).min(text.len());
+        *len = text.len() as u64;
+        if address != 0 && room > 0 {
+            memory.write(address, &text.as_bytes()[..room])?;
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// - As [`serve`].
+unsafe fn perform(
+    io: &dyn KernelIo,
+    ioctl: Ioctl,
+    words: &mut [u64; WORDS],
+    memory: &dyn UserMemory,
+) -> Result<(), Errno> {
+    let asked = *words;
+    let performer = Performer { io, memory, words };
+    let result = decode(ioctl, asked.as_bytes(), memory, performer);
+    let result = result.unwrap_or_else(|errno| malformed(io, ioctl, errno, words));
+    if (ioctl, result) == (Ioctl::Info, Err(Errno::ENOMEM)) {
+        report_mappings(io, view(words));
+    }
+    result
+}
+
+/// Performs a request and writes what the driver would.
+struct Performer<'a> {
+    io: &'a dyn KernelIo,
+    memory: &'a dyn UserMemory,
+    words: &'a mut [u64; WORDS],
+}
+
+impl Visitor for Performer<'_> {
+    type Output = Result<(), Errno>;
+
+    fn visit<R: Wire>(self, mut request: R) -> Result<(), Errno> {
+        let Self { io, memory, words } = self;
+        // SAFETY: the caller of `serve` promises it for the argument, of which this is the request.
+        match unsafe { request.perform(io) } {
+            Ok(answer) => {
+                copy_out(io, request.view(), answer.view(), words, memory)?;
+                request.set_answer(answer, view(words));
+                Ok(())
+            }
+            Err(error) => request.set_failure(errno_of(&error), view(words)),
+        }
+    }
+}
+
+/// Copies the answer's buffer to the program.
+fn copy_out(
+    io: &dyn KernelIo,
+    request: AnyRequest<'_>,
+    answer: AnyAnswer<'_>,
+    words: &mut [u64; WORDS],
+    memory: &dyn UserMemory,
+) -> Result<(), Errno> {
+    let (address, bytes) = match (request, answer) {
+        (AnyRequest::Info(info), AnyAnswer::Word(word)) => {
+            let len = written(io, info, *word).min(info.answer.len());
+            (view::<HlInfoArgs>(words).return_pointer, &info.answer[..len])
+        }
+        (AnyRequest::Debug(debug), _) => (view::<HlDebugArgs>(words).output_ptr, &*debug.output),
+        (AnyRequest::Nic(nic), _) => (view::<HlNicArgs>(words).output_ptr, &*nic.output),
+        _ => return Ok(()),
+    };
+    match bytes {
+        [] => Ok(()),
+        bytes => memory.write(address, bytes),
+    }
+}
+
+/// The bytes that the driver writes of an INFO answer; bytes behind them stay the program's.
+fn written(io: &dyn KernelIo, info: &Info<'_>, word: u32) -> usize {
+    match info.request.op {
+        // common/habanalabs_ioctl.c:engine_status_info
+        InfoOp::ENGINE_STATUS => word as usize,
+        // common/habanalabs_ioctl.c:user_mappings_info: nothing unless a page fault was recorded.
+        // No mapping is all zeros.
+        InfoOp::USER_MAPPINGS => {
+            let last = info.answer.iter().rposition(|&byte| byte != 0);
+            last.map_or(0, |last| (last + 1).next_multiple_of(size_of::<HlUserMapping>()))
+        }
+        // common/habanalabs_ioctl.c:hw_events_info: a counter for each event of the chip.
+        InfoOp::HW_EVENTS | InfoOp::HW_EVENTS_AGGREGATE => {
+            let events = io.query::<HlInfoHwIpInfo>().map(|hw| hw.num_of_events);
+            events.map_or(0, |events| (events as usize).saturating_mul(size_of::<u32>()))
+        }
+        _ => info.answer.len(),
+    }
+}
+
+/// common/habanalabs_ioctl.c:user_mappings_info reports the number of mappings if they do not fit.
+fn report_mappings(io: &dyn KernelIo, args: &mut HlInfoArgs) {
+    let request = InfoRequest {
+        op: args.op,
+        arg: args.arg,
+    };
+    if request.op == InfoOp::USER_MAPPINGS {
+        let mut all = vec![0; most_of(request.op)];
+        // If even this fails, the number stays unknown.
+        if let Ok(count) = io.info(request, &mut all) {
+            args.arg = count;
+        }
+    }
+}
+
+/// The errno for an argument that is not a request. The driver checks the device before it looks at
+/// the argument.
+fn malformed(io: &dyn KernelIo, ioctl: Ioctl, errno: Errno, words: &mut [u64; WORDS]) -> Result<(), Errno> {
+    let first = match ioctl {
+        Ioctl::Info => {
+            let op = view::<HlInfoArgs>(words).op;
+            let is_event = [
+                InfoOp::REGISTER_EVENTFD,
+                InfoOp::UNREGISTER_EVENTFD,
+                InfoOp::GET_EVENTS,
+            ]
+            .contains(&op);
+            if is_event && io.node().kind == NodeKind::Control {
+                // common/habanalabs_ioctl.c:hl_info_ioctl_control
+                return Err(Errno::EOPNOTSUPP);
+            }
+            // Padding is checked before the device (common/habanalabs_ioctl.c:_hl_info_ioctl).
+            if errno == Errno::EBADF {
+                not_operational(io)
+            } else {
+                None
+            }
+        }
+        // A chip that cannot wait for several submissions does not read the list
+        // (common/command_submission.c:hl_multi_cs_wait_ioctl).
+        Ioctl::WaitCs if errno == Errno::EFAULT && is_multi(&view::<HlWaitCsArgs>(words).request()) => io
+            .wait_multi_cs(&[], Duration::ZERO)
+            .err()
+            .map(|error| errno_of(&error)),
+        _ => not_operational(io),
+    };
+    let errno = first.unwrap_or(errno);
+    match ioctl {
+        Ioctl::Cs => (&CsRequest::default()).set_failure(errno, view::<HlCsArgs>(words)),
+        _ => Err(errno),
+    }
+}
+
+/// `EBUSY` unless the device is operational.
+fn not_operational(io: &dyn KernelIo) -> Option<Errno> {
+    match io.query::<HlInfoDeviceStatus>() {
+        Ok(answer) if answer.status == DeviceStatus::OPERATIONAL => None,
+        Ok(_) => Some(Errno::EBUSY),
+        Err(error) => Some(errno_of(&error)),
+    }
+}

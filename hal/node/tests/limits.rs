@@ -1,0 +1,42 @@
+//! Opening without enough descriptors: alone in its process, as it lowers the process's limit.
+
+mod common;
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+
+use gaudi_node::VirtualNode;
+use gaudi_seam::{ErrorKind, NodeKind};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use common::{Mapped, PAGE, Program, spec};
+
+#[test]
+fn open_without_descriptors_leaves_nothing() {
+    let spec = spec("limits");
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    for kind in [NodeKind::Compute, NodeKind::Control] {
+        let mut failed = 0;
+        for spare in 0.. {
+            // All numbers below the limit are taken but for the last ones.
+            let mut taken: Vec<_> = (0..32).map(|_| File::open("/dev/null").unwrap()).collect();
+            let limit = taken.iter().map(|file| file.as_raw_fd() as u64 + 1).max();
+            setrlimit(Resource::RLIMIT_NOFILE, limit.unwrap(), hard).unwrap();
+            taken.truncate(32 - spare);
+            let opened = VirtualNode::open(&spec, kind);
+            setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+            match opened {
+                Ok(_) => break,
+                Err(error) => {
+                    let kinds = [ErrorKind::TooManyFiles, ErrorKind::OutOfMemory];
+                    assert!(kinds.contains(&error.kind()), "{spare} descriptors: {error}");
+                    failed += 1;
+                }
+            }
+        }
+        assert!(failed > 0, "{kind:?}");
+        // The failed opens have closed the device.
+        let program = Program::open(&spec).unwrap();
+        Mapped::new(&program, PAGE);
+    }
+}

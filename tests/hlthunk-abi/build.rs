@@ -1,0 +1,116 @@
+//! Writes the table as Rust: what the compiler must accept about the crate's functions and structs.
+
+#[path = "src/lib.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the tests use the rest")]
+mod contract;
+
+use std::fmt::Write;
+
+use contract::{Claim, Contract};
+
+/// Members of unions in C: the crate has a field for the first name of each.
+const SECOND_NAMES: [&str; 2] = ["encaps_signal_seq", "ip_proto"];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src/lib.rs");
+    println!("cargo::rerun-if-changed=facts/hlthunk.tsv");
+    let out = std::env::var_os("OUT_DIR").expect("cargo sets it");
+    let path = std::path::Path::new(&out).join("contract.rs");
+    std::fs::write(path, rust(&Contract::read())).expect("the output folder is writable");
+}
+
+fn rust(contract: &Contract) -> String {
+    let (mut functions, mut layouts) = (String::new(), String::new());
+    for claim in contract.newest() {
+        match claim {
+            Claim::Function {
+                name,
+                result,
+                parameters,
+            } => {
+                let parameters: Vec<_> = parameters
+                    .split(", ")
+                    .filter(|p| *p != "void")
+                    .map(rust_type)
+                    .collect();
+                let result = match result.as_str() {
+                    "void" => String::new(),
+                    result => format!(" -> {}", rust_type(result)),
+                };
+                let parameters = parameters.join(", ");
+                writeln!(
+                    functions,
+                    "let _: unsafe extern \"C\" fn({parameters}){result} = hl_thunk::{name};"
+                )
+            }
+            Claim::Size { c_type, .. } => {
+                writeln!(
+                    layouts,
+                    "(\"{c_type}\", \"\", 0, size_of::<{}>()),",
+                    rust_type(c_type)
+                )
+            }
+            Claim::Field { c_type, name, .. } if !SECOND_NAMES.contains(&name.as_str()) => {
+                let (rust, field) = (rust_type(c_type), identifier(name));
+                writeln!(
+                    layouts,
+                    "(\"{c_type}\", \"{name}\", std::mem::offset_of!({rust}, {field}), \
+                     field_size(|s: &{rust}| &s.{field})),"
+                )
+            }
+            _ => Ok(()),
+        }
+        .expect("a String takes any text");
+    }
+    format!(
+        "/// Compiles only if each function has the table's prototype.\n#[test]\n\
+         fn functions_have_their_prototypes() {{\n{functions}}}\n\n\
+         fn layouts() -> Vec<(&'static str, &'static str, usize, usize)> {{\nvec![\n{layouts}]\n}}\n"
+    )
+}
+
+/// A field's name, which can be a word of Rust.
+fn identifier(name: &str) -> String {
+    match name {
+        "type" => "r#type".to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+/// The type in Rust of a parameter, a result or a struct.
+fn rust_type(c_type: &str) -> String {
+    if let Some(pointee) = c_type.strip_suffix(" *") {
+        return match pointee.strip_prefix("const ") {
+            Some(pointee) => format!("*const {}", rust_type(pointee)),
+            None => format!("*mut {}", rust_type(pointee)),
+        };
+    }
+    match c_type {
+        "void" => "std::ffi::c_void".to_owned(),
+        "char" => "std::ffi::c_char".to_owned(),
+        "int" => "std::ffi::c_int".to_owned(),
+        "bool" => "bool".to_owned(),
+        "size_t" => "usize".to_owned(),
+        "uint32_t" => "u32".to_owned(),
+        "uint64_t" => "u64".to_owned(),
+        // The driver's own, which are open in Rust.
+        "enum hl_engine_command" => "u32".to_owned(),
+        "struct hl_debug_args" => "gaudi_uapi::debug::HlDebugArgs".to_owned(),
+        "struct hl_info_args" => "gaudi_uapi::info::HlInfoArgs".to_owned(),
+        "struct hl_info_cs_counters" => "gaudi_uapi::info::HlInfoCsCounters".to_owned(),
+        _ => {
+            let tag = c_type
+                .split_once(' ')
+                .unwrap_or_else(|| panic!("{c_type} has no type in Rust"))
+                .1;
+            format!("hl_thunk::{}", camel(tag))
+        }
+    }
+}
+
+/// `hlthunk_cs_in` is `HlthunkCsIn`.
+fn camel(tag: &str) -> String {
+    let word = |word: &str| word[..1].to_uppercase() + &word[1..];
+    tag.split('_').map(word).collect()
+}

@@ -1,0 +1,86 @@
+//! Cases in C (`c/client.c`), compiled by cc(1) and linked with `-lhl-thunk` against this tree's
+//! headers.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use gaudi_conformance::{Failure, Verdict};
+
+use crate::bench::Bench;
+use crate::case::cases;
+use crate::library::{SONAME, path};
+
+cases! { "c":
+    "conventions", "hlthunk.h:hlthunk_open" => |bench| run(bench, "conventions");
+    "discovery", "hlthunk.h:hlthunk_get_pci_bus_id_from_fd" => |bench| run(bench, "discovery");
+    "information", "hlthunk.h:hlthunk_get_hw_ip_info" => |bench| run(bench, "information");
+    "buffers", "client:hl-thunk/tests/command_buffer.c:test_cb_mmap" => |bench| run(bench, "buffers");
+    "submission", "client:hl-thunk/tests/command_submission.c:test_cs_nop" => |bench| run(bench, "submission");
+    "copies", "client:hl-thunk/tests/dma_dram.c:test_dma_dram" => |bench| run(bench, "copies");
+    "exports", "client:perftest/hl_memory.c:hl_memory_get_dmabuf_fd" => |bench| run(bench, "exports");
+    "duplicates", "client:hl-thunk/tests/debug.c:test_duplicate_file_descriptor" => |bench| run(bench, "duplicates");
+    "texts", "hlthunk.h:hlthunk_get_version" => |bench| run(bench, "texts");
+    "timeouts", "hlthunk.h:hlthunk_wait_for_interrupt" => |bench| run(bench, "timeouts");
+}
+
+/// Whether this machine can compile the cases, and has their source.
+pub(crate) fn can_compile() -> bool {
+    let has_compiler = Command::new("cc").arg("--version").output();
+    has_compiler.is_ok_and(|output| output.status.success()) && source().exists()
+}
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("c/client.c")
+}
+
+/// Compiles the program once. Returns its folder, which has the library by its name.
+fn program() -> Result<&'static Path, Failure> {
+    static FOLDER: OnceLock<Result<tempfile::TempDir, String>> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| compile().map_err(|error| error.to_string()));
+    match folder {
+        Ok(folder) => Ok(folder.path()),
+        Err(error) => Err(Failure::new("compiling c/client.c", "success", error)),
+    }
+}
+
+fn compile() -> std::io::Result<tempfile::TempDir> {
+    let folder = tempfile::tempdir()?;
+    std::os::unix::fs::symlink(path().canonicalize()?, folder.path().join(SONAME))?;
+    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../drivers/hlthunk/include");
+    let output = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(folder.path().join("client"))
+        .arg("-I")
+        .arg(headers)
+        .arg(source())
+        .arg("-L")
+        .arg(folder.path())
+        .arg("-lhl-thunk")
+        .output()?;
+    if output.status.success() {
+        return Ok(folder);
+    }
+    Err(std::io::Error::other(
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    ))
+}
+
+fn run(bench: &mut Bench, case: &str) -> Verdict {
+    let folder = program()?;
+    bench.close()?;
+    let output = Command::new(folder.join("client"))
+        .arg(case)
+        .env("LD_LIBRARY_PATH", folder)
+        .output();
+    let output = output.map_err(|error| Failure::new("c/client", "a run", error.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    Err(Failure::new(
+        format!("c/client {case}"),
+        "exit status 0",
+        format!("{}: {text}", output.status),
+    ))
+}

@@ -1,0 +1,373 @@
+//! Threads, fork children and killed processes.
+
+#![expect(unsafe_code, reason = "fork children call the library and end")]
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::ptr;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use gaudi_conformance::{Failure, Program, Verdict, equal, holds, same_bytes};
+use gaudi_spec::gaudi2::packet::MsgLong;
+use gaudi_spec::gaudi2::queue;
+use nix::errno::Errno;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+use crate::answer::{fails, minus_one, ok};
+use crate::bench::{Backend, Bench};
+use crate::card::{
+    BUSY, Buffer, COMPLETED, Card, Cb, DRAM_PAGE, Dram, Gate, Host, LONG, Memory, OTHER, PAGE, Q,
+};
+use crate::case::cases;
+use crate::child::{CALLS, FLAG};
+use crate::types::name;
+
+cases! { "process":
+    "threads-submit-and-wait", "client:hl-thunk/tests/dma.c:test_dma_512_threads" => threads_submit;
+    "threads-allocate-and-map", "common/memory.c:hl_mem_ioctl" => threads_allocate;
+    "threads-create-and-map-buffers", "common/memory_mgr.c:hl_mmap_mem_buf_alloc" => threads_buffers;
+    "threads-ask", "common/habanalabs_ioctl.c:hl_info_ioctl" => threads_ask;
+    "one-of-many-threads-opens", "common/habanalabs_drv.c:hl_device_open" => threads_open;
+    "waiters-wake-in-every-thread", "common/command_submission.c:hl_wait_for_fence" => threads_wait;
+    "many-opens-and-closes", "client:ucx/gaudi_md.c:uct_gaudi_md_close" => many_opens;
+    "fork-child-is-refused-with-enodev", "hlthunk.h:hlthunk_open" => fork_refused;
+    "fork-child-uses-inherited-device", "common/habanalabs_drv.c:hl_device_open" => fork_inherits;
+    "fork-leaves-parent-working", "common/context.c:hl_ctx_do_release" => fork_parent;
+    "fork-while-memory-is-mapped", "common/memory.c:get_user_memory" => fork_mapped;
+    "fork-child-that-ends-releases-nothing", "common/habanalabs_drv.c:hl_device_release" => fork_ends;
+    "opened-by-exec-child-is-busy", "common/habanalabs_drv.c:hl_device_open" => exec_child;
+    "kill-inside-calls-leaves-nothing", "common/habanalabs_drv.c:hl_device_release" => killed;
+}
+
+/// Runs `work` in threads that start together.
+fn together(threads: usize, work: impl Fn(usize) -> Verdict + Sync) -> Verdict {
+    let barrier = Barrier::new(threads);
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads)
+            .map(|nth| {
+                let (barrier, work) = (&barrier, &work);
+                scope.spawn(move || {
+                    barrier.wait();
+                    work(nth)
+                })
+            })
+            .collect();
+        let mut verdict = Ok(());
+        for thread in running {
+            let ended = thread.join();
+            let ended = ended.unwrap_or_else(|_| Err(Failure::new("a thread", "an end", "a panic")));
+            verdict = verdict.and(ended);
+        }
+        verdict
+    })
+}
+
+/// A number of threads for each backend: the driver's guests have two processors without KVM.
+fn threads(bench: &Bench) -> usize {
+    match bench.backend {
+        Backend::Mock => 512,
+        Backend::Driver => 64,
+    }
+}
+
+fn threads_submit(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let target = Host::new(card, PAGE)?;
+    let buffers: Result<Vec<_>, _> = (0..threads(bench))
+        .map(|nth| {
+            let word = gaudi_conformance::offset(target.va, 4 * nth as u64);
+            Buffer::new(card, Program::new().long(MsgLong::new(word, nth as u32 + 1)))
+        })
+        .collect();
+    let buffers = buffers?;
+    let queues = [Q, queue::PDMA_0_1, OTHER];
+    together(buffers.len(), |nth| {
+        let seq = buffers[nth].submit(queues[nth % queues.len()])?;
+        card.finish(seq)
+    })?;
+    let expected: Vec<u8> = (1..=buffers.len() as u32).flat_map(u32::to_le_bytes).collect();
+    same_bytes(
+        "a word of each thread",
+        &target.bytes(0, expected.len())?,
+        &expected,
+    )
+}
+
+fn threads_allocate(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let pages = card.usage()?.dram_free_mem / DRAM_PAGE;
+    together(16, |_| {
+        for _ in 0..pages / 16 {
+            let dram = Dram::new(card, 1)?;
+            drop(Host::new(card, PAGE)?);
+            drop(dram);
+        }
+        Ok(())
+    })
+}
+
+fn threads_buffers(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    together(16, |nth| {
+        for _ in 0..20 {
+            let cb = Cb::new(card, 4096)?;
+            let view = cb.view(PAGE)?;
+            view.fill(0, PAGE, nth as u8)?;
+            std::thread::yield_now();
+            let mut seen = [0xff; PAGE];
+            view.read(0, &mut seen)?;
+            same_bytes("a thread's own buffer", &seen, &[nth as u8; PAGE])?;
+        }
+        Ok(())
+    })
+}
+
+fn threads_ask(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let memory = Memory::new(card, 1)?;
+    together(32, |_| {
+        for _ in 0..20 {
+            equal("memory of the user", card.usage()?.ctx_dram_mem, DRAM_PAGE)?;
+        }
+        Ok(())
+    })?;
+    drop(memory);
+    Ok(())
+}
+
+fn threads_open(bench: &mut Bench) -> Verdict {
+    // Opened and closed once more: a driver in reset refuses every open.
+    let hl = bench.reopen()?.hl;
+    bench.close()?;
+    let winner = std::sync::Mutex::new(Vec::new());
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < Duration::from_secs(60) {
+        together(16, |_| {
+            let fd = hl.open(name::DONT_CARE, ptr::null());
+            let errno = Errno::last();
+            if fd >= 0 {
+                winner
+                    .lock()
+                    .map_err(|_| Failure::new("a lock", "taken", "poisoned"))?
+                    .push(fd);
+                return Ok(());
+            }
+            let is_busy = [Errno::EBUSY, Errno::EAGAIN].contains(&errno);
+            holds("a refused open is busy", fd == -1 && is_busy, (fd, errno))
+        })?;
+        let opened = winner.lock().map_or(0, |opened| opened.len());
+        if opened > 0 || bench.is_mock() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let opened = winner.into_inner().unwrap_or_default();
+    for &fd in &opened {
+        ok("hlthunk_close", hl.close(fd))?;
+    }
+    equal("threads that opened the device", opened.len(), 1)
+}
+
+fn threads_wait(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let gate = Gate::shut(card)?;
+    let seq = gate.seq();
+    std::thread::scope(|scope| {
+        let waiters: Vec<_> = (0..16)
+            .map(|_| scope.spawn(move || card.wait(seq, LONG)))
+            .collect();
+        equal("a poll meanwhile", card.wait(seq, 0)?, BUSY)?;
+        gate.open()?;
+        for waiter in waiters {
+            let status = waiter
+                .join()
+                .map_err(|_| Failure::new("a waiter", "an end", "a panic"))?;
+            equal("a waiter's status", status?, COMPLETED)?;
+        }
+        Ok(())
+    })
+}
+
+fn many_opens(bench: &mut Bench) -> Verdict {
+    let times = match bench.backend {
+        Backend::Mock => 10_000,
+        Backend::Driver => 30,
+    };
+    bench.close()?;
+    let before = crate::bench::descriptors().len();
+    for nth in 0..times {
+        let card = bench.card()?;
+        if nth % 100 == 0 {
+            card.hl.device_memory_alloc(card.fd, 1, 0, false, false);
+        }
+        bench.close()?;
+    }
+    equal(
+        "descriptors afterwards",
+        crate::bench::descriptors().len(),
+        before,
+    )?;
+    equal("memory of the next user", bench.card()?.usage()?.ctx_dram_mem, 0)
+}
+
+/// Runs `work` in a fork child. Returns what it returned, or `None` if a signal ended the child.
+fn in_fork(work: impl FnOnce() -> u8) -> Result<Option<u8>, Failure> {
+    // SAFETY: the child calls the library, which must work there or refuse, and ends by _exit(2).
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            let code = work();
+            // SAFETY: ends the child without the parent's exit handlers.
+            unsafe { nix::libc::_exit(code.into()) }
+        }
+        ForkResult::Parent { child } => match waitpid(child, None)? {
+            WaitStatus::Exited(_, code) => Ok(u8::try_from(code).ok()),
+            _ => Ok(None),
+        },
+    }
+}
+
+/// The number of the first call that does not fail with an errno, or 0.
+fn first_unlike(card: Card, errno: Errno) -> u8 {
+    let (hl, fd) = (card.hl, card.fd);
+    let (mut handle, mut status) = (0, 0);
+    let by_code = [
+        hl.get_dram_usage(fd, Some(&mut Default::default())),
+        hl.device_memory_free(fd, 1),
+        hl.memory_unmap(fd, 1),
+        hl.request_command_buffer(fd, 1, Some(&mut handle)),
+        hl.destroy_command_buffer(fd, 4096),
+        hl.wait_for_cs(fd, 1, 0, Some(&mut status)),
+        hl.cs_flush_pci_hbw_writes(fd),
+        hl.notifier_create(fd),
+        hl.get_device_status_info(fd),
+    ];
+    let unlike = by_code.iter().position(|&code| code != -(errno as i32));
+    if let Some(nth) = unlike {
+        return nth as u8 + 1;
+    }
+    let memory = hl.device_memory_alloc(fd, 1, 0, false, false);
+    if memory != 0 || Errno::last() != errno {
+        100
+    } else {
+        0
+    }
+}
+
+fn fork_refused(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let code = in_fork(|| first_unlike(card, Errno::ENODEV))?;
+    equal(
+        "the call of a fork child that is not refused with ENODEV",
+        code,
+        Some(0),
+    )?;
+    card.usage().map(drop)
+}
+
+fn fork_inherits(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let _memory = Memory::new(card, 1)?;
+    let code = in_fork(|| match card.usage() {
+        Ok(usage) => u8::from(usage.ctx_dram_mem != DRAM_PAGE),
+        Err(_) => 2,
+    })?;
+    equal("a fork child's question", code, Some(0))
+}
+
+fn fork_parent(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let gate = Gate::shut(card)?;
+    for _ in 0..3 {
+        equal("a fork child that does nothing", in_fork(|| 0)?, Some(0))?;
+    }
+    equal("the held submission", card.wait(gate.seq(), 0)?, BUSY)?;
+    gate.open()
+}
+
+fn fork_mapped(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let (up, down) = (Host::new(card, PAGE)?, Host::new(card, PAGE)?);
+    equal("a fork child", in_fork(|| 0)?, Some(0))?;
+    // After a fork, a write may give this process another page than the one that is mapped.
+    up.memory.fill(0, PAGE, 0x77)?;
+    card.run(Q, Program::new().copy(down.va, up.va, PAGE as u32))?;
+    same_bytes(
+        "what the engine read after a fork",
+        &down.bytes(0, PAGE)?,
+        &[0x77; PAGE],
+    )
+}
+
+fn fork_ends(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let dram = Dram::new(card, 1)?;
+    let hl = card.hl;
+    // Its end closes its copy of the descriptor; an explicit close does the same.
+    equal(
+        "a fork child that closes",
+        in_fork(|| u8::from(hl.close(card.fd) != 0))?,
+        Some(0),
+    )?;
+    equal("memory of the parent", card.usage()?.ctx_dram_mem, DRAM_PAGE)?;
+    minus_one(
+        "a second open",
+        hl.open(name::DONT_CARE, ptr::null()),
+        Errno::EBUSY,
+    )?;
+    drop(dram);
+    Ok(())
+}
+
+/// Starts this program as a child that repeats a call.
+fn child(call: &str) -> Result<std::process::Child, Failure> {
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |error: std::io::Error| Failure::new(what, "success", error.to_string())
+    };
+    let own = std::env::current_exe().map_err(failed("this program's path"))?;
+    let mut child = Command::new(own)
+        .args([FLAG, call])
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed("a child of this program"))?;
+    let Some(output) = child.stdout.take() else {
+        return Err(Failure::new("the child's output", "a pipe", "none"));
+    };
+    let mut line = String::new();
+    let read = BufReader::new(output).read_line(&mut line);
+    read.map_err(failed("the child's first line"))?;
+    equal("the child's first line", line.trim(), "ready")?;
+    Ok(child)
+}
+
+fn exec_child(bench: &mut Bench) -> Verdict {
+    bench.close()?;
+    let mut child = child("info")?;
+    let code = bench.hl.open(name::DONT_CARE, ptr::null());
+    let errno = Errno::last();
+    let killed = child.kill().and_then(|()| child.wait());
+    killed.map_err(|error| Failure::new("the child's end", "one", error.to_string()))?;
+    equal(
+        "an open beside another process",
+        (code, errno),
+        (-1, Errno::EBUSY),
+    )?;
+    bench.card().map(drop)
+}
+
+fn killed(bench: &mut Bench) -> Verdict {
+    bench.close()?;
+    for (nth, (call, _)) in CALLS.iter().enumerate() {
+        let mut child = child(call)?;
+        // Somewhere inside the call, which the child repeats.
+        std::thread::sleep(Duration::from_micros(2_000 + 997 * nth as u64));
+        let ended = child.kill().and_then(|()| child.wait());
+        ended.map_err(|error| Failure::new("the child's end", "one", error.to_string()))?;
+    }
+    let card = bench.card()?;
+    equal("memory of the next user", card.usage()?.ctx_dram_mem, 0)?;
+    card.run(Q, Program::new().nop())?;
+    fails("a second open", card.hl.open(name::DONT_CARE, ptr::null()))
+}

@@ -1,0 +1,123 @@
+//! Where the mock and the driver differ by nature: the only table of exceptions.
+
+use crate::bench::Backend;
+use crate::case::Case;
+
+/// The expected outcome of a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expectation {
+    /// The case passes.
+    Pass,
+    /// The backend can never run it, for this reason.
+    Unsupported(&'static str),
+    /// It is skipped until this condition holds.
+    Skip(&'static str),
+}
+
+use Backend::{Driver, Mock};
+
+const NO_SHORT_FORM: &str = "a mock's bus id has domain ffff, which no card has; the short form is of domain 0 \
+                             (common/sysfs.c:pci_addr_show)";
+
+/// Case, backend that cannot run it, and why: with the function of the driver that decides it, or
+/// with what the mock's descriptor is.
+const NEVER: &[(&str, Backend, &str)] = &[
+    ("open.by-short-bus-id-opens-the-device", Mock, NO_SHORT_FORM),
+    ("open.control.by-short-bus-id-alone-opens", Mock, NO_SHORT_FORM),
+    ("open.discovery.index-from-short-bus-id", Mock, NO_SHORT_FORM),
+    (
+        "buffer.mmap-wrong-length-is-invalid",
+        Mock,
+        "a memfd maps any length; the driver refuses it (common/memory_mgr.c:hl_mem_mgr_mmap)",
+    ),
+    (
+        "buffer.mmap-twice-is-invalid",
+        Mock,
+        "a memfd maps twice; the driver refuses it (common/memory_mgr.c:hl_mem_mgr_mmap)",
+    ),
+    (
+        "buffer.mmap-unknown-handle-is-invalid",
+        Mock,
+        "a memfd maps any offset; the driver refuses it (common/memory_mgr.c:hl_mem_mgr_mmap)",
+    ),
+    (
+        "buffer.mmap-after-destroy-is-invalid",
+        Mock,
+        "a memfd maps any offset; the driver refuses it (common/memory_mgr.c:hl_mem_mgr_mmap)",
+    ),
+    (
+        "process.fork-child-uses-inherited-device",
+        Mock,
+        "the mock is memory and threads of the process that opened it: ENODEV in a fork child",
+    ),
+    (
+        "process.fork-child-is-refused-with-enodev",
+        Driver,
+        "a fork child shares the driver's open file (common/habanalabs_drv.c:hl_device_open)",
+    ),
+    (
+        "process.opened-by-exec-child-is-busy",
+        Mock,
+        "each process has its own mock; the driver has one user (common/habanalabs_drv.c:hl_device_open)",
+    ),
+];
+
+/// Case, kernel before which it is skipped, and what would run it.
+const FROM_7: &[(&str, &str)] = &[
+    (
+        "process.many-opens-and-closes",
+        "a kernel of 7.3 or later: 30 resets of the card are minutes in a guest",
+    ),
+    (
+        "process.kill-inside-calls-leaves-nothing",
+        "a kernel of 7.3 or later: 12 resets of the card are minutes in a guest",
+    ),
+    (
+        "interrupt.timestamp-registration-outlives-its-process",
+        "a kernel of 7.3 or later: 6.12 frees DMA memory with interrupts off \
+         (common/command_submission.c:hl_release_pending_user_interrupts)",
+    ),
+];
+
+/// The running kernel's major version, or 0.
+fn major() -> u32 {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release
+        .split('.')
+        .next()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Returns the expected outcome of a case on a backend.
+pub(crate) fn expectation(backend: Backend, case: &Case) -> Expectation {
+    if let Some(row) = NEVER.iter().find(|row| row.0 == case.id && row.1 == backend) {
+        return Expectation::Unsupported(row.2);
+    }
+    if case.group == "c" && !crate::cases::can_compile() {
+        return Expectation::Skip("cc(1) and the source tree: a guest of the lab has neither");
+    }
+    match FROM_7.iter().find(|row| row.0 == case.id) {
+        Some((_, need)) if backend == Driver && major() < 7 => Expectation::Skip(need),
+        _ => Expectation::Pass,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_difference_names_a_case() {
+        let ids = NEVER
+            .iter()
+            .map(|row| row.0)
+            .chain(FROM_7.iter().map(|row| row.0));
+        for id in ids {
+            assert!(
+                crate::cases::all().any(|case| case.id == id),
+                "the table of differences has {id:?}, which is not a case"
+            );
+        }
+    }
+}

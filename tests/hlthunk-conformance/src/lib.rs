@@ -1,0 +1,32 @@
+//! What programs written for hl-thunk rely on, as named cases against the C ABI.
+//!
+//! - *The library is loaded by dlopen(3)*, as its clients load it: symbols, calling convention and
+//!   layouts are part of what is tested.
+//! - *One list, two backends*: the mock, if `GAUDI_DEVICE` names one, otherwise the kernel's
+//!   driver. What one of them can never do is a row of `differences.rs`.
+//! - *A case asserts by hl-thunk's conventions*: -1 and errno, -errno with errno set, 0 and errno
+//!   for 64-bit results. The facts are those of the driver's functions, which `gaudi-conformance`
+//!   asserts at the seam; here they must survive the library.
+//! - *Cases share one open device*, because the driver resets the chip at every close. A case that
+//!   leaves memory, work or descriptors fails.
+//!
+//! `cargo test -p gaudi-hlthunk-conformance` runs them on the mock, `cargo xtask lab test -p
+//! gaudi-hlthunk-conformance` on the driver of each kernel.
+
+mod answer;
+pub mod bench;
+mod card;
+mod case;
+pub mod cases;
+mod child;
+mod differences;
+pub mod library;
+pub mod random;
+mod runner;
+pub mod types;
+
+pub use bench::{Backend, Bench};
+pub use case::Case;
+pub use child::serve as serve_child;
+pub use library::Library;
+pub use runner::{Outcome, run};

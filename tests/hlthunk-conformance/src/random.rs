@@ -1,0 +1,607 @@
+//! Random sequences of calls: every function, with NULL, unmapped, huge and negative arguments.
+//!
+//! - *Nothing may crash or leak*: a sequence closes what it opened, and then the process has as
+//!   many descriptors and mappings as before.
+//! - *Arguments that a C function must dereference itself* (the structs) are valid or NULL;
+//!   addresses inside them, and those that only the driver reads, may be unmapped.
+//! - *Engines run NOPs alone*, and waits are short: the sequences test the library, not the chip.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fs;
+use std::ptr;
+
+use gaudi_conformance::Program;
+use gaudi_random::Rng;
+use gaudi_spec::gaudi2::{DRAM_VA, block, queue};
+use gaudi_sys::RawMapping;
+use gaudi_uapi::cs::{CsFlags, HlCsChunk};
+use gaudi_uapi::debug::{DebugOp, HlDebugArgs};
+use gaudi_uapi::info::{HlInfoArgs, InfoOp};
+use nix::errno::Errno;
+
+use crate::bench::descriptors;
+use crate::card::{
+    Buffer, Card, DRAM_PAGE, PAGE, Q, address_in, address_of, address_of_mut, borrow, submission,
+};
+use crate::library::Library;
+use crate::types::{
+    CsIn, Debugfs, PageFaultInfo, ReserveSigHandle, SigResIn, SignalIn, WaitForSignalData, WaitIn,
+    WaitMultiCsIn, name,
+};
+
+/// Calls of a sequence.
+pub const CALLS: u64 = 200;
+
+/// A function by its name, and a call of it with random arguments.
+type Call = (&'static str, fn(&mut World, &'static Library));
+
+macro_rules! calls {
+    ($($name:ident => $call:expr;)*) => {
+        const TABLE: &[Call] = &[$((concat!("hlthunk_", stringify!($name)), $call)),*];
+    };
+}
+
+/// What a sequence has: arguments are drawn from it.
+struct World {
+    rng: Rng,
+    hl: &'static Library,
+    /// The compute node, which most calls get.
+    fd: c_int,
+    /// Other descriptors of the sequence: nodes and exports.
+    opened: Vec<c_int>,
+    notifiers: Vec<c_int>,
+    /// Handles and addresses that calls returned.
+    values: Vec<u64>,
+    views: Vec<RawMapping>,
+    /// Host memory that calls map and ask into.
+    memory: RawMapping,
+    /// NOPs, for submissions.
+    program: Option<Buffer>,
+}
+
+/// A descriptor that is never open.
+const CLOSED: c_int = 900;
+
+fn closed_files() -> Debugfs {
+    Debugfs {
+        addr_fd: -1,
+        data_fd: CLOSED,
+        clk_gate_fd: -1,
+        clk_gate_val: [0; 32],
+    }
+}
+
+impl World {
+    fn coin(&mut self) -> bool {
+        self.rng.percent(50)
+    }
+
+    /// A struct, or seldom NULL.
+    fn some<'a, T>(&mut self, value: &'a mut T) -> Option<&'a mut T> {
+        (!self.rng.percent(10)).then_some(value)
+    }
+
+    fn some_ref<'a, T>(&mut self, value: &'a T) -> Option<&'a T> {
+        (!self.rng.percent(10)).then_some(value)
+    }
+
+    fn bytes(&mut self, room: &mut [u8]) -> *mut c_char {
+        if self.rng.percent(10) {
+            ptr::null_mut()
+        } else {
+            room.as_mut_ptr().cast()
+        }
+    }
+
+    /// A descriptor: mostly the device's.
+    fn fd(&mut self) -> c_int {
+        match self.rng.below(20) {
+            0 => -1,
+            1 => CLOSED,
+            2 => self.rng.pick(&[c_int::MIN, c_int::MAX]),
+            3 if !self.opened.is_empty() => self.rng.pick(&self.opened),
+            _ => self.fd,
+        }
+    }
+
+    fn fd_to_close(&mut self) -> c_int {
+        if self.rng.percent(60) {
+            return self.rng.pick(&[-1, CLOSED, c_int::MIN, c_int::MAX]);
+        }
+        // The kernel may give the number to what is opened next.
+        self.opened.pop().unwrap_or(-1)
+    }
+
+    fn keep(&mut self, fd: c_int) {
+        if fd >= 0 {
+            self.opened.push(fd);
+        }
+    }
+
+    fn keep_notifier(&mut self, fd: c_int) {
+        if fd >= 0 {
+            self.notifiers.push(fd);
+        }
+    }
+
+    fn notifier(&mut self) -> c_int {
+        match self.notifiers.last() {
+            Some(&fd) if !self.rng.percent(20) => fd,
+            _ => self.rng.pick(&[-1, CLOSED, c_int::MIN, c_int::MAX]),
+        }
+    }
+
+    fn notifier_to_release(&mut self) -> c_int {
+        self.notifier()
+    }
+
+    fn released(&mut self, handle: c_int, code: c_int) {
+        if code == 0 {
+            self.notifiers.retain(|&fd| fd != handle);
+        }
+    }
+
+    fn known(&mut self, value: u64) {
+        if value != 0 && self.values.len() < 256 {
+            self.values.push(value);
+        }
+    }
+
+    /// Maps a handle, as programs do, and keeps the view until the sequence ends.
+    fn view(&mut self, handle: u64) {
+        if handle != 0 && self.views.len() < 16 && self.coin() {
+            let card = Card {
+                hl: self.hl,
+                fd: self.fd,
+            };
+            self.views.extend(card.mmap(handle, PAGE));
+        }
+    }
+
+    fn u64(&mut self) -> u64 {
+        const ODD: [u64; 22] = [
+            0,
+            1,
+            2,
+            3,
+            7,
+            8,
+            48,
+            64,
+            4095,
+            4096,
+            4097,
+            0x1f_ffe0,
+            0x1f_ffe1,
+            0x7fff_ffff,
+            0x8000_0000,
+            0xffff_ffff,
+            1 << 32,
+            1 << 40,
+            0x7fff_ffff_ffff_ffff,
+            1 << 63,
+            u64::MAX - 4095,
+            u64::MAX,
+        ];
+        match self.rng.below(10) {
+            0..4 if !self.values.is_empty() => {
+                let value = self.rng.pick(&self.values);
+                value.wrapping_add(self.rng.pick(&[0, 0, 0, 1, 4096]))
+            }
+            4 => self
+                .rng
+                .pick(&[DRAM_PAGE, DRAM_PAGE + 1, DRAM_VA.start.0, DRAM_VA.end.0]),
+            5 => {
+                let number = self.rng.below(block::COUNT.into()) as u32;
+                block::block(number).map_or(0, |row| row.address.0)
+            }
+            6 => self.rng.next_u64(),
+            _ => self.rng.pick(&ODD),
+        }
+    }
+
+    fn u32(&mut self) -> u32 {
+        if self.coin() {
+            self.rng.below(16) as u32
+        } else {
+            self.u64() as u32
+        }
+    }
+
+    fn i32(&mut self) -> c_int {
+        self.u32() as c_int
+    }
+
+    fn queue(&mut self) -> u32 {
+        self.rng
+            .pick(&[0, 0, 1, 4, 2, 8, 156, queue::CPU.0, queue::COUNT, u32::MAX])
+    }
+
+    fn flags(&mut self) -> u32 {
+        if self.rng.percent(80) {
+            0
+        } else {
+            1 << self.rng.below(20)
+        }
+    }
+
+    /// Microseconds to wait.
+    fn soon(&mut self) -> u64 {
+        self.rng.pick(&[0, 0, 0, 1, 100, 1000])
+    }
+
+    fn text(&mut self) -> *const c_char {
+        const TEXTS: [&CStr; 6] = [
+            c"",
+            c"x",
+            c"ffff:ff:1f.7",
+            c"ff:1f.7",
+            c"../../../../../../../../etc/passwd",
+            c"0000:",
+        ];
+        match self.rng.below(8) {
+            nth @ 0..6 => TEXTS[nth as usize].as_ptr(),
+            _ => ptr::null(),
+        }
+    }
+
+    /// An address that only the driver reads, and a size.
+    fn host(&mut self) -> (*mut c_void, u64) {
+        let inside = self.rng.below(PAGE as u64) as usize;
+        match self.rng.below(6) {
+            0 => (ptr::null_mut(), self.u64()),
+            1 => (ptr::without_provenance_mut(16), self.u64()),
+            2 => (ptr::without_provenance_mut(usize::MAX - 4095), self.u64()),
+            3 => (
+                address_in(&self.memory, inside),
+                u64::MAX - self.rng.below(1 << 20),
+            ),
+            _ => (
+                address_in(&self.memory, inside),
+                1 + self.rng.below(8 * PAGE as u64),
+            ),
+        }
+    }
+
+    fn word(&mut self) -> *mut c_void {
+        match self.rng.below(4) {
+            0 => ptr::null_mut(),
+            1 => ptr::without_provenance_mut(16),
+            _ => address_in(&self.memory, 8 * self.rng.below(512) as usize),
+        }
+    }
+
+    /// An address inside a struct, and how many bytes lie there.
+    fn room(&mut self) -> (u64, u32) {
+        let valid = address_in(&self.memory, 0).expose_provenance() as u64;
+        match self.rng.below(4) {
+            0 => (0, self.u32()),
+            1 => (16, self.u32()),
+            _ => (valid, self.rng.pick(&[0, 1, 8, 64, 4096, 16 * PAGE as u32])),
+        }
+    }
+
+    fn info(&mut self) -> HlInfoArgs {
+        let (to, size) = self.room();
+        let op = if self.rng.percent(90) {
+            self.rng.below(42) as u32
+        } else {
+            self.u32()
+        };
+        HlInfoArgs::new(InfoOp(op), to, size, self.u32())
+    }
+
+    fn debug(&mut self) -> HlDebugArgs {
+        let ((input_ptr, input_size), (output_ptr, output_size)) = (self.room(), self.room());
+        HlDebugArgs {
+            input_ptr,
+            output_ptr,
+            input_size,
+            output_size,
+            op: DebugOp(self.rng.below(10) as u32),
+            reg_idx: self.u32(),
+            enable: u32::from(self.coin()),
+            ctx_id: 0,
+        }
+    }
+
+    fn chunk(&mut self) -> HlCsChunk {
+        let outside = self.rng.pick(&[0, 8, DRAM_VA.end.0, u64::MAX - 8]);
+        let queue = self.queue();
+        match &self.program {
+            Some(program) if !self.rng.percent(15) => HlCsChunk {
+                queue_index: queue,
+                ..program.chunk(Q)
+            },
+            _ => HlCsChunk::user(queue, outside, 8),
+        }
+    }
+
+    fn chunks(&mut self) -> (Vec<HlCsChunk>, Vec<HlCsChunk>) {
+        let (execute, restore) = (self.rng.below(4), self.rng.below(2));
+        let execute = (0..execute).map(|_| self.chunk()).collect();
+        (execute, (0..restore).map(|_| self.chunk()).collect())
+    }
+
+    fn submission(&mut self, execute: &[HlCsChunk], restore: &[HlCsChunk]) -> CsIn {
+        let mut input = submission(execute, restore, CsFlags(self.flags()));
+        match self.rng.below(20) {
+            0 => input.chunks_execute = self.rng.pick(&[0, 16, u64::MAX - 63]),
+            1 => input.chunks_restore = self.rng.pick(&[0, 16, u64::MAX - 63]),
+            2 => input.num_chunks_execute = u32::MAX,
+            _ => {}
+        }
+        input
+    }
+
+    fn wait_data(&mut self, number: &u64) -> WaitForSignalData {
+        WaitForSignalData {
+            signal_seq: if self.coin() {
+                address_of(number)
+            } else {
+                self.rng.pick(&[0, 16, u64::MAX - 7])
+            },
+            signal_seq_nr: self.rng.pick(&[1, 1, 1, 0, 2]),
+            queue_index: self.queue(),
+            collective_engine_id: self.u32(),
+            ..WaitForSignalData::default()
+        }
+    }
+
+    fn wait_in(&mut self, data: &WaitForSignalData) -> WaitIn {
+        WaitIn {
+            wait_for_signal: if self.rng.percent(90) { address_of(data) } else { 0 },
+            num_wait_for_signal: self.rng.pick(&[1, 1, 1, 0, u32::MAX]),
+            flags: self.flags(),
+            ..WaitIn::default()
+        }
+    }
+
+    fn multi(&mut self, numbers: &[u64; 3]) -> WaitMultiCsIn {
+        WaitMultiCsIn {
+            seq: if self.coin() {
+                address_of(numbers)
+            } else {
+                self.rng.pick(&[0, 16])
+            },
+            timeout_us: self.soon(),
+            seq_len: self.rng.pick(&[0, 1, 3, 32, 33, u32::MAX]),
+        }
+    }
+
+    fn ids(&mut self, ids: &[u32; 4]) -> (*const u32, u32) {
+        match self.rng.below(4) {
+            0 => (ptr::null(), self.u32()),
+            1 => (ptr::without_provenance(16), self.u32()),
+            _ => (ids.as_ptr(), 1 + self.rng.below(4) as u32),
+        }
+    }
+}
+
+calls! {
+    open => |w, hl| { let text = w.text(); let fd = hl.open(w.u32(), text); w.keep(fd); };
+    open_by_module_id => |w, hl| { let fd = hl.open_by_module_id(w.u32()); w.keep(fd); };
+    open_control => |w, hl| { let text = w.text(); let fd = hl.open_control(w.i32(), text); w.keep(fd); };
+    open_control_by_name => |w, hl| { let text = w.text(); let fd = hl.open_control_by_name(w.u32(), text); w.keep(fd); };
+    open_control_by_module_id => |w, hl| { let fd = hl.open_control_by_module_id(w.u32()); w.keep(fd); };
+    open_control_by_bus_id => |w, hl| { let text = w.text(); let fd = hl.open_control_by_bus_id(text); w.keep(fd); };
+    close => |w, hl| { let fd = w.fd_to_close(); hl.close(fd); };
+    get_device_count => |w, hl| { hl.get_device_count(w.u32()); };
+    get_device_id_from_fd => |w, hl| { hl.get_device_id_from_fd(w.fd()); };
+    get_device_name_from_fd => |w, hl| { hl.get_device_name_from_fd(w.fd()); };
+    get_pci_bus_id_from_fd => |w, hl| { let mut text = [0_u8; 64]; let len = w.rng.below(66) as i32 - 1; hl.get_pci_bus_id_from_fd(w.fd(), w.bytes(&mut text), len.min(64)); };
+    get_device_index_from_pci_bus_id => |w, hl| { let text = w.text(); hl.get_device_index_from_pci_bus_id(text); };
+    get_version => |_, hl| { hl.free(hl.get_version().cast()); };
+    malloc => |w, hl| { let size = w.rng.below(1 << 16) as usize; hl.free(hl.malloc(size)); };
+    free => |_, hl| { hl.free(ptr::null_mut()); };
+    get_info => |w, hl| { let mut args = w.info(); hl.get_info(w.fd(), w.some(&mut args)); };
+    get_hw_ip_info => |w, hl| { hl.get_hw_ip_info(w.fd(), w.some(&mut Default::default())); };
+    get_open_stats => |w, hl| { hl.get_open_stats(w.fd(), w.some(&mut Default::default())); };
+    get_hw_asic_status => |w, hl| { hl.get_hw_asic_status(w.fd(), w.some(&mut Default::default())); };
+    get_dram_usage => |w, hl| { hl.get_dram_usage(w.fd(), w.some(&mut Default::default())); };
+    get_device_status_info => |w, hl| { hl.get_device_status_info(w.fd()); };
+    is_device_idle => |w, hl| { hl.is_device_idle(w.fd()); };
+    get_busy_engines_mask => |w, hl| { hl.get_busy_engines_mask(w.fd(), w.some(&mut Default::default())); };
+    get_engine_status => |w, hl| { let mut text = [0_u8; 4096]; let size = w.rng.pick(&[0, 1, 1024, 4096]); hl.get_engine_status(w.fd(), w.bytes(&mut text), size, w.some(&mut 0)); };
+    get_pll_frequency => |w, hl| { hl.get_pll_frequency(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    get_device_utilization => |w, hl| { hl.get_device_utilization(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    get_hw_events_arr => |w, hl| { let mut events = [0_u32; 64]; let to = if w.coin() { events.as_mut_ptr() } else { ptr::null_mut() }; let size = w.rng.pick(&[0, 1, 8, 256]); hl.get_hw_events_arr(w.fd(), w.coin(), size, to); };
+    get_clk_rate => |w, hl| { hl.get_clk_rate(w.fd(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    get_reset_count_info => |w, hl| { hl.get_reset_count_info(w.fd(), w.some(&mut Default::default())); };
+    get_time_sync_info => |w, hl| { hl.get_time_sync_info(w.fd(), w.some(&mut Default::default())); };
+    get_sync_manager_info => |w, hl| { hl.get_sync_manager_info(w.fd(), w.i32(), w.some(&mut Default::default())); };
+    get_dev_memalloc_page_orders => |w, hl| { hl.get_dev_memalloc_page_orders(w.fd(), w.some(&mut Default::default())); };
+    get_cs_counters_info => |w, hl| { hl.get_cs_counters_info(w.fd(), w.some(&mut Default::default())); };
+    get_pci_counters_info => |w, hl| { hl.get_pci_counters_info(w.fd(), w.some(&mut Default::default())); };
+    get_clk_throttle_info => |w, hl| { hl.get_clk_throttle_info(w.fd(), w.some(&mut Default::default())); };
+    get_total_energy_consumption_info => |w, hl| { hl.get_total_energy_consumption_info(w.fd(), w.some(&mut Default::default())); };
+    get_power_info => |w, hl| { hl.get_power_info(w.fd(), w.some(&mut Default::default())); };
+    get_dram_replaced_rows_info => |w, hl| { hl.get_dram_replaced_rows_info(w.fd(), w.some(&mut Default::default())); };
+    get_dram_pending_rows_info => |w, hl| { hl.get_dram_pending_rows_info(w.fd(), w.some(&mut Default::default())); };
+    get_sec_attest_info => |w, hl| { hl.get_sec_attest_info(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    fw_send_generic_request => |w, hl| { let mut bytes = [0_u8; 4096]; let size = w.rng.pick(&[0, 1, 64, 4096]); let to = w.bytes(&mut bytes); hl.fw_send_generic_request(w.fd(), to.cast(), size, w.u32()); };
+    device_memory_alloc => |w, hl| { let size = w.u64(); let handle = hl.device_memory_alloc(w.fd(), size, w.u64(), w.coin(), w.coin()); w.known(handle); };
+    device_memory_free => |w, hl| { hl.device_memory_free(w.fd(), w.u64()); };
+    device_memory_map => |w, hl| { let va = hl.device_memory_map(w.fd(), w.u64(), w.u64()); w.known(va); };
+    host_memory_map => |w, hl| { let (at, size) = w.host(); let va = hl.host_memory_map(w.fd(), at, w.u64(), size); w.known(va); };
+    host_memory_map_flags => |w, hl| { let (at, size) = w.host(); let va = hl.host_memory_map_flags(w.fd(), at, w.u64(), size, w.u32()); w.known(va); };
+    memory_unmap => |w, hl| { hl.memory_unmap(w.fd(), w.u64()); };
+    device_memory_export_dmabuf_fd => |w, hl| { let fd = hl.device_memory_export_dmabuf_fd(w.fd(), w.u64(), w.u64(), w.u32()); w.keep(fd); };
+    device_mapped_memory_export_dmabuf_fd => |w, hl| { let flags = if w.coin() { crate::cases::EXPORT_FLAGS } else { w.u32() }; let fd = hl.device_mapped_memory_export_dmabuf_fd(w.fd(), w.u64(), w.u64(), w.u64(), flags); w.keep(fd); };
+    get_hw_block => |w, hl| { let mut handle = 0; hl.get_hw_block(w.fd(), w.u64(), w.some(&mut 0), w.some(&mut handle)); w.view(handle); };
+    allocate_timestamp_elements => |w, hl| { let mut handle = 0; hl.allocate_timestamp_elements(w.fd(), w.u32(), w.some(&mut handle)); w.known(handle); w.view(handle); };
+    request_command_buffer => |w, hl| { let mut handle = 0; hl.request_command_buffer(w.fd(), w.u32(), w.some(&mut handle)); w.known(handle); w.view(handle); };
+    request_mapped_command_buffer => |w, hl| { let mut handle = 0; hl.request_mapped_command_buffer(w.fd(), w.u32(), w.some(&mut handle)); w.known(handle); w.view(handle); };
+    get_mapped_cb_device_va_by_handle => |w, hl| { hl.get_mapped_cb_device_va_by_handle(w.fd(), w.u64(), w.some(&mut Default::default())); };
+    destroy_command_buffer => |w, hl| { hl.destroy_command_buffer(w.fd(), w.u64()); };
+    get_cb_usage_count => |w, hl| { hl.get_cb_usage_count(w.fd(), w.u64(), w.some(&mut Default::default())); };
+    command_submission => |w, hl| { let (chunks, more) = w.chunks(); let input = w.submission(&chunks, &more); hl.command_submission(w.fd(), w.some_ref(&input), w.some(&mut Default::default())); };
+    command_submission_timeout => |w, hl| { let (chunks, more) = w.chunks(); let input = w.submission(&chunks, &more); hl.command_submission_timeout(w.fd(), w.some_ref(&input), w.some(&mut Default::default()), w.u32()); };
+    staged_command_submission => |w, hl| { let (chunks, more) = w.chunks(); let input = w.submission(&chunks, &more); hl.staged_command_submission(w.fd(), w.u64(), w.some_ref(&input), w.some(&mut Default::default())); };
+    staged_command_submission_timeout => |w, hl| { let (chunks, more) = w.chunks(); let input = w.submission(&chunks, &more); hl.staged_command_submission_timeout(w.fd(), w.u64(), w.some_ref(&input), w.some(&mut Default::default()), w.u32()); };
+    staged_command_submission_encaps_signals => |w, hl| { let (chunks, more) = w.chunks(); let input = w.submission(&chunks, &more); hl.staged_command_submission_encaps_signals(w.fd(), w.u64(), w.some_ref(&input), w.some(&mut Default::default())); };
+    cs_flush_pci_hbw_writes => |w, hl| { hl.cs_flush_pci_hbw_writes(w.fd()); };
+    engine_cores_set_mode => |w, hl| { let ids = [0_u32, 1, 2, u32::MAX]; let (at, count) = w.ids(&ids); hl.engine_cores_set_mode(w.fd(), at, count, w.u32()); };
+    engines_command => |w, hl| { let ids = [0_u32, 1, 2, u32::MAX]; let (at, count) = w.ids(&ids); hl.engines_command(w.fd(), at, count, w.u32()); };
+    signal_submission => |w, hl| { let input = SignalIn { queue_index: w.queue(), flags: w.flags(), ..Default::default() }; hl.signal_submission(w.fd(), w.some_ref(&input), w.some(&mut Default::default())); };
+    signal_submission_timeout => |w, hl| { let input = SignalIn { queue_index: w.queue(), flags: w.flags(), ..Default::default() }; hl.signal_submission_timeout(w.fd(), w.some_ref(&input), w.some(&mut Default::default()), w.u32()); };
+    wait_for_signal => |w, hl| { let number = w.u64(); let data = w.wait_data(&number); let input = w.wait_in(&data); hl.wait_for_signal(w.fd(), w.some_ref(&input), w.some(&mut Default::default())); };
+    wait_for_signal_timeout => |w, hl| { let number = w.u64(); let data = w.wait_data(&number); let input = w.wait_in(&data); hl.wait_for_signal_timeout(w.fd(), w.some_ref(&input), w.some(&mut Default::default()), w.u32()); };
+    wait_for_collective_signal => |w, hl| { let number = w.u64(); let data = w.wait_data(&number); let input = w.wait_in(&data); hl.wait_for_collective_signal(w.fd(), w.some_ref(&input), w.some(&mut Default::default())); };
+    wait_for_collective_signal_timeout => |w, hl| { let number = w.u64(); let data = w.wait_data(&number); let input = w.wait_in(&data); hl.wait_for_collective_signal_timeout(w.fd(), w.some_ref(&input), w.some(&mut Default::default()), w.u32()); };
+    reserve_encaps_signals => |w, hl| { let input = SigResIn { queue_index: w.queue(), count: w.u32() }; hl.reserve_encaps_signals(w.fd(), w.some_ref(&input), w.some(&mut Default::default())); };
+    unreserve_encaps_signals => |w, hl| { let handle = ReserveSigHandle { id: w.u32(), ..Default::default() }; hl.unreserve_encaps_signals(w.fd(), w.some_ref(&handle), w.some(&mut Default::default())); };
+    wait_for_reserved_encaps_signals => |w, hl| { let number = w.u64(); let data = w.wait_data(&number); let input = w.wait_in(&data); hl.wait_for_reserved_encaps_signals(w.fd(), w.some_ref(&input), w.some(&mut Default::default())); };
+    wait_for_reserved_encaps_collective_signals => |w, hl| { let number = w.u64(); let data = w.wait_data(&number); let input = w.wait_in(&data); hl.wait_for_reserved_encaps_collective_signals(w.fd(), w.some_ref(&input), w.some(&mut Default::default())); };
+    wait_for_cs => |w, hl| { hl.wait_for_cs(w.fd(), w.u64(), w.soon(), w.some(&mut Default::default())); };
+    wait_for_cs_with_timestamp => |w, hl| { hl.wait_for_cs_with_timestamp(w.fd(), w.u64(), w.soon(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    wait_for_multi_cs => |w, hl| { let numbers = [1_u64, 2, 3]; let input = w.multi(&numbers); hl.wait_for_multi_cs(w.fd(), w.some_ref(&input), w.some(&mut Default::default())); };
+    wait_for_multi_cs_with_timestamp => |w, hl| { let numbers = [1_u64, 2, 3]; let input = w.multi(&numbers); hl.wait_for_multi_cs_with_timestamp(w.fd(), w.some_ref(&input), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    wait_for_interrupt => |w, hl| { let at = w.word(); hl.wait_for_interrupt(w.fd(), at, w.u64(), w.u32(), w.soon(), w.some(&mut 0)); };
+    wait_for_interrupt_with_timestamp => |w, hl| { let at = w.word(); hl.wait_for_interrupt_with_timestamp(w.fd(), at, w.u64(), w.u32(), w.soon(), w.some(&mut 0), w.some(&mut 0)); };
+    wait_for_interrupt_by_handle => |w, hl| { hl.wait_for_interrupt_by_handle(w.fd(), w.u64(), w.u64(), w.u64(), w.u32(), w.soon(), w.some(&mut Default::default())); };
+    wait_for_interrupt_by_handle_with_timestamp => |w, hl| { hl.wait_for_interrupt_by_handle_with_timestamp(w.fd(), w.u64(), w.u64(), w.u64(), w.u32(), w.soon(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    register_timestamp_interrupt => |w, hl| { hl.register_timestamp_interrupt(w.fd(), w.u32(), w.u64(), w.u64(), w.u64(), w.u64(), w.u64()); };
+    notifier_create => |w, hl| { let fd = hl.notifier_create(w.fd()); w.keep_notifier(fd); };
+    notifier_release => |w, hl| { let handle = w.notifier_to_release(); let code = hl.notifier_release(w.fd(), handle); w.released(handle, code); };
+    notifier_recv => |w, hl| { let handle = w.notifier(); hl.notifier_recv(w.fd(), handle, w.some(&mut 0), w.some(&mut 0), w.u32(), (w.rng.below(3)) as u32); };
+    get_event_record => |w, hl| { hl.get_event_record(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    get_page_fault_info => |w, hl| { let mut room = [0_u64; 64]; let mut info = PageFaultInfo { mappings_buf: if w.coin() { address_of_mut(&mut room) } else { 0 }, ..Default::default() }; let count = w.rng.pick(&[0, 1, 32]); hl.get_page_fault_info(w.fd(), w.some(&mut info), count); };
+    debug => |w, hl| { let mut args = w.debug(); hl.debug(w.fd(), w.some(&mut args)); };
+    profiler_start => |w, hl| { hl.profiler_start(w.fd()); };
+    profiler_stop => |w, hl| { hl.profiler_stop(w.fd()); };
+    profiler_get_trace => |w, hl| { let mut bytes = [0_u8; 64]; let to = w.bytes(&mut bytes); hl.profiler_get_trace(w.fd(), to.cast(), w.some(&mut 64), w.some(&mut 0)); };
+    profiler_destroy => |_, hl| { hl.profiler_destroy(); };
+    debugfs_open => |w, hl| { let mut files = closed_files(); hl.debugfs_open(w.fd(), w.some(&mut files)); };
+    debugfs_read => |w, hl| { let mut files = closed_files(); hl.debugfs_read(w.some(&mut files), w.u64(), w.some(&mut Default::default())); };
+    debugfs_write => |w, hl| { let mut files = closed_files(); hl.debugfs_write(w.some(&mut files), w.u64(), w.u32()); };
+    debugfs_close => |w, hl| { let mut files = closed_files(); hl.debugfs_close(w.some(&mut files)); };
+    deprecated_func1 => |w, hl| { hl.deprecated_func1(w.fd(), w.u64(), w.soon(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    deprecated_func2 => |w, hl| { hl.deprecated_func2(w.fd(), w.u32(), w.u64(), w.u64(), w.u64(), w.u64(), w.u64()); };
+    deprecated_func3 => |w, hl| { hl.deprecated_func3(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    get_device_index_from_module_id => |w, hl| { hl.get_device_index_from_module_id(w.u32()); };
+    get_mac_addr_info => |w, hl| { hl.get_mac_addr_info(w.fd(), w.some(&mut Default::default())); };
+    get_habana_link_state => |w, hl| { hl.get_habana_link_state(w.fd(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    get_habana_link_statistics => |w, hl| { hl.get_habana_link_statistics(w.fd(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    get_time_sync_per_die_info => |w, hl| { hl.get_time_sync_per_die_info(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    get_dev_info_signed => |w, hl| { hl.get_dev_info_signed(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    nic_get_ports_masks => |w, hl| { hl.nic_get_ports_masks(w.fd(), w.some(&mut Default::default())); };
+    device_memory_read_block_experimental => |w, hl| { let mut words = [0_u32; 64]; let to = if w.coin() { words.as_mut_ptr() } else { ptr::null_mut() }; let size = w.rng.pick(&[0, 4, 256]); hl.device_memory_read_block_experimental(w.fd(), to, w.u64(), size, w.u32()); };
+    nic_xe_device_memory_alloc => |w, hl| { hl.nic_xe_device_memory_alloc(w.fd(), w.u32(), w.u64()); };
+    nic_xe_device_memory_free => |w, hl| { hl.nic_xe_device_memory_free(w.fd(), w.u64()); };
+    nic_xe_memory_map => |w, hl| { let (at, size) = w.host(); hl.nic_xe_memory_map(w.fd(), w.u32(), w.u64(), at, w.u64(), size); };
+    nic_xe_memory_unmap => |w, hl| { hl.nic_xe_memory_unmap(w.fd(), w.u32(), w.u64(), w.u64()); };
+    nic_xe_vm_create => |w, hl| { hl.nic_xe_vm_create(w.fd(), w.some(&mut 0), w.some(&mut 0)); };
+    nic_xe_vm_destroy => |w, hl| { hl.nic_xe_vm_destroy(w.fd(), w.u32(), -1); };
+    alloc_coll_conn => |w, hl| { hl.alloc_coll_conn(w.fd(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    alloc_conn => |w, hl| { hl.alloc_conn(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    destroy_conn => |w, hl| { hl.destroy_conn(w.fd(), w.u32(), w.u32()); };
+    nic_alloc_user_db_fifo => |w, hl| { hl.nic_alloc_user_db_fifo(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    nic_cq_create => |w, hl| { hl.nic_cq_create(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    nic_cq_destroy => |w, hl| { hl.nic_cq_destroy(w.fd(), w.u64()); };
+    nic_cq_update_consumed_entries => |w, hl| { hl.nic_cq_update_consumed_entries(w.fd(), w.u64(), w.u32()); };
+    nic_cq_wait => |w, hl| { hl.nic_cq_wait(w.fd(), w.u64(), w.some(&mut Default::default()), w.some(&mut Default::default()), w.some(&mut Default::default()), w.soon()); };
+    nic_dump_qp => |w, hl| { let mut text = [0_u8; 64]; let to = w.bytes(&mut text); hl.nic_dump_qp(w.fd(), w.u32(), w.u32(), w.u32(), to, 64); };
+    nic_eq_poll => |w, hl| { hl.nic_eq_poll(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    nic_user_ccq_set => |w, hl| { hl.nic_user_ccq_set(w.fd(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    nic_user_ccq_unset => |w, hl| { hl.nic_user_ccq_unset(w.fd(), w.u32()); };
+    nic_user_cq_id_alloc => |w, hl| { hl.nic_user_cq_id_alloc(w.fd(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    nic_user_cq_id_set => |w, hl| { hl.nic_user_cq_id_set(w.fd(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    nic_user_cq_id_unset => |w, hl| { hl.nic_user_cq_id_unset(w.fd(), w.some(&mut Default::default())); };
+    nic_user_cq_set => |w, hl| { hl.nic_user_cq_set(w.fd(), w.u32(), w.u64(), w.u32()); };
+    nic_user_cq_unset => |w, hl| { hl.nic_user_cq_unset(w.fd(), w.u32()); };
+    nic_user_cq_update_ci => |w, hl| { hl.nic_user_cq_update_ci(w.fd(), w.u32(), w.u32()); };
+    nic_user_db_fifo_set => |w, hl| { hl.nic_user_db_fifo_set(w.fd(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    nic_user_db_fifo_unset => |w, hl| { hl.nic_user_db_fifo_unset(w.fd(), w.u32(), w.u32()); };
+    nic_user_encap_alloc => |w, hl| { hl.nic_user_encap_alloc(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    nic_user_encap_set => |w, hl| { hl.nic_user_encap_set(w.fd(), w.some(&mut Default::default())); };
+    nic_user_encap_unset => |w, hl| { hl.nic_user_encap_unset(w.fd(), w.u32(), w.u32()); };
+    nic_user_get_app_params => |w, hl| { hl.nic_user_get_app_params(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    nic_user_set_app_params => |w, hl| { hl.nic_user_set_app_params(w.fd(), w.u32(), w.some(&mut Default::default())); };
+    nic_wq_arr_set => |w, hl| { hl.nic_wq_arr_set(w.fd(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    nic_wq_arr_unset => |w, hl| { hl.nic_wq_arr_unset(w.fd(), w.u32(), w.u32()); };
+    set_requester_conn_ctx => |w, hl| { hl.set_requester_conn_ctx(w.fd(), w.u32(), w.u32(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
+    set_responder_conn_ctx => |w, hl| { hl.set_responder_conn_ctx(w.fd(), w.u32(), w.u32(), w.some(&mut Default::default())); };
+}
+
+/// What a process has: its descriptors, and the number of its mappings.
+fn holdings() -> (usize, usize) {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    (descriptors().len(), maps.lines().count())
+}
+
+/// Runs sequences until there were `calls` calls. Reports each sequence's number before it begins.
+///
+/// # Errors
+/// What a sequence leaked, or an open that did not succeed after one.
+pub fn run(hl: &'static Library, seed: u64, calls: u64, mut begins: impl FnMut(u64)) -> Result<(), String> {
+    let mut first = None;
+    for case in 0..calls.div_ceil(CALLS) {
+        begins(case);
+        sequence(hl, Rng::of_case(seed, case)).map_err(|why| format!("sequence {case}: {why}"))?;
+        let (descriptors, maps) = holdings();
+        // The first sequence loads what is loaded once. The heap's mappings come and go.
+        let (had, mapped) = *first.get_or_insert((descriptors, maps));
+        if descriptors != had || maps > mapped + 64 {
+            return Err(format!(
+                "sequence {case} leaked: {descriptors} descriptors, {had} before; {maps} mappings, {mapped} before"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn sequence(hl: &'static Library, rng: Rng) -> Result<(), String> {
+    let fd = hl.open(name::DONT_CARE, ptr::null());
+    if fd < 0 {
+        return Err(format!("the device does not open: {}", Errno::last()));
+    }
+    let memory = RawMapping::anonymous(16 * PAGE, true).map_err(|error| error.to_string())?;
+    let card = Card { hl, fd };
+    let mut world = World {
+        rng,
+        hl,
+        fd,
+        opened: Vec::new(),
+        notifiers: Vec::new(),
+        values: Vec::new(),
+        views: Vec::new(),
+        memory,
+        program: Buffer::new(card, Program::new().nop()).ok(),
+    };
+    for _ in 0..CALLS {
+        let (_, call) = world.rng.pick(TABLE);
+        call(&mut world, hl);
+    }
+    let World {
+        opened,
+        notifiers,
+        views,
+        program,
+        ..
+    } = world;
+    drop((views, program));
+    // A notifier's number is the program's own; it ends with its node.
+    for fd in notifiers.into_iter().chain(opened) {
+        if nix::fcntl::fcntl(borrow(fd), nix::fcntl::FcntlArg::F_GETFD).is_ok() {
+            hl.close(fd);
+        }
+    }
+    hl.close(fd);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::TABLE;
+    use crate::library::SYMBOLS;
+
+    #[test]
+    fn every_function_is_called() {
+        let called: BTreeSet<_> = TABLE.iter().map(|row| row.0).collect();
+        let all: BTreeSet<_> = SYMBOLS.iter().copied().collect();
+        assert_eq!(called, all, "functions with and without a random call");
+    }
+}

@@ -1,0 +1,65 @@
+//! Runs every case as a separate test: on the mock, or in a guest of the lab on the driver.
+//!
+//! The output and the arguments are those of libtest: filters, `--exact`, `--skip`, `--list`.
+//! `GAUDI_DEVICE` selects another mock, `GAUDI_HLTHUNK_LIBRARY` another library.
+
+#![expect(unsafe_code, reason = "the library's device is selected by the environment")]
+
+use std::env;
+use std::process::ExitCode;
+
+use gaudi_harness::{Arguments, Session};
+use gaudi_hlthunk_conformance::bench::DEVICE;
+use gaudi_hlthunk_conformance::{Bench, Library, Outcome, cases, run, serve_child};
+
+/// A mock on the machine's clock, as programs get it that set the variable.
+const MOCK: &str = "mock:gaudi2?name=hlthunk";
+
+/// Selects the mock, unless this is a guest with the driver.
+fn select() {
+    let in_guest = env::var_os("GAUDI_LAB_MACHINE").is_some_and(|machine| !machine.is_empty());
+    if !in_guest && env::var_os(DEVICE).is_none() {
+        // SAFETY: this process has one thread.
+        unsafe { env::set_var(DEVICE, MOCK) };
+    }
+}
+
+/// Loads the driver of a guest.
+fn load_driver() {
+    if env::var_os(DEVICE).is_some() {
+        return;
+    }
+    let loaded = std::process::Command::new("lab-card")
+        .arg("timeout_locked=5")
+        .status();
+    assert!(loaded.is_ok_and(|status| status.success()), "the driver loads");
+}
+
+fn main() -> ExitCode {
+    select();
+    serve_child();
+    let tests = cases::all().map(|case| (case.id.to_owned(), case));
+    let note = "(cargo test -p gaudi-hlthunk-conformance)";
+    let Some((mut session, tests)) = Session::begin(&Arguments::read(), tests, note) else {
+        return ExitCode::SUCCESS;
+    };
+    load_driver();
+    let library = match Library::load() {
+        Ok(library) => library,
+        Err(error) => {
+            session.fail("library", &error);
+            return session.finish(note);
+        }
+    };
+    let mut bench = Bench::new(library);
+    for (name, case) in tests {
+        let (outcome, took) = run(&mut bench, case);
+        match outcome {
+            Outcome::Failed(failure) => {
+                session.fail(&name, &format!("{failure}\ndecided at {}", case.source));
+            }
+            outcome => session.record(&name, &outcome, took),
+        }
+    }
+    session.finish(note)
+}

@@ -1,0 +1,328 @@
+//! `cargo xtask install`: builds what users install, and puts it under a prefix.
+//!
+//! - **One table says what is installed** ([`BUILT`], [`COMPLETIONS`], and every header of
+//!   [`HEADERS`]); `cargo xtask deb` packs the same files.
+//! - **A file is replaced by rename(2)**, so a program that has the old library mapped keeps it.
+//! - **`include/habanalabs` and `lib/habanalabs`** are where UCX's `--with-gaudi=P` looks.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use crate::files::{self, At as _};
+use crate::run;
+use crate::workspace::Workspace;
+
+#[derive(Args)]
+pub(crate) struct Install {
+    /// Where everything goes: P/bin, P/lib, P/include, P/share
+    #[arg(long, value_name = "P")]
+    prefix: PathBuf,
+    /// A folder to put before the prefix, for packaging
+    #[arg(long, value_name = "FOLDER")]
+    destdir: Option<PathBuf>,
+}
+
+/// The package that a file belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Program,
+    Library,
+    /// Libraries with the names of the vendor's that are small shims here.
+    Shims,
+    /// Headers, the static library and pkg-config files.
+    Development,
+}
+
+/// What cargo builds: crate, file in its target folder, place below the prefix.
+#[rustfmt::skip]
+const BUILT: [(&str, &str, &str, Part); 7] = [
+    ("gaudi-cli", "gaudi", "bin/gaudi", Part::Program),
+    ("gaudi-hlthunk", "libhl_thunk.so", "lib/libhl-thunk.so", Part::Library),
+    ("gaudi-hlthunk", "libhl_thunk.a", "lib/libhl-thunk.a", Part::Development),
+    ("gaudi-hlthunk-err-injection", "libhl_thunk_err_injection.so", "lib/libhl-thunk-err_injection.so", Part::Library),
+    ("gaudi-shims-synapse", "libSynapse.so", "lib/libSynapse.so", Part::Shims),
+    ("gaudi-shims-synapse-mme", "libSynapseMme.so", "lib/libSynapseMme.so", Part::Shims),
+    ("gaudi-shims-scal", "libscal.so", "lib/libscal.so", Part::Shims),
+];
+
+/// Shells whose completion scripts are installed, and where.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/gaudi"),
+    ("zsh", "share/zsh/site-functions/_gaudi"),
+    ("fish", "share/fish/vendor_completions.d/gaudi.fish"),
+];
+
+/// The folder of the C headers.
+const HEADERS: &str = "drivers/hlthunk/include";
+/// The vendor's folder below `lib` and `include`.
+const VENDOR: &str = "habanalabs";
+/// The header that Linux's own headers have from 6.12 on.
+const KERNEL_HEADER: &str = "drm/habanalabs_accel.h";
+
+/// A file to install.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Its place below the prefix.
+    pub(crate) path: String,
+    pub(crate) part: Part,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    File { from: PathBuf, mode: u32 },
+    Text(String),
+    Link(String),
+}
+
+/// Builds and installs.
+pub(crate) fn run(workspace: &Workspace, install: &Install) -> anyhow::Result<()> {
+    if !install.prefix.is_absolute() {
+        bail!("--prefix {}: not an absolute path", install.prefix.display());
+    }
+    let has_kernel_header = Path::new("/usr/include").join(KERNEL_HEADER).is_file();
+    let entries = entries(workspace, &install.prefix, has_kernel_header)?;
+    let below = match &install.destdir {
+        None => install.prefix.clone(),
+        Some(destdir) => destdir.join(install.prefix.strip_prefix("/")?),
+    };
+    for entry in &entries {
+        println!("{}", entry.install(&below)?.display());
+    }
+    if has_kernel_header {
+        println!("note: {KERNEL_HEADER} is this system's own, so ours is not installed");
+    }
+    let prefix = install.prefix.display();
+    println!("note: programs find the library with LD_LIBRARY_PATH={prefix}/lib");
+    Ok(())
+}
+
+/// Builds everything, and returns what to install.
+pub(crate) fn entries(
+    workspace: &Workspace,
+    prefix: &Path,
+    has_kernel_header: bool,
+) -> anyhow::Result<Vec<Entry>> {
+    let target = workspace.logs.parent().context("the target folder")?;
+    let mut cargo = workspace.cargo();
+    cargo.args(["build", "--release", "--locked"]);
+    for (package, ..) in BUILT {
+        cargo.args(["--package", package]);
+    }
+    if !cargo.status().context("cannot run cargo")?.success() {
+        bail!("the build failed");
+    }
+    let release = target.join("release");
+    let mut entries = Vec::new();
+    for (_, from, path, part) in BUILT {
+        let mode = if path.starts_with("bin/") { 0o755 } else { 0o644 };
+        let from = release.join(from);
+        entries.push(Entry::new(path, part, Content::File { from, mode }));
+        if let Some(name) = path.strip_prefix("lib/").filter(|name| name.ends_with(".so")) {
+            let link = Content::Link(format!("../{name}"));
+            entries.push(Entry::new(&format!("lib/{VENDOR}/{name}"), part, link));
+        }
+    }
+    entries.extend(documents(&release.join("gaudi"), &workspace.logs.join("man"))?);
+    entries.extend(headers(&workspace.root.join(HEADERS), has_kernel_header)?);
+    entries.push(pkg_config(prefix));
+    Ok(entries)
+}
+
+/// Man pages and completions, as the program prints them.
+fn documents(program: &Path, folder: &Path) -> anyhow::Result<Vec<Entry>> {
+    if folder.exists() {
+        files::remove_folder(folder)?;
+    }
+    files::make_folder(folder)?;
+    run::output(Command::new(program).arg("man").arg(folder))?;
+    let mut entries = Vec::new();
+    for from in files::children(folder)? {
+        let path = format!("share/man/man1/{}", files::name(&from));
+        let page = Content::File { from, mode: 0o644 };
+        entries.push(Entry::new(&path, Part::Program, page));
+    }
+    for (shell, path) in COMPLETIONS {
+        let script = run::output(Command::new(program).args(["completions", shell]))?;
+        let script = String::from_utf8(script).context("a completion script")?;
+        entries.push(Entry::new(path, Part::Program, Content::Text(script)));
+    }
+    Ok(entries)
+}
+
+/// Every header, in `include` and in the vendor's folder.
+fn headers(folder: &Path, has_kernel_header: bool) -> anyhow::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for from in files::children(&next)? {
+            if from.is_dir() {
+                folders.push(from);
+                continue;
+            }
+            let name = from.strip_prefix(folder)?.display().to_string();
+            if name == KERNEL_HEADER && has_kernel_header {
+                continue;
+            }
+            for path in [format!("include/{name}"), format!("include/{VENDOR}/{name}")] {
+                let from = from.clone();
+                let header = Content::File { from, mode: 0o644 };
+                entries.push(Entry::new(&path, Part::Development, header));
+            }
+        }
+    }
+    Ok(entries)
+}
+
+/// What `pkg-config hl-thunk` prints. The private libraries are what Rust's standard library needs
+/// of the system.
+fn pkg_config(prefix: &Path) -> Entry {
+    let text = format!(
+        "prefix={}\nlibdir=${{prefix}}/lib\nincludedir=${{prefix}}/include\n\n\
+         Name: hl-thunk\nDescription: C interface of Gaudi devices\nVersion: {}\n\
+         Cflags: -I${{includedir}}/{VENDOR}\nLibs: -L${{libdir}} -lhl-thunk\n\
+         Libs.private: -lgcc_s -lpthread -lm -ldl -lc\n",
+        prefix.display(),
+        env!("CARGO_PKG_VERSION"),
+    );
+    Entry::new(
+        "lib/pkgconfig/hl-thunk.pc",
+        Part::Development,
+        Content::Text(text),
+    )
+}
+
+impl Entry {
+    fn new(path: &str, part: Part, content: Content) -> Self {
+        Self {
+            path: path.to_owned(),
+            part,
+            content,
+        }
+    }
+
+    /// Puts the file below `prefix`, and returns its path.
+    pub(crate) fn install(&self, prefix: &Path) -> anyhow::Result<PathBuf> {
+        let to = prefix.join(&self.path);
+        let folder = to.parent().context("a file has a folder")?;
+        files::make_folder(folder)?;
+        // Of this process, so that two installations do not write one file.
+        let new = folder.join(format!(".{}.{}", files::name(&to), std::process::id()));
+        let put = self
+            .put(&new)
+            .and_then(|()| fs::rename(&new, &to).at("replace", &to));
+        if put.is_err() && new.symlink_metadata().is_ok() {
+            fs::remove_file(&new).at("remove", &new)?;
+        }
+        put.map(|()| to)
+    }
+
+    /// Writes the file at a path where there is none.
+    fn put(&self, new: &Path) -> anyhow::Result<()> {
+        match &self.content {
+            Content::File { from, .. } => drop(fs::copy(from, new).at("copy", from)?),
+            Content::Text(text) => fs::write(new, text).at("write", new)?,
+            Content::Link(target) => symlink(target, new).at("link", new)?,
+        }
+        let mode = match self.content {
+            Content::File { mode, .. } => Some(mode),
+            Content::Text(_) => Some(0o644),
+            Content::Link(_) => None,
+        };
+        if let Some(mode) = mode {
+            fs::set_permissions(new, Permissions::from_mode(mode)).at("change", new)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    #[test]
+    fn headers_go_to_both_folders() {
+        let all = headers(&root().join(HEADERS), false).unwrap();
+        let paths: BTreeSet<_> = all.iter().map(|entry| entry.path.as_str()).collect();
+        for path in [
+            "include/hlthunk.h",
+            "include/drm/habanalabs_accel.h",
+            "include/habanalabs/misc/habanalabs.h",
+        ] {
+            assert!(paths.contains(path), "{path} in {paths:?}");
+        }
+        let with_kernels = headers(&root().join(HEADERS), true).unwrap();
+        assert_eq!(
+            all.len() - with_kernels.len(),
+            2,
+            "the system's own header counts"
+        );
+    }
+
+    #[test]
+    fn file_in_use_keeps_its_bytes() {
+        let prefix = tempfile::tempdir().unwrap();
+        let install = |text: &str| {
+            let entry = Entry::new("lib/a", Part::Library, Content::Text(text.to_owned()));
+            entry.install(prefix.path()).unwrap()
+        };
+        let path = install("old");
+        let mut open = fs::File::open(&path).unwrap();
+        install("new");
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut open, &mut text).unwrap();
+        assert_eq!(text, "old", "the old file is replaced, not overwritten");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        let left = files::children(path.parent().unwrap()).unwrap();
+        assert_eq!(left.len(), 1, "no temporary file is left: {left:?}");
+    }
+
+    #[test]
+    fn links_and_modes_are_replaced() {
+        let prefix = tempfile::tempdir().unwrap();
+        let link = |target: &str| {
+            let entry = Entry::new(
+                "lib/habanalabs/a.so",
+                Part::Library,
+                Content::Link(target.to_owned()),
+            );
+            entry.install(prefix.path()).unwrap()
+        };
+        link("../b.so");
+        let path = link("../a.so");
+        assert_eq!(fs::read_link(&path).unwrap(), Path::new("../a.so"));
+
+        let from = prefix.path().join("from");
+        fs::write(&from, "text").unwrap();
+        let program = Content::File { from, mode: 0o755 };
+        let path = Entry::new("bin/a", Part::Program, program)
+            .install(prefix.path())
+            .unwrap();
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o755);
+    }
+
+    #[test]
+    fn folder_in_the_way_is_an_error() {
+        let prefix = tempfile::tempdir().unwrap();
+        fs::create_dir_all(prefix.path().join("lib/a/b")).unwrap();
+        let entry = Entry::new("lib/a", Part::Library, Content::Text(String::new()));
+        let error = format!("{:#}", entry.install(prefix.path()).unwrap_err());
+        assert!(error.starts_with("cannot replace "), "{error}");
+        assert_eq!(
+            files::children(&prefix.path().join("lib")).unwrap().len(),
+            1,
+            "no temporary file"
+        );
+    }
+}
