@@ -29,7 +29,9 @@ const INTERRUPT_AGAIN: Duration = Duration::from_millis(5);
 /// Traces a program, or running processes.
 ///
 /// It belongs to the thread that made it, as ptrace(2) demands. With tier C that thread must have
-/// no other children that it wants to wait for: [`run`](Self::run) discards their ends.
+/// no other children that it wants to wait for: [`run`](Self::run) discards their ends. No other
+/// thread of the process may wait for any child (`waitpid(-1)`): it can take the traced program's
+/// stops.
 #[derive(Debug)]
 pub struct Tracer {
     driver: Driver,
