@@ -73,7 +73,10 @@ impl Call {
     }
 
     pub(crate) fn of_number(nr: u64) -> Option<Self> {
-        NUMBERS.iter().find(|row| u64::try_from(row.1) == Ok(nr)).map(|row| row.0)
+        NUMBERS
+            .iter()
+            .find(|row| u64::try_from(row.1) == Ok(nr))
+            .map(|row| row.0)
     }
 
     /// Which argument is the address of a path.

@@ -78,7 +78,9 @@ impl BpfRefusal {
 impl fmt::Display for BpfRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Permission { unprivileged_bpf_disabled } => {
+            Self::Permission {
+                unprivileged_bpf_disabled,
+            } => {
                 f.write_str("EPERM: CAP_BPF and CAP_PERFMON are missing")?;
                 match unprivileged_bpf_disabled {
                     Some(value) => write!(f, " (kernel.unprivileged_bpf_disabled = {value})"),
@@ -96,7 +98,10 @@ impl fmt::Display for BpfRefusal {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, source: impl Into<Option<io::Error>>) -> Self {
-        Self { kind, source: source.into() }
+        Self {
+            kind,
+            source: source.into(),
+        }
     }
 
     pub(crate) fn system(call: &'static str, errno: Errno) -> Self {

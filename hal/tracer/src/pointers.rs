@@ -7,8 +7,8 @@ use gaudi_capture::record::Moment;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk, HlCsIn};
 use gaudi_uapi::debug::HlDebugArgs;
 use gaudi_uapi::dmabuf::{
-    DMA_BUF_NAME_LEN, DMA_BUF_SET_NAME_B, SYNC_IOC_FILE_INFO, SyncFenceInfo, SyncFileInfo, UDMABUF_CREATE_LIST,
-    UdmabufCreateItem, UdmabufCreateList,
+    DMA_BUF_NAME_LEN, DMA_BUF_SET_NAME_B, SYNC_IOC_FILE_INFO, SyncFenceInfo, SyncFileInfo,
+    UDMABUF_CREATE_LIST, UdmabufCreateItem, UdmabufCreateList,
 };
 use gaudi_uapi::drm::{DRM_IOCTL_VERSION, DrmVersion};
 use gaudi_uapi::info::{HlInfoArgs, InfoOp};
@@ -47,7 +47,11 @@ pub(crate) enum Address {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Length {
     /// The field times `scale`, less `less`.
-    Counted { field: Field, scale: usize, less: usize },
+    Counted {
+        field: Field,
+        scale: usize,
+        less: usize,
+    },
     Fixed(usize),
 }
 
@@ -80,20 +84,38 @@ pub(crate) struct Row {
 
 macro_rules! field {
     ($struct:ident.$field:ident: $width:literal) => {
-        Field { offset: offset_of!($struct, $field), width: $width }
+        Field {
+            offset: offset_of!($struct, $field),
+            width: $width,
+        }
     };
     ($struct:ident.$field:ident + $more:literal: $width:literal) => {
-        Field { offset: offset_of!($struct, $field) + $more, width: $width }
+        Field {
+            offset: offset_of!($struct, $field) + $more,
+            width: $width,
+        }
     };
 }
 
 const fn counted(address: usize, field: Field, scale: usize, at: Moment) -> Pointer {
-    let length = Length::Counted { field, scale, less: 0 };
-    Pointer { address: Address::In(address), length, at, when: None }
+    let length = Length::Counted {
+        field,
+        scale,
+        less: 0,
+    };
+    Pointer {
+        address: Address::In(address),
+        length,
+        at,
+        when: None,
+    }
 }
 
 const fn when(pointer: Pointer, offset: usize, mask: u32, value: u32) -> Pointer {
-    Pointer { when: Some(When { offset, mask, value }), ..pointer }
+    Pointer {
+        when: Some(When { offset, mask, value }),
+        ..pointer
+    }
 }
 
 /// The pointers of one of the driver's ioctls, one level deep.
@@ -105,7 +127,12 @@ fn of_driver(ioctl: Ioctl) -> Vec<Pointer> {
             let op = offset_of!(HlInfoArgs, op);
             vec![
                 // The only question whose buffer goes both ways.
-                when(counted(address, size, 1, Moment::Entry), op, u32::MAX, InfoOp::FW_GENERIC_REQ.0),
+                when(
+                    counted(address, size, 1, Moment::Entry),
+                    op,
+                    u32::MAX,
+                    InfoOp::FW_GENERIC_REQ.0,
+                ),
                 counted(address, size, 1, Moment::Exit),
             ]
         }
@@ -118,7 +145,12 @@ fn of_driver(ioctl: Ioctl) -> Vec<Pointer> {
             let chunk = size_of::<HlCsChunk>();
             let ids = counted(arg, field!(HlCsIn.arg + 8: 4), 4, Moment::Entry);
             let restore = counted(arg, field!(HlCsIn.num_chunks_restore: 4), chunk, Moment::Entry);
-            let execute = counted(arg + 8, field!(HlCsIn.num_chunks_execute: 4), chunk, Moment::Entry);
+            let execute = counted(
+                arg + 8,
+                field!(HlCsIn.num_chunks_execute: 4),
+                chunk,
+                Moment::Entry,
+            );
             let special = reserve | cores | engines;
             vec![
                 when(execute, flags, special, 0),
@@ -137,7 +169,11 @@ fn of_driver(ioctl: Ioctl) -> Vec<Pointer> {
                 address: Address::In(arg),
                 length: Length::Fixed(8),
                 at,
-                when: Some(When { offset: flags, mask: user_word | kernel_counter, value: user_word }),
+                when: Some(When {
+                    offset: flags,
+                    mask: user_word | kernel_counter,
+                    value: user_word,
+                }),
             };
             let list = counted(arg, field!(HlWaitCsIn.arg2: 1), 8, Moment::Entry);
             vec![
@@ -147,12 +183,32 @@ fn of_driver(ioctl: Ioctl) -> Vec<Pointer> {
             ]
         }
         Ioctl::Debug => vec![
-            counted(offset_of!(HlDebugArgs, input_ptr), field!(HlDebugArgs.input_size: 4), 1, Moment::Entry),
-            counted(offset_of!(HlDebugArgs, output_ptr), field!(HlDebugArgs.output_size: 4), 1, Moment::Exit),
+            counted(
+                offset_of!(HlDebugArgs, input_ptr),
+                field!(HlDebugArgs.input_size: 4),
+                1,
+                Moment::Entry,
+            ),
+            counted(
+                offset_of!(HlDebugArgs, output_ptr),
+                field!(HlDebugArgs.output_size: 4),
+                1,
+                Moment::Exit,
+            ),
         ],
         Ioctl::Nic => vec![
-            counted(offset_of!(HlNicArgs, input_ptr), field!(HlNicArgs.input_size: 4), 1, Moment::Entry),
-            counted(offset_of!(HlNicArgs, output_ptr), field!(HlNicArgs.output_size: 4), 1, Moment::Exit),
+            counted(
+                offset_of!(HlNicArgs, input_ptr),
+                field!(HlNicArgs.input_size: 4),
+                1,
+                Moment::Entry,
+            ),
+            counted(
+                offset_of!(HlNicArgs, output_ptr),
+                field!(HlNicArgs.output_size: 4),
+                1,
+                Moment::Exit,
+            ),
         ],
         // A mapping's host memory is the program's data, not part of the request.
         Ioctl::Cb | Ioctl::Memory => Vec::new(),
@@ -161,7 +217,11 @@ fn of_driver(ioctl: Ioctl) -> Vec<Pointer> {
 
 /// Every ioctl with pointers.
 pub(crate) fn table() -> Vec<Row> {
-    let row = |request: u32, size: usize, pointers| Row { selector: request as u16, size, pointers };
+    let row = |request: u32, size: usize, pointers| Row {
+        selector: request as u16,
+        size,
+        pointers,
+    };
     let mut rows = Vec::new();
     for era in [Era::HlMisc, Era::AccelDrm] {
         for ioctl in Ioctl::ALL {
@@ -212,7 +272,11 @@ pub(crate) fn table() -> Vec<Row> {
     let length = Field { offset: 0, width: 2 };
     let attributes = |at| behind(RDMA_HEADER, length, 1, RDMA_HEADER, at);
     let both = vec![attributes(Moment::Entry), attributes(Moment::Exit)];
-    rows.push(Row { selector: u16::from(RDMA) << 8 | 1, size: RDMA_HEADER, pointers: both });
+    rows.push(Row {
+        selector: u16::from(RDMA) << 8 | 1,
+        size: RDMA_HEADER,
+        pointers: both,
+    });
     rows
 }
 
@@ -220,7 +284,11 @@ pub(crate) fn table() -> Vec<Row> {
 pub(crate) fn of_vfio() -> [Pointer; 2] {
     [Moment::Entry, Moment::Exit].map(|at| Pointer {
         address: Address::Behind(8),
-        length: Length::Counted { field: Field { offset: 0, width: 4 }, scale: 1, less: 8 },
+        length: Length::Counted {
+            field: Field { offset: 0, width: 4 },
+            scale: 1,
+            less: 8,
+        },
         at,
         when: None,
     })
@@ -261,7 +329,11 @@ impl Pointer {
     /// nothing for a null pointer, no bytes, or a condition that does not hold.
     pub(crate) fn target(&self, base: u64, argument: &[u8]) -> Option<(u64, u64)> {
         if let Some(when) = self.when {
-            let word = Field { offset: when.offset, width: 4 }.of(argument)?;
+            let word = Field {
+                offset: when.offset,
+                width: 4,
+            }
+            .of(argument)?;
             if word & u64::from(when.mask) != u64::from(when.value) {
                 return None;
             }

@@ -26,12 +26,17 @@ pub(crate) fn file_kind(tid: u32, fd: i32) -> FileKind {
         return FileKind::default();
     };
     let kind = metadata.file_type();
-    let device = (kind.is_char_device() || kind.is_block_device()).then(|| DeviceNumber::from_rdev(metadata.rdev()));
+    let device =
+        (kind.is_char_device() || kind.is_block_device()).then(|| DeviceNumber::from_rdev(metadata.rdev()));
     let from_driver = device.is_none() && {
         let target = link(&path);
         target.starts_with(b"anon_inode:") || target.starts_with(b"/dmabuf:")
     };
-    FileKind { device, from_driver, open: true }
+    FileKind {
+        device,
+        from_driver,
+        open: true,
+    }
 }
 
 fn fd_path(tid: u32, fd: i32) -> String {
@@ -91,7 +96,10 @@ pub(crate) fn is_alive(tid: u32) -> bool {
         return false;
     };
     // The state follows the name, which can hold any byte and ends with the last parenthesis.
-    let state = stat.iter().rposition(|&byte| byte == b')').and_then(|at| stat.get(at + 2));
+    let state = stat
+        .iter()
+        .rposition(|&byte| byte == b')')
+        .and_then(|at| stat.get(at + 2));
     !matches!(state, None | Some(b'Z' | b'X'))
 }
 

@@ -66,7 +66,11 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new(options: &Options) -> Self {
-        Self { devices: options.devices.clone(), files: options.files, ..Self::default() }
+        Self {
+            devices: options.devices.clone(),
+            files: options.files,
+            ..Self::default()
+        }
     }
 
     /// Whether an ioctl on the file is recorded, if its type byte is.
@@ -100,11 +104,17 @@ impl Recorder {
 
     /// The thread now uses `table`: a table that nobody used begins as a copy of the thread's own.
     fn enter(&mut self, pid: u32, tid: u32, table: TableId) {
-        let old = self.threads.insert(tid, Thread { pid, table }).map(|thread| thread.table);
+        let old = self
+            .threads
+            .insert(tid, Thread { pid, table })
+            .map(|thread| thread.table);
         if old == Some(table) {
             return;
         }
-        let shared = self.threads.iter().any(|(&other, thread)| other != tid && thread.table == table);
+        let shared = self
+            .threads
+            .iter()
+            .any(|(&other, thread)| other != tid && thread.table == table);
         if !shared {
             let copy = old.and_then(|old| self.tables.get(&old)).cloned();
             self.tables.insert(table, copy.unwrap_or_else(HashMap::new));
@@ -121,7 +131,7 @@ impl Recorder {
     }
 
     fn table(&mut self, table: TableId) -> &mut HashMap<i32, Option<DeviceNumber>> {
-        let known = self.tables.entry(table).or_insert_with(HashMap::new);
+        let known = self.tables.entry(table).or_default();
         // Forgetting costs a second introduction, nothing else.
         if known.len() >= MAX_KNOWN {
             known.clear();
@@ -135,16 +145,28 @@ impl Recorder {
         let time_ns = process::now_ns();
         let is_new_table = !self.tables.contains_key(&table);
         self.enter(pid, tid, table);
-        self.process(time_ns, pid, tid, ProcessChange::Start {
-            parent: 0,
-            shares_files: false,
-            name: process::name(tid),
-        });
+        self.process(
+            time_ns,
+            pid,
+            tid,
+            ProcessChange::Start {
+                parent: 0,
+                shares_files: false,
+                name: process::name(tid),
+            },
+        );
         let Some(program) = program else {
             return;
         };
         if tid == pid && !program.is_empty() {
-            self.process(time_ns, pid, tid, ProcessChange::Exec { path: program.to_vec() });
+            self.process(
+                time_ns,
+                pid,
+                tid,
+                ProcessChange::Exec {
+                    path: program.to_vec(),
+                },
+            );
         }
         if !(is_new_table && self.files) {
             return;
@@ -160,7 +182,13 @@ impl Recorder {
     /// A traced thread made another.
     #[expect(clippy::too_many_arguments, reason = "the fields of a record")]
     pub(crate) fn started(
-        &mut self, time_ns: u64, parent: (u32, u32), parent_table: TableId, pid: u32, tid: u32, table: TableId,
+        &mut self,
+        time_ns: u64,
+        parent: (u32, u32),
+        parent_table: TableId,
+        pid: u32,
+        tid: u32,
+        table: TableId,
         name: &[u8],
     ) {
         // The parent first, so that a copied table has what it knows.
@@ -175,14 +203,24 @@ impl Recorder {
             let inherited = self.mappings.get(&parent.0).cloned();
             self.mappings.insert(pid, inherited.unwrap_or_else(Vec::new));
         }
-        let change = ProcessChange::Start { parent: parent.0, shares_files, name: name.to_vec() };
+        let change = ProcessChange::Start {
+            parent: parent.0,
+            shares_files,
+            name: name.to_vec(),
+        };
         self.process(time_ns, pid, tid, change);
     }
 
     /// A thread executed a program: it is its process's only thread now, and descriptors with
     /// close-on-exec are closed. `is_open` answers for those in use.
     pub(crate) fn executed(
-        &mut self, time_ns: u64, pid: u32, old_tid: u32, table: TableId, path: &[u8], is_open: impl Fn(i32) -> bool,
+        &mut self,
+        time_ns: u64,
+        pid: u32,
+        old_tid: u32,
+        table: TableId,
+        path: &[u8],
+        is_open: impl Fn(i32) -> bool,
     ) {
         if let Some(thread) = self.threads.remove(&old_tid) {
             if let Some(leader) = self.threads.insert(pid, thread) {
@@ -190,13 +228,23 @@ impl Recorder {
             }
         }
         self.enter(pid, pid, table);
-        let stale: Vec<u32> = self.threads.iter().filter(|row| row.1.pid == pid && *row.0 != pid).map(|row| *row.0).collect();
+        let stale: Vec<u32> = self
+            .threads
+            .iter()
+            .filter(|row| row.1.pid == pid && *row.0 != pid)
+            .map(|row| *row.0)
+            .collect();
         for tid in stale {
             self.threads.remove(&tid);
         }
         self.mappings.remove(&pid);
         self.process(time_ns, pid, pid, ProcessChange::Exec { path: path.to_vec() });
-        let mut closed: Vec<i32> = self.table(table).keys().copied().filter(|&fd| !is_open(fd)).collect();
+        let mut closed: Vec<i32> = self
+            .table(table)
+            .keys()
+            .copied()
+            .filter(|&fd| !is_open(fd))
+            .collect();
         closed.sort_unstable();
         for fd in closed {
             self.close(time_ns, pid, pid, table, fd, 0);
@@ -221,26 +269,44 @@ impl Recorder {
     }
 
     fn process(&mut self, time_ns: u64, pid: u32, tid: u32, change: ProcessChange) {
-        self.events.push_back(Event::Process(ProcessRecord { time_ns, pid, tid, change }));
+        self.events.push_back(Event::Process(ProcessRecord {
+            time_ns,
+            pid,
+            tid,
+            change,
+        }));
     }
 
     pub(crate) fn lose(&mut self, count: u64) {
         if count > 0 {
             self.lost = self.lost.saturating_add(count);
-            self.events.push_back(Event::Lost { time_ns: process::now_ns(), count });
+            self.events.push_back(Event::Lost {
+                time_ns: process::now_ns(),
+                count,
+            });
         }
     }
 
     /// Introduces a descriptor that the capture has not seen come.
     #[expect(clippy::too_many_arguments, reason = "the fields of a record")]
     fn introduce(
-        &mut self, pid: u32, tid: u32, table: TableId, fd: i32, device: Option<DeviceNumber>, source: FdSource,
+        &mut self,
+        pid: u32,
+        tid: u32,
+        table: TableId,
+        fd: i32,
+        device: Option<DeviceNumber>,
+        source: FdSource,
         time_ns: u64,
     ) {
         self.table(table).insert(fd, device);
         // The path is of now; it counts only if the number still is the file that the call used.
         let same = process::file_kind(tid, fd);
-        let path = if same.open && same.device == device { process::fd_target(tid, fd) } else { Vec::new() };
+        let path = if same.open && same.device == device {
+            process::fd_target(tid, fd)
+        } else {
+            Vec::new()
+        };
         self.events.push_back(Event::Open(OpenRecord {
             time_ns,
             duration_ns: 0,
@@ -255,7 +321,13 @@ impl Recorder {
     }
 
     /// Introduces the descriptor unless the capture knows it as a file of that device.
-    fn introduce_if_new(&mut self, call: (u32, u32, TableId), fd: i32, device: Option<DeviceNumber>, time_ns: u64) {
+    fn introduce_if_new(
+        &mut self,
+        call: (u32, u32, TableId),
+        fd: i32,
+        device: Option<DeviceNumber>,
+        time_ns: u64,
+    ) {
         let (pid, tid, table) = call;
         if self.files && self.table(table).get(&fd) != Some(&device) {
             self.introduce(pid, tid, table, fd, device, FdSource::Inherited, time_ns);
@@ -287,11 +359,26 @@ impl Recorder {
 
     fn close(&mut self, time_ns: u64, pid: u32, tid: u32, table: TableId, fd: i32, result: i64) {
         self.table(table).remove(&fd);
-        self.events.push_back(Event::Close { time_ns, pid, tid, fd, result });
+        self.events.push_back(Event::Close {
+            time_ns,
+            pid,
+            tid,
+            fd,
+            result,
+        });
     }
 
     pub(crate) fn call(&mut self, finished: &Finished<'_>) {
-        let Finished { pid, tid, table, time_ns, duration_ns, result, file, .. } = *finished;
+        let Finished {
+            pid,
+            tid,
+            table,
+            time_ns,
+            duration_ns,
+            result,
+            file,
+            ..
+        } = *finished;
         self.enter(pid, tid, table);
         let [first, second, third, ..] = finished.arguments;
         let fd = first as i32;
@@ -334,8 +421,9 @@ impl Recorder {
                 if result == 0 && third & CLOSE_RANGE_CLOEXEC == 0 {
                     let range = first..=second;
                     let known = self.table(table).keys().copied();
-                    let mut closed: Vec<i32> =
-                        known.filter(|&fd| u64::try_from(fd).is_ok_and(|fd| range.contains(&fd))).collect();
+                    let mut closed: Vec<i32> = known
+                        .filter(|&fd| u64::try_from(fd).is_ok_and(|fd| range.contains(&fd)))
+                        .collect();
                     closed.sort_unstable();
                     for fd in closed {
                         self.close(end_ns, pid, tid, table, fd, 0);
@@ -357,7 +445,13 @@ impl Recorder {
                 if let Some(new) = new {
                     self.table(table).insert(new, file.device);
                 }
-                self.events.push_back(Event::Dup { time_ns: end_ns, pid, tid, fd, result });
+                self.events.push_back(Event::Dup {
+                    time_ns: end_ns,
+                    pid,
+                    tid,
+                    fd,
+                    result,
+                });
             }
             Call::Mmap => self.mapped(finished),
             Call::Munmap => self.unmapped(end_ns, pid, tid, (first, second), result),
@@ -374,10 +468,18 @@ impl Recorder {
 
     fn mapped(&mut self, finished: &Finished<'_>) {
         let [address, length, protection, flags, fd, offset] = finished.arguments;
-        let Finished { pid, tid, time_ns, duration_ns, result, file, .. } = *finished;
+        let Finished {
+            pid,
+            tid,
+            time_ns,
+            duration_ns,
+            result,
+            file,
+            ..
+        } = *finished;
         self.introduce_if_new((pid, tid, finished.table), fd as i32, file.device, time_ns);
         if let Some(start) = u64::try_from(result).ok().filter(|_| !is_errno(result)) {
-            let ranges = self.mappings.entry(pid).or_insert_with(Vec::new);
+            let ranges = self.mappings.entry(pid).or_default();
             if ranges.len() < MAX_KNOWN {
                 ranges.push((start, length));
             }
@@ -425,7 +527,14 @@ impl Recorder {
                 }
             }
         }
-        self.events.push_back(Event::Munmap { time_ns, pid, tid, address, length, result });
+        self.events.push_back(Event::Munmap {
+            time_ns,
+            pid,
+            tid,
+            address,
+            length,
+            result,
+        });
     }
 
     /// Whether a recorded mapping of the process is left.
@@ -457,7 +566,10 @@ fn received(control: &[u8]) -> Vec<i32> {
         if (level, kind) == (SOL_SOCKET, SCM_RIGHTS) {
             fds.extend(data.chunks_exact(4).map(|fd| word(fd) as i32));
         }
-        let Some(next) = length.checked_next_multiple_of(8).and_then(|next| rest.get(next..)) else {
+        let Some(next) = length
+            .checked_next_multiple_of(8)
+            .and_then(|next| rest.get(next..))
+        else {
             break;
         };
         rest = next;
@@ -468,9 +580,17 @@ fn received(control: &[u8]) -> Vec<i32> {
 /// What a pointer of an ioctl led to, read with `read`, which returns the bytes up to the first that
 /// it cannot read.
 pub(crate) fn piece(
-    target: (u64, u64), at: Moment, limit: usize, mut read: impl FnMut(u64, usize) -> Vec<u8>,
+    target: (u64, u64),
+    at: Moment,
+    limit: usize,
+    mut read: impl FnMut(u64, usize) -> Vec<u8>,
 ) -> gaudi_capture::record::Memory {
     let (address, whole) = target;
     let wanted = usize::try_from(whole).unwrap_or(usize::MAX).min(limit);
-    gaudi_capture::record::Memory { address, at, bytes: read(address, wanted), whole }
+    gaudi_capture::record::Memory {
+        address,
+        at,
+        bytes: read(address, wanted),
+        whole,
+    }
 }

@@ -22,7 +22,8 @@ use crate::error::{Error, ErrorKind};
 ///
 /// `prepare` runs after fork(2) of a process with threads: it makes system calls only.
 pub(crate) fn spawn(
-    mut command: Command, prepare: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+    mut command: Command,
+    prepare: impl Fn() -> io::Result<()> + Send + Sync + 'static,
     follow: impl FnOnce(u32) -> Result<(), Error>,
 ) -> Result<Child, Error> {
     let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(|errno| Error::system("pipe2(2)", errno));
@@ -52,7 +53,9 @@ pub(crate) fn spawn(
         go.write_all(b"g").unwrap_or(());
     }
     drop(go);
-    let started = starter.join().unwrap_or_else(|_| Err(io::Error::other("Command::spawn panicked")));
+    let started = starter
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("Command::spawn panicked")));
     followed?;
     started.map_err(|error| Error::new(ErrorKind::Spawn, error))
 }

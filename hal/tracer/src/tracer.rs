@@ -29,7 +29,9 @@ const INTERRUPT_AGAIN: Duration = Duration::from_millis(5);
 /// Traces a program, or running processes.
 ///
 /// It belongs to the thread that made it, as ptrace(2) demands. With tier C that thread must have
-/// no other children that it wants to wait for: [`run`](Self::run) discards their ends.
+/// no other children that it wants to wait for: [`run`](Self::run) discards their ends. No other
+/// thread of the process may wait for any child (`waitpid(-1)`): it can take the traced program's
+/// stops.
 #[derive(Debug)]
 pub struct Tracer {
     driver: Driver,
@@ -130,9 +132,10 @@ impl Tracer {
     fn bpf(options: &Options) -> Result<Option<Box<Bpf>>, Error> {
         match options.backend {
             Backend::Ptrace => Ok(None),
-            Backend::Bpf if options.command_buffers.is_some() => {
-                Err(Error::new(ErrorKind::Unsupported("reading command buffers"), None))
-            }
+            Backend::Bpf if options.command_buffers.is_some() => Err(Error::new(
+                ErrorKind::Unsupported("reading command buffers"),
+                None,
+            )),
             Backend::Bpf => Bpf::new(options).map(|bpf| Some(Box::new(bpf))),
             Backend::Auto if options.command_buffers.is_some() => Ok(None),
             Backend::Auto => Ok(Bpf::new(options).ok().map(Box::new)),
@@ -141,7 +144,14 @@ impl Tracer {
 
     fn with(driver: Driver, recorder: Recorder, child: Option<Child>) -> Self {
         let stop = StopHandle::default();
-        Self { driver, recorder, child, stop, events: 0, _of_one_thread: PhantomData }
+        Self {
+            driver,
+            recorder,
+            child,
+            stop,
+            events: 0,
+            _of_one_thread: PhantomData,
+        }
     }
 
     /// The tier that was chosen.
@@ -202,7 +212,7 @@ impl Tracer {
                 ptrace.run(recorder, |recorder| pass(recorder, &mut go_on))?;
                 pass(recorder, &mut go_on);
                 not_followed = ptrace.not_followed;
-                ptrace.status.map(|status| ExitStatus::from_raw(status.cast_signed()))
+                ptrace.status.map(|status| ExitStatus::from_raw(status as i32))
             }
         };
         Ok(Summary {

@@ -55,18 +55,23 @@ fn program(linking: &str) -> Option<PathBuf> {
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/calls.c");
     let mut command = Command::new(&compiler);
-    command.args(["-O1", "-Wall", "-pthread", source, "-o"]).arg(&path);
+    command
+        .args(["-O1", "-Wall", "-pthread", source, "-o"])
+        .arg(&path);
     if !linking.is_empty() {
         command.arg(linking);
     }
     match command.output() {
         Ok(output) if output.status.success() => Some(path),
         Ok(output) => {
-            skip(&format!("gcc{linking} with libc: {}", String::from_utf8_lossy(&output.stderr)));
+            skip(&format!(
+                "gcc{linking} with libc: {}",
+                String::from_utf8_lossy(&output.stderr)
+            ));
             None
         }
         Err(error) => {
-            skip(&format!("a C compiler ({}): {error}", compiler.display()));
+            skip(&format!("a C compiler ({compiler:?}): {error}"));
             None
         }
     }
@@ -82,31 +87,60 @@ struct Run {
 impl Run {
     fn ioctls(&self) -> Vec<&IoctlRecord> {
         let ioctls = self.events.iter();
-        ioctls.filter_map(|event| if let Event::Ioctl(ioctl) = event { Some(ioctl) } else { None }).collect()
+        ioctls
+            .filter_map(|event| {
+                if let Event::Ioctl(ioctl) = event {
+                    Some(ioctl)
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     /// The numbers that the program wrote into its arguments.
     fn numbers(&self) -> Vec<u32> {
         let questions = self.ioctls().into_iter().filter(|ioctl| ioctl.request == INFO);
-        questions.map(|ioctl| u32::from_ne_bytes(ioctl.input[16..20].try_into().unwrap())).collect()
+        questions
+            .map(|ioctl| u32::from_ne_bytes(ioctl.input[16..20].try_into().unwrap()))
+            .collect()
     }
 
     fn opens(&self) -> Vec<&OpenRecord> {
         let opens = self.events.iter();
-        opens.filter_map(|event| if let Event::Open(open) = event { Some(open) } else { None }).collect()
+        opens
+            .filter_map(|event| {
+                if let Event::Open(open) = event {
+                    Some(open)
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 }
 
 /// Options that watch /dev/null alone.
 fn watching_null(backend: Backend) -> Options {
-    let devices = vec![DeviceMatch { major: NULL.major, minor: Some(NULL.minor) }];
-    Options { backend, devices, ring_bytes: 4 << 20, ..Options::default() }
+    let devices = vec![DeviceMatch {
+        major: NULL.major,
+        minor: Some(NULL.minor),
+    }];
+    Options {
+        backend,
+        devices,
+        ring_bytes: 4 << 20,
+        ..Options::default()
+    }
 }
 
 /// Runs a program under a tier; nothing if the tier cannot run here.
 fn run(program: &Path, arguments: &[&str], options: &Options) -> Option<Run> {
     let mut command = Command::new(program);
-    command.args(arguments).stdout(Stdio::piped()).stdin(Stdio::null());
+    command
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stdin(Stdio::null());
     run_command(command, options)
 }
 
@@ -132,7 +166,11 @@ fn run_command(command: Command, options: &Options) -> Option<Run> {
             ControlFlow::Continue(())
         })
         .unwrap();
-    Some(Run { events, summary, output: reader.join().unwrap() })
+    Some(Run {
+        events,
+        summary,
+        output: reader.join().unwrap(),
+    })
 }
 
 /// 50 ioctls in ten ways, each seen once, on a known descriptor of a known process.
@@ -146,14 +184,26 @@ fn sees_every_ioctl(backend: Backend) {
         };
         let mut numbers = run.numbers();
         numbers.sort_unstable();
-        assert_eq!(numbers, (1..=50).collect::<Vec<_>>(), "{backend:?}{linking}: every ioctl once");
+        assert_eq!(
+            numbers,
+            (1..=50).collect::<Vec<_>>(),
+            "{backend:?}{linking}: every ioctl once"
+        );
         assert_eq!(run.summary.lost, 0);
         assert_eq!(run.summary.unreadable, 0);
         assert_eq!(run.summary.ioctls, 50);
         assert_eq!(run.output, "done\n");
-        assert_eq!(run.summary.status.unwrap().code(), Some(7), "the program's own status");
+        assert_eq!(
+            run.summary.status.unwrap().code(),
+            Some(7),
+            "the program's own status"
+        );
         for ioctl in run.ioctls() {
-            assert_eq!((ioctl.device, ioctl.result), (Some(NULL), -25), "ENOTTY of /dev/null");
+            assert_eq!(
+                (ioctl.device, ioctl.result),
+                (Some(NULL), -25),
+                "ENOTTY of /dev/null"
+            );
             assert_eq!(ioctl.input, ioctl.output, "/dev/null writes nothing");
             assert!(!ioctl.compat && ioctl.argument != 0 && ioctl.duration_ns > 0);
         }
@@ -168,20 +218,39 @@ fn known_before_use(events: &[Event]) {
     let mut last_end = 0;
     for event in events {
         match event {
-            Event::Process(ProcessRecord { pid, tid, change: ProcessChange::Start { parent, .. }, .. }) => {
+            Event::Process(ProcessRecord {
+                pid,
+                tid,
+                change: ProcessChange::Start { parent, .. },
+                ..
+            }) => {
                 threads.insert((*pid, *tid));
-                let inherited: Vec<_> =
-                    tables.iter().filter(|row| row.0 == *parent).map(|row| (*pid, row.1)).collect();
+                let inherited: Vec<_> = tables
+                    .iter()
+                    .filter(|row| row.0 == *parent)
+                    .map(|row| (*pid, row.1))
+                    .collect();
                 tables.extend(inherited);
             }
             Event::Open(open) => tables.push((open.pid, open.result as i32)),
             Event::Dup { pid, result, .. } => tables.push((*pid, *result as i32)),
             Event::Ioctl(ioctl) => {
-                assert!(threads.contains(&(ioctl.pid, ioctl.tid)), "thread {} has started", ioctl.tid);
-                assert!(tables.contains(&(ioctl.pid, ioctl.fd)), "descriptor {} is known", ioctl.fd);
+                assert!(
+                    threads.contains(&(ioctl.pid, ioctl.tid)),
+                    "thread {} has started",
+                    ioctl.tid
+                );
+                assert!(
+                    tables.contains(&(ioctl.pid, ioctl.fd)),
+                    "descriptor {} is known",
+                    ioctl.fd
+                );
                 let end = ioctl.time_ns + ioctl.duration_ns;
                 // Two processors can swap the last moment.
-                assert!(end + 1_000_000 > last_end, "events are in the order of their ends");
+                assert!(
+                    end + 1_000_000 > last_end,
+                    "events are in the order of their ends"
+                );
                 last_end = end;
             }
             _ => {}
@@ -211,7 +280,12 @@ fn ptrace_works_unprivileged() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.uid(65534).gid(65534).current_dir("/");
     command.env(DIRECTORY, dynamic.parent().unwrap());
-    command.args(["--exact", "ptrace_sees_every_ioctl", "bpf_refusal_names_its_remedy", "ptrace_detach_leaves_process_alive"]);
+    command.args([
+        "--exact",
+        "ptrace_sees_every_ioctl",
+        "bpf_refusal_names_its_remedy",
+        "ptrace_detach_leaves_process_alive",
+    ]);
     let output = match command.output() {
         Ok(output) => output,
         Err(error) => return skip(&format!("a test program that user nobody can execute: {error}")),
@@ -226,12 +300,18 @@ fn bpf_refusal_names_its_remedy() {
         // `ptrace_works_unprivileged` runs this as another user.
         return;
     }
-    let options = Options { backend: Backend::Bpf, ..Options::default() };
+    let options = Options {
+        backend: Backend::Bpf,
+        ..Options::default()
+    };
     let error = Tracer::spawn(Command::new("true"), &options).unwrap_err();
     let ErrorKind::BpfRefused(refusal) = &error.kind else {
         panic!("{error}");
     };
-    assert!(matches!(refusal, BpfRefusal::Permission { .. } | BpfRefusal::PidNamespace), "{refusal:?}");
+    assert!(
+        matches!(refusal, BpfRefusal::Permission { .. } | BpfRefusal::PidNamespace),
+        "{refusal:?}"
+    );
     assert!(error.grant().is_some(), "{error}");
     // Auto falls back.
     let tracer = Tracer::spawn(Command::new("true"), &Options::default()).unwrap();
@@ -241,7 +321,11 @@ fn bpf_refusal_names_its_remedy() {
 
 /// The tiers that run here.
 fn tiers() -> Vec<Backend> {
-    if geteuid().is_root() { vec![Backend::Bpf, Backend::Ptrace] } else { vec![Backend::Ptrace] }
+    if geteuid().is_root() {
+        vec![Backend::Bpf, Backend::Ptrace]
+    } else {
+        vec![Backend::Ptrace]
+    }
 }
 
 #[test]
@@ -250,15 +334,32 @@ fn signal_death_is_kept() {
         return;
     };
     for backend in tiers() {
-        for signal in [Signal::SIGKILL as i32, Signal::SIGSEGV as i32, Signal::SIGTERM as i32, nix::libc::SIGRTMIN() + 2] {
-            let run = run(&program, &["signal", &signal.to_string()], &watching_null(backend)).unwrap();
+        for signal in [
+            Signal::SIGKILL as i32,
+            Signal::SIGSEGV as i32,
+            Signal::SIGTERM as i32,
+            nix::libc::SIGRTMIN() + 2,
+        ] {
+            let run = run(
+                &program,
+                &["signal", &signal.to_string()],
+                &watching_null(backend),
+            )
+            .unwrap();
             assert_eq!(run.summary.status.unwrap().signal(), Some(signal), "{backend:?}");
             let exits = run.events.iter().filter_map(|event| match event {
-                Event::Process(ProcessRecord { change: ProcessChange::Exit { status }, .. }) => Some(*status),
+                Event::Process(ProcessRecord {
+                    change: ProcessChange::Exit { status },
+                    ..
+                }) => Some(*status),
                 _ => None,
             });
             let seen: Vec<_> = exits.map(|status| status & 0x7f).collect();
-            assert_eq!(seen, [signal as u32], "{backend:?}: the record has the status of wait(2)");
+            assert_eq!(
+                seen,
+                [signal as u32],
+                "{backend:?}: the record has the status of wait(2)"
+            );
         }
     }
 }
@@ -268,7 +369,11 @@ fn traced_program_has_the_same_descriptors() {
     let Some(program) = program("") else {
         return;
     };
-    let output = Command::new(&program).arg("fds").stdin(Stdio::null()).output().unwrap();
+    let output = Command::new(&program)
+        .arg("fds")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     let untraced = String::from_utf8(output.stdout).unwrap();
     for backend in tiers() {
         let run = run(&program, &["fds"], &watching_null(backend)).unwrap();
@@ -295,7 +400,10 @@ fn descriptors_and_mappings_are_recorded() {
     };
     for backend in tiers() {
         let mut options = watching_null(backend);
-        options.devices = vec![DeviceMatch { major: 1, minor: Some(5) }];
+        options.devices = vec![DeviceMatch {
+            major: 1,
+            minor: Some(5),
+        }];
         for executes in [false, true] {
             let arguments: &[&str] = if executes { &["files", "exec"] } else { &["files"] };
             let run = run(&program, arguments, &options).unwrap();
@@ -314,10 +422,19 @@ fn descriptors_and_mappings_are_recorded() {
                     }
                     Event::Dup { fd, result, .. } => {
                         assert_eq!(i64::from(*fd), zero);
-                        seen.push(format!("dup to {}", if *result == 40 { "40" } else { "a new one" }));
+                        seen.push(format!(
+                            "dup to {}",
+                            if *result == 40 { "40" } else { "a new one" }
+                        ));
                     }
                     Event::Close { fd, result, .. } => {
-                        let which = if i64::from(*fd) == zero { "zero" } else if *fd == 40 { "40" } else { "copy" };
+                        let which = if i64::from(*fd) == zero {
+                            "zero"
+                        } else if *fd == 40 {
+                            "40"
+                        } else {
+                            "copy"
+                        };
                         seen.push(format!("close {which} {result}"));
                     }
                     Event::Mmap(MmapRecord { length, result, .. }) => {
@@ -340,7 +457,12 @@ fn descriptors_and_mappings_are_recorded() {
                 "close zero 0",
             ];
             // /dev/null is not watched, so its own open is not among them.
-            assert_eq!(seen, expected, "{backend:?}, closed by {}", if executes { "exec" } else { "close" });
+            assert_eq!(
+                seen,
+                expected,
+                "{backend:?}, closed by {}",
+                if executes { "exec" } else { "close" }
+            );
         }
     }
 }
@@ -360,7 +482,10 @@ fn pointers_are_followed_and_cut() {
         let [chunks] = &cs.memory[..] else {
             panic!("{backend:?}: {:?}", cs.memory);
         };
-        assert_eq!((chunks.at, chunks.whole, chunks.bytes.len()), (Moment::Entry, 128, 128));
+        assert_eq!(
+            (chunks.at, chunks.whole, chunks.bytes.len()),
+            (Moment::Entry, 128, 128)
+        );
         assert_eq!(chunks.bytes[..12], [0x11, 0x11, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0]);
         assert_eq!(chunks.bytes[64..66], [0x22, 0x22]);
         let [answer] = &info.memory[..] else {
@@ -376,12 +501,18 @@ fn pointers_are_followed_and_cut() {
             panic!("{backend:?}: {:?}", large.memory);
         };
         assert_eq!(chunks.whole, 512 * 64);
-        assert!((chunks.bytes.len() as u64) < chunks.whole, "the stack ends before, or the record is full");
+        assert!(
+            (chunks.bytes.len() as u64) < chunks.whole,
+            "the stack ends before, or the record is full"
+        );
         if backend == Backend::Bpf {
             assert!(chunks.bytes.len() <= 4096, "{}", chunks.bytes.len());
         }
         assert!(run.summary.cut >= 1);
-        assert_eq!(run.summary.unreadable, 2, "the wild pointer and the wild argument");
+        assert_eq!(
+            run.summary.unreadable, 2,
+            "the wild pointer and the wild argument"
+        );
     }
 }
 
@@ -402,7 +533,10 @@ fn compat_calls_are_marked() {
             panic!("{backend:?}: {ioctls:?}");
         };
         assert!(ioctl.compat);
-        assert_eq!((ioctl.request, ioctl.result, ioctl.device), (INFO, -25, Some(NULL)));
+        assert_eq!(
+            (ioctl.request, ioctl.result, ioctl.device),
+            (INFO, -25, Some(NULL))
+        );
     }
 }
 
@@ -413,11 +547,17 @@ fn other_devices_are_not_recorded() {
     };
     for backend in tiers() {
         let mut options = watching_null(backend);
-        options.devices = vec![DeviceMatch { major: 226, minor: None }];
+        options.devices = vec![DeviceMatch {
+            major: 226,
+            minor: None,
+        }];
         let run = run(&program, &["child"], &options).unwrap();
         assert_eq!(run.ioctls().len(), 0, "{backend:?}: by device number");
         assert_eq!(run.opens().len(), 0);
-        options.devices = vec![DeviceMatch { major: 1, minor: None }];
+        options.devices = vec![DeviceMatch {
+            major: 1,
+            minor: None,
+        }];
         options.types = vec![b'T'];
         let run = self::run(&program, &["child"], &options).unwrap();
         assert_eq!(run.ioctls().len(), 0, "{backend:?}: by type");
@@ -427,13 +567,29 @@ fn other_devices_are_not_recorded() {
     }
 }
 
-/// A program that makes ioctls until it is killed.
-fn sleeper(program: &Path) -> Child {
-    let mut child = Command::new(program).arg("sleep").stdout(Stdio::piped()).spawn().unwrap();
+/// A program that makes ioctls until it is killed, at the latest when this is dropped.
+struct Sleeper(Child);
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // It can be dead already.
+        self.0.kill().unwrap_or(());
+        drop(self.0.wait());
+    }
+}
+
+fn sleeper(program: &Path) -> Sleeper {
+    let mut child = Command::new(program)
+        .arg("sleep")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert_eq!(line.trim(), child.id().to_string());
-    child
+    Sleeper(child)
 }
 
 /// Attaches to a running process and stops from another thread: the process lives on.
@@ -441,7 +597,8 @@ fn detach_leaves_process_alive(backend: Backend) {
     let Some(program) = program("") else {
         return;
     };
-    let mut child = sleeper(&program);
+    let mut sleeper = sleeper(&program);
+    let child = &mut sleeper.0;
     let tracer = Tracer::attach(&[child.id()], &watching_null(backend)).unwrap();
     let handle = tracer.stop_handle();
     let stopper = thread::spawn(move || {
@@ -460,15 +617,22 @@ fn detach_leaves_process_alive(backend: Backend) {
     assert!(began.elapsed() < Duration::from_secs(20), "stop ends the run");
     assert!(summary.ioctls > 5, "{backend:?}: {summary:?}");
     assert!(summary.status.is_none());
-    let opens = events.iter().filter_map(|event| if let Event::Open(open) = event { Some(open) } else { None });
+    let opens = events.iter().filter_map(|event| {
+        if let Event::Open(open) = event {
+            Some(open)
+        } else {
+            None
+        }
+    });
     let inherited: Vec<_> = opens.filter(|open| open.source == FdSource::Inherited).collect();
     assert_eq!(inherited[0].path, b"/dev/null");
     assert!(child.try_wait().unwrap().is_none(), "the process lives on");
     let state = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     assert!(state.contains("TracerPid:\t0\n"), "{state}");
-    assert!(!state.contains("State:\tt") && !state.contains("State:\tT"), "{state}");
-    kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
-    child.wait().unwrap();
+    assert!(
+        !state.contains("State:\tt") && !state.contains("State:\tT"),
+        "{state}"
+    );
 }
 
 #[test]
@@ -490,12 +654,12 @@ fn stopped_process_stays_stopped() {
     let Some(program) = program("") else {
         return;
     };
-    let mut child = sleeper(&program);
-    let pid = Pid::from_raw(child.id() as i32);
-    let id = child.id();
+    let sleeper = sleeper(&program);
+    let id = sleeper.0.id();
+    let pid = Pid::from_raw(id as i32);
     let tracer = Tracer::attach(&[id], &watching_null(Backend::Ptrace)).unwrap();
     let killer = thread::spawn(move || {
-        let count = || {
+        let state = || {
             let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
             stat.split(") ").nth(1).unwrap().chars().next().unwrap()
         };
@@ -503,10 +667,10 @@ fn stopped_process_stays_stopped() {
         thread::sleep(Duration::from_millis(150));
         kill(pid, Signal::SIGSTOP).unwrap();
         thread::sleep(Duration::from_millis(150));
-        let stopped = count();
+        let stopped = state();
         kill(pid, Signal::SIGCONT).unwrap();
         thread::sleep(Duration::from_millis(150));
-        let running = count();
+        let running = state();
         kill(pid, Signal::SIGKILL).unwrap();
         (stopped, running)
     });
@@ -523,14 +687,19 @@ fn stopped_process_stays_stopped() {
     assert!(matches!(stopped, 'T' | 't'), "{stopped}");
     assert!(!matches!(running, 'T' | 'Z'), "{running}");
     let longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
-    assert!(longest > 100_000_000, "no ioctl while it was stopped: {longest} ns");
-    child.wait().unwrap();
+    assert!(
+        longest > 100_000_000,
+        "no ioctl while it was stopped: {longest} ns"
+    );
 }
 
 #[test]
 fn failed_spawn_reports_its_cause() {
     for backend in tiers() {
-        let options = Options { backend, ..Options::default() };
+        let options = Options {
+            backend,
+            ..Options::default()
+        };
         let error = Tracer::spawn(Command::new("/not/there"), &options).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Spawn, "{backend:?}");
         let errno = error.source.and_then(|source| source.raw_os_error());
@@ -553,7 +722,10 @@ fn full_ring_reports_what_it_lost() {
     if !tiers().contains(&Backend::Bpf) {
         return skip("root");
     }
-    let options = Options { ring_bytes: 1, ..watching_null(Backend::Bpf) };
+    let options = Options {
+        ring_bytes: 1,
+        ..watching_null(Backend::Bpf)
+    };
     let mut command = Command::new(&program);
     command.args(["loop", "20000"]).stdout(Stdio::null());
     let tracer = Tracer::spawn(command, &options).unwrap();
@@ -587,10 +759,16 @@ fn bpf_loses_nothing_at_full_rate() {
     if !tiers().contains(&Backend::Bpf) {
         return skip("root");
     }
-    let count = std::env::var("GAUDI_TRACER_IOCTLS").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000_u64);
+    let count = std::env::var("GAUDI_TRACER_IOCTLS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(20_000_u64);
     let mut command = Command::new(&program);
     command.args(["loop", &count.to_string()]).stdout(Stdio::null());
-    let options = Options { ring_bytes: 64 << 20, ..watching_null(Backend::Bpf) };
+    let options = Options {
+        ring_bytes: 64 << 20,
+        ..watching_null(Backend::Bpf)
+    };
     let tracer = Tracer::spawn(command, &options).unwrap();
     let mut next = 0;
     let summary = tracer

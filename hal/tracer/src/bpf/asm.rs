@@ -118,7 +118,12 @@ pub(crate) struct Assembler {
 impl Assembler {
     fn push(&mut self, code: u8, dst: Reg, src: Reg, offset: i16, immediate: i32) {
         let registers = src.0 << 4 | dst.0;
-        self.code.push(Instruction { code, registers, offset, immediate });
+        self.code.push(Instruction {
+            code,
+            registers,
+            offset,
+            immediate,
+        });
     }
 
     pub(crate) fn label(&mut self) -> Label {

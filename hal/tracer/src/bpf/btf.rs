@@ -49,7 +49,12 @@ impl<'a> Btf<'a> {
             bytes.get(start..start.checked_add(word(bytes, at + 4)? as usize)?)
         };
         let (types, strings) = (section(8)?, section(16)?);
-        let mut btf = Self { types, strings, starts: Vec::new(), structs: HashMap::new() };
+        let mut btf = Self {
+            types,
+            strings,
+            starts: Vec::new(),
+            structs: HashMap::new(),
+        };
         let mut at = 0;
         while at < types.len() {
             let (kind, count, _) = info(word(types, at + 4)?);
@@ -149,8 +154,16 @@ impl Offsets {
     /// The struct or field that the kernel does not describe.
     pub(crate) fn of(btf: &Btf<'_>) -> Result<Self, &'static str> {
         let compat = match crate::calls::registers::COMPAT_FIELD {
-            "status" => ("task_struct", "thread_info.status", "task_struct.thread_info.status"),
-            _ => ("task_struct", "thread_info.flags", "task_struct.thread_info.flags"),
+            "status" => (
+                "task_struct",
+                "thread_info.status",
+                "task_struct.thread_info.status",
+            ),
+            _ => (
+                "task_struct",
+                "thread_info.flags",
+                "task_struct.thread_info.flags",
+            ),
         };
         let find = |(name, path, what)| btf.offset(name, path).ok_or(what);
         macro_rules! at {
@@ -186,11 +199,35 @@ mod tests {
     fn sample() -> Vec<u8> {
         let strings = b"\0int\0outer\0a\0b\0pad\0";
         let types: [u32; 29] = [
-            1, 1 << 24, 4, 32, // 1: int, with its encoding
-            0, STRUCT << 24 | 2, 8, 15, 1, 0, 13, 1, 32, // 2: { int pad; int b; }
-            5, STRUCT << 24 | 2, 12, 11, 1, 0, 0, 2, 32, // 3: struct outer
-            0, 10 << 24, 3, // 4: const struct outer
-            0, 8 << 24, 1, 0, // 5: typedef, and one word too many for it
+            1,
+            1 << 24,
+            4,
+            32, // 1: int, with its encoding
+            0,
+            STRUCT << 24 | 2,
+            8,
+            15,
+            1,
+            0,
+            13,
+            1,
+            32, // 2: { int pad; int b; }
+            5,
+            STRUCT << 24 | 2,
+            12,
+            11,
+            1,
+            0,
+            0,
+            2,
+            32, // 3: struct outer
+            0,
+            10 << 24,
+            3, // 4: const struct outer
+            0,
+            8 << 24,
+            1,
+            0, // 5: typedef, and one word too many for it
         ];
         let types = &types[..types.len() - 1];
         let mut bytes = MAGIC.to_ne_bytes().to_vec();

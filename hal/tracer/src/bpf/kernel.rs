@@ -1,6 +1,9 @@
 //! bpf(2): maps, programs and raw tracepoints.
 
-#![expect(unsafe_code, reason = "libc has no wrapper for bpf(2), which takes addresses in its argument")]
+#![expect(
+    unsafe_code,
+    reason = "libc has no wrapper for bpf(2), which takes addresses in its argument"
+)]
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -51,7 +54,14 @@ fn pair(first: u32, second: u32) -> u64 {
 /// - Every address in `attr` is valid for what the command reads and writes there, for the call.
 unsafe fn bpf(command: Command, attr: &mut Attr) -> Result<i64, Errno> {
     // SAFETY: `attr` is as long as its size argument states; the caller promises what it leads to.
-    let answer = unsafe { libc::syscall(libc::SYS_bpf, command as libc::c_long, attr.as_mut_ptr(), size_of::<Attr>()) };
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command as libc::c_long,
+            attr.as_mut_ptr(),
+            size_of::<Attr>(),
+        )
+    };
     Errno::result(answer)
 }
 
@@ -137,7 +147,10 @@ impl Program {
         let first = Self::try_load(code, name, None);
         first.or_else(|errno| {
             if matches!(errno, Errno::EPERM) {
-                return Err(Rejected { errno, log: String::new() });
+                return Err(Rejected {
+                    errno,
+                    log: String::new(),
+                });
             }
             // The log costs time, so only a rejected program gets one.
             let mut log = vec![0_u8; LOG];
@@ -198,7 +211,9 @@ impl Program {
         // its zeros ask for no further arrays.
         let answer = unsafe { bpf(Command::ObjGetInfo, &mut attr) };
         // A kernel whose struct is shorter answers with zeros here.
-        let misses = info.get(RECURSION_MISSES..).and_then(|bytes| bytes.try_into().ok());
+        let misses = info
+            .get(RECURSION_MISSES..)
+            .and_then(|bytes| bytes.try_into().ok());
         answer.ok().and(misses).map_or(0, u64::from_ne_bytes)
     }
 }

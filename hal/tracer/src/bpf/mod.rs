@@ -63,18 +63,30 @@ impl Bpf {
             }
         }
         let size = options.ring_bytes.clamp(MIN_RING, MAX_RING).next_power_of_two();
-        let map = |kind, value, entries, what| Map::new(kind, value, entries).map_err(|errno| refused(errno, what));
+        let map =
+            |kind, value, entries, what| Map::new(kind, value, entries).map_err(|errno| refused(errno, what));
         // The ring first: a kernel without it is the likeliest lack.
         let ring = map(MapType::Ringbuf, 0, size, "ring buffer map (Linux 5.8)")?;
         let threads = map(MapType::Hash, 8, MAX_THREADS, "hash map")?;
         let mappers = map(MapType::Hash, 8, MAX_THREADS, "hash map")?;
-        let slots = map(MapType::Hash, slot::SIZE as usize, options.threads.max(1), "map of that many threads")?;
+        let slots = map(
+            MapType::Hash,
+            slot::SIZE as usize,
+            options.threads.max(1),
+            "map of that many threads",
+        )?;
         let empty = map(MapType::Array, slot::SIZE as usize, 1, "array map")?;
         let counters = map(MapType::Array, COUNTERS, 1, "array map")?;
-        let scratch = map(MapType::PerCpuArray, slot::SIZE as usize, 1, "array map per processor")?;
+        let scratch = map(
+            MapType::PerCpuArray,
+            slot::SIZE as usize,
+            1,
+            "array map per processor",
+        )?;
 
         let types = fs::read("/sys/kernel/btf/vmlinux");
-        let types = types.map_err(|_| Error::refused(BpfRefusal::NoTypes("its structs (CONFIG_DEBUG_INFO_BTF)")))?;
+        let types =
+            types.map_err(|_| Error::refused(BpfRefusal::NoTypes("its structs (CONFIG_DEBUG_INFO_BTF)")))?;
         let types = Btf::parse(&types)
             .ok_or("its structs in a known form")
             .and_then(|btf| Offsets::of(&btf))
@@ -100,14 +112,20 @@ impl Bpf {
         let load = |name, code: Vec<u8>| {
             Program::load(&code, name).map_err(|Rejected { errno, log }| match errno {
                 Errno::EPERM => refused(errno, name),
-                _ => Error::refused(BpfRefusal::Rejected { program: name, log: format!("{errno}: {log}") }),
+                _ => Error::refused(BpfRefusal::Rejected {
+                    program: name,
+                    log: format!("{errno}: {log}"),
+                }),
             })
         };
         // Processes are followed before their calls are recorded.
         let programs = [
             (c"sched_process_fork", load("gaudi_fork", programs.fork())?),
             (c"sched_process_exec", load("gaudi_exec", programs.exec())?),
-            (c"sched_process_exit", load("gaudi_exit_task", programs.exit_task())?),
+            (
+                c"sched_process_exit",
+                load("gaudi_exit_task", programs.exit_task())?,
+            ),
             (c"sys_exit", load("gaudi_exit", programs.exit())?),
             (c"sys_enter", load("gaudi_enter", programs.enter())?),
         ];
@@ -116,7 +134,8 @@ impl Bpf {
             .map(|(tracepoint, program)| program.attach(tracepoint))
             .collect::<Result<_, _>>()
             .map_err(|errno| refused(errno, "raw tracepoints (Linux 4.17)"))?;
-        let mapped = Ring::new(&ring, size as usize).map_err(|errno| Error::system("mmap(2) of the ring", errno))?;
+        let mapped =
+            Ring::new(&ring, size as usize).map_err(|errno| Error::system("mmap(2) of the ring", errno))?;
         Ok(Self {
             threads,
             counters,
@@ -149,7 +168,10 @@ impl Bpf {
         let table = u64::from(pid);
         let mut seen = HashSet::new();
         loop {
-            let new: Vec<u32> = process::threads(pid).into_iter().filter(|&tid| seen.insert(tid)).collect();
+            let new: Vec<u32> = process::threads(pid)
+                .into_iter()
+                .filter(|&tid| seen.insert(tid))
+                .collect();
             if new.is_empty() {
                 break;
             }
@@ -161,7 +183,10 @@ impl Bpf {
             }
         }
         if seen.is_empty() {
-            return Err(Error::new(crate::ErrorKind::Attach { pid }, std::io::Error::from(Errno::ESRCH)));
+            return Err(Error::new(
+                crate::ErrorKind::Attach { pid },
+                std::io::Error::from(Errno::ESRCH),
+            ));
         }
         Ok(())
     }
@@ -175,7 +200,10 @@ impl Bpf {
     pub(crate) fn count_lost(&mut self, recorder: &mut Recorder) {
         // The map exists as long as its descriptor, so the lookup cannot fail.
         let counters: [u8; COUNTERS] = self.counters.get(0).unwrap_or([0; COUNTERS]);
-        let counted: u64 = counters.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes)).sum();
+        let counted: u64 = counters
+            .chunks_exact(8)
+            .map(|word| word.try_into().map_or(0, u64::from_ne_bytes))
+            .sum();
         let skipped: u64 = self.programs.iter().map(Program::skipped).sum();
         let lost = counted.saturating_add(skipped);
         recorder.lose(lost.saturating_sub(self.reported));
@@ -193,9 +221,13 @@ fn refused(errno: Errno, what: &'static str) -> Error {
         Errno::EPERM | Errno::EACCES => {
             let value = fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled");
             let value = value.ok().and_then(|text| text.trim().parse().ok());
-            Error::refused(BpfRefusal::Permission { unprivileged_bpf_disabled: value })
+            Error::refused(BpfRefusal::Permission {
+                unprivileged_bpf_disabled: value,
+            })
         }
-        Errno::EINVAL | Errno::ENOSYS | Errno::ENOENT | Errno::E2BIG => Error::refused(BpfRefusal::NoKernelSupport(what)),
+        Errno::EINVAL | Errno::ENOSYS | Errno::ENOENT | Errno::E2BIG => {
+            Error::refused(BpfRefusal::NoKernelSupport(what))
+        }
         _ => Error::system("bpf(2)", errno),
     }
 }
@@ -204,12 +236,17 @@ fn refused(errno: Errno, what: &'static str) -> Error {
 fn cgroup(directory: &Path) -> Result<(u64, i32), Error> {
     let no_cgroup = |_| Error::refused(BpfRefusal::NoCgroup);
     let directory = directory.canonicalize().map_err(no_cgroup)?;
-    let is_cgroup = |path: &Path| path.join("cgroup.procs").exists() && path.join("cgroup.controllers").exists();
+    let is_cgroup =
+        |path: &Path| path.join("cgroup.procs").exists() && path.join("cgroup.controllers").exists();
     if !is_cgroup(&directory) {
         return Err(Error::refused(BpfRefusal::NoCgroup));
     }
     let id = fs::metadata(&directory).map_err(no_cgroup)?.ino();
-    let level = directory.ancestors().skip(1).take_while(|path| is_cgroup(path)).count();
+    let level = directory
+        .ancestors()
+        .skip(1)
+        .take_while(|path| is_cgroup(path))
+        .count();
     Ok((id, i32::try_from(level).unwrap_or(i32::MAX)))
 }
 

@@ -93,7 +93,10 @@ impl Programs {
     /// sys_enter(regs, number).
     pub(crate) fn enter(&self) -> Vec<u8> {
         let mut a = Assembler::default();
-        let locals = Locals { walk: a.label(), piece: a.label() };
+        let locals = Locals {
+            walk: a.label(),
+            piece: a.label(),
+        };
         let [out, fill, ioctl, native] = [(); 4].map(|()| a.label());
         a.mov(R6, R1);
         a.load(Width::D, R7, R6, 8);
@@ -444,7 +447,10 @@ impl Programs {
     /// sys_exit(regs, result).
     pub(crate) fn exit(&self) -> Vec<u8> {
         let mut a = Assembler::default();
-        let locals = Locals { walk: a.label(), piece: a.label() };
+        let locals = Locals {
+            walk: a.label(),
+            piece: a.label(),
+        };
         let [out, send, clear, ioctl] = [(); 4].map(|()| a.label());
         a.mov(R6, R1);
         a.load(Width::D, R3, R6, 0);
@@ -515,7 +521,13 @@ impl Programs {
     /// `pid_tgid`.
     fn completed(&self, a: &mut Assembler, locals: Locals, (send, clear): (Label, Label)) {
         let [opened, mapped, received] = [(); 3].map(|()| a.label());
-        for call in [Call::Open, Call::Creat, Call::OpenAt, Call::OpenAt2, Call::PidfdGetfd] {
+        for call in [
+            Call::Open,
+            Call::Creat,
+            Call::OpenAt,
+            Call::OpenAt2,
+            Call::PidfdGetfd,
+        ] {
             debug_assert!(call.opens(), "{call:?} returns a descriptor");
             a.jump_if(If::Eq, R7, i32::from(call as u16), opened);
         }
@@ -942,7 +954,11 @@ fn follow(a: &mut Assembler, locals: Locals, pointer: &Pointer) {
     }
     match pointer.length {
         Length::Fixed(bytes) => a.mov(R3, bytes as i32),
-        Length::Counted { field: counter, scale, less } => {
+        Length::Counted {
+            field: counter,
+            scale,
+            less,
+        } => {
             let width = match counter.width {
                 1 => Width::B,
                 2 => Width::H,

@@ -1,6 +1,9 @@
 //! The reader of a ring buffer map (Documentation/bpf/ringbuf.rst).
 
-#![expect(unsafe_code, reason = "the kernel shares the buffer and its positions as memory")]
+#![expect(
+    unsafe_code,
+    reason = "the kernel shares the buffer and its positions as memory"
+)]
 
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -42,7 +45,12 @@ impl Ring {
         let offset = page.try_into().map_err(|_| Errno::EINVAL)?;
         // SAFETY: as above.
         match unsafe { mmap(None, both, ProtFlags::PROT_READ, shared, map, offset) } {
-            Ok(producer) => Ok(Self { consumer, producer: producer.cast(), page, size }),
+            Ok(producer) => Ok(Self {
+                consumer,
+                producer: producer.cast(),
+                page,
+                size,
+            }),
             Err(errno) => {
                 // SAFETY: the mapping was made above, and nothing refers to it.
                 unsafe { munmap(consumer.cast(), page) }?;
@@ -94,7 +102,10 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        for (start, bytes) in [(self.consumer, self.page), (self.producer, self.page + 2 * self.size)] {
+        for (start, bytes) in [
+            (self.consumer, self.page),
+            (self.producer, self.page + 2 * self.size),
+        ] {
             // SAFETY: `new` made the mapping of that size, and no reference into it is left.
             let done = unsafe { munmap(start.cast(), bytes) };
             debug_assert!(done.is_ok(), "munmap(2) of an own mapping: {done:?}");

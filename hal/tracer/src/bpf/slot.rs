@@ -90,7 +90,7 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn result(self) -> i64 {
-        self.word(RESULT).cast_signed()
+        self.word(RESULT) as i64
     }
 
     pub(crate) fn arguments(self) -> [u64; 6] {
@@ -98,13 +98,20 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn duration_ns(self) -> u64 {
-        if self.has(DIED) { 0 } else { self.word(EXIT).saturating_sub(self.word(ENTER)) }
+        if self.has(DIED) {
+            0
+        } else {
+            self.word(EXIT).saturating_sub(self.word(ENTER))
+        }
     }
 
     pub(crate) fn file(self) -> FileKind {
         // `MAJOR` and `MINOR` of linux/kdev_t.h.
         let dev = self.half(DEV);
-        let number = DeviceNumber { major: dev >> 20, minor: dev & 0xf_ffff };
+        let number = DeviceNumber {
+            major: dev >> 20,
+            minor: dev & 0xf_ffff,
+        };
         FileKind {
             device: self.has(DEVICE).then_some(number),
             from_driver: self.has(FROM_DRIVER),
@@ -179,7 +186,9 @@ impl<'a> Record<'a> {
             compat: self.has(COMPAT),
             result: self.result(),
             input: self.data(0, input).to_vec(),
-            output: self.data(input + self.entry_bytes(), self.half(OUTPUT) as usize).to_vec(),
+            output: self
+                .data(input + self.entry_bytes(), self.half(OUTPUT) as usize)
+                .to_vec(),
             memory: self.pieces(),
         }
     }

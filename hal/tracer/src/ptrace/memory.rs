@@ -60,7 +60,9 @@ impl Default for Budget {
 
 impl Budget {
     fn piece(&mut self, tid: u32, target: (u64, u64), at: Moment, limit: usize) -> Memory {
-        let memory = piece(target, at, limit.min(self.0), |address, length| read(tid, address, length));
+        let memory = piece(target, at, limit.min(self.0), |address, length| {
+            read(tid, address, length)
+        });
         self.0 -= memory.bytes.len();
         memory
     }
@@ -68,11 +70,19 @@ impl Budget {
 
 /// Reads what the pointers of `argument` lead to at `at`, one level deep.
 pub(crate) fn follow(
-    table: &[Row], tid: u32, request: u32, base: u64, argument: &[u8], at: Moment, budget: &mut Budget,
+    table: &[Row],
+    tid: u32,
+    request: u32,
+    base: u64,
+    argument: &[u8],
+    at: Moment,
+    budget: &mut Budget,
 ) -> Vec<Memory> {
     let vfio;
     let size = Parts::of(request).size;
-    let row = table.iter().find(|row| row.selector == request as u16 && size >= row.size);
+    let row = table
+        .iter()
+        .find(|row| row.selector == request as u16 && size >= row.size);
     let pointers: &[_] = match row {
         Some(row) => &row.pointers,
         None if is_vfio(request) => {
@@ -83,7 +93,9 @@ pub(crate) fn follow(
     };
     let pointers = pointers.iter().filter(|pointer| pointer.at == at);
     let targets = pointers.filter_map(|pointer| pointer.target(base, argument));
-    targets.map(|target| budget.piece(tid, target, at, MAX_PIECE)).collect()
+    targets
+        .map(|target| budget.piece(tid, target, at, MAX_PIECE))
+        .collect()
 }
 
 fn driver_ioctl(request: u32) -> Option<Ioctl> {
@@ -115,7 +127,8 @@ impl Buffers {
     /// A range was unmapped.
     pub(crate) fn unmapped(&mut self, address: u64, length: u64) {
         let end = address.saturating_add(length);
-        self.kernel.retain(|_, &mut (start, bytes)| start.saturating_add(bytes) <= address || end <= start);
+        self.kernel
+            .retain(|_, &mut (start, bytes)| start.saturating_add(bytes) <= address || end <= start);
     }
 
     /// An ioctl succeeded: a mapping of host memory is remembered.
@@ -147,13 +160,21 @@ impl Buffers {
     fn of_device(&self, device: u64, bytes: u64) -> Option<u64> {
         let (start, &(address, size)) = self.host.range(..=device).next_back()?;
         let into = device - start;
-        (into.checked_add(bytes)? <= size).then(|| address.checked_add(into)).flatten()
+        (into.checked_add(bytes)? <= size)
+            .then(|| address.checked_add(into))
+            .flatten()
     }
 
     /// What the chunks of a submission lead to: sequence numbers of signals to wait for, and
     /// command buffers up to `limit` bytes each.
     pub(crate) fn of_chunks(
-        &self, tid: u32, request: u32, argument: &[u8], arrays: &[Memory], limit: Option<u64>, budget: &mut Budget,
+        &self,
+        tid: u32,
+        request: u32,
+        argument: &[u8],
+        arrays: &[Memory],
+        limit: Option<u64>,
+        budget: &mut Budget,
     ) -> Vec<Memory> {
         if driver_ioctl(request) != Some(Ioctl::Cs) {
             return Vec::new();
@@ -165,11 +186,15 @@ impl Buffers {
         }
         let waits = has(CsFlags::WAIT) || has(CsFlags::COLLECTIVE_WAIT);
         let mut found = Vec::new();
-        for chunk in arrays.iter().flat_map(|array| array.bytes.chunks_exact(size_of::<HlCsChunk>())) {
+        for chunk in arrays
+            .iter()
+            .flat_map(|array| array.bytes.chunks_exact(size_of::<HlCsChunk>()))
+        {
             let word = |offset, width| field(offset, width).of(chunk).unwrap_or(0);
             let handle = word(offset_of!(HlCsChunk, cb_handle), 8);
             let size = word(offset_of!(HlCsChunk, cb_size), 4);
-            let user = word(offset_of!(HlCsChunk, cs_chunk_flags), 4) as u32 & CsChunkFlags::USER_ALLOC_CB.0 != 0;
+            let user =
+                word(offset_of!(HlCsChunk, cs_chunk_flags), 4) as u32 & CsChunkFlags::USER_ALLOC_CB.0 != 0;
             let target = if waits {
                 // With encapsulated signals it is a number, not an address.
                 let is_list = !has(CsFlags::ENCAP_SIGNALS);
@@ -179,7 +204,9 @@ impl Buffers {
             } else if user {
                 self.of_device(handle, size).map(|address| (address, size))
             } else {
-                self.kernel.get(&handle).map(|&(address, length)| (address, size.min(length)))
+                self.kernel
+                    .get(&handle)
+                    .map(|&(address, length)| (address, size.min(length)))
             };
             let limit = limit.filter(|_| !waits).unwrap_or(MAX_PIECE as u64);
             let limit = usize::try_from(limit).unwrap_or(MAX_PIECE).min(MAX_PIECE);
@@ -193,7 +220,13 @@ impl Buffers {
 
 /// What the attributes of an RDMA ioctl lead to (`struct ib_uverbs_attr`): id, length, flags, data.
 /// Data of up to 8 bytes lies in the attribute itself.
-pub(crate) fn of_attributes(tid: u32, request: u32, arrays: &[Memory], at: Moment, budget: &mut Budget) -> Vec<Memory> {
+pub(crate) fn of_attributes(
+    tid: u32,
+    request: u32,
+    arrays: &[Memory],
+    at: Moment,
+    budget: &mut Budget,
+) -> Vec<Memory> {
     const ATTRIBUTE: usize = 16;
     if request as u16 != u16::from_be_bytes([0x1b, 1]) {
         return Vec::new();
@@ -201,8 +234,16 @@ pub(crate) fn of_attributes(tid: u32, request: u32, arrays: &[Memory], at: Momen
     let attributes = arrays.iter().filter(|array| array.at == at);
     let attributes = attributes.flat_map(|array| array.bytes.chunks_exact(ATTRIBUTE));
     let targets: Vec<(u64, u64)> = attributes
-        .map(|bytes| (field(8, 8).of(bytes).unwrap_or(0), field(2, 2).of(bytes).unwrap_or(0)))
+        .map(|bytes| {
+            (
+                field(8, 8).of(bytes).unwrap_or(0),
+                field(2, 2).of(bytes).unwrap_or(0),
+            )
+        })
         .filter(|&(address, length)| address != 0 && length > 8)
         .collect();
-    targets.into_iter().map(|target| budget.piece(tid, target, at, MAX_PIECE)).collect()
+    targets
+        .into_iter()
+        .map(|target| budget.piece(tid, target, at, MAX_PIECE))
+        .collect()
 }

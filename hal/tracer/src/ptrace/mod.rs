@@ -101,7 +101,11 @@ impl Ptrace {
         })
     }
 
-    pub(crate) fn spawn(command: Command, options: &Options, recorder: &mut Recorder) -> Result<(Self, Child), Error> {
+    pub(crate) fn spawn(
+        command: Command,
+        options: &Options,
+        recorder: &mut Recorder,
+    ) -> Result<(Self, Child), Error> {
         let mut this = Self::new(options, true)?;
         let filter = Filter::new(options);
         let child = crate::spawn::spawn(
@@ -136,7 +140,10 @@ impl Ptrace {
         let mut attached = false;
         // Threads that a thread makes before it is seized are found by the next look.
         loop {
-            let new: Vec<u32> = process::threads(pid).into_iter().filter(|&tid| tried.insert(tid)).collect();
+            let new: Vec<u32> = process::threads(pid)
+                .into_iter()
+                .filter(|&tid| tried.insert(tid))
+                .collect();
             if new.is_empty() {
                 break;
             }
@@ -168,19 +175,31 @@ impl Ptrace {
 
     /// A thread that no traced thread made.
     fn add(&mut self, pid: u32, tid: u32, recorder: &mut Recorder, ran_before: bool) {
-        let same = self.tracees.iter().find(|&(&other, tracee)| {
-            stops::share_files(other, tid).unwrap_or(tracee.pid == pid)
-        });
+        let same = self
+            .tracees
+            .iter()
+            .find(|&(&other, tracee)| stops::share_files(other, tid).unwrap_or(tracee.pid == pid));
         let table = same.map(|(_, tracee)| tracee.table);
         let table = table.unwrap_or_else(|| self.new_table());
-        self.tracees.insert(tid, Tracee { pid, table, entered: None });
+        self.tracees.insert(
+            tid,
+            Tracee {
+                pid,
+                table,
+                entered: None,
+            },
+        );
         let program = ran_before.then(|| process::program(pid));
         recorder.found(pid, tid, table, program.as_deref());
     }
 
     /// Traces until no thread is left. `next` is called after every stop, with whether the wait was
     /// interrupted, and returns whether to go on recording.
-    pub(crate) fn run(&mut self, recorder: &mut Recorder, mut next: impl FnMut(&mut Recorder) -> bool) -> Result<(), Error> {
+    pub(crate) fn run(
+        &mut self,
+        recorder: &mut Recorder,
+        mut next: impl FnMut(&mut Recorder) -> bool,
+    ) -> Result<(), Error> {
         loop {
             if !next(recorder) && self.mode == Mode::Record {
                 self.stop();
@@ -230,7 +249,11 @@ impl Ptrace {
             return;
         }
         if self.mode == Mode::Detach {
-            let signal = if let Stop::Signal(signal) = stop { signal } else { 0 };
+            let signal = if let Stop::Signal(signal) = stop {
+                signal
+            } else {
+                0
+            };
             // Its end is reported by the wait.
             stops::detach(tid, signal).unwrap_or(());
             self.tracees.remove(&tid);
@@ -259,7 +282,10 @@ impl Ptrace {
     }
 
     fn resume(&self, tid: u32, signal: i32) {
-        let entered = self.tracees.get(&tid).is_some_and(|tracee| tracee.entered.is_some());
+        let entered = self
+            .tracees
+            .get(&tid)
+            .is_some_and(|tracee| tracee.entered.is_some());
         // ESRCH: it was killed, which the wait reports.
         stops::resume(tid, signal, entered || !self.filtered).unwrap_or(());
     }
@@ -271,8 +297,19 @@ impl Ptrace {
         }
         if let Some(mut tracee) = self.tracees.remove(&tid) {
             // It died inside an ioctl: the last that the program asked for.
-            if let Some(entered) = tracee.entered.take().filter(|entered| entered.call == Call::Ioctl) {
-                let record = ioctl_record(&tracee, tid, entered, -i64::from(crate::ERESTARTSYS), 0, Vec::new());
+            if let Some(entered) = tracee
+                .entered
+                .take()
+                .filter(|entered| entered.call == Call::Ioctl)
+            {
+                let record = ioctl_record(
+                    &tracee,
+                    tid,
+                    entered,
+                    -i64::from(crate::ERESTARTSYS),
+                    0,
+                    Vec::new(),
+                );
                 recorder.ioctl(tracee.table, false, record);
             }
             recorder.exited(process::now_ns(), tracee.pid, tid, status);
@@ -295,7 +332,9 @@ impl Ptrace {
         let Ok(tid) = stops::message(parent) else {
             return;
         };
-        let Some((parent_pid, parent_table)) = self.tracees.get(&parent).map(|tracee| (tracee.pid, tracee.table)) else {
+        let Some((parent_pid, parent_table)) =
+            self.tracees.get(&parent).map(|tracee| (tracee.pid, tracee.table))
+        else {
             return;
         };
         let was_early = self.early.remove(&tid);
@@ -305,14 +344,29 @@ impl Ptrace {
         let pid = process::thread_group(tid).unwrap_or(tid);
         let shares = stops::share_files(parent, tid).unwrap_or(pid == parent_pid);
         let table = if shares { parent_table } else { self.new_table() };
-        self.tracees.insert(tid, Tracee { pid, table, entered: None });
+        self.tracees.insert(
+            tid,
+            Tracee {
+                pid,
+                table,
+                entered: None,
+            },
+        );
         if pid != parent_pid {
             if let Some(buffers) = self.buffers.get(&parent_pid).cloned() {
                 self.buffers.insert(pid, buffers);
             }
         }
         let name = process::name(tid);
-        recorder.started(process::now_ns(), (parent_pid, parent), parent_table, pid, tid, table, &name);
+        recorder.started(
+            process::now_ns(),
+            (parent_pid, parent),
+            parent_table,
+            pid,
+            tid,
+            table,
+            &name,
+        );
         if was_early {
             self.resume(tid, 0);
         }
@@ -325,18 +379,40 @@ impl Ptrace {
         // The kernel reports the end of the other threads, except of one that took the leader's id.
         self.tracees.remove(&pid);
         // exec(2) unshares the table.
-        if self.tracees.values().any(|tracee| tracee.table == table && tracee.pid != pid) {
+        if self
+            .tracees
+            .values()
+            .any(|tracee| tracee.table == table && tracee.pid != pid)
+        {
             table = self.new_table();
         }
-        self.tracees.insert(pid, Tracee { pid, table, entered: None });
+        self.tracees.insert(
+            pid,
+            Tracee {
+                pid,
+                table,
+                entered: None,
+            },
+        );
         self.buffers.remove(&pid);
         let is_open = |fd| process::file_kind(pid, fd).open;
-        recorder.executed(process::now_ns(), pid, old, table, &process::program(pid), is_open);
+        recorder.executed(
+            process::now_ns(),
+            pid,
+            old,
+            table,
+            &process::program(pid),
+            is_open,
+        );
     }
 
     fn syscall(&mut self, tid: u32, recorder: &mut Recorder) {
         match stops::syscall(tid) {
-            Ok(Syscall::Entry { arch, number, arguments }) => {
+            Ok(Syscall::Entry {
+                arch,
+                number,
+                arguments,
+            }) => {
                 let entered = if self.mode == Mode::Record {
                     self.entered(tid, arch, number, arguments, recorder)
                 } else {
@@ -347,7 +423,10 @@ impl Ptrace {
                 }
             }
             Ok(Syscall::Exit { result }) => {
-                let entered = self.tracees.get_mut(&tid).and_then(|tracee| tracee.entered.take());
+                let entered = self
+                    .tracees
+                    .get_mut(&tid)
+                    .and_then(|tracee| tracee.entered.take());
                 if let Some(entered) = entered {
                     self.left(tid, entered, result, recorder);
                 }
@@ -359,10 +438,19 @@ impl Ptrace {
 
     /// A call begins. Returns it if its end is to be recorded.
     fn entered(
-        &self, tid: u32, arch: u32, number: u64, mut arguments: [u64; 6], recorder: &Recorder,
+        &self,
+        tid: u32,
+        arch: u32,
+        number: u64,
+        mut arguments: [u64; 6],
+        recorder: &Recorder,
     ) -> Option<Entered> {
         let native = arch == AUDIT_ARCH;
-        let compat = if native { number == u64::from(X32_IOCTL) } else { number == u64::from(COMPAT_IOCTL) };
+        let compat = if native {
+            number == u64::from(X32_IOCTL)
+        } else {
+            number == u64::from(COMPAT_IOCTL)
+        };
         let call = match (native, compat) {
             (_, true) => Call::Ioctl,
             (true, false) => Call::of_number(number)?,
@@ -381,8 +469,13 @@ impl Ptrace {
             Call::Ioctl => self.types.contains(&((request >> 8) as u8)) && recorder.takes_ioctl(file),
             Call::Fcntl => DUPLICATES.contains(&request) && recorder.takes_file(file),
             Call::Mmap => fourth as u32 & MAP_ANONYMOUS == 0 && recorder.takes_file(file),
-            Call::Munmap => self.tracees.get(&tid).is_some_and(|tracee| recorder.has_mappings(tracee.pid)),
-            Call::DupTo => recorder.takes_file(file) || recorder.takes_file(process::file_kind(tid, second as i32)),
+            Call::Munmap => self
+                .tracees
+                .get(&tid)
+                .is_some_and(|tracee| recorder.has_mappings(tracee.pid)),
+            Call::DupTo => {
+                recorder.takes_file(file) || recorder.takes_file(process::file_kind(tid, second as i32))
+            }
             Call::Close | Call::Dup => recorder.takes_file(file),
             _ => true,
         };
@@ -416,7 +509,16 @@ impl Ptrace {
                 arguments[2] = how.try_into().map_or(0, u64::from_ne_bytes);
             }
         }
-        Some(Entered { call, compat, time_ns: process::now_ns(), arguments, file, input, memory, budget })
+        Some(Entered {
+            call,
+            compat,
+            time_ns: process::now_ns(),
+            arguments,
+            file,
+            input,
+            memory,
+            budget,
+        })
     }
 
     /// A call ended.
@@ -435,7 +537,8 @@ impl Ptrace {
             }
             if !entered.compat {
                 let (at, budget) = (Moment::Exit, &mut entered.budget);
-                let mut pieces = memory::follow(&self.pointers, tid, request, argument, &entered.input, at, budget);
+                let mut pieces =
+                    memory::follow(&self.pointers, tid, request, argument, &entered.input, at, budget);
                 let more = memory::of_attributes(tid, request, &pieces, at, budget);
                 pieces.extend(more);
                 entered.memory.extend(pieces);
@@ -470,7 +573,9 @@ impl Ptrace {
             let header = memory::read(tid, entered.arguments[1].saturating_add(32), 16);
             if let Some((address, length)) = header.split_at_checked(8) {
                 let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
-                let length = usize::try_from(word(length)).unwrap_or(usize::MAX).min(MAX_CONTROL);
+                let length = usize::try_from(word(length))
+                    .unwrap_or(usize::MAX)
+                    .min(MAX_CONTROL);
                 control = memory::read(tid, word(address), length);
             }
         }
@@ -478,7 +583,7 @@ impl Ptrace {
             let [address, length, _, _, _, offset] = entered.arguments;
             let buffers = self.buffers.entry(pid).or_default();
             match call {
-                Call::Mmap => buffers.mapped(offset, result.cast_unsigned(), length),
+                Call::Mmap => buffers.mapped(offset, result as u64, length),
                 Call::Munmap => buffers.unmapped(address, length),
                 _ => {}
             }
@@ -501,7 +606,12 @@ impl Ptrace {
 }
 
 fn ioctl_record(
-    tracee: &Tracee, tid: u32, entered: Entered, result: i64, duration_ns: u64, output: Vec<u8>,
+    tracee: &Tracee,
+    tid: u32,
+    entered: Entered,
+    result: i64,
+    duration_ns: u64,
+    output: Vec<u8>,
 ) -> IoctlRecord {
     let [fd, request, argument, ..] = entered.arguments;
     IoctlRecord {

@@ -139,7 +139,12 @@ impl Filter {
 }
 
 const fn statement(code: u16, k: u32) -> libc::sock_filter {
-    libc::sock_filter { code, jt: 0, jf: 0, k }
+    libc::sock_filter {
+        code,
+        jt: 0,
+        jf: 0,
+        k,
+    }
 }
 
 const fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
@@ -165,7 +170,13 @@ mod tests {
                 LOAD => accumulator = word(step.k),
                 AND => accumulator &= step.k,
                 EQUAL => at += usize::from(if accumulator == step.k { step.jt } else { step.jf }),
-                BIT_SET => at += usize::from(if accumulator & step.k != 0 { step.jt } else { step.jf }),
+                BIT_SET => {
+                    at += usize::from(if accumulator & step.k != 0 {
+                        step.jt
+                    } else {
+                        step.jf
+                    });
+                }
                 RETURN => return step.k,
                 _ => at += step.k as usize,
             }
@@ -174,7 +185,10 @@ mod tests {
 
     #[test]
     fn only_recorded_calls_stop() {
-        let options = Options { types: vec![b'H', b'd'], ..Options::default() };
+        let options = Options {
+            types: vec![b'H', b'd'],
+            ..Options::default()
+        };
         let filter = Filter::new(&options);
         let of = |call: i64, arguments| answer(&filter, AUDIT_ARCH, call as u32, arguments);
         let ioctl = |request: u32| of(libc::SYS_ioctl, [3, request, 0, 0, 0, 0]);
@@ -190,8 +204,15 @@ mod tests {
         let i386 = 0x4000_0003;
         assert_eq!(answer(&filter, i386, 54, [3, 0xc018_4801, 0, 0, 0, 0]), TRACE);
         assert_eq!(answer(&filter, i386, 54, [3, 0x5401, 0, 0, 0, 0]), ALLOW);
-        assert_eq!(answer(&filter, i386, libc::SYS_ioctl as u32, [0; 6]), ALLOW, "lchown");
-        let bare = Filter::new(&Options { files: false, ..options });
+        assert_eq!(
+            answer(&filter, i386, libc::SYS_ioctl as u32, [0; 6]),
+            ALLOW,
+            "lchown"
+        );
+        let bare = Filter::new(&Options {
+            files: false,
+            ..options
+        });
         assert_eq!(answer(&bare, AUDIT_ARCH, libc::SYS_openat as u32, [0; 6]), ALLOW);
     }
 }

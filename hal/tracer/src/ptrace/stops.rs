@@ -3,7 +3,10 @@
 //! Not `nix`: its `WaitStatus` has no room for real-time signals, which a traced program uses as
 //! any other, and it has no PTRACE_LISTEN.
 
-#![expect(unsafe_code, reason = "ptrace(2) takes addresses in arguments that are numbers")]
+#![expect(
+    unsafe_code,
+    reason = "ptrace(2) takes addresses in arguments that are numbers"
+)]
 
 use nix::errno::Errno;
 use nix::libc;
@@ -46,8 +49,14 @@ pub(crate) enum Stop {
 /// Which side of a system call, and its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Syscall {
-    Entry { arch: u32, number: u64, arguments: [u64; 6] },
-    Exit { result: i64 },
+    Entry {
+        arch: u32,
+        number: u64,
+        arguments: [u64; 6],
+    },
+    Exit {
+        result: i64,
+    },
     /// Not in a system call that the kernel knows.
     None,
 }
@@ -72,7 +81,11 @@ pub(crate) fn interrupt(tid: u32) -> Result<(), Errno> {
 
 /// Lets a thread run, with a signal or 0; to the next side of a system call if `to_syscall`.
 pub(crate) fn resume(tid: u32, signal: i32, to_syscall: bool) -> Result<(), Errno> {
-    let request = if to_syscall { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
+    let request = if to_syscall {
+        libc::PTRACE_SYSCALL
+    } else {
+        libc::PTRACE_CONT
+    };
     ptrace(request, tid, 0, signal as usize).map(drop)
 }
 
@@ -89,7 +102,12 @@ pub(crate) fn detach(tid: u32, signal: i32) -> Result<(), Errno> {
 /// The number that comes with [`Stop::Made`] (the new thread) and [`Stop::Executed`] (the old id).
 pub(crate) fn message(tid: u32) -> Result<u32, Errno> {
     let mut number: libc::c_ulong = 0;
-    ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut number).expose_provenance())?;
+    ptrace(
+        libc::PTRACE_GETEVENTMSG,
+        tid,
+        0,
+        (&raw mut number).expose_provenance(),
+    )?;
     u32::try_from(number).map_err(|_| Errno::ERANGE)
 }
 
@@ -97,7 +115,12 @@ pub(crate) fn message(tid: u32) -> Result<u32, Errno> {
 pub(crate) fn syscall(tid: u32) -> Result<Syscall, Errno> {
     let mut words = [0_u64; INFO_WORDS];
     let size = size_of_val(&words);
-    ptrace(libc::PTRACE_GET_SYSCALL_INFO, tid, size, words.as_mut_ptr().expose_provenance())?;
+    ptrace(
+        libc::PTRACE_GET_SYSCALL_INFO,
+        tid,
+        size,
+        words.as_mut_ptr().expose_provenance(),
+    )?;
     let [first, _, _, number, a0, a1, a2, a3, a4, a5, _] = words;
     let [operation, _, _, _, arch @ ..] = first.to_ne_bytes();
     Ok(match operation {
@@ -106,7 +129,9 @@ pub(crate) fn syscall(tid: u32) -> Result<Syscall, Errno> {
             number,
             arguments: [a0, a1, a2, a3, a4, a5],
         },
-        libc::PTRACE_SYSCALL_INFO_EXIT => Syscall::Exit { result: number.cast_signed() },
+        libc::PTRACE_SYSCALL_INFO_EXIT => Syscall::Exit {
+            result: number as i64,
+        },
         _ => Syscall::None,
     })
 }
@@ -122,7 +147,7 @@ pub(crate) fn wait() -> Result<(u32, Stop), Errno> {
     let tid = Errno::result(unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) })?;
     let tid = u32::try_from(tid).map_err(|_| Errno::ECHILD)?;
     if !libc::WIFSTOPPED(status) {
-        return Ok((tid, Stop::Dead(status.cast_unsigned())));
+        return Ok((tid, Stop::Dead(status as u32)));
     }
     let signal = libc::WSTOPSIG(status);
     let stop = match status >> 16 {

@@ -3,7 +3,7 @@
 
 #![expect(unsafe_code, reason = "nix has neither real-time signals nor tgkill(2)")]
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 use nix::libc;
@@ -19,28 +19,28 @@ extern "C" fn nothing(_: libc::c_int) {}
 #[derive(Debug, Default)]
 pub(crate) struct Waiter(Mutex<Option<libc::pid_t>>);
 
-/// While it lives, the signal has the handler.
+/// While it lives, the thread can be interrupted.
 #[derive(Debug)]
-pub(crate) struct Waiting<'a> {
-    waiter: &'a Waiter,
-    before: Box<libc::sigaction>,
+pub(crate) struct Waiting<'a>(&'a Waiter);
+
+/// Installs the handler, for as long as the process lives: other tracers may use it.
+fn install() -> Result<(), Errno> {
+    // SAFETY: a sigaction of zeros is the default action without flags, and so without SA_RESTART.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(libc::c_int) = nothing;
+    action.sa_sigaction = handler as *const () as libc::sighandler_t;
+    // SAFETY: the struct outlives the call, and the handler is async-signal-safe.
+    Errno::result(unsafe { libc::sigaction(signal(), &raw const action, std::ptr::null_mut()) }).map(drop)
 }
 
 impl Waiter {
     /// The calling thread is about to wait.
     pub(crate) fn enter(&self) -> Result<Waiting<'_>, Errno> {
-        // SAFETY: a sigaction of zeros is the default action without flags.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        let handler: extern "C" fn(libc::c_int) = nothing;
-        // Without SA_RESTART, so that the call returns EINTR.
-        action.sa_sigaction = handler as *const () as libc::sighandler_t;
-        // SAFETY: as above.
-        let mut before: Box<libc::sigaction> = Box::new(unsafe { std::mem::zeroed() });
-        // SAFETY: both structs outlive the call, and the handler is async-signal-safe.
-        Errno::result(unsafe { libc::sigaction(signal(), &raw const action, &raw mut *before) })?;
+        static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
+        (*INSTALLED.get_or_init(install))?;
         let tid = nix::unistd::gettid().as_raw();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(tid);
-        Ok(Waiting { waiter: self, before })
+        Ok(Waiting(self))
     }
 
     /// Interrupts the thread that waits. Returns whether there was one.
@@ -59,8 +59,6 @@ impl Waiter {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        *self.waiter.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        // SAFETY: the struct came from the same call, so its handler is valid.
-        unsafe { libc::sigaction(signal(), &raw const *self.before, std::ptr::null_mut()) };
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
