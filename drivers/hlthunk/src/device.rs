@@ -281,6 +281,12 @@ fn raw_ioctl(fd: c_int, request: u32, arg: *mut u8) -> Result<(), Errno> {
     if answer < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
+/// Whether this process or its parent has opened a virtual node.
+#[inline]
+pub(crate) fn has_virtual_nodes() -> bool {
+    STATE.load(Ordering::Relaxed) & VIRTUAL != 0
+}
+
 /// What a descriptor is.
 pub(crate) enum Found {
     Raw,
@@ -305,7 +311,7 @@ pub(crate) fn stat(fd: c_int) -> Result<libc::stat, Errno> {
 /// - `EBADF`: not an open descriptor.
 /// - `ENODEV`: the node belongs to the parent of this process.
 pub(crate) fn find(fd: c_int) -> Result<Found, Errno> {
-    if STATE.load(Ordering::Relaxed) & VIRTUAL == 0 {
+    if !has_virtual_nodes() {
         return Ok(Found::Raw);
     }
     let stat = stat(fd)?;

@@ -4,8 +4,8 @@
 //!   to the kernel or to a virtual node. A raw descriptor has no state: dup(2) and fork(2) work.
 //! - *Failures by the vendor's conventions*: `-errno`, `-1` or `0`, always with errno set.
 //! - *What is checked*: NULL is `EINVAL`, an address that only the kernel follows is `EFAULT`. A
-//!   dangling pointer that this library follows (`in`, `out`, a status) faults, as in any C
-//!   library: a check would be one more system call.
+//!   dangling pointer that this library follows (`in`, `out`, a status) is `EFAULT` in a process
+//!   with virtual nodes; otherwise it faults, because a check would be one more system call.
 //! - *A panic is `EIO`*: no unwinding crosses the C boundary (`guard.rs`).
 //! - *Differences from the vendor's library*: docs/src/reference/hl-thunk.md.
 

@@ -1,4 +1,8 @@
 //! Arguments of C functions: numbers as they are, pointers as [`Pointer`] and [`Source`].
+//!
+//! A null pointer is `EINVAL`. In a process with virtual nodes the kernel copies what a pointer
+//! leads to, so an invalid address is `EFAULT`; otherwise it is a fault, as in any C library,
+//! because the copy is a system call.
 
 #![expect(
     unsafe_code,
@@ -6,9 +10,12 @@
 )]
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 
 use gaudi_sys::Errno;
+use nix::libc;
 
+use crate::device::has_virtual_nodes;
 use crate::types::{HlthunkPageFaultInfo, HlthunkUserMapping, HlthunkWaitForSignalData, HlthunkWaitIn};
 
 /// The type that an argument has inside the library.
@@ -98,39 +105,35 @@ impl<T> Pointer<T> {
 
 impl<T: Copy> Pointer<T> {
     /// # Errors
-    /// `EINVAL`: the pointer is null.
+    /// - `EINVAL`: the pointer is null.
+    /// - `EFAULT`: see the module.
     #[inline]
     pub(crate) fn read(self) -> Result<T, Errno> {
-        self.check()?;
-        // SAFETY: not null, so valid by the type's promise.
-        Ok(unsafe { self.0.read_unaligned() })
+        Source(self.0.cast_const()).read()
     }
 
     /// # Errors
-    /// `EINVAL`: the pointer is null.
+    /// As [`read`](Self::read).
     #[inline]
     pub(crate) fn write(self, value: T) -> Result<(), Errno> {
-        self.check()?;
-        // SAFETY: not null, so valid by the type's promise.
-        unsafe { self.0.write_unaligned(value) };
-        Ok(())
+        self.write_all(&[value])
     }
 
     /// Writes the elements of an array. The caller promised at least as many.
     ///
     /// # Errors
-    /// `EINVAL`: the pointer is null.
+    /// As [`read`](Self::read).
+    #[inline]
     pub(crate) fn write_all(self, values: &[T]) -> Result<(), Errno> {
         self.check()?;
+        let (from, to) = (values.as_ptr().cast::<u8>(), self.0.cast::<u8>());
+        if has_virtual_nodes() {
+            // The kernel reads `from` only.
+            return copied(Direction::Out, from.cast_mut(), to, size_of_val(values));
+        }
         // SAFETY: not null, so valid by the type's promise; a C array of these elements. Bytes,
         // because the array may be misaligned.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                values.as_ptr().cast::<u8>(),
-                self.0.cast::<u8>(),
-                size_of_val(values),
-            );
-        }
+        unsafe { std::ptr::copy_nonoverlapping(from, to, size_of_val(values)) };
         Ok(())
     }
 }
@@ -148,13 +151,13 @@ impl Pointer<c_void> {
     /// Zeroed memory of calloc(3), or null.
     pub(crate) fn allocated(size: usize) -> Self {
         // SAFETY: calloc takes numbers.
-        Self(unsafe { nix::libc::calloc(1, size) })
+        Self(unsafe { libc::calloc(1, size) })
     }
 
     /// Frees memory of the C allocator.
     pub(crate) fn free(self) {
         // SAFETY: null, or of the C allocator by the promise of `hlthunk_free`'s caller.
-        unsafe { nix::libc::free(self.0) };
+        unsafe { libc::free(self.0) };
     }
 }
 
@@ -191,13 +194,55 @@ impl<T> Source<T> {
 
 impl<T: Copy> Source<T> {
     /// # Errors
-    /// `EINVAL`: the pointer is null.
+    /// - `EINVAL`: the pointer is null.
+    /// - `EFAULT`: see the module.
+    #[inline]
     pub(crate) fn read(&self) -> Result<T, Errno> {
         if self.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: not null, so valid by the type's promise.
-        Ok(unsafe { self.0.read_unaligned() })
+        if !has_virtual_nodes() {
+            // SAFETY: not null, so valid by the type's promise.
+            return Ok(unsafe { self.0.read_unaligned() });
+        }
+        let mut value = MaybeUninit::<T>::uninit();
+        let to = value.as_mut_ptr().cast::<u8>();
+        // The kernel writes `to` only.
+        copied(Direction::In, to, self.0.cast_mut().cast::<u8>(), size_of::<T>())?;
+        // SAFETY: filled with the bytes of the caller's value.
+        Ok(unsafe { value.assume_init() })
+    }
+}
+
+/// From which side bytes are copied.
+enum Direction {
+    /// From the program.
+    In,
+    /// To the program.
+    Out,
+}
+
+/// Copies between memory of the library and a program's address (process_vm_readv(2)).
+///
+/// # Errors
+/// `EFAULT`: the address is not of this process, or cannot be accessed so.
+fn copied(direction: Direction, ours: *mut u8, theirs: *mut u8, len: usize) -> Result<(), Errno> {
+    let range = |base: *mut u8| libc::iovec {
+        iov_base: base.cast(),
+        iov_len: len,
+    };
+    let (local, remote) = (range(ours), range(theirs));
+    let call = match direction {
+        Direction::In => libc::process_vm_readv,
+        Direction::Out => libc::process_vm_writev,
+    };
+    let process = nix::unistd::getpid().as_raw();
+    // SAFETY: `ours` is memory of the callers here; the kernel checks `theirs`.
+    let done = unsafe { call(process, &raw const local, 1, &raw const remote, 1, 0) };
+    match usize::try_from(done) {
+        Ok(done) if done == len => Ok(()),
+        Ok(_) => Err(Errno::EFAULT),
+        Err(_) => Err(Errno::last()),
     }
 }
 
@@ -205,17 +250,15 @@ impl Source<c_char> {
     /// The first `N` characters of a C string, fewer if it ends before; reads no byte behind them.
     ///
     /// # Errors
-    /// `EINVAL`: the pointer is null.
+    /// - `EINVAL`: the pointer is null.
+    /// - `EFAULT`: see the module.
     pub(crate) fn text<const N: usize>(&self) -> Result<Vec<u8>, Errno> {
         if self.is_null() {
             return Err(Errno::EINVAL);
         }
         let mut text = Vec::with_capacity(N);
         while text.len() < N {
-            // SAFETY: not null, so a C string by the type's promise, which no byte before ended.
-            let at = unsafe { self.0.add(text.len()) };
-            // SAFETY: a byte of the string, or its end.
-            let byte = unsafe { at.read() };
+            let byte = Source(self.0.wrapping_add(text.len())).read()?;
             if byte == 0 {
                 break;
             }

@@ -175,6 +175,40 @@ fn invalid_pointers_for_the_kernel_are_efault() {
     }
 }
 
+#[test]
+fn dangling_pointers_are_efault_on_mock() {
+    if !is_program() {
+        return run_on_mock("dangling_pointers_are_efault_on_mock");
+    }
+    let fd = open();
+    let efault = -(Errno::EFAULT as c_int);
+    // Not mapped, not canonical, and read-only.
+    static READ_ONLY: u64 = 7;
+    let nowhere = [8, 1 << 60, usize::MAX - 7];
+    for address in nowhere {
+        unsafe {
+            let (inside, out) = (
+                std::ptr::without_provenance_mut(address),
+                std::ptr::without_provenance_mut(address),
+            );
+            assert_eq!(
+                hlthunk_command_submission(fd, inside, out),
+                efault,
+                "{address:#x}"
+            );
+            let status = std::ptr::without_provenance_mut(address);
+            assert!(hlthunk_wait_for_cs(fd, 1, 0, status) < 0, "{address:#x}");
+            let handle = std::ptr::without_provenance_mut(address);
+            assert_eq!(hlthunk_request_command_buffer(fd, 4096, handle), efault);
+            let text = std::ptr::without_provenance(address);
+            assert_eq!(hlthunk_open(HlthunkDeviceName::DONT_CARE, text), efault);
+        }
+    }
+    let read_only = (&raw const READ_ONLY).cast_mut();
+    let written = unsafe { hlthunk_request_command_buffer(fd, 4096, read_only) };
+    assert_eq!((written, READ_ONLY), (efault, 7));
+}
+
 /// The struct of a program that was compiled with the 2023 header ends after 16 bytes.
 #[test]
 fn old_time_struct_is_not_overrun() {

@@ -34,9 +34,9 @@ const RESET: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Bench {
     /// The library.
-    pub hl: &'static Library,
+    pub(crate) hl: &'static Library,
     /// What it runs on.
-    pub backend: Backend,
+    pub(crate) backend: Backend,
     fd: Option<c_int>,
     /// This process's descriptors before the case.
     descriptors: BTreeSet<String>,
@@ -45,7 +45,7 @@ pub struct Bench {
 }
 
 /// Returns this process's descriptors with their files, without the directory's own.
-pub fn descriptors() -> BTreeSet<String> {
+pub(crate) fn descriptors() -> BTreeSet<String> {
     let listed = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let link = |entry: fs::DirEntry| {
         let target = fs::read_link(entry.path()).ok()?;
@@ -75,12 +75,12 @@ impl Bench {
     }
 
     /// Whether the library runs on the mock.
-    pub fn is_mock(&self) -> bool {
+    pub(crate) fn is_mock(&self) -> bool {
         self.backend == Backend::Mock
     }
 
     /// Returns the open device. Opens it if it is closed.
-    pub fn card(&mut self) -> Result<Card, Failure> {
+    pub(crate) fn card(&mut self) -> Result<Card, Failure> {
         let fd = match self.fd {
             Some(fd) => fd,
             None => self.open_patiently(|hl| hl.open(name::DONT_CARE, ptr::null()))?,
@@ -90,7 +90,7 @@ impl Bench {
     }
 
     /// Calls an open function until the last user's session has ended.
-    pub fn open_patiently(&self, open: impl Fn(&Library) -> c_int) -> Result<c_int, Failure> {
+    pub(crate) fn open_patiently(&self, open: impl Fn(&Library) -> c_int) -> Result<c_int, Failure> {
         let begin = Instant::now();
         loop {
             let fd = open(self.hl);
@@ -103,7 +103,7 @@ impl Bench {
     }
 
     /// Opens the control node of the device.
-    pub fn control(&self) -> Result<Control, Failure> {
+    pub(crate) fn control(&self) -> Result<Control, Failure> {
         let fd = self.hl.open_control(0, ptr::null());
         Ok(Control {
             card: Card {
@@ -114,7 +114,7 @@ impl Bench {
     }
 
     /// Closes the device.
-    pub fn close(&mut self) -> Verdict {
+    pub(crate) fn close(&mut self) -> Verdict {
         match self.fd.take() {
             Some(fd) => ok("hlthunk_close", self.hl.close(fd)),
             None => Ok(()),
@@ -122,14 +122,14 @@ impl Bench {
     }
 
     /// Takes the descriptor out: the case closes it.
-    pub fn take(&mut self) -> Result<Card, Failure> {
+    pub(crate) fn take(&mut self) -> Result<Card, Failure> {
         let card = self.card()?;
         self.fd = None;
         Ok(card)
     }
 
     /// Closes and opens.
-    pub fn reopen(&mut self) -> Result<Card, Failure> {
+    pub(crate) fn reopen(&mut self) -> Result<Card, Failure> {
         self.close()?;
         self.card()
     }
@@ -199,9 +199,9 @@ impl Bench {
 
 /// An open control node, closed on drop.
 #[derive(Debug)]
-pub struct Control {
+pub(crate) struct Control {
     /// The library and the descriptor.
-    pub card: Card,
+    pub(crate) card: Card,
 }
 
 impl Drop for Control {

@@ -19,64 +19,69 @@ use crate::library::Library;
 use crate::types::{CsIn, CsOut, DramUsageInfo};
 
 /// Bytes in a page of this process.
-pub const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// Bytes in a page of device memory.
-pub const DRAM_PAGE: u64 = gaudi_spec::gaudi2::DRAM_PAGE;
+pub(crate) const DRAM_PAGE: u64 = gaudi_spec::gaudi2::DRAM_PAGE;
 /// Longer than any program of a case, in microseconds; shorter than the driver's own timeout.
-pub const LONG: u64 = 10_000_000;
+pub(crate) const LONG: u64 = 10_000_000;
 
 /// `HL_WAIT_CS_STATUS_COMPLETED`.
-pub const COMPLETED: u32 = 0;
+pub(crate) const COMPLETED: u32 = 0;
 /// `HL_WAIT_CS_STATUS_BUSY`.
-pub const BUSY: u32 = 1;
+pub(crate) const BUSY: u32 = 1;
 
 /// The queue of most cases.
-pub const Q: QueueId = queue::PDMA_0_0;
+pub(crate) const Q: QueueId = queue::PDMA_0_0;
 /// Another DMA engine's.
-pub const OTHER: QueueId = queue::PDMA_1_0;
+pub(crate) const OTHER: QueueId = queue::PDMA_1_0;
 
 /// The library, and a descriptor of its device.
 #[derive(Clone, Copy, Debug)]
-pub struct Card {
+pub(crate) struct Card {
     /// The library.
-    pub hl: &'static Library,
+    pub(crate) hl: &'static Library,
     /// The compute node's descriptor.
-    pub fd: c_int,
+    pub(crate) fd: c_int,
 }
 
 /// Returns the address of a value, as the structs of the ABI carry it.
-pub fn address_of<T: ?Sized>(value: &T) -> u64 {
+pub(crate) fn address_of<T: ?Sized>(value: &T) -> u64 {
     ptr::from_ref(value).cast::<c_void>().expose_provenance() as u64
 }
 
+/// Returns the address of a value that the library fills.
+pub(crate) fn address_of_mut<T>(value: &mut T) -> u64 {
+    ptr::from_mut(value).expose_provenance() as u64
+}
+
 /// Returns the address of a mapping's byte.
-pub fn address_in(memory: &RawMapping, at: usize) -> *mut c_void {
+pub(crate) fn address_in(memory: &RawMapping, at: usize) -> *mut c_void {
     memory.as_ptr().as_ptr().wrapping_add(at).cast()
 }
 
 /// Takes ownership of a descriptor that the library returned.
-pub fn own(what: &str, code: c_int) -> Result<OwnedFd, Failure> {
+pub(crate) fn own(what: &str, code: c_int) -> Result<OwnedFd, Failure> {
     let fd = number(what, code)?;
     // SAFETY: the library returned the descriptor to this caller alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Borrows a descriptor that the caller keeps open meanwhile.
-pub fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
+pub(crate) fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
     // SAFETY: callers hold the descriptor open; only system calls that check it get it.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 impl Card {
     /// Maps a handle as programs do: by mmap(2) of the descriptor at the handle.
-    pub fn mmap(self, handle: u64, len: usize) -> SysResult<RawMapping> {
+    pub(crate) fn mmap(self, handle: u64, len: usize) -> SysResult<RawMapping> {
         RawMapping::of_fd(borrow(self.fd), handle, len)
     }
 
     /// Asks an INFO question by `hlthunk_get_info`.
-    pub fn query<A: InfoAnswer>(self) -> Result<A, Failure> {
+    pub(crate) fn query<A: InfoAnswer>(self) -> Result<A, Failure> {
         let mut answer = A::new_zeroed();
-        let to = address_of(&answer);
+        let to = address_of_mut(&mut answer);
         let mut args = HlInfoArgs::new(A::OP, to, size_of::<A>() as u32, 0);
         ok("hlthunk_get_info", self.hl.get_info(self.fd, Some(&mut args)))?;
         // The library wrote it by its address: make the compiler read it again.
@@ -85,7 +90,7 @@ impl Card {
     }
 
     /// Asks an INFO question with room for `room` bytes. Returns the library's code and the bytes.
-    pub fn ask(self, op: InfoOp, arg: u32, room: usize) -> (c_int, Vec<u8>) {
+    pub(crate) fn ask(self, op: InfoOp, arg: u32, room: usize) -> (c_int, Vec<u8>) {
         let answer = RawMapping::anonymous(room.max(1).next_multiple_of(PAGE), true);
         let answer = answer.expect("pages for an answer");
         let to = if room == 0 {
@@ -101,7 +106,7 @@ impl Card {
     }
 
     /// Bytes of device memory that this user has.
-    pub fn usage(self) -> Result<DramUsageInfo, Failure> {
+    pub(crate) fn usage(self) -> Result<DramUsageInfo, Failure> {
         let mut usage = DramUsageInfo::default();
         ok(
             "hlthunk_get_dram_usage",
@@ -111,7 +116,7 @@ impl Card {
     }
 
     /// Submits chunks with flags. Returns the library's code and its answer.
-    pub fn try_submit(self, chunks: &[HlCsChunk], flags: CsFlags) -> (c_int, CsOut) {
+    pub(crate) fn try_submit(self, chunks: &[HlCsChunk], flags: CsFlags) -> (c_int, CsOut) {
         let input = submission(chunks, &[], flags);
         let mut output = CsOut::default();
         let code = self
@@ -121,14 +126,14 @@ impl Card {
     }
 
     /// Submits chunks. Returns the sequence number.
-    pub fn submit(self, chunks: &[HlCsChunk]) -> Result<u64, Failure> {
+    pub(crate) fn submit(self, chunks: &[HlCsChunk]) -> Result<u64, Failure> {
         let (code, output) = self.try_submit(chunks, CsFlags::NONE);
         ok("hlthunk_command_submission", code)?;
         Ok(output.seq)
     }
 
     /// Waits for a submission. Returns the status.
-    pub fn wait(self, seq: u64, timeout_us: u64) -> Result<u32, Failure> {
+    pub(crate) fn wait(self, seq: u64, timeout_us: u64) -> Result<u32, Failure> {
         let mut status = u32::MAX;
         ok(
             "hlthunk_wait_for_cs",
@@ -138,7 +143,7 @@ impl Card {
     }
 
     /// Waits for a submission that nothing delays, and checks that it completes.
-    pub fn finish(self, seq: u64) -> Verdict {
+    pub(crate) fn finish(self, seq: u64) -> Verdict {
         equal(
             "the status of a submission that nothing delays",
             self.wait(seq, LONG)?,
@@ -147,14 +152,14 @@ impl Card {
     }
 
     /// Runs a program to its end.
-    pub fn run(self, queue: QueueId, program: Program) -> Verdict {
+    pub(crate) fn run(self, queue: QueueId, program: Program) -> Verdict {
         let buffer = Buffer::new(self, program)?;
         self.finish(buffer.submit(queue)?)
     }
 }
 
 /// Returns the struct of a submission.
-pub fn submission(execute: &[HlCsChunk], restore: &[HlCsChunk], flags: CsFlags) -> CsIn {
+pub(crate) fn submission(execute: &[HlCsChunk], restore: &[HlCsChunk], flags: CsFlags) -> CsIn {
     let address = |chunks: &[HlCsChunk]| if chunks.is_empty() { 0 } else { address_of(chunks) };
     CsIn {
         chunks_restore: address(restore),
@@ -166,7 +171,7 @@ pub fn submission(execute: &[HlCsChunk], restore: &[HlCsChunk], flags: CsFlags) 
 }
 
 /// Returns a chunk with only a queue: signals and waits need no more.
-pub fn chunk_on(queue: u32) -> HlCsChunk {
+pub(crate) fn chunk_on(queue: u32) -> HlCsChunk {
     HlCsChunk {
         queue_index: queue,
         ..HlCsChunk::default()
@@ -174,7 +179,7 @@ pub fn chunk_on(queue: u32) -> HlCsChunk {
 }
 
 /// Returns a chunk of a user's buffer.
-pub fn chunk(queue: QueueId, va: DeviceVa, len: u32) -> HlCsChunk {
+pub(crate) fn chunk(queue: QueueId, va: DeviceVa, len: u32) -> HlCsChunk {
     HlCsChunk {
         cs_chunk_flags: CsChunkFlags::USER_ALLOC_CB,
         ..HlCsChunk::user(queue.0, va.0, len)
@@ -183,21 +188,27 @@ pub fn chunk(queue: QueueId, va: DeviceVa, len: u32) -> HlCsChunk {
 
 /// An allocation of device memory, freed on drop.
 #[derive(Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     card: Card,
     /// Its handle.
-    pub handle: u64,
+    pub(crate) handle: u64,
     released: bool,
 }
 
 impl Memory {
     /// Allocates as most clients do: the default page size, not contiguous, not shared.
-    pub fn new(card: Card, size: u64) -> Result<Self, Failure> {
+    pub(crate) fn new(card: Card, size: u64) -> Result<Self, Failure> {
         Self::with(card, size, 0, false, false)
     }
 
     /// Allocates with every argument.
-    pub fn with(card: Card, size: u64, page: u64, contiguous: bool, shared: bool) -> Result<Self, Failure> {
+    pub(crate) fn with(
+        card: Card,
+        size: u64,
+        page: u64,
+        contiguous: bool,
+        shared: bool,
+    ) -> Result<Self, Failure> {
         let value = card
             .hl
             .device_memory_alloc(card.fd, size, page, contiguous, shared);
@@ -209,14 +220,14 @@ impl Memory {
     }
 
     /// Maps it.
-    pub fn map(&self, hint: u64) -> Result<Mapped, Failure> {
+    pub(crate) fn map(&self, hint: u64) -> Result<Mapped, Failure> {
         let card = self.card;
         let va = card.hl.device_memory_map(card.fd, self.handle, hint);
         Ok(Mapped::new(card, handle("hlthunk_device_memory_map", va)?))
     }
 
     /// Frees it now, with the library's code. If that is refused, drop frees it again.
-    pub fn free(&mut self) -> c_int {
+    pub(crate) fn free(&mut self) -> c_int {
         let code = self.card.hl.device_memory_free(self.card.fd, self.handle);
         self.released |= code == 0;
         code
@@ -234,16 +245,16 @@ impl Drop for Memory {
 
 /// A mapping, unmapped on drop.
 #[derive(Debug)]
-pub struct Mapped {
+pub(crate) struct Mapped {
     card: Card,
     /// Its device address.
-    pub va: DeviceVa,
+    pub(crate) va: DeviceVa,
     released: bool,
 }
 
 impl Mapped {
     /// Owns the mapping at an address.
-    pub fn new(card: Card, va: u64) -> Self {
+    pub(crate) fn new(card: Card, va: u64) -> Self {
         Self {
             card,
             va: DeviceVa(va),
@@ -252,7 +263,7 @@ impl Mapped {
     }
 
     /// Unmaps it now, with the library's code. If that is refused, drop unmaps it again.
-    pub fn unmap(&mut self) -> c_int {
+    pub(crate) fn unmap(&mut self) -> c_int {
         let code = self.card.hl.memory_unmap(self.card.fd, self.va.0);
         self.released |= code == 0;
         code
@@ -269,52 +280,51 @@ impl Drop for Mapped {
 
 /// Device memory, allocated and mapped. Fields drop in order: the mapping first.
 #[derive(Debug)]
-pub struct Dram {
+pub(crate) struct Dram {
     /// The mapping.
-    pub mapping: Mapped,
+    pub(crate) mapping: Mapped,
     /// The memory.
-    pub memory: Memory,
+    pub(crate) memory: Memory,
 }
 
 impl Dram {
     /// Allocates and maps.
-    pub fn new(card: Card, size: u64) -> Result<Self, Failure> {
+    pub(crate) fn new(card: Card, size: u64) -> Result<Self, Failure> {
         let memory = Memory::new(card, size)?;
         let mapping = memory.map(0)?;
         Ok(Self { mapping, memory })
     }
 
     /// The device address.
-    pub fn va(&self) -> DeviceVa {
+    pub(crate) fn va(&self) -> DeviceVa {
         self.mapping.va
     }
 
     /// The device address, as the functions take it.
-    pub fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.mapping.va.0
     }
 }
 
 /// Host memory mapped to the device. Fields drop in order: the mapping before the memory.
 #[derive(Debug)]
-pub struct Host {
-    /// The mapping.
-    pub mapping: Mapped,
+pub(crate) struct Host {
+    _mapping: Mapped,
     /// The memory.
-    pub memory: RawMapping,
+    pub(crate) memory: RawMapping,
     /// The device address of its first byte.
-    pub va: DeviceVa,
+    pub(crate) va: DeviceVa,
 }
 
 impl Host {
     /// Maps zeroed memory.
-    pub fn new(card: Card, len: usize) -> Result<Self, Failure> {
+    pub(crate) fn new(card: Card, len: usize) -> Result<Self, Failure> {
         let memory = RawMapping::anonymous(len, true)?;
         Self::of(card, memory, 0, len as u64, 0, 0)
     }
 
     /// Maps a part of memory, with a hint and flags.
-    pub fn of(
+    pub(crate) fn of(
         card: Card,
         memory: RawMapping,
         from: usize,
@@ -326,14 +336,14 @@ impl Host {
         let va = card.hl.host_memory_map_flags(card.fd, start, hint, len, flags);
         let va = handle("hlthunk_host_memory_map_flags", va)?;
         Ok(Self {
-            mapping: Mapped::new(card, va),
+            _mapping: Mapped::new(card, va),
             memory,
             va: DeviceVa(va),
         })
     }
 
     /// Reads bytes.
-    pub fn bytes(&self, at: usize, len: usize) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn bytes(&self, at: usize, len: usize) -> Result<Vec<u8>, Failure> {
         let mut bytes = vec![0; len];
         self.memory.read(at, &mut bytes)?;
         Ok(bytes)
@@ -342,16 +352,16 @@ impl Host {
 
 /// A command buffer, destroyed on drop.
 #[derive(Debug)]
-pub struct Cb {
+pub(crate) struct Cb {
     card: Card,
     /// Its handle.
-    pub handle: u64,
+    pub(crate) handle: u64,
     released: bool,
 }
 
 impl Cb {
     /// Creates one that the device does not see.
-    pub fn new(card: Card, size: u32) -> Result<Self, Failure> {
+    pub(crate) fn new(card: Card, size: u32) -> Result<Self, Failure> {
         let mut value = 0;
         let code = card.hl.request_command_buffer(card.fd, size, Some(&mut value));
         ok("hlthunk_request_command_buffer", code)?;
@@ -359,7 +369,7 @@ impl Cb {
     }
 
     /// Creates one that is mapped to the device.
-    pub fn mapped(card: Card, size: u32) -> Result<Self, Failure> {
+    pub(crate) fn mapped(card: Card, size: u32) -> Result<Self, Failure> {
         let mut value = 0;
         let code = card
             .hl
@@ -377,12 +387,12 @@ impl Cb {
     }
 
     /// Maps it to this process.
-    pub fn view(&self, len: usize) -> SysResult<RawMapping> {
+    pub(crate) fn view(&self, len: usize) -> SysResult<RawMapping> {
         self.card.mmap(self.handle, len)
     }
 
     /// Returns the device address of a mapped one.
-    pub fn va(&self) -> Result<DeviceVa, Failure> {
+    pub(crate) fn va(&self) -> Result<DeviceVa, Failure> {
         let mut va = 0;
         let code = self
             .card
@@ -394,7 +404,7 @@ impl Cb {
 
     /// Destroys it now, with the library's code. Drop does not repeat it: the number may be another
     /// buffer's by then.
-    pub fn destroy(&mut self) -> c_int {
+    pub(crate) fn destroy(&mut self) -> c_int {
         self.released = true;
         self.card.hl.destroy_command_buffer(self.card.fd, self.handle)
     }
@@ -410,20 +420,20 @@ impl Drop for Cb {
 
 /// A program in a command buffer that is mapped to the device and to this process.
 #[derive(Debug)]
-pub struct Buffer {
+pub(crate) struct Buffer {
     /// The view, unmapped before the buffer is destroyed.
-    pub view: RawMapping,
+    pub(crate) view: RawMapping,
     /// The buffer.
-    pub cb: Cb,
+    pub(crate) cb: Cb,
     /// Its device address.
-    pub va: DeviceVa,
+    pub(crate) va: DeviceVa,
     /// Bytes of the program.
-    pub len: u32,
+    pub(crate) len: u32,
 }
 
 impl Buffer {
     /// Stores a program in a new buffer.
-    pub fn new(card: Card, program: Program) -> Result<Self, Failure> {
+    pub(crate) fn new(card: Card, program: Program) -> Result<Self, Failure> {
         let bytes = program.bytes();
         let len = bytes.len() as u32;
         let cb = Cb::mapped(card, len)?;
@@ -434,19 +444,19 @@ impl Buffer {
     }
 
     /// The chunk that runs it.
-    pub fn chunk(&self, queue: QueueId) -> HlCsChunk {
+    pub(crate) fn chunk(&self, queue: QueueId) -> HlCsChunk {
         chunk(queue, self.va, self.len)
     }
 
     /// Submits it. Returns the sequence number.
-    pub fn submit(&self, queue: QueueId) -> Result<u64, Failure> {
+    pub(crate) fn submit(&self, queue: QueueId) -> Result<u64, Failure> {
         self.cb.card.submit(&[self.chunk(queue)])
     }
 }
 
 /// A stream that is held until the gate opens: a fence that a monitor releases.
 #[derive(Debug)]
-pub struct Gate {
+pub(crate) struct Gate {
     card: Card,
     opener: Buffer,
     // Held, because the engine reads the program until the gate opens.
@@ -456,12 +466,12 @@ pub struct Gate {
 
 impl Gate {
     /// Holds [`Q`] until [`Gate::open`].
-    pub fn shut(card: Card) -> Result<Self, Failure> {
+    pub(crate) fn shut(card: Card) -> Result<Self, Failure> {
         Self::shut_with(card, CsFlags::NONE)
     }
 
     /// As [`Gate::shut`], with flags of the held submission.
-    pub fn shut_with(card: Card, flags: CsFlags) -> Result<Self, Failure> {
+    pub(crate) fn shut_with(card: Card, flags: CsFlags) -> Result<Self, Failure> {
         Self::shut_by(card, |chunks| card.try_submit(chunks, flags))
     }
 
@@ -483,7 +493,7 @@ impl Gate {
     }
 
     /// As [`Gate::shut_with`], with a timeout in seconds.
-    pub fn shut_timed(card: Card, flags: CsFlags, seconds: u32) -> Result<Self, Failure> {
+    pub(crate) fn shut_timed(card: Card, flags: CsFlags, seconds: u32) -> Result<Self, Failure> {
         Self::shut_by(card, |chunks| {
             let input = submission(chunks, &[], flags);
             let mut output = CsOut::default();
@@ -494,13 +504,13 @@ impl Gate {
     }
 
     /// The held submission.
-    pub fn seq(&self) -> u64 {
+    pub(crate) fn seq(&self) -> u64 {
         // A shut gate has a submission; no submission has number 0.
         self.seq.unwrap_or(0)
     }
 
     /// Opens it and waits for the held submission.
-    pub fn open(mut self) -> Verdict {
+    pub(crate) fn open(mut self) -> Verdict {
         self.release()
     }
 
@@ -523,17 +533,17 @@ impl Drop for Gate {
 
 /// Device memory with methods that write and read it by the engine.
 #[derive(Debug)]
-pub struct Window {
+pub(crate) struct Window {
     card: Card,
     /// The device memory.
-    pub dram: Dram,
+    pub(crate) dram: Dram,
     /// The host memory beside it.
-    pub host: Host,
+    pub(crate) host: Host,
 }
 
 impl Window {
     /// Allocates one page of device memory and `len` bytes of host memory.
-    pub fn new(card: Card, len: usize) -> Result<Self, Failure> {
+    pub(crate) fn new(card: Card, len: usize) -> Result<Self, Failure> {
         Ok(Self {
             card,
             dram: Dram::new(card, 1)?,
@@ -542,19 +552,19 @@ impl Window {
     }
 
     /// The device address of a byte.
-    pub fn at(&self, at: u64) -> DeviceVa {
+    pub(crate) fn at(&self, at: u64) -> DeviceVa {
         offset(self.dram.va(), at)
     }
 
     /// Copies bytes to device memory.
-    pub fn write(&self, at: u64, bytes: &[u8]) -> Verdict {
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Verdict {
         self.host.memory.write(0, bytes)?;
         let copy = Program::new().copy(self.at(at), self.host.va, bytes.len() as u32);
         self.card.run(Q, copy)
     }
 
     /// Copies bytes from device memory.
-    pub fn read(&self, at: u64, len: usize) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn read(&self, at: u64, len: usize) -> Result<Vec<u8>, Failure> {
         self.host.memory.fill(0, len, 0xdd)?;
         let copy = Program::new().copy(self.host.va, self.at(at), len as u32);
         self.card.run(Q, copy)?;
@@ -563,7 +573,7 @@ impl Window {
 }
 
 /// Copies a C text that the library returned.
-pub fn text_at(text: *const std::ffi::c_char) -> String {
+pub(crate) fn text_at(text: *const std::ffi::c_char) -> String {
     if text.is_null() {
         return String::new();
     }
@@ -573,7 +583,7 @@ pub fn text_at(text: *const std::ffi::c_char) -> String {
 }
 
 /// Copies bytes that the library allocated.
-pub fn bytes_at(memory: *const c_void, len: usize) -> Vec<u8> {
+pub(crate) fn bytes_at(memory: *const c_void, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xff; len];
     // SAFETY: `hlthunk_malloc` returned `len` bytes at this address, and nothing else uses them.
     unsafe { ptr::copy_nonoverlapping(memory.cast::<u8>(), bytes.as_mut_ptr(), len) };

@@ -5,7 +5,7 @@ use crate::case::Case;
 
 /// The expected outcome of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expectation {
+pub(crate) enum Expectation {
     /// The case passes.
     Pass,
     /// The backend can never run it, for this reason.
@@ -90,7 +90,7 @@ fn major() -> u32 {
 }
 
 /// Returns the expected outcome of a case on a backend.
-pub fn expectation(backend: Backend, case: &Case) -> Expectation {
+pub(crate) fn expectation(backend: Backend, case: &Case) -> Expectation {
     if let Some(row) = NEVER.iter().find(|row| row.0 == case.id && row.1 == backend) {
         return Expectation::Unsupported(row.2);
     }

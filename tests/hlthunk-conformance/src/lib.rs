@@ -3,7 +3,7 @@
 //! - *The library is loaded by dlopen(3)*, as its clients load it: symbols, calling convention and
 //!   layouts are part of what is tested.
 //! - *One list, two backends*: the mock, if `GAUDI_DEVICE` names one, otherwise the kernel's
-//!   driver. What one of them can never do is a row of [`differences`].
+//!   driver. What one of them can never do is a row of `differences.rs`.
 //! - *A case asserts by hl-thunk's conventions*: -1 and errno, -errno with errno set, 0 and errno
 //!   for 64-bit results. The facts are those of the driver's functions, which `gaudi-conformance`
 //!   asserts at the seam; here they must survive the library.
@@ -15,11 +15,11 @@
 
 mod answer;
 pub mod bench;
-pub mod card;
+mod card;
 mod case;
 pub mod cases;
 mod child;
-pub mod differences;
+mod differences;
 pub mod library;
 pub mod random;
 mod runner;

@@ -1,9 +1,9 @@
 //! Random sequences of calls: every function, with NULL, unmapped, huge and negative arguments.
 //!
-//! - *Nothing may crash or leak*: a sequence closes what it opened, and then the process has as many
-//!   descriptors and mappings as before.
-//! - *Arguments that a C function must dereference itself* (the structs) are valid or NULL; addresses
-//!   inside them, and those that only the driver reads, may be unmapped.
+//! - *Nothing may crash or leak*: a sequence closes what it opened, and then the process has as
+//!   many descriptors and mappings as before.
+//! - *Arguments that a C function must dereference itself* (the structs) are valid or NULL;
+//!   addresses inside them, and those that only the driver reads, may be unmapped.
 //! - *Engines run NOPs alone*, and waits are short: the sequences test the library, not the chip.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -20,7 +20,9 @@ use gaudi_uapi::info::{HlInfoArgs, InfoOp};
 use nix::errno::Errno;
 
 use crate::bench::descriptors;
-use crate::card::{Buffer, Card, DRAM_PAGE, PAGE, Q, address_in, address_of, borrow, submission};
+use crate::card::{
+    Buffer, Card, DRAM_PAGE, PAGE, Q, address_in, address_of, address_of_mut, borrow, submission,
+};
 use crate::library::Library;
 use crate::types::{
     CsIn, Debugfs, PageFaultInfo, ReserveSigHandle, SigResIn, SignalIn, WaitForSignalData, WaitIn,
@@ -107,10 +109,7 @@ impl World {
             return self.rng.pick(&[-1, CLOSED, c_int::MIN, c_int::MAX]);
         }
         // The kernel may give the number to what is opened next.
-        match self.opened.pop() {
-            Some(fd) => fd,
-            None => -1,
-        }
+        self.opened.pop().unwrap_or(-1)
     }
 
     fn keep(&mut self, fd: c_int) {
@@ -467,7 +466,7 @@ calls! {
     notifier_release => |w, hl| { let handle = w.notifier_to_release(); let code = hl.notifier_release(w.fd(), handle); w.released(handle, code); };
     notifier_recv => |w, hl| { let handle = w.notifier(); hl.notifier_recv(w.fd(), handle, w.some(&mut 0), w.some(&mut 0), w.u32(), (w.rng.below(3)) as u32); };
     get_event_record => |w, hl| { hl.get_event_record(w.fd(), w.u32(), w.some(&mut Default::default())); };
-    get_page_fault_info => |w, hl| { let mut room = [0_u64; 64]; let mut info = PageFaultInfo { mappings_buf: if w.coin() { address_of(&mut room) } else { 0 }, ..Default::default() }; let count = w.rng.pick(&[0, 1, 32]); hl.get_page_fault_info(w.fd(), w.some(&mut info), count); };
+    get_page_fault_info => |w, hl| { let mut room = [0_u64; 64]; let mut info = PageFaultInfo { mappings_buf: if w.coin() { address_of_mut(&mut room) } else { 0 }, ..Default::default() }; let count = w.rng.pick(&[0, 1, 32]); hl.get_page_fault_info(w.fd(), w.some(&mut info), count); };
     debug => |w, hl| { let mut args = w.debug(); hl.debug(w.fd(), w.some(&mut args)); };
     profiler_start => |w, hl| { hl.profiler_start(w.fd()); };
     profiler_stop => |w, hl| { hl.profiler_stop(w.fd()); };

@@ -57,8 +57,8 @@ use output::Output;
                   GAUDI_MAPPING_TABLE  addresses of map:N, from gaudi list --mapping-table\n  \
                   GAUDI_LOG            log filter instead of -v: gaudi::operation=debug\n  \
                   GAUDI_DMABUF_LEAKS   where set, dma-bufs still open at the end are listed\n  \
-                  GAUDI_TRACE          trace file of programs on libhl-thunk.so; here: -d SPEC+trace=FILE\n  \
-                  GAUDI_FAULT          fault plan of programs on libhl-thunk.so; here: --fault PLAN\n  \
+                  GAUDI_TRACE          trace file of programs on libhl-thunk.so\n  \
+                  GAUDI_FAULT          fault plan of programs on libhl-thunk.so\n  \
                   COLUMNS              width of tables, also in a pipe\n  \
                   NO_COLOR             where set, no colour\n  \
                   CLICOLOR_FORCE       where set and NO_COLOR is not, colour in a pipe too\n\n\

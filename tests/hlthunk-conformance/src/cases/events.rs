@@ -333,7 +333,7 @@ fn page_fault(bench: &mut Bench) -> Verdict {
     let mut mappings = [0_u64; 2 * 16];
     let mut info = PageFaultInfo {
         timestamp: 7,
-        mappings_buf: crate::card::address_of(&mut mappings),
+        mappings_buf: crate::card::address_of_mut(&mut mappings),
         ..PageFaultInfo::default()
     };
     ok(
@@ -362,7 +362,7 @@ fn page_fault_no_room(bench: &mut Bench) -> Verdict {
         Errno::EINVAL,
     )?;
     let mut one = [0_u64; 2];
-    info.mappings_buf = crate::card::address_of(&mut one);
+    info.mappings_buf = crate::card::address_of_mut(&mut one);
     rejected(
         "room for 0 mappings",
         card.hl.get_page_fault_info(card.fd, Some(&mut info), 0),
