@@ -310,8 +310,7 @@ impl World {
         let inside = self.rng.below(PAGE as u64) as usize;
         match self.rng.below(6) {
             0 => (ptr::null_mut(), self.u64()),
-            1 => (self.pointer(ptr::null_mut()), self.u64()),
-            2 => {
+            1 | 2 => {
                 let dangling = self.dangling() as usize;
                 (ptr::with_exposed_provenance_mut(dangling), self.u64())
             }
