@@ -86,21 +86,12 @@ pub(crate) fn wait(fd: c_int, arg: &mut HlWaitCsArgs, timeout: usize) -> Result<
 ///
 /// # Errors
 /// As [`ioctl`].
+#[inline]
 pub(crate) fn ioctl_at(fd: c_int, ioctl: Ioctl, address: u64) -> Result<(), Errno> {
-    if let Found::Virtual(_) = find(fd)? {
-        let mut arg = [0_u64; 7];
-        let arg = &mut arg.as_mut_bytes()[..ioctl.args_size()];
-        OwnMemory.read(address, arg)?;
-        let mut call = Call {
-            fd,
-            ioctl,
-            arg: arg.as_mut_ptr(),
-            timeout: None,
-        };
-        // SAFETY: the buffer is ours and has the size that the request number carries.
-        let answer = unsafe { call.make() };
-        // The driver copies the argument back after a failure too.
-        return OwnMemory.write(address, arg).and(answer);
+    if STATE.load(Ordering::Relaxed) & VIRTUAL != 0
+        && let Found::Virtual(_) = find(fd)?
+    {
+        return virtual_ioctl_at(fd, ioctl, address);
     }
     let mut call = Call {
         fd,
@@ -110,6 +101,23 @@ pub(crate) fn ioctl_at(fd: c_int, ioctl: Ioctl, address: u64) -> Result<(), Errn
     };
     // SAFETY: the descriptor is raw, so the kernel alone follows the address.
     unsafe { call.make() }
+}
+
+#[cold]
+fn virtual_ioctl_at(fd: c_int, ioctl: Ioctl, address: u64) -> Result<(), Errno> {
+    let mut arg = [0_u64; 7];
+    let arg = &mut arg.as_mut_bytes()[..ioctl.args_size()];
+    OwnMemory.read(address, arg)?;
+    let mut call = Call {
+        fd,
+        ioctl,
+        arg: arg.as_mut_ptr(),
+        timeout: None,
+    };
+    // SAFETY: the buffer is ours and has the size that the request number carries.
+    let answer = unsafe { call.make() };
+    // The driver copies the argument back after a failure too.
+    OwnMemory.write(address, arg).and(answer)
 }
 
 struct Call {

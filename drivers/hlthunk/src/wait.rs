@@ -59,14 +59,26 @@ fn wait_into(
     timestamp: Option<Pointer<u64>>,
 ) -> Result<c_int, Errno> {
     status.check()?;
-    let (report, result) = wait(fd, request, timeout);
-    if let Some(report) = report {
-        status.write(report.status.0)?;
-        if let Some(timestamp) = timestamp {
-            write_timestamp(&report, timestamp)?;
+    let mut args = HlWaitCsArgs::from(request);
+    if let Err(errno) = device::wait(fd, &mut args, timeout) {
+        if let Some(report) = reported(&request, &args, timeout, errno) {
+            put(&report, status, timestamp)?;
         }
+        return Err(errno);
     }
-    result.map(|()| 0)
+    // Not through a value of the whole answer: a load that is wider than the driver's last store
+    // stalls the processor for longer than the rest of the call takes.
+    put(&args.answer(), status, timestamp)?;
+    Ok(0)
+}
+
+#[inline]
+fn put(report: &HlWaitCsOut, status: Pointer<u32>, timestamp: Option<Pointer<u64>>) -> Result<(), Errno> {
+    status.write(report.status.0)?;
+    match timestamp {
+        None => Ok(()),
+        Some(timestamp) => write_timestamp(report, timestamp),
+    }
 }
 
 fn write_timestamp(report: &HlWaitCsOut, timestamp: Pointer<u64>) -> Result<(), Errno> {

@@ -28,6 +28,11 @@ impl DriverState for State {
         Some(allocation.mapped)
     }
 
+    fn allocated(&self, handle: MemHandle) -> Option<u64> {
+        let allocation = self.allocations.get(&low_half(handle))?;
+        Some(allocation.bytes(self.asic))
+    }
+
     fn mapping(&self, address: DeviceVa) -> Option<MappingState> {
         let (size, is_device_memory) = match self.context.as_ref()?.mappings.get(&address.0)? {
             Mapping::Device { handle, .. } => (self.mapped(*handle).bytes(self.asic), true),

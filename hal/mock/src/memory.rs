@@ -187,6 +187,7 @@ impl Device {
             Operation::RegisterDmabuf => self
                 .refusal(operation, Errno::ENOMEM)
                 .with_kind(ErrorKind::OutOfDeviceMemory),
+            _ if hint.wraps(size) => self.refuse(operation, &rules::map::HINT_WRAPS),
             _ => self.refuse(operation, &rules::map::NO_ADDRESS),
         };
         match hint.address {

@@ -43,6 +43,12 @@ impl Hint {
             forced: flags.contains(MemFlags::FORCE_HINT),
         }
     }
+
+    /// Whether the hint and a size pass the end of 64 bits.
+    pub(crate) fn wraps(&self, size: u64) -> bool {
+        let end = |address: DeviceVa| address.0.checked_add(size);
+        self.address.is_some_and(|address| end(address).is_none())
+    }
 }
 
 impl VaSpace {
@@ -57,7 +63,8 @@ impl VaSpace {
 
     /// Takes a block (memory.c:get_va_block): at the hint where it is free, else in the
     /// smallest block that is large enough. `None` if there is no such block, or the hint was
-    /// forced and is not free.
+    /// forced and is not free, or it wraps: the driver takes its sum with the size, which is
+    /// small, for free, and then cannot put the rest of the block back.
     pub(crate) fn take(&mut self, size: u64, align: u64, hint: Hint) -> Option<DeviceVa> {
         let by_power = self.page.is_power_of_two();
         let size = if by_power {
@@ -84,6 +91,9 @@ impl VaSpace {
             if misaligned {
                 wanted = None;
             }
+        }
+        if wanted.is_some_and(|address| address.checked_add(size).is_none()) {
+            return None;
         }
         let mut best: Option<(u64, u64, u64)> = None; // (block, start in it, room from there)
         for (&block, &end) in &self.free {
@@ -228,6 +238,18 @@ mod tests {
                 .take(0x1000, 0x1000, hint(0x15_0000, false))
                 .is_some_and(|va| va.0 != 0x15_0000)
         );
+    }
+
+    #[test]
+    fn wrapping_hint_fails_unless_misaligned() {
+        let mut space = space(0x1000);
+        let hint = |address| Hint {
+            address: Some(DeviceVa(address)),
+            forced: false,
+        };
+        assert_eq!(space.take(0x1000, 0x1000, hint(u64::MAX - 0xfff)), None);
+        assert!(space.take(0x1000, 0x1000, hint(u64::MAX - 0x1fff)).is_some());
+        assert!(space.take(0x1000, 0x1000, hint(u64::MAX)).is_some());
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub trait DriverState {
     fn is_debugged(&self) -> bool;
     /// The number of mappings of an allocation. `None` if there is no such allocation.
     fn mappings(&self, handle: MemHandle) -> Option<u32>;
+    /// The bytes of an allocation, in whole pages. `None` if there is no such allocation.
+    fn allocated(&self, handle: MemHandle) -> Option<u64>;
     /// The mapping that starts at an address.
     fn mapping(&self, address: DeviceVa) -> Option<MappingState>;
     /// Whether an export of the mapping that starts at an address exists, in any process.

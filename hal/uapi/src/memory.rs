@@ -126,6 +126,9 @@ c_structs! {
 }
 
 impl HlMemIn {
+    // Inlined, as are the constructors: copying a struct just after its fields were written stalls
+    // the processor for longer than the rest of a call takes.
+    #[inline]
     fn new<T: IntoBytes + Immutable>(op: MemOp, flags: MemFlags, view: &T) -> Self {
         Self {
             arg: words::from_view(view),
@@ -136,21 +139,25 @@ impl HlMemIn {
     }
 
     /// Allocates device memory. A page size of 0 takes the device's default.
+    #[inline]
     pub fn alloc(mem_size: u64, page_size: u64, flags: MemFlags) -> Self {
         Self::new(MemOp::ALLOC, flags, &HlMemInAlloc { mem_size, page_size })
     }
 
     /// Frees device memory that is mapped nowhere.
+    #[inline]
     pub fn free(handle: u64) -> Self {
         Self::new(MemOp::FREE, MemFlags::NONE, &HlMemInFree { handle })
     }
 
     /// Maps device memory. A hint of 0 lets the driver choose.
+    #[inline]
     pub fn map_device(handle: u64, hint_addr: u64, flags: MemFlags) -> Self {
         Self::new(MemOp::MAP, flags, &HlMemInMapDevice { hint_addr, handle })
     }
 
     /// Pins and maps host memory; sets [`MemFlags::USERPTR`]. A hint of 0 lets the driver choose.
+    #[inline]
     pub fn map_host(host_virt_addr: u64, mem_size: u64, hint_addr: u64, flags: MemFlags) -> Self {
         let view = HlMemInMapHost {
             host_virt_addr,
@@ -161,16 +168,19 @@ impl HlMemIn {
     }
 
     /// Takes a mapping away, of host or of device memory.
+    #[inline]
     pub fn unmap(device_virt_addr: u64) -> Self {
         Self::new(MemOp::UNMAP, MemFlags::NONE, &HlMemInUnmap { device_virt_addr })
     }
 
     /// Asks for the mmap handle of a block of registers.
+    #[inline]
     pub fn map_block(block_addr: u64) -> Self {
         Self::new(MemOp::MAP_BLOCK, MemFlags::NONE, &HlMemInMapBlock { block_addr })
     }
 
     /// Exports a part of a mapping as a dma-buf. `file_flags` are open(2) flags.
+    #[inline]
     pub fn export_dmabuf_fd(addr: u64, mem_size: u64, offset: u64, file_flags: u32) -> Self {
         let view = HlMemInExportDmabufFd {
             addr,
@@ -181,6 +191,7 @@ impl HlMemIn {
     }
 
     /// Allocates a timestamp buffer.
+    #[inline]
     pub fn ts_alloc(num_of_elements: u32) -> Self {
         Self {
             op: MemOp::TS_ALLOC,
@@ -217,11 +228,13 @@ c_structs! {
 
 impl HlMemOut {
     /// After MAP.
+    #[inline]
     pub fn device_virt_addr(&self) -> u64 {
         self.arg[0]
     }
 
     /// After ALLOC and TS_ALLOC. ALLOC on Gaudi succeeds with handle 0.
+    #[inline]
     pub fn handle(&self) -> u64 {
         self.arg[0]
     }
@@ -232,6 +245,7 @@ impl HlMemOut {
     }
 
     /// After EXPORT_DMABUF_FD.
+    #[inline]
     pub fn fd(&self) -> i32 {
         words::to_view(&self.arg)
     }

@@ -47,6 +47,7 @@ impl WaitCsFlags {
     ];
 
     /// The flags of a wait for interrupt `id`; only its low twelve bits count.
+    #[inline]
     pub const fn for_interrupt(id: u16) -> Self {
         Self(Self::INTERRUPT.0 | ((id as u32) << 20))
     }
@@ -131,6 +132,7 @@ impl HlWaitCsIn {
     }
 
     /// Waits for the first of `count` submissions whose numbers lie at `seqs`.
+    #[inline]
     pub fn multi_cs(seqs: u64, count: u8, timeout_us: u64) -> Self {
         Self {
             arg: words::from_view(&HlWaitCsInCs {
@@ -147,6 +149,7 @@ impl HlWaitCsIn {
     }
 
     /// Waits for an interrupt after which the `u64` at user address `addr` is at or past `target`.
+    #[inline]
     pub fn interrupt(id: u16, addr: u64, target: u64, timeout_us: u64) -> Self {
         Self {
             arg: words::from_view(&HlWaitCsInInterrupt { addr, target }),
@@ -157,6 +160,7 @@ impl HlWaitCsIn {
     }
 
     /// The same wait on a counter in a buffer of the kernel: `handle`, and the counter's index.
+    #[inline]
     pub fn interrupt_on_counter(id: u16, handle: u64, offset: u64, target: u64, timeout_us: u64) -> Self {
         let mut wait = Self::interrupt(id, handle, target, timeout_us);
         wait.flags |= WaitCsFlags::INTERRUPT_KERNEL_CQ;
@@ -166,6 +170,7 @@ impl HlWaitCsIn {
 
     /// Asks for a timestamp in a buffer of the kernel when the counter gets to `target`; does not
     /// wait.
+    #[inline]
     pub fn register_timestamp(id: u16, handle: u64, offset: u64, target: u64, slot: (u64, u64)) -> Self {
         let mut wait = Self::interrupt_on_counter(id, handle, offset, target, 0);
         wait.flags |= WaitCsFlags::REGISTER_INTERRUPT;

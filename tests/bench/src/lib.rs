@@ -18,4 +18,5 @@ pub mod remote;
 pub mod rows;
 pub mod stub;
 pub mod threads;
+pub mod thunk;
 pub mod ucx;

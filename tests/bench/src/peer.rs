@@ -1,8 +1,11 @@
-//! hl-thunk, the vendor's library, loaded at run time where `PEER_HLTHUNK` names it.
+//! Libraries with hl-thunk's functions, loaded at run time: this project's, and the vendor's where
+//! `PEER_HLTHUNK` names it.
 
 #![expect(unsafe_code, reason = "functions of a library that is loaded at run time")]
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 
 use gaudi_uapi::cs::HlCsChunk;
@@ -37,27 +40,68 @@ pub struct HlThunk {
     wait: Wait,
 }
 
+/// A library with hl-thunk's functions, loaded for as long as the program runs.
+#[derive(Debug, Clone)]
+pub struct Library {
+    handle: NonNull<c_void>,
+    path: PathBuf,
+}
+
+impl Library {
+    /// Loads the peer.
+    ///
+    /// # Errors
+    /// What would provide it.
+    pub fn peer() -> Result<Self, String> {
+        let path = std::env::var_os(VARIABLE)
+            .ok_or_else(|| format!("{VARIABLE}=path/to/libhl-thunk.so names none"))?;
+        Self::load(path.into())
+    }
+
+    /// Loads this project's library, which cargo built with this program.
+    ///
+    /// # Errors
+    /// Where it is missing.
+    pub fn ours() -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let beside = program.with_file_name("libhl_thunk.so");
+        match beside.is_file() {
+            true => Self::load(beside),
+            false => Self::load(program.with_file_name("deps").join("libhl_thunk.so")),
+        }
+    }
+
+    fn load(path: PathBuf) -> Result<Self, String> {
+        let name = CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| format!("{} has a zero in it", path.display()))?;
+        // SAFETY: a string that ends in zero; what the library does when it is loaded is the user's
+        // choice.
+        let handle = unsafe { nix::libc::dlopen(name.as_ptr(), nix::libc::RTLD_NOW) };
+        let handle = NonNull::new(handle).ok_or_else(|| format!("{} cannot be loaded", path.display()))?;
+        Ok(Self { handle, path })
+    }
+
+    /// Returns the address of a function.
+    ///
+    /// # Errors
+    /// The function that the library lacks.
+    pub fn function(&self, symbol: &CStr) -> Result<NonNull<c_void>, String> {
+        // SAFETY: the handle is of a library that is never closed.
+        let address = unsafe { nix::libc::dlsym(self.handle.as_ptr(), symbol.as_ptr()) };
+        NonNull::new(address).ok_or_else(|| format!("{} has no {symbol:?}", self.path.display()))
+    }
+}
+
 impl HlThunk {
     /// Loads the peer.
     ///
     /// # Errors
     /// What would provide it.
     pub fn load() -> Result<Self, String> {
-        let path =
-            std::env::var(VARIABLE).map_err(|_| format!("{VARIABLE}=path/to/libhl-thunk.so names none"))?;
-        let name = CString::new(path.clone()).map_err(|_| format!("{VARIABLE} has a zero in it"))?;
-        // SAFETY: a string that ends in zero; what the library does when it is loaded is the user's
-        // choice.
-        let library = unsafe { nix::libc::dlopen(name.as_ptr(), nix::libc::RTLD_NOW) };
-        let library = NonNull::new(library).ok_or_else(|| format!("{path} cannot be loaded"))?;
-        let find = |symbol: &std::ffi::CStr| {
-            // SAFETY: the handle is of a library that is never closed.
-            let address = unsafe { nix::libc::dlsym(library.as_ptr(), symbol.as_ptr()) };
-            NonNull::new(address).ok_or_else(|| format!("{path} has no {symbol:?}"))
-        };
+        let library = Library::peer()?;
         let (submit, wait) = (
-            find(c"hlthunk_command_submission")?,
-            find(c"hlthunk_wait_for_cs")?,
+            library.function(c"hlthunk_command_submission")?,
+            library.function(c"hlthunk_wait_for_cs")?,
         );
         Ok(Self {
             // SAFETY: hlthunk.h declares it so.

@@ -45,6 +45,10 @@ pub const ENTRIES: &[Entry] = &[
         make: wait,
     },
     Entry {
+        name: "hlthunk",
+        make: crate::thunk::rows,
+    },
+    Entry {
         name: "packets",
         make: packets,
     },
@@ -177,7 +181,8 @@ pub fn bare(request: std::ffi::c_ulong) -> Work<'static> {
     })
 }
 
-fn above_a_call(
+/// A row of user time: what both sides take above a bare call of the stub.
+pub fn above_a_call(
     name: &str,
     ours: Work<'static>,
     peer: &str,

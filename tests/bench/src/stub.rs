@@ -21,12 +21,12 @@ pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// The sequence number of every submission.
+/// The sequence number of every submission, and every handle and address of memory.
 const SEQ: u64 = 7;
-/// HL_IOCTL_CS as our backend asks it here, and as the vendor's library does.
-const SUBMITS: [u32; 2] = [
-    number(Era::AccelDrm, Ioctl::Cs) as u32,
-    number(Era::HlMisc, Ioctl::Cs) as u32,
+/// HL_IOCTL_WAIT_CS as our backend asks it here, and as the vendor's library does.
+const WAITS: [u32; 2] = [
+    number(Era::AccelDrm, Ioctl::WaitCs) as u32,
+    number(Era::HlMisc, Ioctl::WaitCs) as u32,
 ];
 
 /// What the stub is asked for by those who call it themselves: as our backend asks for it on the
@@ -34,6 +34,11 @@ const SUBMITS: [u32; 2] = [
 pub const SUBMIT: c_ulong = number(Era::AccelDrm, Ioctl::Cs);
 /// As [`SUBMIT`], of a wait.
 pub const WAIT: c_ulong = number(Era::AccelDrm, Ioctl::WaitCs);
+
+/// As [`SUBMIT`], of any request.
+pub const fn request(ioctl: Ioctl) -> c_ulong {
+    number(Era::AccelDrm, ioctl)
+}
 
 const fn number(era: Era, ioctl: Ioctl) -> c_ulong {
     match era.request(ioctl) {
@@ -61,11 +66,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     // would be most of the call.
     CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     if Parts::of(request32).size >= 16 {
-        // Both answers at once, whatever is asked: the front of a submission's is its number, and
-        // of a wait's, whose front is read as two words of 32 bits, the status 0 (completed) and no
-        // flags.
-        let is_submission = (request32 == SUBMITS[0]) | (request32 == SUBMITS[1]);
-        let front = if is_submission { SEQ } else { 0 };
+        // All answers at once, whatever is asked: the front of a submission's is its number, of an
+        // operation on memory the handle or the address, and of a wait's, whose front is read as two
+        // words of 32 bits, the status 0 (completed) and no flags.
+        let is_wait = (request32 == WAITS[0]) | (request32 == WAITS[1]);
+        let front = if is_wait { 0 } else { SEQ };
         // SAFETY: the argument of such a request has at least 16 bytes, by its number, aligned
         // to 8.
         unsafe { argument.cast::<[u64; 2]>().write([front, 0]) };

@@ -1,5 +1,5 @@
-//! Submitting and waiting on a stub kernel: one call each, and nothing allocated. Counted, not
-//! timed.
+//! Submitting and waiting on a stub kernel, and the functions of libhl-thunk: one ioctl each, and
+//! nothing allocated. Counted, not timed.
 
 #![expect(unsafe_code, reason = "a global allocator that counts")]
 
@@ -10,6 +10,7 @@ use std::time::Duration;
 use gaudi_bench::regions::Regions;
 use gaudi_bench::rows::{idle_layer, submit_one};
 use gaudi_bench::stub;
+use gaudi_bench::thunk::CALLS;
 use gaudi_seam::{CsSeq, SharedIo, WaitStatus};
 use gaudi_uapi::cs::HlCsChunk;
 
@@ -46,7 +47,7 @@ fn counted(mut operation: impl FnMut()) -> (u64, u64) {
 
 // One test: the stub counts for the whole process.
 #[test]
-fn submit_poll_wait_are_one_call_each() {
+fn every_call_is_one_ioctl() {
     let chunk = HlCsChunk::user(0, 0x1000_0000, 64);
     let submit = |io: &SharedIo| {
         let seq = submit_one(&**io, &chunk).expect("the stub answers");
@@ -74,6 +75,15 @@ fn submit_poll_wait_are_one_call_each() {
             counted(|| wait(&io, second)),
             (0, 1000),
             "wait, {name}: allocations, calls"
+        );
+    }
+    for call in CALLS {
+        let mut once = call.linked();
+        assert_eq!(
+            counted(|| once(1)),
+            (0, 1000),
+            "{}: allocations, calls",
+            call.name
         );
     }
     let vector = || drop(std::hint::black_box(vec![1_u8; 100]));

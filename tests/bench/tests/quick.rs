@@ -17,6 +17,8 @@ fn every_row_runs() {
         "submit: user time",
         "poll: user time",
         "wait of 1 s",
+        "hlthunk_command_submission: user time",
+        "hlthunk_notifier_create: user time",
         "LIN_DMA packets",
         "LIN_DMA of 64 KiB",
         "LIN_DMA of 16 MiB",

@@ -1,13 +1,14 @@
 //! [`Library`]: `libhl-thunk.so`, loaded by dlopen(3), and the prototypes of its functions.
 //!
-//! Prototypes are the vendor's public header's (hlthunk.h). An out-parameter is `Option<&mut T>`,
-//! which has the ABI of a pointer: `None` is NULL. Pointers to arrays are raw.
+//! Prototypes are the vendor's public header's (hlthunk.h). An out-parameter is `Option<&mut T>`:
+//! `None` is NULL. Pointers to arrays are raw, as all pointers of [`Table`] are.
 
 #![expect(unsafe_code, reason = "symbols of a C library get their types here")]
 
 use std::env;
 use std::ffi::{c_char, c_int, c_void};
 use std::path::PathBuf;
+use std::ptr;
 
 use gaudi_uapi::debug::HlDebugArgs;
 use gaudi_uapi::info::{HlInfoArgs, HlInfoCsCounters};
@@ -20,12 +21,63 @@ pub const VARIABLE: &str = "GAUDI_HLTHUNK_LIBRARY";
 /// The library's name, by which programs link it.
 pub const SONAME: &str = "libhl-thunk.so";
 
+/// The C type of an argument.
+pub(crate) trait Argument {
+    type C;
+
+    fn into_c(self) -> Self::C;
+}
+
+impl<T> Argument for Option<&mut T> {
+    type C = *mut T;
+
+    fn into_c(self) -> *mut T {
+        self.map_or(ptr::null_mut(), ptr::from_mut)
+    }
+}
+
+impl<T> Argument for Option<&T> {
+    type C = *const T;
+
+    fn into_c(self) -> *const T {
+        self.map_or(ptr::null(), ptr::from_ref)
+    }
+}
+
+macro_rules! as_they_are {
+    ($($type:ty),*) => {$(
+        impl Argument for $type {
+            type C = Self;
+
+            fn into_c(self) -> Self {
+                self
+            }
+        }
+    )*};
+}
+
+as_they_are!(bool, c_int, u32, u64, usize);
+as_they_are!(*const c_char, *mut c_char, *mut c_void, *const u32, *mut u32);
+
 /// Declares the functions, each with its symbol's name after `hlthunk_`.
 macro_rules! functions {
     ($($name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        /// The functions as C declares them. A pointer may be dangling while the process has a
+        /// virtual node, except those that follow by contract what they get: `hlthunk_free`.
         #[derive(Clone, Copy)]
-        struct Table {
-            $($name: extern "C" fn($($type),*) $(-> $result)?,)*
+        pub(crate) struct Table {
+            $($name: extern "C" fn($(<$type as Argument>::C),*) $(-> $result)?,)*
+        }
+
+        #[expect(clippy::too_many_arguments, reason = "the C functions, as hlthunk.h documents them")]
+        impl Table {
+            $(
+                /// Clears errno first, so that it is this call's.
+                pub(crate) fn $name(&self, $($arg: <$type as Argument>::C),*) $(-> $result)? {
+                    Errno::clear();
+                    (self.$name)($($arg),*)
+                }
+            )*
         }
 
         /// Every symbol that the library must export.
@@ -49,8 +101,7 @@ macro_rules! functions {
             $(
                 /// Clears errno first, so that it is this call's.
                 pub fn $name(&self, $($arg: $type),*) $(-> $result)? {
-                    Errno::clear();
-                    (self.table.$name)($($arg),*)
+                    self.table.$name($($arg.into_c()),*)
                 }
             )*
         }
@@ -82,6 +133,11 @@ impl Library {
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         let table = Table::load(library).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Box::leak(Box::new(Self { table })))
+    }
+
+    /// The functions with raw pointers.
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
     }
 }
 

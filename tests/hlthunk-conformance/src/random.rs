@@ -1,10 +1,12 @@
-//! Random sequences of calls: every function, with NULL, unmapped, huge and negative arguments.
+//! Random sequences of calls: every function, with NULL, dangling, huge and negative arguments.
 //!
 //! - *Nothing may crash or leak*: a sequence closes what it opened, and then the process has as
 //!   many descriptors and mappings as before.
-//! - *Arguments that a C function must dereference itself* (the structs) are valid or NULL;
-//!   addresses inside them, and those that only the driver reads, may be unmapped.
+//! - *Every pointer may dangle*, and so may the addresses inside structs: see [`Traps`]. Only
+//!   `hlthunk_free` follows what it gets, so it gets NULL and what the library allocated.
 //! - *Engines run NOPs alone*, and waits are short: the sequences test the library, not the chip.
+
+#![expect(unsafe_code, reason = "pages that the traps are made of are protected")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs;
@@ -20,10 +22,8 @@ use gaudi_uapi::info::{HlInfoArgs, InfoOp};
 use nix::errno::Errno;
 
 use crate::bench::descriptors;
-use crate::card::{
-    Buffer, Card, DRAM_PAGE, PAGE, Q, address_in, address_of, address_of_mut, borrow, submission,
-};
-use crate::library::Library;
+use crate::card::{Buffer, Card, DRAM_PAGE, PAGE, Q, address_in, address_of, borrow, submission};
+use crate::library::{Library, Table};
 use crate::types::{
     CsIn, Debugfs, PageFaultInfo, ReserveSigHandle, SigResIn, SignalIn, WaitForSignalData, WaitIn,
     WaitMultiCsIn, name,
@@ -33,7 +33,7 @@ use crate::types::{
 pub const CALLS: u64 = 200;
 
 /// A function by its name, and a call of it with random arguments.
-type Call = (&'static str, fn(&mut World, &'static Library));
+type Call = (&'static str, fn(&mut World, &Table));
 
 macro_rules! calls {
     ($($name:ident => $call:expr;)*) => {
@@ -57,6 +57,58 @@ struct World {
     memory: RawMapping,
     /// NOPs, for submissions.
     program: Option<Buffer>,
+    traps: &'static Traps,
+}
+
+/// Addresses that no program may pass. They stay what they are as long as the process lives: an
+/// address that was unmapped may get the heap's next pages.
+struct Traps {
+    /// A page that can be read and not be written.
+    read_only: RawMapping,
+    /// A page that can be accessed, and one behind it that cannot.
+    cliff: RawMapping,
+}
+
+impl Traps {
+    fn new() -> Result<Self, String> {
+        use nix::sys::mman::{ProtFlags, mprotect};
+        let pages = |count| RawMapping::anonymous(count * PAGE, true).map_err(|error| error.to_string());
+        let (read_only, cliff) = (pages(1)?, pages(2)?);
+        let protect = |memory: &RawMapping, page: usize, as_what| {
+            let start = ptr::NonNull::new(address_in(memory, page * PAGE)).ok_or("no address")?;
+            // SAFETY: a page that was just mapped, and that no reference leads to.
+            unsafe { mprotect(start, PAGE, as_what) }.map_err(|errno| errno.to_string())
+        };
+        protect(&read_only, 0, ProtFlags::PROT_READ)?;
+        protect(&cliff, 1, ProtFlags::PROT_NONE)?;
+        Ok(Self { read_only, cliff })
+    }
+
+    fn pick(&self, rng: &mut Rng) -> u64 {
+        let at = |memory, inside| address_in(memory, inside).expose_provenance() as u64;
+        let read_only = at(&self.read_only, rng.below(PAGE as u64) as usize);
+        let cliff = at(&self.cliff, 0);
+        rng.pick(&[
+            // Below the lowest address that the kernel maps.
+            1,
+            16,
+            4095,
+            read_only,
+            read_only,
+            // The struct begins in memory and ends outside.
+            cliff + PAGE as u64 - 1,
+            cliff + PAGE as u64 - 8,
+            cliff + PAGE as u64,
+            // Not canonical, the kernel's half, and ends that wrap.
+            1 << 47,
+            0x8000_0000_0000_0000,
+            0xffff_8000_0000_0000,
+            0xffff_ffff_ff60_0000,
+            u64::MAX - 4095,
+            u64::MAX - 7,
+            u64::MAX,
+        ])
+    }
 }
 
 /// A descriptor that is never open.
@@ -76,21 +128,31 @@ impl World {
         self.rng.percent(50)
     }
 
-    /// A struct, or seldom NULL.
-    fn some<'a, T>(&mut self, value: &'a mut T) -> Option<&'a mut T> {
-        (!self.rng.percent(10)).then_some(value)
+    /// An address that dangles.
+    fn dangling(&mut self) -> u64 {
+        self.traps.pick(&mut self.rng)
     }
 
-    fn some_ref<'a, T>(&mut self, value: &'a T) -> Option<&'a T> {
-        (!self.rng.percent(10)).then_some(value)
+    /// `valid`, or seldom NULL or dangling.
+    fn pointer<T>(&mut self, valid: *mut T) -> *mut T {
+        match self.rng.below(10) {
+            0 => ptr::null_mut(),
+            1 => ptr::with_exposed_provenance_mut(self.dangling() as usize),
+            _ => valid,
+        }
+    }
+
+    /// A struct, or seldom NULL or dangling.
+    fn some<T>(&mut self, value: &mut T) -> *mut T {
+        self.pointer(ptr::from_mut(value))
+    }
+
+    fn some_ref<T>(&mut self, value: &T) -> *const T {
+        self.pointer(ptr::from_ref(value).cast_mut())
     }
 
     fn bytes(&mut self, room: &mut [u8]) -> *mut c_char {
-        if self.rng.percent(10) {
-            ptr::null_mut()
-        } else {
-            room.as_mut_ptr().cast()
-        }
+        self.pointer(room.as_mut_ptr().cast())
     }
 
     /// A descriptor: mostly the device's.
@@ -239,10 +301,8 @@ impl World {
             c"../../../../../../../../etc/passwd",
             c"0000:",
         ];
-        match self.rng.below(8) {
-            nth @ 0..6 => TEXTS[nth as usize].as_ptr(),
-            _ => ptr::null(),
-        }
+        let text = self.rng.pick(&TEXTS);
+        self.pointer(text.as_ptr().cast_mut())
     }
 
     /// An address that only the driver reads, and a size.
@@ -250,8 +310,10 @@ impl World {
         let inside = self.rng.below(PAGE as u64) as usize;
         match self.rng.below(6) {
             0 => (ptr::null_mut(), self.u64()),
-            1 => (ptr::without_provenance_mut(16), self.u64()),
-            2 => (ptr::without_provenance_mut(usize::MAX - 4095), self.u64()),
+            1 | 2 => {
+                let dangling = self.dangling() as usize;
+                (ptr::with_exposed_provenance_mut(dangling), self.u64())
+            }
             3 => (
                 address_in(&self.memory, inside),
                 u64::MAX - self.rng.below(1 << 20),
@@ -266,7 +328,7 @@ impl World {
     fn word(&mut self) -> *mut c_void {
         match self.rng.below(4) {
             0 => ptr::null_mut(),
-            1 => ptr::without_provenance_mut(16),
+            1 => ptr::with_exposed_provenance_mut(self.dangling() as usize),
             _ => address_in(&self.memory, 8 * self.rng.below(512) as usize),
         }
     }
@@ -276,7 +338,7 @@ impl World {
         let valid = address_in(&self.memory, 0).expose_provenance() as u64;
         match self.rng.below(4) {
             0 => (0, self.u32()),
-            1 => (16, self.u32()),
+            1 => (self.dangling(), self.u32()),
             _ => (valid, self.rng.pick(&[0, 1, 8, 64, 4096, 16 * PAGE as u32])),
         }
     }
@@ -326,8 +388,11 @@ impl World {
     fn submission(&mut self, execute: &[HlCsChunk], restore: &[HlCsChunk]) -> CsIn {
         let mut input = submission(execute, restore, CsFlags(self.flags()));
         match self.rng.below(20) {
-            0 => input.chunks_execute = self.rng.pick(&[0, 16, u64::MAX - 63]),
-            1 => input.chunks_restore = self.rng.pick(&[0, 16, u64::MAX - 63]),
+            0 => input.chunks_execute = self.dangling(),
+            1 => {
+                input.chunks_restore = self.dangling();
+                input.num_chunks_restore = self.rng.pick(&[0, 1, 2, 64]);
+            }
             2 => input.num_chunks_execute = u32::MAX,
             _ => {}
         }
@@ -339,7 +404,7 @@ impl World {
             signal_seq: if self.coin() {
                 address_of(number)
             } else {
-                self.rng.pick(&[0, 16, u64::MAX - 7])
+                self.dangling()
             },
             signal_seq_nr: self.rng.pick(&[1, 1, 1, 0, 2]),
             queue_index: self.queue(),
@@ -350,7 +415,7 @@ impl World {
 
     fn wait_in(&mut self, data: &WaitForSignalData) -> WaitIn {
         WaitIn {
-            wait_for_signal: if self.rng.percent(90) { address_of(data) } else { 0 },
+            wait_for_signal: self.some_ref(data).expose_provenance() as u64,
             num_wait_for_signal: self.rng.pick(&[1, 1, 1, 0, u32::MAX]),
             flags: self.flags(),
             ..WaitIn::default()
@@ -359,11 +424,7 @@ impl World {
 
     fn multi(&mut self, numbers: &[u64; 3]) -> WaitMultiCsIn {
         WaitMultiCsIn {
-            seq: if self.coin() {
-                address_of(numbers)
-            } else {
-                self.rng.pick(&[0, 16])
-            },
+            seq: self.some_ref(numbers).expose_provenance() as u64,
             timeout_us: self.soon(),
             seq_len: self.rng.pick(&[0, 1, 3, 32, 33, u32::MAX]),
         }
@@ -372,7 +433,7 @@ impl World {
     fn ids(&mut self, ids: &[u32; 4]) -> (*const u32, u32) {
         match self.rng.below(4) {
             0 => (ptr::null(), self.u32()),
-            1 => (ptr::without_provenance(16), self.u32()),
+            1 => (ptr::with_exposed_provenance(self.dangling() as usize), self.u32()),
             _ => (ids.as_ptr(), 1 + self.rng.below(4) as u32),
         }
     }
@@ -405,7 +466,7 @@ calls! {
     get_engine_status => |w, hl| { let mut text = [0_u8; 4096]; let size = w.rng.pick(&[0, 1, 1024, 4096]); hl.get_engine_status(w.fd(), w.bytes(&mut text), size, w.some(&mut 0)); };
     get_pll_frequency => |w, hl| { hl.get_pll_frequency(w.fd(), w.u32(), w.some(&mut Default::default())); };
     get_device_utilization => |w, hl| { hl.get_device_utilization(w.fd(), w.u32(), w.some(&mut Default::default())); };
-    get_hw_events_arr => |w, hl| { let mut events = [0_u32; 64]; let to = if w.coin() { events.as_mut_ptr() } else { ptr::null_mut() }; let size = w.rng.pick(&[0, 1, 8, 256]); hl.get_hw_events_arr(w.fd(), w.coin(), size, to); };
+    get_hw_events_arr => |w, hl| { let mut events = [0_u32; 64]; let to = w.pointer(events.as_mut_ptr()); let size = w.rng.pick(&[0, 1, 8, 256]); hl.get_hw_events_arr(w.fd(), w.coin(), size, to); };
     get_clk_rate => |w, hl| { hl.get_clk_rate(w.fd(), w.some(&mut Default::default()), w.some(&mut Default::default())); };
     get_reset_count_info => |w, hl| { hl.get_reset_count_info(w.fd(), w.some(&mut Default::default())); };
     get_time_sync_info => |w, hl| { hl.get_time_sync_info(w.fd(), w.some(&mut Default::default())); };
@@ -466,7 +527,7 @@ calls! {
     notifier_release => |w, hl| { let handle = w.notifier_to_release(); let code = hl.notifier_release(w.fd(), handle); w.released(handle, code); };
     notifier_recv => |w, hl| { let handle = w.notifier(); hl.notifier_recv(w.fd(), handle, w.some(&mut 0), w.some(&mut 0), w.u32(), (w.rng.below(3)) as u32); };
     get_event_record => |w, hl| { hl.get_event_record(w.fd(), w.u32(), w.some(&mut Default::default())); };
-    get_page_fault_info => |w, hl| { let mut room = [0_u64; 64]; let mut info = PageFaultInfo { mappings_buf: if w.coin() { address_of_mut(&mut room) } else { 0 }, ..Default::default() }; let count = w.rng.pick(&[0, 1, 32]); hl.get_page_fault_info(w.fd(), w.some(&mut info), count); };
+    get_page_fault_info => |w, hl| { let mut room = [0_u64; 64]; let mut info = PageFaultInfo { mappings_buf: w.some(&mut room).expose_provenance() as u64, ..Default::default() }; let count = w.rng.pick(&[0, 1, 32]); hl.get_page_fault_info(w.fd(), w.some(&mut info), count); };
     debug => |w, hl| { let mut args = w.debug(); hl.debug(w.fd(), w.some(&mut args)); };
     profiler_start => |w, hl| { hl.profiler_start(w.fd()); };
     profiler_stop => |w, hl| { hl.profiler_stop(w.fd()); };
@@ -486,7 +547,7 @@ calls! {
     get_time_sync_per_die_info => |w, hl| { hl.get_time_sync_per_die_info(w.fd(), w.u32(), w.some(&mut Default::default())); };
     get_dev_info_signed => |w, hl| { hl.get_dev_info_signed(w.fd(), w.u32(), w.some(&mut Default::default())); };
     nic_get_ports_masks => |w, hl| { hl.nic_get_ports_masks(w.fd(), w.some(&mut Default::default())); };
-    device_memory_read_block_experimental => |w, hl| { let mut words = [0_u32; 64]; let to = if w.coin() { words.as_mut_ptr() } else { ptr::null_mut() }; let size = w.rng.pick(&[0, 4, 256]); hl.device_memory_read_block_experimental(w.fd(), to, w.u64(), size, w.u32()); };
+    device_memory_read_block_experimental => |w, hl| { let mut words = [0_u32; 64]; let to = w.pointer(words.as_mut_ptr()); let size = w.rng.pick(&[0, 4, 256]); hl.device_memory_read_block_experimental(w.fd(), to, w.u64(), size, w.u32()); };
     nic_xe_device_memory_alloc => |w, hl| { hl.nic_xe_device_memory_alloc(w.fd(), w.u32(), w.u64()); };
     nic_xe_device_memory_free => |w, hl| { hl.nic_xe_device_memory_free(w.fd(), w.u64()); };
     nic_xe_memory_map => |w, hl| { let (at, size) = w.host(); hl.nic_xe_memory_map(w.fd(), w.u32(), w.u64(), at, w.u64(), size); };
@@ -535,10 +596,11 @@ fn holdings() -> (usize, usize) {
 /// # Errors
 /// What a sequence leaked, or an open that did not succeed after one.
 pub fn run(hl: &'static Library, seed: u64, calls: u64, mut begins: impl FnMut(u64)) -> Result<(), String> {
+    let traps: &'static Traps = Box::leak(Box::new(Traps::new()?));
     let mut first = None;
     for case in 0..calls.div_ceil(CALLS) {
         begins(case);
-        sequence(hl, Rng::of_case(seed, case)).map_err(|why| format!("sequence {case}: {why}"))?;
+        sequence(hl, traps, Rng::of_case(seed, case)).map_err(|why| format!("sequence {case}: {why}"))?;
         let (descriptors, maps) = holdings();
         // The first sequence loads what is loaded once. The heap's mappings come and go.
         let (had, mapped) = *first.get_or_insert((descriptors, maps));
@@ -551,7 +613,7 @@ pub fn run(hl: &'static Library, seed: u64, calls: u64, mut begins: impl FnMut(u
     Ok(())
 }
 
-fn sequence(hl: &'static Library, rng: Rng) -> Result<(), String> {
+fn sequence(hl: &'static Library, traps: &'static Traps, rng: Rng) -> Result<(), String> {
     let fd = hl.open(name::DONT_CARE, ptr::null());
     if fd < 0 {
         return Err(format!("the device does not open: {}", Errno::last()));
@@ -568,10 +630,11 @@ fn sequence(hl: &'static Library, rng: Rng) -> Result<(), String> {
         views: Vec::new(),
         memory,
         program: Buffer::new(card, Program::new().nop()).ok(),
+        traps,
     };
     for _ in 0..CALLS {
         let (_, call) = world.rng.pick(TABLE);
-        call(&mut world, hl);
+        call(&mut world, hl.table());
     }
     let World {
         opened,

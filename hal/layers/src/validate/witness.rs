@@ -84,6 +84,11 @@ impl DriverState for Witness<'_> {
         Some(held.mappings)
     }
 
+    fn allocated(&self, handle: MemHandle) -> Option<u64> {
+        let held = self.find(&self.ledger.allocations, handle.0)?;
+        Some(held.whole)
+    }
+
     fn mapping(&self, address: DeviceVa) -> Option<MappingState> {
         let Some(held) = self.find(&self.ledger.mappings, address.0) else {
             if let Some(HeldMapping { address, size, .. }) = self.ledger.mapping_around(address, 1) {

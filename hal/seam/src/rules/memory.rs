@@ -5,7 +5,7 @@ use gaudi_uapi::limits::{HL_MAX_CB_SIZE, TS_MAX_ELEMENTS_NUM};
 
 use crate::error_kind::ErrorKind;
 use crate::operation::{AnyRequest, Operation};
-use crate::request::{ExportRequest, MmapRequest};
+use crate::request::{ExportRequest, MapDevice, MmapRequest};
 use crate::rule::{Condition, Rule, Subject, rows};
 use crate::state::DriverState;
 
@@ -20,6 +20,14 @@ fn past_the_end(request: &ExportRequest, driver: &dyn DriverState) -> Option<Str
     let whole = driver.mapping(request.address)?.size;
     let is_inside = offset.checked_add(size).is_some_and(|end| end <= whole);
     (!is_inside).then(|| format!("offset {offset} + {size} of {whole} bytes"))
+}
+
+/// A hint whose sum with the size of the memory wraps. Device memory has pages of no power of two,
+/// so the driver ignores no hint outside its addresses for its alignment.
+fn hint_wraps(request: &MapDevice, driver: &dyn DriverState) -> Option<String> {
+    let size = driver.allocated(request.handle)?;
+    let hint = request.hint.filter(|hint| hint.0.checked_add(size).is_none())?;
+    Some(format!("{size} bytes at {hint}"))
 }
 
 /// A length that is not the one to map.
@@ -96,6 +104,10 @@ rows! {
         NO_ADDRESS "memory.map.no-address" [MemMapDevice MemMapHost] ENOMEM as OutOfDeviceMemory
             "no device addresses are left for it, or the hint is taken and FORCE_HINT is set",
             "common/memory.c:map_device_va";
+        HINT_WRAPS "memory.map.hint-wraps" [MemMapDevice MemMapHost] ENOMEM as InvalidInput
+            "hint and size pass the end of 64 bits: the driver also damages its list of free addresses",
+            "common/memory.c:get_va_block", "close the device: later mappings may fail with EINVAL"
+            state |MemMapDevice(request), driver| hint_wraps(request, driver);
         HOST_MAPPED "memory.map-host.address-mapped" [MemMapHost] EINVAL ; rare;
             "the driver itself has mapped an address of the range", "common/mmu/mmu_v2_hr.c:_hl_mmu_v2_hr_map";
         HOST_SIZE "memory.map-host.size" [MemMapHost] EINVAL

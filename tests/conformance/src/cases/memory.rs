@@ -37,6 +37,7 @@ cases! {
     "memory.hint.taken", "common/memory.c:get_va_block" => hint_taken;
     "memory.hint.misaligned", "common/memory.c:get_va_block" => hint_misaligned;
     "memory.hint.outside", "common/memory.c:get_va_block" => hint_outside;
+    "memory.hint.wraps", "common/memory.c:get_va_block" => hint_wraps;
     "memory.hint.forced.free", "common/memory.c:get_va_block" => forced_free;
     "memory.hint.forced.taken", "common/memory.c:get_va_block" => forced_taken;
     "memory.hint.forced.misaligned", "common/memory.c:get_va_block" => forced_misaligned;
@@ -319,6 +320,20 @@ fn hint_outside(bench: &mut Bench) -> Verdict {
         )?;
     }
     Ok(())
+}
+
+/// The driver's list of free addresses is damaged afterwards, until the close of the device.
+fn hint_wraps(bench: &mut Bench) -> Verdict {
+    let memory = Allocation::new(&bench.io()?, 1)?;
+    refused(
+        "a hint that wraps with the size",
+        memory.map_at(Some(DeviceVa(u64::MAX)), false),
+        Errno::ENOMEM,
+    )?;
+    drop(memory);
+    let memory = Allocation::new(&bench.reopen()?, 1)?;
+    let at = memory.map()?;
+    equal("the first address of the next user", at.va, DRAM_VA.start)
 }
 
 fn forced_free(bench: &mut Bench) -> Verdict {

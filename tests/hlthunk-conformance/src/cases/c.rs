@@ -1,7 +1,9 @@
 //! Cases in C (`c/client.c`), compiled by cc(1) and linked with `-lhl-thunk` against this tree's
 //! headers.
 
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -24,46 +26,38 @@ cases! { "c":
     "timeouts", "hlthunk.h:hlthunk_wait_for_interrupt" => |bench| run(bench, "timeouts");
 }
 
-/// Whether this machine can compile the cases, and has their source.
-pub(crate) fn can_compile() -> bool {
-    let has_compiler = Command::new("cc").arg("--version").output();
-    has_compiler.is_ok_and(|output| output.status.success()) && source().exists()
+/// The program, compiled by this crate's build script. Empty without a compiler, or after an error.
+const CLIENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/client"));
+/// What the compiler reported.
+const MESSAGES: &str = include_str!(concat!(env!("OUT_DIR"), "/messages"));
+
+/// Whether the machine that built this program had a compiler.
+pub(crate) fn is_compiled() -> bool {
+    !CLIENT.is_empty() || !MESSAGES.is_empty()
 }
 
-fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("c/client.c")
-}
-
-/// Compiles the program once. Returns its folder, which has the library by its name.
+/// Writes the program once. Returns its folder, which has the library by its name.
 fn program() -> Result<&'static Path, Failure> {
     static FOLDER: OnceLock<Result<tempfile::TempDir, String>> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| compile().map_err(|error| error.to_string()));
+    let folder = FOLDER.get_or_init(|| {
+        if !MESSAGES.is_empty() {
+            return Err(MESSAGES.to_owned());
+        }
+        write().map_err(|error| error.to_string())
+    });
     match folder {
         Ok(folder) => Ok(folder.path()),
         Err(error) => Err(Failure::new("compiling c/client.c", "success", error)),
     }
 }
 
-fn compile() -> std::io::Result<tempfile::TempDir> {
+fn write() -> std::io::Result<tempfile::TempDir> {
     let folder = tempfile::tempdir()?;
-    std::os::unix::fs::symlink(path().canonicalize()?, folder.path().join(SONAME))?;
-    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../drivers/hlthunk/include");
-    let output = Command::new("cc")
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
-        .arg(folder.path().join("client"))
-        .arg("-I")
-        .arg(headers)
-        .arg(source())
-        .arg("-L")
-        .arg(folder.path())
-        .arg("-lhl-thunk")
-        .output()?;
-    if output.status.success() {
-        return Ok(folder);
-    }
-    Err(std::io::Error::other(
-        String::from_utf8_lossy(&output.stderr).into_owned(),
-    ))
+    symlink(path().canonicalize()?, folder.path().join(SONAME))?;
+    let client = folder.path().join("client");
+    fs::write(&client, CLIENT)?;
+    fs::set_permissions(&client, fs::Permissions::from_mode(0o700))?;
+    Ok(folder)
 }
 
 fn run(bench: &mut Bench, case: &str) -> Verdict {

@@ -39,6 +39,7 @@ cases! { "memory":
     "hint.taken-address-gives-another", "common/memory.c:get_va_block" => hint_taken;
     "hint.misaligned-is-ignored", "common/memory.c:get_va_block" => hint_misaligned;
     "hint.outside-is-ignored", "common/memory.c:get_va_block" => hint_outside;
+    "hint.that-wraps-is-enomem", "common/memory.c:get_va_block" => hint_wraps;
     "hint.for-host-memory", "common/memory.c:get_va_block" => hint_host;
     "hint.forced-and-taken-is-enomem", "common/memory.c:get_va_block" => forced_taken;
     "hint.forced-for-unaligned-memory-is-invalid", "common/memory.c:map_device_va" => forced_unaligned;
@@ -313,8 +314,7 @@ fn hint_misaligned(bench: &mut Bench) -> Verdict {
 
 fn hint_outside(bench: &mut Bench) -> Verdict {
     let memory = Memory::new(bench.card()?, 1)?;
-    // Not u64::MAX: the driver refuses that one with ENOMEM, and after it some mappings of other
-    // handles with EINVAL (seen on 7.3.4; common/memory.c:map_device_va).
+    // Not u64::MAX: see `hint_wraps`.
     for hint in [4096, HOST_VA.start.0, DRAM_VA.end.0] {
         let at = memory.map(hint)?;
         holds(
@@ -324,6 +324,18 @@ fn hint_outside(bench: &mut Bench) -> Verdict {
         )?;
     }
     Ok(())
+}
+
+/// The driver's list of free addresses is damaged afterwards, until the close of the device.
+fn hint_wraps(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let memory = Memory::new(card, 1)?;
+    let va = card.hl.device_memory_map(card.fd, memory.handle, u64::MAX);
+    none("a hint that wraps with the size", va, Errno::ENOMEM)?;
+    drop(memory);
+    let memory = Memory::new(bench.reopen()?, 1)?;
+    let at = memory.map(0)?;
+    equal("the first address of the next user", at.va, DRAM_VA.start)
 }
 
 fn hint_host(bench: &mut Bench) -> Verdict {

@@ -17,7 +17,7 @@ mod wait;
 
 use crate::case::Case;
 
-pub(crate) use c::can_compile;
+pub(crate) use c::is_compiled;
 pub(crate) use export::FLAGS as EXPORT_FLAGS;
 
 /// Returns every case, area by area.

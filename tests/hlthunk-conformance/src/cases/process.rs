@@ -2,16 +2,19 @@
 
 #![expect(unsafe_code, reason = "fork children call the library and end")]
 
+use std::ffi::c_int;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::ptr;
 use std::sync::Barrier;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use gaudi_conformance::{Failure, Program, Verdict, equal, holds, same_bytes};
 use gaudi_spec::gaudi2::packet::MsgLong;
 use gaudi_spec::gaudi2::queue;
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -31,6 +34,8 @@ cases! { "process":
     "threads-ask", "common/habanalabs_ioctl.c:hl_info_ioctl" => threads_ask;
     "one-of-many-threads-opens", "common/habanalabs_drv.c:hl_device_open" => threads_open;
     "waiters-wake-in-every-thread", "common/command_submission.c:hl_wait_for_fence" => threads_wait;
+    "signals-end-no-wait-early", "common/command_submission.c:hl_wait_for_fence" => signals_in_wait;
+    "signals-extend-no-timeout", "hlthunk.h:hlthunk_wait_for_cs" => signals_and_timeout;
     "many-opens-and-closes", "client:ucx/gaudi_md.c:uct_gaudi_md_close" => many_opens;
     "fork-child-is-refused-with-enodev", "hlthunk.h:hlthunk_open" => fork_refused;
     "fork-child-uses-inherited-device", "common/habanalabs_drv.c:hl_device_open" => fork_inherits;
@@ -142,7 +147,7 @@ fn threads_open(bench: &mut Bench) -> Verdict {
     let hl = bench.reopen()?.hl;
     bench.close()?;
     let winner = std::sync::Mutex::new(Vec::new());
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
         together(16, |_| {
             let fd = hl.open(name::DONT_CARE, ptr::null());
@@ -190,6 +195,78 @@ fn threads_wait(bench: &mut Bench) -> Verdict {
     })
 }
 
+static SIGNALS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_signal(_: c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Waits for `seq` in a thread that gets a signal every 2 ms for at most 3 s, and calls `meanwhile`
+/// after 20. The handler lets no system call restart. Returns the wait's status.
+fn wait_under_signals(
+    card: Card,
+    seq: u64,
+    timeout_us: u64,
+    meanwhile: impl FnOnce() -> Verdict,
+) -> Result<u32, Failure> {
+    SIGNALS.store(0, Ordering::Relaxed);
+    // SAFETY: zero is a valid sigaction: no flags, so no SA_RESTART, and an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = count_signal as extern "C" fn(c_int) as usize;
+    let mut before = action;
+    // SAFETY: the handler only adds to an atomic number.
+    Errno::result(unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, &raw mut before) })?;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let status = std::thread::scope(|scope| {
+        let waiter = scope.spawn(move || {
+            // SAFETY: takes nothing.
+            let sent = sender.send(unsafe { libc::pthread_self() });
+            sent.expect("the receiver is in use until the thread ends");
+            card.wait(seq, timeout_us)
+        });
+        let thread = receiver.recv().expect("the waiter sends first");
+        let (begin, mut meanwhile) = (Instant::now(), Some(meanwhile));
+        while !waiter.is_finished() {
+            std::thread::sleep(Duration::from_millis(2));
+            if begin.elapsed() < Duration::from_secs(3) {
+                // SAFETY: the thread is not joined yet; if it has ended, nothing happens.
+                unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+            }
+            if SIGNALS.load(Ordering::Relaxed) >= 20 {
+                meanwhile.take().map_or(Ok(()), |act| act())?;
+            }
+        }
+        let ended = waiter.join();
+        ended.unwrap_or_else(|_| Err(Failure::new("a waiter", "an end", "a panic")))
+    });
+    // SAFETY: the action that the process had.
+    Errno::result(unsafe { libc::sigaction(libc::SIGUSR1, &raw const before, ptr::null_mut()) })?;
+    status
+}
+
+fn signals_in_wait(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let gate = Gate::shut(card)?;
+    let seq = gate.seq();
+    let status = wait_under_signals(card, seq, LONG, || gate.open())?;
+    equal("the wait's status", status, COMPLETED)?;
+    let signals = SIGNALS.load(Ordering::Relaxed);
+    holds("the wait outlives 20 signals", signals >= 20, signals)
+}
+
+/// Every signal would begin the timeout anew if the library passed the same one again.
+fn signals_and_timeout(bench: &mut Bench) -> Verdict {
+    let card = bench.card()?;
+    let gate = Gate::shut(card)?;
+    let begin = Instant::now();
+    let status = wait_under_signals(card, gate.seq(), 50_000, || Ok(()))?;
+    let took = begin.elapsed();
+    equal("the wait's status", status, BUSY)?;
+    let is_right = (Duration::from_millis(50)..Duration::from_millis(2500)).contains(&took);
+    holds("a wait of 50 ms under signals", is_right, format!("{took:?}"))?;
+    gate.open()
+}
+
 fn many_opens(bench: &mut Bench) -> Verdict {
     let times = match bench.backend {
         Backend::Mock => 10_000,
@@ -219,7 +296,7 @@ fn in_fork(work: impl FnOnce() -> u8) -> Result<Option<u8>, Failure> {
         ForkResult::Child => {
             let code = work();
             // SAFETY: ends the child without the parent's exit handlers.
-            unsafe { nix::libc::_exit(code.into()) }
+            unsafe { libc::_exit(code.into()) }
         }
         ForkResult::Parent { child } => match waitpid(child, None)? {
             WaitStatus::Exited(_, code) => Ok(u8::try_from(code).ok()),
