@@ -68,18 +68,27 @@ impl Filter {
         let errno = || decoded.to_json()["errno"].as_str().unwrap_or_default().to_owned();
         let took_ms = decoded.duration_ns.map(|ns| ns as f64 / 1e6);
         (self.ops.is_empty() || self.ops.iter().any(is_op))
-            && self.errno.as_ref().is_none_or(|wanted| {
-                failure.is_some() && (wanted == "any" || *wanted == errno())
-            })
-            && self.slower_than.is_none_or(|limit| took_ms.is_some_and(|took| took > limit))
+            && self
+                .errno
+                .as_ref()
+                .is_none_or(|wanted| failure.is_some() && (wanted == "any" || *wanted == errno()))
+            && self
+                .slower_than
+                .is_none_or(|limit| took_ms.is_some_and(|took| took > limit))
             && (self.threads.is_empty()
-                || decoded.thread.is_some_and(|(pid, tid)| self.threads.iter().any(|id| [pid, tid].contains(id))))
+                || decoded
+                    .thread
+                    .is_some_and(|(pid, tid)| self.threads.iter().any(|id| [pid, tid].contains(id))))
     }
 }
 
 /// How much of an event is decoded: a line is for a person.
 pub(crate) fn limits(output: &Output) -> Limits {
-    if output.is_json() { Limits::ALL } else { Limits::LINE }
+    if output.is_json() {
+        Limits::ALL
+    } else {
+        Limits::LINE
+    }
 }
 
 /// A capture of either form.

@@ -1,6 +1,9 @@
 //! `gaudi trace` and `gaudi record`: what a program asks of the driver, as lines or as a capture.
 
-#![expect(unsafe_code, reason = "a handler of SIGINT, and the end by the program's own signal")]
+#![expect(
+    unsafe_code,
+    reason = "a handler of SIGINT, and the end by the program's own signal"
+)]
 
 use std::ffi::{OsString, c_int};
 use std::fs::{self, File};
@@ -125,7 +128,9 @@ fn devices() -> Vec<DeviceMatch> {
     let mut has_accelerator = false;
     for folder in NODES {
         // A machine without this kind of device has no such folder.
-        let Ok(entries) = fs::read_dir(folder) else { continue };
+        let Ok(entries) = fs::read_dir(folder) else {
+            continue;
+        };
         for path in entries.flatten().map(|entry| entry.path()) {
             if !is_ours(folder, &path) {
                 continue;
@@ -195,7 +200,11 @@ struct Watch {
 
 impl Watch {
     fn begin(stop: Option<StopHandle>) -> Result<Self> {
-        let action = SigAction::new(SigHandler::Handler(on_interrupt), SaFlags::SA_RESTART, SigSet::empty());
+        let action = SigAction::new(
+            SigHandler::Handler(on_interrupt),
+            SaFlags::SA_RESTART,
+            SigSet::empty(),
+        );
         // SAFETY: the handler stores to an atomic.
         let before = unsafe { sigaction(Signal::SIGINT, &action) }.context("cannot handle SIGINT")?;
         let done = std::sync::Arc::new(AtomicBool::new(false));
@@ -245,23 +254,40 @@ fn facts(tier: Tier, traced: &Traced) -> Vec<(String, String)> {
 
 /// Prints what was recorded and what was missed.
 fn report(output: &Output, summary: &Summary) {
-    let Summary { tier, events, ioctls, lost, cut, unreadable, not_followed, .. } = summary;
+    let Summary {
+        tier,
+        events,
+        ioctls,
+        lost,
+        cut,
+        unreadable,
+        not_followed,
+        ..
+    } = summary;
     note(
         output,
         &format!("{tier}: {events} events, {ioctls} of them ioctls; {lost} lost, {cut} pieces of memory cut"),
     );
     if *unreadable > 0 {
-        note(output, &format!("{unreadable} pieces of memory could not be read"));
+        note(
+            output,
+            &format!("{unreadable} pieces of memory could not be read"),
+        );
     }
     if *not_followed > 0 {
         note(output, &format!("{not_followed} threads could not be followed"));
     }
-    note(output, &format!("not seen by {tier}: {}", tier.unseen().join("; ")));
+    note(
+        output,
+        &format!("not seen by {tier}: {}", tier.unseen().join("; ")),
+    );
 }
 
 /// Ends as the program did: with its exit code, or by its signal.
 fn end_as(status: Option<ExitStatus>, output: &mut Output) -> Result<u8> {
-    let Some(status) = status else { return Ok(exit::DONE) };
+    let Some(status) = status else {
+        return Ok(exit::DONE);
+    };
     if let Some(code) = status.code() {
         return Ok(u8::try_from(code & 0xff).unwrap_or(exit::FAILED));
     }
@@ -288,7 +314,13 @@ pub(crate) fn trace(common: &Common, trace: &Trace, output: &mut Output) -> Resu
             return writeln!(io::stderr(), "{line}").map_err(anyhow::Error::from);
         }
         // A reader sees each event when it happens.
-        output.line(line).and_then(|()| if common.output.is_none() { output.finish() } else { Ok(()) })
+        output.line(line).and_then(|()| {
+            if common.output.is_none() {
+                output.finish()
+            } else {
+                Ok(())
+            }
+        })
     };
     if output.is_json() {
         let header = json_header(&facts(tracer.tier(), &trace.traced));
@@ -301,7 +333,11 @@ pub(crate) fn trace(common: &Common, trace: &Trace, output: &mut Output) -> Resu
         if !trace.filter.passes(&decoded) {
             return ControlFlow::Continue(());
         }
-        let line = if output.is_json() { decoded.to_json().to_string() } else { decoded.to_string() };
+        let line = if output.is_json() {
+            decoded.to_json().to_string()
+        } else {
+            decoded.to_string()
+        };
         match print(output, &line) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {
@@ -325,7 +361,11 @@ pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result
     let cannot = || format!("cannot write {name}");
     let file = File::create(path).with_context(cannot)?;
     let tracer = record.traced.start(output)?;
-    let compression = if record.compress { Compression::Deflate } else { Compression::None };
+    let compression = if record.compress {
+        Compression::Deflate
+    } else {
+        Compression::None
+    };
     let facts = facts(tracer.tier(), &record.traced);
     let mut writer = Writer::new(BufWriter::new(file), &facts, compression).with_context(cannot)?;
     let mut failed = None;
@@ -342,7 +382,10 @@ pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result
     if let Some(error) = failed {
         return Err(anyhow::Error::from(error).context(cannot()));
     }
-    writer.finish().and_then(|mut file| file.flush()).with_context(cannot)?;
+    writer
+        .finish()
+        .and_then(|mut file| file.flush())
+        .with_context(cannot)?;
     report(output, &summary);
     end_as(summary.status, output)
 }
