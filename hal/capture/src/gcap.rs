@@ -162,8 +162,8 @@ pub struct Writer<W: Write> {
 pub(crate) const STRETCH: u64 = 1 << 18;
 
 impl<W: Write> Writer<W> {
-    /// Writes the head and the facts: names and values about the session (docs/src/reference/gcap.md
-    /// lists the names that readers know).
+    /// Writes the head and the facts: names and values about the session. The format's page lists
+    /// the names that readers know.
     ///
     /// # Errors
     /// Those of `out`, and `InvalidInput` if the facts are longer than [`MAX_PAYLOAD`].

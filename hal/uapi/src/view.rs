@@ -35,7 +35,7 @@ pub struct CallView {
 impl CallView {
     /// Returns the first row of [`CALLS`] that fits. `field` returns a field of the request.
     ///
-    /// Every ioctl ends with a row without conditions, for operations that this crate does not know.
+    /// Every ioctl ends with a row without conditions, for operations that no header names.
     pub fn find(ioctl: Ioctl, era: Option<Era>, field: impl Fn(&str) -> u64) -> &'static Self {
         let fits = |row: &&Self| {
             row.ioctl == ioctl
