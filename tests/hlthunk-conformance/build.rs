@@ -1,4 +1,4 @@
-//! Compiles `c/client.c` against this tree's headers, so that a guest without a compiler can run it.
+//! Compiles `c/client.c` against this tree's headers, for guests without a compiler.
 //!
 //! It links a library of the real one's name with empty functions: cargo builds the real one after
 //! this script. Without cc(1) the program is empty; with an error the message is beside it.

@@ -64,10 +64,11 @@ impl Library {
     /// Where it is missing.
     pub fn ours() -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let beside = program.with_file_name("libhl_thunk.so");
-        match beside.is_file() {
-            true => Self::load(beside),
-            false => Self::load(program.with_file_name("deps").join("libhl_thunk.so")),
+        // Beside this program may lie what an older build installed from; tests are in `deps`.
+        let built = program.with_file_name("deps").join("libhl_thunk.so");
+        match built.is_file() {
+            true => Self::load(built),
+            false => Self::load(program.with_file_name("libhl_thunk.so")),
         }
     }
 
