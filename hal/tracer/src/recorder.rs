@@ -577,8 +577,8 @@ fn received(control: &[u8]) -> Vec<i32> {
     fds
 }
 
-/// What a pointer of an ioctl led to, read with `read`, which returns the bytes up to the first that
-/// it cannot read.
+/// What a pointer of an ioctl led to, read with `read`, which returns the bytes up to the first
+/// that it cannot read.
 pub(crate) fn piece(
     target: (u64, u64),
     at: Moment,

@@ -31,7 +31,8 @@ pub(crate) fn spawn(
     let (wait, go) = pipe()?;
     let go_number = go.as_raw_fd();
     let gate = move || {
-        // Otherwise this copy keeps the pipe open when the tracer dies, and the child waits for ever.
+        // Otherwise this copy keeps the pipe open when the tracer dies, and the child waits for
+        // ever.
         // SAFETY: the descriptor is this process's own copy, which nothing else uses.
         unsafe { libc::close(go_number) };
         hand_over(&in_child, &wait)?;

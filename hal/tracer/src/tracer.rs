@@ -113,7 +113,8 @@ impl Tracer {
     /// Traces running processes, and everything that they start from now on.
     ///
     /// # Errors
-    /// As [`spawn`](Self::spawn); [`ErrorKind::Attach`] for the first process that cannot be traced.
+    /// As [`spawn`](Self::spawn); [`ErrorKind::Attach`] for the first process that cannot be
+    /// traced.
     pub fn attach(pids: &[u32], options: &Options) -> Result<Self, Error> {
         let mut recorder = Recorder::new(options);
         let driver = match Self::bpf(options)? {

@@ -9,6 +9,9 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::threads::Lap;
 
+/// What making a row may fail with.
+pub type Made<T> = Result<T, Box<dyn std::error::Error>>;
+
 /// One of those that are compared: does so many operations.
 pub type Work<'a> = Box<dyn FnMut(u32) + 'a>;
 

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use gaudi_bench::count;
+use gaudi_bench::harness::Made;
 use gaudi_bench::harness::{Effort, RULES, run, table};
-use gaudi_bench::rows::{ENTRIES, Entry, Made};
+use gaudi_bench::rows::{ENTRIES, Entry};
 
 /// The exit code of a usage error.
 const USAGE: u8 = 2;

@@ -10,8 +10,7 @@ use gaudi_softnic::SoftNic;
 use gaudi_sys::RawMapping;
 use gaudi_verbs::{Access, CacheLimits, Context, MrAddr, MrCache, MrKey};
 
-use crate::harness::{Goal, Laps, Row};
-use crate::rows::Made;
+use crate::harness::{Goal, Laps, Made, Row};
 use crate::threads::{Lap, processors, together};
 use crate::ucx::{Queries, Rcache};
 

@@ -11,8 +11,7 @@ use gaudi_remote::{Endpoint, EndpointOptions, Nic, Policy, Remote, Rights};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_verbs::Context;
 
-use crate::harness::{Goal, Row, Work};
-use crate::rows::Made;
+use crate::harness::{Goal, Made, Row, Work};
 
 const BYTES: u64 = 16 << 20;
 /// What an engine takes for a chunk in the rows that say so: as long as the software NIC, about,

@@ -19,12 +19,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::harness::{Goal, Row, Work};
+use crate::harness::{Goal, Made, Row, Work};
 use crate::peer::HlThunk;
 use crate::stub;
-
-/// What making a row may fail with.
-pub type Made<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// A row by name: made when it is its turn, so that no row pays for another.
 pub struct Entry {

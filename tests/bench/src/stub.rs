@@ -67,8 +67,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     if Parts::of(request32).size >= 16 {
         // All answers at once, whatever is asked: the front of a submission's is its number, of an
-        // operation on memory the handle or the address, and of a wait's, whose front is read as two
-        // words of 32 bits, the status 0 (completed) and no flags.
+        // operation on memory the handle or the address, and of a wait's, whose front is read as
+        // two words of 32 bits, the status 0 (completed) and no flags.
         let is_wait = (request32 == WAITS[0]) | (request32 == WAITS[1]);
         let front = if is_wait { 0 } else { SEQ };
         // SAFETY: the argument of such a request has at least 16 bytes, by its number, aligned

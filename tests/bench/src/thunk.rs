@@ -13,9 +13,9 @@ use std::sync::atomic::AtomicU64;
 
 use gaudi_uapi::Ioctl;
 
-use crate::harness::{Row, Work};
+use crate::harness::{Made, Row, Work};
 use crate::peer::Library;
-use crate::rows::{Made, above_a_call};
+use crate::rows::above_a_call;
 use crate::stub;
 
 /// A function that both libraries have.
@@ -45,18 +45,18 @@ impl Call {
 
 /// A result that is looked at, as by a program.
 trait Answer {
-    fn is_failure(self) -> bool;
+    fn is_failure(&self) -> bool;
 }
 
 impl Answer for c_int {
-    fn is_failure(self) -> bool {
-        self < 0
+    fn is_failure(&self) -> bool {
+        *self < 0
     }
 }
 
 impl Answer for u64 {
-    fn is_failure(self) -> bool {
-        self == 0
+    fn is_failure(&self) -> bool {
+        *self == 0
     }
 }
 
@@ -65,7 +65,7 @@ impl Answer for u64 {
 struct Descriptor(c_int);
 
 impl Answer for Descriptor {
-    fn is_failure(self) -> bool {
+    fn is_failure(&self) -> bool {
         // SAFETY: the function opened it, and nothing else knows its number.
         self.0 < 0 || unsafe { nix::libc::close(self.0) } != 0
     }

@@ -1,7 +1,7 @@
 //! [`Library`]: `libhl-thunk.so`, loaded by dlopen(3), and the prototypes of its functions.
 //!
 //! Prototypes are the vendor's public header's (hlthunk.h). An out-parameter is `Option<&mut T>`:
-//! `None` is NULL. Pointers to arrays are raw, as all pointers of [`Table`] are.
+//! `None` is NULL. Pointers to arrays are raw, as all pointers of `Table` are.
 
 #![expect(unsafe_code, reason = "symbols of a C library get their types here")]
 

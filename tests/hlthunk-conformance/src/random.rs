@@ -2,7 +2,7 @@
 //!
 //! - *Nothing may crash or leak*: a sequence closes what it opened, and then the process has as
 //!   many descriptors and mappings as before.
-//! - *Every pointer may dangle*, and so may the addresses inside structs: see [`Traps`]. Only
+//! - *Every pointer may dangle*, and so may the addresses inside structs: see `Traps`. Only
 //!   `hlthunk_free` follows what it gets, so it gets NULL and what the library allocated.
 //! - *Engines run NOPs alone*, and waits are short: the sequences test the library, not the chip.
 
