@@ -88,9 +88,7 @@ pub(crate) fn wait(fd: c_int, arg: &mut HlWaitCsArgs, timeout: usize) -> Result<
 /// As [`ioctl`].
 #[inline]
 pub(crate) fn ioctl_at(fd: c_int, ioctl: Ioctl, address: u64) -> Result<(), Errno> {
-    if STATE.load(Ordering::Relaxed) & VIRTUAL != 0
-        && let Found::Virtual(_) = find(fd)?
-    {
+    if STATE.load(Ordering::Relaxed) & VIRTUAL != 0 && matches!(find(fd)?, Found::Virtual(_)) {
         return virtual_ioctl_at(fd, ioctl, address);
     }
     let mut call = Call {
