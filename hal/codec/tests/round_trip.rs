@@ -1,4 +1,4 @@
-//! Requests and answers survive the way over their bytes, and random bytes are no danger.
+//! Requests and answers survive encoding and decoding, and random bytes cause no panic.
 #![expect(unsafe_code, reason = "answers can hold descriptors")]
 
 use std::cell::RefCell;
@@ -16,11 +16,11 @@ use gaudi_uapi::memory::{MemFlags, MemOp};
 use gaudi_uapi::wait::{WaitCsStatus, WaitCsStatusFlags};
 use zerocopy::IntoBytes as _;
 
-/// A request as text, without the addresses and lengths that only its argument has.
+/// Formats a request without the addresses and lengths that exist only in its argument.
 fn text(request: AnyRequest<'_>) -> String {
     match request {
         AnyRequest::RegisterEvents(_) | AnyRequest::RegisterDmabuf(_) => request.operation().to_string(),
-        // The flags are those that the driver reads.
+        // Compares the flags that the driver reads.
         AnyRequest::Submit(cs) => format!(
             "{:?}",
             CsRequest {
@@ -72,7 +72,7 @@ fn fill(rng: &mut Rng, bytes: &mut [u8]) {
     }
 }
 
-/// A number that is often one with a meaning.
+/// Returns a random number, often one with a special meaning.
 fn number(rng: &mut Rng) -> u64 {
     let bits = rng.below(65) as u32;
     rng.next_u64().checked_shr(64 - bits).unwrap_or(0)
@@ -378,12 +378,12 @@ fn ended_waits_report_their_status() {
     let mut args = { wait }.encode();
     for errno in [Errno::EINTR, Errno::EBUSY] {
         assert_eq!(wait.set_failure(errno, &mut args), Err(errno));
-        assert_eq!(args.0[0], 3, "the request stays");
+        assert_eq!(args.0[0], 3, "the request is kept");
     }
     for errno in [Errno::ETIMEDOUT, Errno::EIO] {
         assert_eq!(wait.set_failure(errno, &mut args), Err(errno));
         // SAFETY: the answer has no descriptor.
-        assert_eq!(unsafe { wait.answer(&args) }, Err(errno), "the status");
+        assert_eq!(unsafe { wait.answer(&args) }, Err(errno), "reported as the status");
     }
     let word = InterruptWord::User(HostVa(8));
     let wait = InterruptWait {
@@ -396,7 +396,7 @@ fn ended_waits_report_their_status() {
     assert_eq!(
         (&wait).set_failure(Errno::EIO, &mut args),
         Ok(()),
-        "a status alone"
+        "only the status differs"
     );
     assert_eq!(args.answer().status, WaitCsStatus::ABORTED);
     let word = InterruptWord::KernelCq(CqCounter {
@@ -419,7 +419,7 @@ fn exported_descriptor_survives() {
     let mut args = request().encode();
     request().set_answer(fd, &mut args);
     assert!(args.answer().fd() > 2 && args.0[1..] == [0; 4]);
-    // SAFETY: the answer above gave the descriptor up.
+    // SAFETY: `set_answer` released the descriptor to `args`.
     let fd = unsafe { request().answer(&args) }.unwrap();
     assert_eq!(fd.as_raw_fd(), args.answer().fd());
     assert_eq!(
@@ -430,8 +430,8 @@ fn exported_descriptor_survives() {
     assert_eq!(unsafe { request().answer(&args) }.map(drop), Err(Errno::EBADF));
 }
 
-/// A hostile program's memory: some addresses fault, others hold random bytes. It counts what it
-/// had to hold.
+/// Memory of a hostile program: some addresses fault, others hold random bytes. Records the length
+/// of the longest access.
 struct Hostile(RefCell<(Rng, u64)>);
 
 impl Hostile {
@@ -471,7 +471,7 @@ fn random_bytes_never_panic() {
             io = open();
         }
         let mut arg = [0; 64];
-        // Words of random size, so that operations, counts and flags are often known ones.
+        // Words of random size, so that operations, counts and flags are often valid.
         for word in arg.chunks_mut(4) {
             let bits = rng.below(33) as u32;
             let value = (rng.next_u64() as u32).checked_shr(32 - bits).unwrap_or(0);
@@ -484,8 +484,8 @@ fn random_bytes_never_panic() {
             request = rng.next_u64() as u32;
         }
         if ioctl == Ioctl::Memory {
-            // A random range of this process must not be mapped to the device, and descriptors of
-            // this process are not the test's to import.
+            // Do not map random ranges of this process to the device, and do not import its
+            // descriptors.
             arg[28] &= !(MemFlags::USERPTR.0 as u8);
             if arg[24..28] == MemOp::REG_DMABUF_FD.0.to_le_bytes() {
                 continue;
@@ -499,9 +499,9 @@ fn random_bytes_never_panic() {
         let before = arg;
         // SAFETY: no argument maps host memory.
         let _answered = unsafe { serve(&**node, request, &mut arg[..len], &memory) };
-        assert_eq!(arg[len..], before[len..], "bytes behind the argument");
+        assert_eq!(arg[len..], before[len..], "bytes past the argument");
     }
     let most = memory.0.borrow().1;
-    println!("the largest copy has {most} bytes");
+    println!("longest copy: {most} bytes");
     assert!(most <= 16 << 20, "{most}");
 }

@@ -1,4 +1,5 @@
-//! Opening and closing leaves nothing: alone in its process, as it counts what the process has.
+//! Open and close leak nothing. The only test in its process, because it counts descriptors and
+//! mappings.
 
 mod common;
 
@@ -25,7 +26,7 @@ fn thousand_opens_leave_nothing() {
         program.destroy(mapped.handle).unwrap();
         drop((kept, mapped));
         let Program { node, fd } = program;
-        // close(2), then what the owner of the node does before the next open.
+        // close(2), then the drop that the node's owner does before the next open.
         drop((fd, control_fd));
         assert!(node.is_released() && control.is_released());
     };

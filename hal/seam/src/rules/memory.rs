@@ -9,12 +9,12 @@ use crate::request::{ExportRequest, MapDevice, MmapRequest};
 use crate::rule::{Condition, Rule, Subject, rows};
 use crate::state::DriverState;
 
-/// A handle as people read it.
+/// Formats a handle in hexadecimal.
 fn hex(handle: u64) -> String {
     format!("{handle:#x}")
 }
 
-/// The range of an export that leaves its mapping.
+/// Returns the range of an export if it exceeds its mapping.
 fn past_the_end(request: &ExportRequest, driver: &dyn DriverState) -> Option<String> {
     let ExportRequest { size, offset, .. } = *request;
     let whole = driver.mapping(request.address)?.size;
@@ -22,15 +22,16 @@ fn past_the_end(request: &ExportRequest, driver: &dyn DriverState) -> Option<Str
     (!is_inside).then(|| format!("offset {offset} + {size} of {whole} bytes"))
 }
 
-/// A hint whose sum with the size of the memory wraps. Device memory has pages of no power of two,
-/// so the driver ignores no hint outside its addresses for its alignment.
+/// Returns the hint if hint + size overflows 64 bits. The page size of device memory is not a power
+/// of two: the driver then ignores a misaligned hint only inside the DRAM address range, where the
+/// sum cannot overflow.
 fn hint_wraps(request: &MapDevice, driver: &dyn DriverState) -> Option<String> {
     let size = driver.allocated(request.handle)?;
     let hint = request.hint.filter(|hint| hint.0.checked_add(size).is_none())?;
     Some(format!("{size} bytes at {hint}"))
 }
 
-/// A length that is not the one to map.
+/// Returns the requested length if it is not the object's length.
 fn wrong_length(request: &MmapRequest, driver: &dyn DriverState) -> Option<String> {
     let whole = driver.mmap_len(request.offset)?;
     (request.whole_pages() != whole).then(|| format!("{} of {whole} bytes", request.len))

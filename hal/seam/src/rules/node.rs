@@ -42,7 +42,7 @@ fn lacks_room(info: &Info<'_>) -> bool {
     info.answer.len() < least
 }
 
-/// Whether the request enters or leaves debug mode.
+/// Returns whether the request switches debug mode to `on`.
 fn sets_mode(request: &DebugRequest<'_>, on: bool) -> bool {
     request.op == DebugOp::SET_MODE && request.enable == on
 }

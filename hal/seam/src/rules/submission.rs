@@ -40,14 +40,14 @@ fn unstallable(asic: &Asic, engines: &[u32], command: EngineCommand) -> impl Ite
     engines.filter(|&engine| (asic.engines.stallable)(engine).is_none())
 }
 
-/// The first number above the last one submitted.
+/// Returns the first sequence number that was not yet submitted.
 fn future(seqs: &[CsSeq], driver: &dyn DriverState) -> Option<String> {
     let last = driver.last_submission();
     let seq = seqs.iter().find(|seq| seq.0 > last)?;
     Some(format!("{} of {last}", seq.0))
 }
 
-/// The counter in a command buffer that a wait watches.
+/// Returns the counter in a command buffer that a wait watches.
 fn watched(wait: &InterruptWait) -> Option<CqCounter> {
     match wait.word {
         InterruptWord::User(_) => None,
@@ -55,7 +55,7 @@ fn watched(wait: &InterruptWait) -> Option<CqCounter> {
     }
 }
 
-/// The handle of a counter whose buffer does not exist.
+/// Returns the handle of a counter whose buffer does not exist.
 fn lost(counter: CqCounter, driver: &dyn DriverState) -> Option<String> {
     let CqCounter { handle, .. } = counter;
     driver
@@ -64,7 +64,7 @@ fn lost(counter: CqCounter, driver: &dyn DriverState) -> Option<String> {
         .then(|| format!("{:#x}", handle.0))
 }
 
-/// The index of a counter behind its buffer's end.
+/// Returns the index of a counter if it is past the end of its buffer.
 fn counter_behind(counter: CqCounter, driver: &dyn DriverState) -> Option<String> {
     behind(counter.offset, driver.buffer(counter.handle)?.counters)
 }
