@@ -1,4 +1,4 @@
-//! The two forms of a capture: they lose nothing, and a wrong one costs an error.
+//! The binary and the text form: conversion is lossless, and invalid input returns an error.
 
 mod events;
 
@@ -82,7 +82,7 @@ proptest! {
         let bytes = written(&Facts::new(), &all, how);
         let cut = cut.index(bytes.len());
         let (events, error) = read(&bytes[..cut]);
-        prop_assert_eq!(&events[..], &all[..events.len()], "whole frames are read");
+        prop_assert_eq!(&events[..], &all[..events.len()], "complete frames are read");
         if let Some((kind, offset)) = error {
             let is_truncation = matches!(kind, ReadErrorKind::Truncated | ReadErrorKind::NotACapture);
             prop_assert!(is_truncation, "{:?}", kind);
@@ -115,7 +115,7 @@ proptest! {
             prop_assert!(offset <= bytes.len() as u64, "the offset is in the file");
         }
         prop_assert!(events.len() <= all.len());
-        // A wrong index is an error, never a panic.
+        // An invalid index is an error, never a panic.
         drop(Index::read(Cursor::new(&bytes)));
     }
 
@@ -132,7 +132,7 @@ proptest! {
 
     #[test]
     fn random_payloads_end(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 1u8..6) {
-        // The frame is whole, its payload is not.
+        // The frame is valid, but its payload is not.
         let mut whole = written(&Facts::new(), &[], Compression::None);
         whole.truncate(HEAD as usize);
         whole.extend(frame(kind, &bytes));
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// A frame as the writer makes it.
+/// Returns a frame as the writer writes it.
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = (payload.len() as u32).to_le_bytes().to_vec();
     frame.extend([kind, 0, 0, 0]);
@@ -189,11 +189,11 @@ fn kinds_of_error_have_offsets() {
     assert_eq!(read(cut), (vec![event], Some((ReadErrorKind::Truncated, second))));
     let mut bytes = good[..HEAD as usize].to_vec();
     bytes.extend(frame(2, &[99; 40]));
-    let unknown = ReadErrorKind::Malformed("the number of an event is unknown");
+    let unknown = ReadErrorKind::Malformed("unknown event tag");
     assert_eq!(read(&bytes).1, Some((unknown, HEAD + 12)));
 }
 
-/// The capture that the page shows.
+/// Returns the capture that docs/src/reference/gcap.md shows.
 fn example() -> (Facts, Vec<Event>) {
     let facts = vec![("kernel".to_owned(), "6.12.0".to_owned())];
     let unmap = Event::Ioctl(IoctlRecord {
@@ -222,7 +222,7 @@ fn example() -> (Facts, Vec<Event>) {
     (facts, vec![unmap, lost])
 }
 
-/// Bytes as `hexdump -C` prints them, without its last line and its runs.
+/// Formats bytes like `hexdump -C`, without its last line and without `*` lines.
 fn hexdump(bytes: &[u8]) -> String {
     let lines = bytes.chunks(16).enumerate().map(|(at, line)| {
         let hex: Vec<_> = line.iter().map(|byte| format!("{byte:02x}")).collect();
