@@ -47,7 +47,7 @@ exports! {
     /// Returns the device's address of a mapped command buffer.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `device_va` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_mapped_cb_device_va_by_handle(
         fd: c_int,
         cb_handle: u64,
@@ -71,7 +71,7 @@ exports! {
     /// Counts the submissions that use a command buffer.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `usage_cnt` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_cb_usage_count(
         fd: c_int,
         cb_handle: u64,

@@ -67,7 +67,7 @@ exports! {
     /// Reports whether a port's link is up.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_habana_link_state(
         fd: c_int,
         input: *mut HlthunkGetHabanaLinkStateIn,
@@ -80,7 +80,7 @@ exports! {
     /// Writes the names and values of a port's counters to the caller's buffers, and their number.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_habana_link_statistics(
         fd: c_int,
         input: *mut HlthunkGetHabanaLinkStatIn,
@@ -101,7 +101,7 @@ exports! {
     /// Reports the time of one die and the host's: all 24 bytes of the Gaudi3 header's struct.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_time_sync_per_die_info(
         fd: c_int,
         die_index: u32,
@@ -124,7 +124,7 @@ exports! {
     /// Reports what the device is, signed by it.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_dev_info_signed(
         fd: c_int,
         nonce: u32,
@@ -137,7 +137,7 @@ exports! {
     /// driver reports none.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_get_ports_masks(
         fd: c_int,
         out: *mut HlthunkNicGetPortsMasksOut,
@@ -154,7 +154,7 @@ exports! {
     /// Reads a block of the device's address space, at most 16 KiB.
     ///
     /// # Errors
-    /// `-EINVAL`: no buffer. `-errno` of the driver.
+    /// `-EINVAL`: `buff` is null. Otherwise `-errno` of the driver.
     fn hlthunk_device_memory_read_block_experimental(
         fd: c_int,
         buff: *mut u32,
@@ -182,7 +182,7 @@ exports! {
     /// Allocates a connection of a port.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for its id. `-errno` of the driver.
+    /// `-EINVAL`: `conn_id` is null. Otherwise `-errno` of the driver.
     fn hlthunk_alloc_conn(fd: c_int, port: u32, conn_id: *mut u32) -> c_int as negative_errno {
         conn_id.check()?;
         let input = HlNicAllocConnIn { port, hint: 0 };
@@ -211,7 +211,7 @@ exports! {
     /// Sets the sending side of a connection.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_set_requester_conn_ctx(
         fd: c_int,
         port: u32,
@@ -259,7 +259,7 @@ exports! {
     /// Sets the receiving side of a connection.
     ///
     /// # Errors
-    /// `-EINVAL`: no context. `-errno` of the driver.
+    /// `-EINVAL`: `ctx` is null. Otherwise `-errno` of the driver.
     fn hlthunk_set_responder_conn_ctx(
         fd: c_int,
         port: u32,
@@ -347,7 +347,7 @@ exports! {
     /// Sets a port's queue of congestion events.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_ccq_set(
         fd: c_int,
         input: *mut HlthunkNicUserCcqSetIn,
@@ -375,7 +375,7 @@ exports! {
     /// Sets a port's array of work queues.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_wq_arr_set(
         fd: c_int,
         input: *mut HlthunkNicWqArrSetIn,
@@ -445,7 +445,7 @@ exports! {
     /// Allocates the id of a completion queue.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_cq_id_alloc(
         fd: c_int,
         input: *mut HlthunkNicUserCqIdAllocIn,
@@ -461,7 +461,7 @@ exports! {
     /// Sets a completion queue.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_cq_id_set(
         fd: c_int,
         input: *mut HlthunkNicUserCqIdSetIn,
@@ -501,7 +501,7 @@ exports! {
     /// Sets what a program wants of a port.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in`. `-errno` of the driver.
+    /// `-EINVAL`: `in` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_set_app_params(
         fd: c_int,
         port: u32,
@@ -522,7 +522,7 @@ exports! {
     /// Reports what a port has.
     ///
     /// # Errors
-    /// `-EINVAL`: no `out`. `-errno` of the driver.
+    /// `-EINVAL`: `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_get_app_params(
         fd: c_int,
         port: u32,
@@ -553,7 +553,7 @@ exports! {
     /// Takes the next event of a port.
     ///
     /// # Errors
-    /// `-EINVAL`: no `out`. `-errno` of the driver.
+    /// `-EINVAL`: `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_eq_poll(
         fd: c_int,
         port: u32,
@@ -573,7 +573,7 @@ exports! {
     /// Allocates a doorbell fifo.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for its id. `-errno` of the driver.
+    /// `-EINVAL`: `id` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_alloc_user_db_fifo(
         fd: c_int,
         port: u32,
@@ -591,7 +591,7 @@ exports! {
     /// Sets a doorbell fifo.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_db_fifo_set(
         fd: c_int,
         input: *mut HlthunkNicUserDbFifoSetIn,
@@ -630,7 +630,7 @@ exports! {
     /// Allocates the id of an encapsulation.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `encap_id` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_encap_alloc(
         fd: c_int,
         port: u32,
@@ -645,7 +645,7 @@ exports! {
     /// Sets an encapsulation.
     ///
     /// # Errors
-    /// `-EINVAL`: no settings. `-errno` of the driver.
+    /// `-EINVAL`: `encap_cfg` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_encap_set(
         fd: c_int,
         encap_cfg: *const HlthunkEncapCfg,
@@ -679,7 +679,7 @@ exports! {
     /// Writes the state of a queue pair as text.
     ///
     /// # Errors
-    /// `-EINVAL`: no buffer. `-errno` of the driver.
+    /// `-EINVAL`: `buf` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_dump_qp(
         fd: c_int,
         port: u32,

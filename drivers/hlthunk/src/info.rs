@@ -124,7 +124,7 @@ exports! {
     /// Reports what the hardware is.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `hw_ip` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_hw_ip_info(fd: c_int, hw_ip: *mut HlthunkHwIpInfo) -> c_int as negative_errno {
         hw_ip.check()?;
         hw_ip.write(query::<HlInfoHwIpInfo>(fd, 0)?.into()).map(|()| 0)
@@ -133,7 +133,7 @@ exports! {
     /// Reports how often the device was opened, and its last user.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `open_stats` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_open_stats(
         fd: c_int,
         open_stats: *mut HlthunkOpenStatsInfo,
@@ -145,7 +145,7 @@ exports! {
     /// the status is known, also if a later question fails.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `hw_asic_status` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_hw_asic_status(
         fd: c_int,
         hw_asic_status: *mut HlthunkHwAsicStatus,
@@ -171,7 +171,7 @@ exports! {
     /// Reports used and free device memory in bytes.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `dram_usage` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_dram_usage(
         fd: c_int,
         dram_usage: *mut HlthunkDramUsageInfo,
@@ -198,7 +198,7 @@ exports! {
     /// Reports which engines are busy.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_busy_engines_mask(
         fd: c_int,
         info: *mut HlthunkEnginesIdleInfo,
@@ -229,7 +229,7 @@ exports! {
     /// Reports the frequencies of a PLL in MHz.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `frequency` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_pll_frequency(
         fd: c_int,
         index: u32,
@@ -241,7 +241,7 @@ exports! {
     /// Reports the device's load in the last `period_ms` milliseconds in percent.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `rate` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_device_utilization(
         fd: c_int,
         period_ms: u32,
@@ -253,7 +253,7 @@ exports! {
     /// Counts events since the driver was loaded, or since the last reset. The size is in bytes.
     ///
     /// # Errors
-    /// `-EINVAL`: no array. `-errno` of the driver.
+    /// `-EINVAL`: `hw_events_arr` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_hw_events_arr(
         fd: c_int,
         aggregate: bool,
@@ -267,7 +267,7 @@ exports! {
     /// Reports the clock rate in MHz.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `cur_clk_mhz` or `max_clk_mhz` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_clk_rate(
         fd: c_int,
         cur_clk_mhz: *mut u32,
@@ -283,7 +283,7 @@ exports! {
     /// Counts resets.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_reset_count_info(
         fd: c_int,
         info: *mut HlthunkResetCountInfo,
@@ -295,7 +295,7 @@ exports! {
     /// has: `tsc_time` of the Gaudi3 header's stays as it was.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_time_sync_info(
         fd: c_int,
         info: *mut HlthunkTimeSyncInfo,
@@ -308,7 +308,7 @@ exports! {
     /// use.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_sync_manager_info(
         fd: c_int,
         dcore_id: c_int,
@@ -320,7 +320,7 @@ exports! {
     /// Reports the page sizes of device memory: bit N for `1 << N` bytes.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for them. `-errno` of the driver.
+    /// `-EINVAL`: `page_order_bitmask` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_dev_memalloc_page_orders(
         fd: c_int,
         page_order_bitmask: *mut u64,
@@ -331,7 +331,7 @@ exports! {
     /// Counts dropped submissions.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_cs_counters_info(
         fd: c_int,
         info: *mut HlInfoCsCounters,
@@ -342,7 +342,7 @@ exports! {
     /// Reports PCI throughput and replays.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_pci_counters_info(
         fd: c_int,
         info: *mut HlthunkPciCountersInfo,
@@ -353,7 +353,7 @@ exports! {
     /// Reports why, since when and for how long the clock is throttled.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_clk_throttle_info(
         fd: c_int,
         info: *mut HlthunkClkThrottleInfo,
@@ -364,7 +364,7 @@ exports! {
     /// Reports the consumed energy.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_total_energy_consumption_info(
         fd: c_int,
         info: *mut HlthunkEnergyInfo,
@@ -375,7 +375,7 @@ exports! {
     /// Reports the power draw.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_power_info(fd: c_int, info: *mut HlthunkPowerInfo) -> c_int as negative_errno {
         fill(fd, InfoOp::POWER, info, 0)
     }
@@ -383,7 +383,7 @@ exports! {
     /// Reports the DRAM rows that were replaced.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_dram_replaced_rows_info(
         fd: c_int,
         info: *mut HlthunkDramReplacedRowsInfo,
@@ -396,7 +396,7 @@ exports! {
     /// Counts the DRAM rows that wait for their replacement.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_dram_pending_rows_info(fd: c_int, out: *mut u32) -> c_int as negative_errno
         via fp_get_dram_pending_rows_info of pending_rows_original
     {
@@ -406,7 +406,7 @@ exports! {
     /// Reports the boot measurements, signed by the device.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_sec_attest_info(
         fd: c_int,
         nonce: u32,
@@ -418,7 +418,7 @@ exports! {
     /// Sends a request to the firmware, and receives its answer in the same buffer.
     ///
     /// # Errors
-    /// `-EINVAL`: no buffer. `-errno` of the driver.
+    /// `-EINVAL`: `buff` is null. Otherwise `-errno` of the driver.
     fn hlthunk_fw_send_generic_request(
         fd: c_int,
         buff: *mut c_void,

@@ -138,7 +138,7 @@ exports! {
     /// Returns the handle of a block of registers for mmap(2), and its size.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for them. `-errno` of the driver.
+    /// `-EINVAL`: `block_size` or `handle` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_hw_block(
         fd: c_int,
         block_address: u64,
@@ -156,7 +156,7 @@ exports! {
     /// stays as it was.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `handle` is null. Otherwise `-errno` of the driver.
     fn hlthunk_allocate_timestamp_elements(
         fd: c_int,
         num_elements: u32,
