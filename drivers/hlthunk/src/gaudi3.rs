@@ -1,9 +1,9 @@
-//! Functions that the Gaudi3 release's header adds.
+//! Functions that the header of the Gaudi3 release adds.
 //!
-//! The vendor did not publish that library: the requests follow from the driver's header, and what
-//! it does not say is marked as a guess. A driver without an operation rejects it, mainline with
-//! `EINVAL`, and the failure is passed on. Functions without a driver's operation behind them are
-//! refused with `EOPNOTSUPP`.
+//! The vendor did not publish this library. The requests are derived from the driver's header;
+//! anything that the header does not define is marked as a guess. A driver that lacks an operation
+//! rejects it (mainline with `EINVAL`), and that error is returned. Functions without a driver
+//! operation fail with `EOPNOTSUPP`.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -18,7 +18,7 @@ use crate::device;
 use crate::info::{ask_into, fill, query};
 use crate::types::*;
 
-/// An operation without an answer.
+/// The empty answer of an operation.
 #[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 struct Nothing;
@@ -30,7 +30,7 @@ fn address_of<T>(value: &mut T) -> (u64, u32) {
     }
 }
 
-/// One operation on the network ports.
+/// Performs an operation on the network ports.
 fn nic<I: IntoBytes, O: FromBytes + IntoBytes>(fd: c_int, op: NicOp, mut input: I) -> Result<O, Errno> {
     let mut output = O::new_zeroed();
     let (input_ptr, input_size) = address_of(&mut input);
@@ -52,8 +52,8 @@ fn order<I: IntoBytes>(fd: c_int, op: NicOp, input: I) -> Result<c_int, Errno> {
 }
 
 exports! {
-    /// Reports the network ports' MAC addresses: not served, because mainline's driver has no
-    /// ports.
+    /// Reports the MAC addresses of the network ports. Not supported, because the mainline driver
+    /// has no ports.
     ///
     /// # Errors
     /// `-EOPNOTSUPP`.
@@ -77,7 +77,8 @@ exports! {
         fill(fd, InfoOp::HABANA_LINK_STATE, out, port)
     }
 
-    /// Writes the names and values of a port's counters to the caller's buffers, and their number.
+    /// Writes the names and values of a port's counters to the caller's buffers, and
+    /// their number to `out`.
     ///
     /// # Errors
     /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
@@ -98,7 +99,7 @@ exports! {
         out.write(answer).map(|()| 0)
     }
 
-    /// Reports the time of one die and the host's: all 24 bytes of the Gaudi3 header's struct.
+    /// Reports device time of one die and host time: all 24 bytes of the Gaudi3 header's struct.
     ///
     /// # Errors
     /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
@@ -121,7 +122,7 @@ exports! {
         Ok(0)
     }
 
-    /// Reports what the device is, signed by it.
+    /// Reports device information that the device has signed.
     ///
     /// # Errors
     /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
@@ -133,8 +134,8 @@ exports! {
         fill(fd, InfoOp::DEV_SIGNED, info, nonce)
     }
 
-    /// Reports which network ports the device has, and which of them lead outside. Mainline's
-    /// driver reports none.
+    /// Reports the enabled network ports, and those with a network device. The mainline driver
+    /// reports none.
     ///
     /// # Errors
     /// `-EINVAL`: `out` is null. Otherwise `-errno` of the driver.
@@ -193,7 +194,7 @@ exports! {
     /// Allocates a connection of a collective.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or place for the id. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `conn_id` is null. Otherwise `-errno` of the driver.
     fn hlthunk_alloc_coll_conn(
         fd: c_int,
         input: *mut HlthunkNicAllocCollConnIn,
@@ -488,7 +489,7 @@ exports! {
     /// Unsets a completion queue.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in`, or an id above 32 bits. `-errno` of the driver.
+    /// `-EINVAL`: `in` is null, or the id exceeds 32 bits. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_cq_id_unset(
         fd: c_int,
         input: *mut HlthunkNicUserCqIdUnsetIn,

@@ -1,7 +1,8 @@
-//! Questions about the device: `HL_IOCTL_INFO`.
+//! Device information: `HL_IOCTL_INFO`.
 //!
-//! Where the program's struct has the driver's layout the kernel fills it itself, so that an
-//! invalid address is `EFAULT`. The driver writes the smaller of its own size and the program's.
+//! If the program's struct has the driver's layout, the kernel fills it directly, so an invalid
+//! address fails with `EFAULT`. The driver writes the smaller of its struct's and the program's
+//! size.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -21,7 +22,7 @@ use crate::types::{
     HlthunkSecAttestInfo, HlthunkSyncManagerInfo, HlthunkTimeSyncInfo,
 };
 
-/// One question whose answer the kernel writes at an address of the program.
+/// Performs an INFO operation whose answer the kernel writes to an address of the program.
 #[inline]
 pub(crate) fn ask(fd: c_int, op: InfoOp, address: u64, size: u32, arg: u32) -> Result<HlInfoArgs, Errno> {
     let mut args = HlInfoArgs::new(op, address, size, arg);
@@ -29,14 +30,15 @@ pub(crate) fn ask(fd: c_int, op: InfoOp, address: u64, size: u32, arg: u32) -> R
     Ok(args)
 }
 
-/// One question whose answer the kernel writes into the program's struct.
+/// Performs an INFO operation whose answer the kernel writes to the program's struct.
 #[inline]
 pub(crate) fn fill<T>(fd: c_int, op: InfoOp, into: Pointer<T>, arg: u32) -> Result<c_int, Errno> {
     let address = into.check()?.address();
     ask(fd, op, address, size_of::<T>() as u32, arg).map(|_| 0)
 }
 
-/// One question with an answer of ours. Bytes that an older driver does not write are 0.
+/// Performs an INFO operation and returns its answer. Bytes that an older driver does not write are
+/// 0.
 #[inline]
 pub(crate) fn query<T: InfoAnswer>(fd: c_int, arg: u32) -> Result<T, Errno> {
     let mut answer = T::new_zeroed();
@@ -44,7 +46,7 @@ pub(crate) fn query<T: InfoAnswer>(fd: c_int, arg: u32) -> Result<T, Errno> {
     Ok(answer)
 }
 
-/// As [`query`], with what the struct says before.
+/// As [`query`], with initial values in the answer struct.
 #[inline]
 pub(crate) fn ask_into<T>(fd: c_int, op: InfoOp, answer: &mut T, arg: u32) -> Result<HlInfoArgs, Errno> {
     let address = (&raw mut *answer).expose_provenance() as u64;
@@ -66,7 +68,7 @@ fn idle(fd: c_int) -> Result<HlthunkEnginesIdleInfo, Errno> {
 }
 
 impl From<HlInfoHwIpInfo> for HlthunkHwIpInfo {
-    /// The words that mainline's header calls reserved have the Gaudi3 header's names.
+    /// Fields that the mainline header reserves have the names of the Gaudi3 header.
     fn from(hw: HlInfoHwIpInfo) -> Self {
         Self {
             sram_base_address: hw.sram_base_address,
@@ -121,7 +123,7 @@ exports! {
         device::ioctl_at(fd, Ioctl::Info, info.address()).map(|()| 0)
     }
 
-    /// Reports what the hardware is.
+    /// Reports the properties of the device.
     ///
     /// # Errors
     /// `-EINVAL`: `hw_ip` is null. Otherwise `-errno` of the driver.
@@ -130,7 +132,7 @@ exports! {
         hw_ip.write(query::<HlInfoHwIpInfo>(fd, 0)?.into()).map(|()| 0)
     }
 
-    /// Reports how often the device was opened, and its last user.
+    /// Reports the number of opens, and the last user.
     ///
     /// # Errors
     /// `-EINVAL`: `open_stats` is null. Otherwise `-errno` of the driver.
@@ -141,8 +143,8 @@ exports! {
         fill(fd, InfoOp::OPEN_STATS, open_stats, 0)
     }
 
-    /// Reports status, throttling, opens and power of the device in one struct. `valid` is 1 once
-    /// the status is known, also if a later question fails.
+    /// Reports status, throttling, opens and power of the device in one struct. `valid` is 1 if the
+    /// status is known, even if a later query fails.
     ///
     /// # Errors
     /// `-EINVAL`: `hw_asic_status` is null. Otherwise `-errno` of the driver.
@@ -163,7 +165,7 @@ exports! {
             ask_into(fd, InfoOp::POWER, &mut seen.power, 0)?;
         }
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        // Before 1970 the clock is not set.
+        // The clock is unset if it is before 1970.
         seen.timestamp_sec = now.map_or(0, |now| now.as_secs());
         hw_asic_status.write(seen).map(|()| 0)
     }
@@ -187,10 +189,10 @@ exports! {
         status(fd).map(|status| status.0 as c_int)
     }
 
-    /// Whether no engine is busy.
+    /// Returns whether all engines are idle.
     ///
     /// # Errors
-    /// false and errno.
+    /// Returns false and sets errno.
     fn hlthunk_is_device_idle(fd: c_int) -> bool as nothing {
         idle(fd).map(|answer| answer.is_idle != 0)
     }
@@ -207,10 +209,10 @@ exports! {
         info.write(idle(fd)?).map(|()| 0)
     }
 
-    /// Writes the engines' state as text, and its length.
+    /// Writes the state of the engines as text. Returns its length.
     ///
     /// # Errors
-    /// `-EINVAL`: no buffer or no place for the length. `-errno` of the driver.
+    /// `-EINVAL`: `status_buf` or `actual_size` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_engine_status(
         fd: c_int,
         status_buf: *mut c_char,
@@ -238,7 +240,7 @@ exports! {
         fill(fd, InfoOp::PLL_FREQUENCY, frequency, index)
     }
 
-    /// Reports the device's load in the last `period_ms` milliseconds in percent.
+    /// Reports the device's utilization over the last `period_ms` milliseconds in percent.
     ///
     /// # Errors
     /// `-EINVAL`: `rate` is null. Otherwise `-errno` of the driver.
@@ -250,7 +252,8 @@ exports! {
         fill(fd, InfoOp::DEVICE_UTILIZATION, rate, period_ms)
     }
 
-    /// Counts events since the driver was loaded, or since the last reset. The size is in bytes.
+    /// Reports the count of each event since the last reset, or since the driver was loaded. The
+    /// size is in bytes.
     ///
     /// # Errors
     /// `-EINVAL`: `hw_events_arr` is null. Otherwise `-errno` of the driver.
@@ -280,7 +283,7 @@ exports! {
         max_clk_mhz.write(rate.max_clk_rate_mhz).map(|()| 0)
     }
 
-    /// Counts resets.
+    /// Reports the number of resets.
     ///
     /// # Errors
     /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
@@ -291,8 +294,8 @@ exports! {
         fill(fd, InfoOp::RESET_COUNT, info, 0)
     }
 
-    /// Reports the device's time and the host's. Writes the 16 bytes that the 2023 header's struct
-    /// has: `tsc_time` of the Gaudi3 header's stays as it was.
+    /// Reports device time and host time. Writes only the 16 bytes of the 2023 header's struct; the
+    /// Gaudi3 header's `tsc_time` is left unchanged.
     ///
     /// # Errors
     /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
@@ -304,7 +307,7 @@ exports! {
         ask(fd, InfoOp::TIME_SYNC, info.check()?.address(), size, 0).map(|_| 0)
     }
 
-    /// Reports the first sync object, monitor and completion queue of a dcore that the program may
+    /// Reports the first sync object, monitor and completion queue of a dcore that programs can
     /// use.
     ///
     /// # Errors
@@ -317,7 +320,7 @@ exports! {
         fill(fd, InfoOp::SYNC_MANAGER, info, dcore_id as u32)
     }
 
-    /// Reports the page sizes of device memory: bit N for `1 << N` bytes.
+    /// Reports the page sizes of device memory: bit N is a size of `1 << N` bytes.
     ///
     /// # Errors
     /// `-EINVAL`: `page_order_bitmask` is null. Otherwise `-errno` of the driver.
@@ -328,7 +331,7 @@ exports! {
         fill(fd, InfoOp::DEV_MEM_ALLOC_PAGE_SIZES, page_order_bitmask, 0)
     }
 
-    /// Counts dropped submissions.
+    /// Reports the number of dropped submissions.
     ///
     /// # Errors
     /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
@@ -339,7 +342,7 @@ exports! {
         fill(fd, InfoOp::CS_COUNTERS, info, 0)
     }
 
-    /// Reports PCI throughput and replays.
+    /// Reports PCI throughput and the number of replays.
     ///
     /// # Errors
     /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
@@ -350,7 +353,7 @@ exports! {
         fill(fd, InfoOp::PCI_COUNTERS, info, 0)
     }
 
-    /// Reports why, since when and for how long the clock is throttled.
+    /// Reports the reason, start and duration of clock throttling.
     ///
     /// # Errors
     /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
@@ -361,7 +364,7 @@ exports! {
         fill(fd, InfoOp::CLK_THROTTLE_REASON, info, 0)
     }
 
-    /// Reports the consumed energy.
+    /// Reports the energy consumption.
     ///
     /// # Errors
     /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
@@ -380,7 +383,7 @@ exports! {
         fill(fd, InfoOp::POWER, info, 0)
     }
 
-    /// Reports the DRAM rows that were replaced.
+    /// Reports the replaced DRAM rows.
     ///
     /// # Errors
     /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
@@ -393,7 +396,7 @@ exports! {
         fill(fd, InfoOp::DRAM_REPLACED_ROWS, info, 0)
     }
 
-    /// Counts the DRAM rows that wait for their replacement.
+    /// Reports the number of DRAM rows pending replacement.
     ///
     /// # Errors
     /// `-EINVAL`: `out` is null. Otherwise `-errno` of the driver.
@@ -415,7 +418,7 @@ exports! {
         fill(fd, InfoOp::SECURED_ATTESTATION, info, nonce)
     }
 
-    /// Sends a request to the firmware, and receives its answer in the same buffer.
+    /// Sends a request to the firmware and receives its answer in the same buffer.
     ///
     /// # Errors
     /// `-EINVAL`: `buff` is null. Otherwise `-errno` of the driver.

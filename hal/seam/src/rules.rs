@@ -4,7 +4,7 @@
 //!   answer to an operation. Causes of the driver's start-up are left out.
 //! - *Everything else refers to rows*: the mock refuses by rule, the validate layer and the kernel
 //!   backend attach rules to errors, the conformance cases show which rules are covered.
-//! - *The mock and the validate layer evaluate the conditions of the rows*, in the order of the rows.
+//! - *The mock and the validate layer evaluate the conditions of the rows*, in row order.
 //!   The mock enforces a row without a condition where it detects the cause.
 //! - *A source is `file.c:function`* below `drivers/accel/habanalabs`, unless it starts with
 //!   `drivers/` or `mm/`.

@@ -100,7 +100,8 @@ pub(crate) fn detach(tid: u32, signal: i32) -> Result<(), Errno> {
     ptrace(libc::PTRACE_DETACH, tid, 0, signal as usize).map(drop)
 }
 
-/// Returns the event message of [`Stop::Cloned`] (the new thread) or [`Stop::Executed`] (the old id).
+/// Returns the event message of [`Stop::Cloned`] (the new thread) or [`Stop::Executed`] (the
+/// old id).
 pub(crate) fn message(tid: u32) -> Result<u32, Errno> {
     let mut number: libc::c_ulong = 0;
     ptrace(
