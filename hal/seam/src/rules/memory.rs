@@ -106,7 +106,7 @@ rows! {
             "no device addresses are left for it, or the hint is taken and FORCE_HINT is set",
             "common/memory.c:map_device_va";
         HINT_WRAPS "memory.map.hint-wraps" [MemMapDevice MemMapHost] ENOMEM as InvalidInput
-            "hint and size pass the end of 64 bits: the driver also damages its list of free addresses",
+            "hint + size overflows 64 bits; the driver also corrupts its list of free addresses",
             "common/memory.c:get_va_block", "close the device: later mappings may fail with EINVAL"
             state |MemMapDevice(request), driver| hint_wraps(request, driver);
         HOST_MAPPED "memory.map-host.address-mapped" [MemMapHost] EINVAL ; rare;
@@ -174,13 +174,13 @@ rows! {
                 => request.address;
         SIZE "export.size" [ExportDmabuf] EINVAL
             "the size is 0 or not a multiple of 4096", "common/memory.c:validate_export_params_common",
-            "export whole pages, of memory with pages of its own"
+            "export whole pages that contain no other allocation"
             late |ExportDmabuf(request), _| request.size == 0 || request.size % PAGE != 0 => request.size;
         UNALIGNED_OFFSET "export.unaligned-offset" [ExportDmabuf] EINVAL
             "the offset is not a multiple of 4096", "common/memory.c:validate_export_params_common"
             late |ExportDmabuf(request), _| request.offset % PAGE != 0 => request.offset;
         PAST_THE_END "export.past-the-end" [ExportDmabuf] EINVAL
-            "offset and size leave the mapping", "common/memory.c:validate_export_params"
+            "offset + size exceeds the mapping", "common/memory.c:validate_export_params"
             state |ExportDmabuf(request), driver| past_the_end(request, driver);
         OUTSIDE_BAR "export.outside-the-bar" [ExportDmabuf] EINVAL
             "a page of the mapping lies outside the memory BAR (the whole mapping must lie inside)",

@@ -112,7 +112,7 @@ rows! {
         UNKNOWN "info.unknown-operation" [Info] EINVAL
             "the driver does not know this op", "common/habanalabs_ioctl.c:_hl_info_ioctl";
         IN_RESET "info.in-reset" [Info] EBUSY
-            "the device is in reset, and the op reads the chip", "common/habanalabs_ioctl.c:_hl_info_ioctl"
+            "the device is in reset, and the operation reads the chip", "common/habanalabs_ioctl.c:_hl_info_ioctl"
             state |Info(info), driver|
                 info.request.needs_operation() && driver.status() != DeviceStatus::OPERATIONAL => driver.status();
         CONTROL_EVENTS "info.control-events" [Info RegisterEvents UnregisterEvents] EOPNOTSUPP
