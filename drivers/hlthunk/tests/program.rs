@@ -241,10 +241,7 @@ fn trace_has_the_programs_calls() {
     let text = std::fs::read_to_string(&trace).expect("a trace");
     assert!(text.contains("DRAM_USAGE") || text.contains("dram"), "{text}");
     let last = text.lines().last().expect("a line");
-    assert!(
-        last.contains("\"end\""),
-        "the trace is completed at exit: {last}"
-    );
+    assert!(last.contains("\"end\""), "the trace is completed at exit: {last}");
 }
 
 #[test]

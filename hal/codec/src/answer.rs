@@ -1,6 +1,9 @@
 //! [`Reply`]: conversion between answers and the words of an ioctl argument.
 
-#![expect(unsafe_code, reason = "a file descriptor number from an answer becomes an `OwnedFd`")]
+#![expect(
+    unsafe_code,
+    reason = "a file descriptor number from an answer becomes an `OwnedFd`"
+)]
 
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 

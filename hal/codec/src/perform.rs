@@ -1,9 +1,6 @@
 //! [`Perform`]: executes a request on a node.
 
-#![expect(
-    unsafe_code,
-    reason = "the seam's only unsafe operation maps host memory"
-)]
+#![expect(unsafe_code, reason = "the seam's only unsafe operation maps host memory")]
 
 use std::os::fd::OwnedFd;
 

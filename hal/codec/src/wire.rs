@@ -1,9 +1,6 @@
 //! [`Wire`]: conversion between a request and its ioctl's argument.
 
-#![expect(
-    unsafe_code,
-    reason = "an answer can contain a new file descriptor"
-)]
+#![expect(unsafe_code, reason = "an answer can contain a new file descriptor")]
 
 use gaudi_seam::Errno;
 use gaudi_uapi::Ioctl;

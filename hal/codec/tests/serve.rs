@@ -294,7 +294,11 @@ fn submission_reads_chunks_of_the_caller() {
     };
     let plain = CsFlags::NONE;
     let (result, answer) = submit(at(&chunk), 1, plain);
-    assert_eq!(result, Err(Errno::EFAULT), "the chunk's address is outside command buffers");
+    assert_eq!(
+        result,
+        Err(Errno::EFAULT),
+        "the chunk's address is outside command buffers"
+    );
     assert_eq!(answer.seq(), u64::MAX);
     assert_eq!(answer.status, CsStatus(-14_i32 as u32));
     assert_eq!(submit(HOLE, 1, plain).0, Err(Errno::EFAULT));
@@ -348,7 +352,11 @@ fn waits_leave_what_the_driver_leaves() {
         (ioctl(&io, Ioctl::WaitCs, &mut args), args)
     };
     let (result, args) = wait(HlWaitCsIn::cs(7, 5));
-    assert_eq!((result, args.0), (Err(Errno::EINVAL), [0; 7]), "a sequence number not yet submitted");
+    assert_eq!(
+        (result, args.0),
+        (Err(Errno::EINVAL), [0; 7]),
+        "a sequence number not yet submitted"
+    );
     let (result, args) = wait(HlWaitCsIn::multi_cs(HOLE, 3, 5));
     assert_eq!(
         (result, args.0[0]),
@@ -398,11 +406,7 @@ fn debug_reads_and_writes_its_structs() {
         Ok(()),
         "the input is not read"
     );
-    assert_eq!(
-        debug(DebugOp::FUNNEL, HOLE, 0, 8),
-        Ok(()),
-        "FUNNEL has no input"
-    );
+    assert_eq!(debug(DebugOp::FUNNEL, HOLE, 0, 8), Ok(()), "FUNNEL has no input");
     assert_eq!(debug(DebugOp::STM, HOLE, 0, 24), Err(Errno::EFAULT));
     assert_eq!(
         debug(DebugOp::STM, 0, 0, 24),

@@ -174,7 +174,11 @@ fn destroyed_buffer_keeps_mapped_memory() {
     let kept = Mapped::new(&program, SIZE);
     kept.memory.fill(0, SIZE, 0x5a).unwrap();
     program.destroy(kept.handle).unwrap();
-    assert_eq!(program.usage(kept.handle), Ok(0), "the buffer is destroyed but still mapped");
+    assert_eq!(
+        program.usage(kept.handle),
+        Ok(0),
+        "the buffer is destroyed but still mapped"
+    );
     let mut seen = std::collections::BTreeSet::new();
     // Five times the amount of destroyed memory after which the mock reads the mappings.
     for round in 0..160 {

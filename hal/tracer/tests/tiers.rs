@@ -248,10 +248,7 @@ fn known_before_use(events: &[Event]) {
                 );
                 let end = ioctl.time_ns + ioctl.duration_ns;
                 // Two CPUs can reorder the end of two calls.
-                assert!(
-                    end + 1_000_000 > last_end,
-                    "events are ordered by their end"
-                );
+                assert!(end + 1_000_000 > last_end, "events are ordered by their end");
                 last_end = end;
             }
             _ => {}
@@ -627,7 +624,10 @@ fn detach_leaves_process_alive(backend: Backend) {
     });
     let inherited: Vec<_> = opens.filter(|open| open.source == FdSource::Inherited).collect();
     assert_eq!(inherited[0].path, b"/dev/null");
-    assert!(child.try_wait().unwrap().is_none(), "the process is still running");
+    assert!(
+        child.try_wait().unwrap().is_none(),
+        "the process is still running"
+    );
     let state = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     assert!(state.contains("TracerPid:\t0\n"), "{state}");
     assert!(

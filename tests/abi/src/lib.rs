@@ -274,7 +274,11 @@ fn tables() -> [Table; 46] {
             queue::Gaudi2Queue::NAMES,
         ),
         table("", "struct hl_wait_cs_in: flags", wait::WaitCsFlags::NAMES),
-        table("", "struct hl_wait_cs_in: the interrupt in flags", wait::WaitCsFlags::MASKS),
+        table(
+            "",
+            "struct hl_wait_cs_in: the interrupt in flags",
+            wait::WaitCsFlags::MASKS,
+        ),
         table("", "struct hl_wait_cs_out: status", wait::WaitCsStatus::NAMES),
         table("", "struct hl_wait_cs_out: flags", wait::WaitCsStatusFlags::NAMES),
     ]

@@ -32,7 +32,10 @@ fn load_driver() {
     let loaded = std::process::Command::new("lab-card")
         .arg("timeout_locked=5")
         .status();
-    assert!(loaded.is_ok_and(|status| status.success()), "the driver is loaded");
+    assert!(
+        loaded.is_ok_and(|status| status.success()),
+        "the driver is loaded"
+    );
 }
 
 fn main() -> ExitCode {

@@ -266,13 +266,12 @@ fn report(output: &Output, summary: &Summary) {
     } = summary;
     note(
         output,
-        &format!("{tier}: {events} events, {ioctls} ioctls; {lost} events lost, {cut} memory ranges truncated"),
+        &format!(
+            "{tier}: {events} events, {ioctls} ioctls; {lost} events lost, {cut} memory ranges truncated"
+        ),
     );
     if *unreadable > 0 {
-        note(
-            output,
-            &format!("{unreadable} memory ranges could not be read"),
-        );
+        note(output, &format!("{unreadable} memory ranges could not be read"));
     }
     if *not_followed > 0 {
         note(output, &format!("{not_followed} threads could not be traced"));

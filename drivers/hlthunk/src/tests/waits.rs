@@ -252,7 +252,11 @@ fn failed_wait_writes_no_garbage() {
     );
     assert_eq!(wait(Errno::EIO, untouched), (3, 98), "HL_WAIT_CS_STATUS_ABORTED");
     let reported: fn(&mut [u64]) = |argument| argument.copy_from_slice(&[2 << 32 | 3, 55, 0, 0, 0, 0, 0]);
-    assert_eq!(wait(Errno::ENODEV, reported), (3, 55), "the driver's status is reported");
+    assert_eq!(
+        wait(Errno::ENODEV, reported),
+        (3, 55),
+        "the driver's status is reported"
+    );
 }
 
 #[test]

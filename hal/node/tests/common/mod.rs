@@ -114,7 +114,9 @@ impl Mapped {
         let handle = program.create_mapped(size).expect("HL_CB_OP_CREATE succeeds");
         Self {
             handle,
-            va: program.device_va(handle).expect("the buffer has a device address"),
+            va: program
+                .device_va(handle)
+                .expect("the buffer has a device address"),
             memory: program.map(handle, size).expect("mmap(2) of the handle succeeds"),
         }
     }
@@ -127,7 +129,9 @@ pub(crate) fn bytes<const N: usize>(memory: &RawMapping, at: usize) -> [u8; N] {
 }
 
 pub(crate) fn ioctl(node: &VirtualNode, ioctl: Ioctl, arg: &mut [u8]) -> Outcome<()> {
-    let request = Era::AccelDrm.request(ioctl).expect("the newest era has this ioctl");
+    let request = Era::AccelDrm
+        .request(ioctl)
+        .expect("the newest era has this ioctl");
     // SAFETY: these tests do not map host memory.
     unsafe { node.ioctl(request, arg, &OwnMemory) }
 }

@@ -77,12 +77,7 @@ impl Bpf {
         )?;
         let empty = map(MapType::Array, slot::SIZE as usize, 1, "array map")?;
         let counters = map(MapType::Array, COUNTERS, 1, "array map")?;
-        let scratch = map(
-            MapType::PerCpuArray,
-            slot::SIZE as usize,
-            1,
-            "per-CPU array map",
-        )?;
+        let scratch = map(MapType::PerCpuArray, slot::SIZE as usize, 1, "per-CPU array map")?;
 
         let types = fs::read("/sys/kernel/btf/vmlinux");
         let types =

@@ -3,10 +3,7 @@
 //! `nix` was rejected: its `WaitStatus` cannot represent real-time signals, and it lacks
 //! PTRACE_LISTEN.
 
-#![expect(
-    unsafe_code,
-    reason = "ptrace(2) takes addresses as integer arguments"
-)]
+#![expect(unsafe_code, reason = "ptrace(2) takes addresses as integer arguments")]
 
 use nix::errno::Errno;
 use nix::libc;

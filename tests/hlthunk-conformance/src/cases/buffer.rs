@@ -131,7 +131,11 @@ fn mapped_is_zeroed(bench: &mut Bench) -> Verdict {
 fn handles(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (a, b) = (Cb::new(card, 1)?, Cb::new(card, 1)?);
-    holds("two buffers have different handles", a.handle != b.handle, (a.handle, b.handle))?;
+    holds(
+        "two buffers have different handles",
+        a.handle != b.handle,
+        (a.handle, b.handle),
+    )?;
     // mmap(2) takes the handle as a page-aligned offset (off_t).
     let are_offsets = [&a, &b]
         .iter()

@@ -198,7 +198,10 @@ fn debugfs_null(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (hl, mut value) = (card.hl, 0);
     fails("opening with a NULL struct", hl.debugfs_open(card.fd, None))?;
-    fails("reading with a NULL struct", hl.debugfs_read(None, 0, Some(&mut value)))?;
+    fails(
+        "reading with a NULL struct",
+        hl.debugfs_read(None, 0, Some(&mut value)),
+    )?;
     fails("writing with a NULL struct", hl.debugfs_write(None, 0, 0))?;
     fails("closing NULL", hl.debugfs_close(None))
 }
@@ -221,10 +224,7 @@ fn debugfs_closed(bench: &mut Bench) -> Verdict {
 
 fn debugfs_close_nothing(bench: &mut Bench) -> Verdict {
     let mut debugfs = NOTHING;
-    ok(
-        "closing closed files",
-        bench.hl.debugfs_close(Some(&mut debugfs)),
-    )
+    ok("closing closed files", bench.hl.debugfs_close(Some(&mut debugfs)))
 }
 
 fn deprecated_1(bench: &mut Bench) -> Verdict {

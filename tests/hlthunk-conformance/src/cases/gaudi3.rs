@@ -101,7 +101,10 @@ fn link_state(bench: &mut Bench) -> Verdict {
 
 fn mac(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    fails("MAC addresses with a NULL struct", card.hl.get_mac_addr_info(card.fd, None))
+    fails(
+        "MAC addresses with a NULL struct",
+        card.hl.get_mac_addr_info(card.fd, None),
+    )
 }
 
 fn read_block(bench: &mut Bench) -> Verdict {

@@ -252,7 +252,10 @@ fn every_untouched(bench: &mut Bench) -> Verdict {
         dram_free_mem: 1,
         ctx_dram_mem: 2,
     };
-    fails("memory usage of descriptor -1", hl.get_dram_usage(-1, Some(&mut usage)))?;
+    fails(
+        "memory usage of descriptor -1",
+        hl.get_dram_usage(-1, Some(&mut usage)),
+    )?;
     equal(
         "the struct after a failure",
         (usage.dram_free_mem, usage.ctx_dram_mem),
@@ -350,9 +353,21 @@ fn hw_ip_interrupts(bench: &mut Bench) -> Verdict {
 fn hw_ip_control(bench: &mut Bench) -> Verdict {
     let (card, control) = (bench.card()?, bench.control()?);
     let (one, other) = (hw_ip(card)?, hw_ip(control.card)?);
-    equal("the memory size on the control node", other.dram_size, one.dram_size)?;
-    equal("the module id on the control node", other.module_id, one.module_id)?;
-    equal("the device id on the control node", other.device_id, one.device_id)
+    equal(
+        "the memory size on the control node",
+        other.dram_size,
+        one.dram_size,
+    )?;
+    equal(
+        "the module id on the control node",
+        other.module_id,
+        one.module_id,
+    )?;
+    equal(
+        "the device id on the control node",
+        other.device_id,
+        one.device_id,
+    )
 }
 
 fn stats(card: Card) -> Result<OpenStatsInfo, gaudi_conformance::Failure> {
@@ -397,7 +412,11 @@ fn asic_status(bench: &mut Bench) -> Verdict {
         status.timestamp_sec > 1_600_000_000,
         status,
     )?;
-    equal("the open statistics in the status", status.open_stats.is_compute_ctx_active, 1)
+    equal(
+        "the open statistics in the status",
+        status.open_stats.is_compute_ctx_active,
+        1,
+    )
 }
 
 fn asic_status_foreign(bench: &mut Bench) -> Verdict {
@@ -474,7 +493,11 @@ fn idle_foreign(bench: &mut Bench) -> Verdict {
         bench.hl.is_device_idle(file.as_raw_fd()),
         false,
     )?;
-    equal("the idle state of descriptor -1", bench.hl.is_device_idle(-1), false)
+    equal(
+        "the idle state of descriptor -1",
+        bench.hl.is_device_idle(-1),
+        false,
+    )
 }
 
 fn busy_mask(bench: &mut Bench) -> Verdict {
@@ -501,7 +524,11 @@ fn engine_status(bench: &mut Bench) -> Verdict {
         .get_engine_status(card.fd, text.as_mut_ptr().cast(), 64 << 10, Some(&mut size));
     ok("hlthunk_get_engine_status", code)?;
     let len = usize::try_from(size).unwrap_or(0);
-    holds("the size is the length of the text", len > 0 && len <= text.len(), size)?;
+    holds(
+        "the size is the length of the text",
+        len > 0 && len <= text.len(),
+        size,
+    )?;
     let text = String::from_utf8_lossy(&text[..len]);
     holds(
         "the text describes engines",
@@ -604,7 +631,11 @@ fn hw_events_short(bench: &mut Bench) -> Verdict {
         "hlthunk_get_hw_events_arr",
         card.hl.get_hw_events_arr(card.fd, false, 8, events.as_mut_ptr()),
     )?;
-    equal("words past an array of 8 bytes", &events[2..], &[u32::MAX; 14][..])
+    equal(
+        "words past an array of 8 bytes",
+        &events[2..],
+        &[u32::MAX; 14][..],
+    )
 }
 
 fn clock(bench: &mut Bench) -> Verdict {
@@ -667,7 +698,11 @@ fn time_sync_overrun(bench: &mut Bench) -> Verdict {
         card.hl.get_time_sync_info(card.fd, Some(&mut stack[1])),
     )?;
     let around = [stack[0], stack[2]].map(|beside| (beside.device_time, beside.host_time));
-    equal("the bytes around the 16-byte struct", around, [(u64::MAX, u64::MAX); 2])
+    equal(
+        "the bytes around the 16-byte struct",
+        around,
+        [(u64::MAX, u64::MAX); 2],
+    )
 }
 
 fn manager(card: Card, dcore: c_int) -> (c_int, SyncManagerInfo) {
@@ -767,7 +802,11 @@ fn cs_counters_control(bench: &mut Bench) -> Verdict {
     let (card, control) = (bench.card()?, bench.control()?);
     refuse_one(card)?;
     let (own, other) = (counters(card)?, counters(control.card)?);
-    equal("the user's validation drops on a control node", other.ctx_validation_drop_cnt, 0)?;
+    equal(
+        "the user's validation drops on a control node",
+        other.ctx_validation_drop_cnt,
+        0,
+    )?;
     equal(
         "the total validation drops",
         other.total_validation_drop_cnt,
@@ -794,7 +833,11 @@ fn throttle(bench: &mut Bench) -> Verdict {
         "hlthunk_get_clk_throttle_info",
         card.hl.get_clk_throttle_info(card.fd, Some(&mut info)),
     )?;
-    holds("the only reasons are power and temperature", info.reason_bitmask <= 3, info)
+    holds(
+        "the only reasons are power and temperature",
+        info.reason_bitmask <= 3,
+        info,
+    )
 }
 
 fn energy(bench: &mut Bench) -> Verdict {
@@ -886,7 +929,11 @@ fn attestation(bench: &mut Bench) -> Verdict {
         seam.quote_sig_len,
     );
     equal("nonce and lengths", lengths, wanted)?;
-    holds("the certificates are equal", info.certificate == seam.certificate, "another")
+    holds(
+        "the certificates are equal",
+        info.certificate == seam.certificate,
+        "another",
+    )
 }
 
 fn firmware_unknown(bench: &mut Bench) -> Verdict {

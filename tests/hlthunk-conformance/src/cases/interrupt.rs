@@ -362,7 +362,11 @@ fn handle_counted(bench: &mut Bench) -> Verdict {
     let seq = buffer.submit(Q)?;
     let status = counters.wait(5, 7, LONG);
     card.finish(seq)?;
-    equal("a wait for a counter that the device increments", status?, COMPLETED)
+    equal(
+        "a wait for a counter that the device increments",
+        status?,
+        COMPLETED,
+    )
 }
 
 fn handle_unknown(bench: &mut Bench) -> Verdict {

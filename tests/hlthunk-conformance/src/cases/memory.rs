@@ -185,7 +185,11 @@ fn alloc_contiguous(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let memory = Memory::with(card, 4 * DRAM_PAGE, 0, true, false)?;
     memory.map(0)?;
-    equal("memory used by four pages", card.usage()?.ctx_dram_mem, 4 * DRAM_PAGE)
+    equal(
+        "memory used by four pages",
+        card.usage()?.ctx_dram_mem,
+        4 * DRAM_PAGE,
+    )
 }
 
 fn alloc_no_run(bench: &mut Bench) -> Verdict {
@@ -245,7 +249,11 @@ fn map_twice(bench: &mut Bench) -> Verdict {
     let (mut a, mut b) = (memory.map(0)?, memory.map(0)?);
     holds("two mappings have two addresses", a.va != b.va, a.va)?;
     ok("the first unmap", a.unmap())?;
-    refused("freeing while the second mapping exists", memory.free(), Errno::EINVAL)?;
+    refused(
+        "freeing while the second mapping exists",
+        memory.free(),
+        Errno::EINVAL,
+    )?;
     ok("the second unmap", b.unmap())?;
     ok("the free", memory.free())
 }
@@ -585,7 +593,11 @@ fn dma_both_ways(bench: &mut Bench) -> Verdict {
     let window = Window::new(bench.card()?, PAGE)?;
     let bytes = pattern(PAGE, 1);
     window.write(0, &bytes)?;
-    same_bytes("bytes copied to the device and back", &window.read(0, PAGE)?, &bytes)
+    same_bytes(
+        "bytes copied to the device and back",
+        &window.read(0, PAGE)?,
+        &bytes,
+    )
 }
 
 fn dma_sizes(bench: &mut Bench) -> Verdict {
@@ -611,11 +623,7 @@ fn dma_across(bench: &mut Bench) -> Verdict {
     let middle = gaudi_conformance::offset(dram.va(), DRAM_PAGE - PAGE as u64);
     card.run(Q, Program::new().copy(middle, up.va, 2 * PAGE as u32))?;
     card.run(Q, Program::new().copy(down.va, middle, 2 * PAGE as u32))?;
-    same_bytes(
-        "bytes across a page boundary",
-        &down.bytes(0, 2 * PAGE)?,
-        &bytes,
-    )
+    same_bytes("bytes across a page boundary", &down.bytes(0, 2 * PAGE)?, &bytes)
 }
 
 fn dma_sram(bench: &mut Bench) -> Verdict {

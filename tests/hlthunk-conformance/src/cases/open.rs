@@ -324,10 +324,17 @@ fn duplicate_same(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (_twin, other) = duplicate(card)?;
     let memory = crate::card::Memory::new(card, 1)?;
-    equal("memory usage through the duplicate", other.usage()?, card.usage()?)?;
+    equal(
+        "memory usage through the duplicate",
+        other.usage()?,
+        card.usage()?,
+    )?;
     let va = other.hl.device_memory_map(other.fd, memory.handle, 0);
     let va = crate::answer::handle("mapping through the duplicate", va)?;
-    ok("unmapping through the original", card.hl.memory_unmap(card.fd, va))
+    ok(
+        "unmapping through the original",
+        card.hl.memory_unmap(card.fd, va),
+    )
 }
 
 fn duplicate_keeps(bench: &mut Bench) -> Verdict {

@@ -160,7 +160,11 @@ fn threads_open(bench: &mut Bench) -> Verdict {
                 return Ok(());
             }
             let is_busy = [Errno::EBUSY, Errno::EAGAIN].contains(&errno);
-            holds("a rejected open fails with EBUSY", fd == -1 && is_busy, (fd, errno))
+            holds(
+                "a rejected open fails with EBUSY",
+                fd == -1 && is_busy,
+                (fd, errno),
+            )
         })?;
         let opened = winner.lock().map_or(0, |opened| opened.len());
         if opened > 0 || bench.is_mock() {

@@ -127,7 +127,11 @@ fn holds_waiter(bench: &mut Bench) -> Verdict {
     let signalled = signal(card)?.seq;
     let waiting = wait(card, signalled)?;
     for _ in 0..20 {
-        equal("the waiting submission before the signal", card.wait(waiting, 0)?, BUSY)?;
+        equal(
+            "the waiting submission before the signal",
+            card.wait(waiting, 0)?,
+            BUSY,
+        )?;
     }
     gate.open()?;
     card.finish(signalled)?;
@@ -155,7 +159,11 @@ fn wait_done(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let number = signal(card)?.seq;
     card.finish(number)?;
-    equal("the sequence number of a wait for a completed signal", wait(card, number)?, NONE)?;
+    equal(
+        "the sequence number of a wait for a completed signal",
+        wait(card, number)?,
+        NONE,
+    )?;
     let code = card.hl.wait_for_cs(card.fd, NONE, 0, Some(&mut 0));
     refused("waiting for that number", code, Errno::EINVAL)
 }
@@ -442,7 +450,10 @@ fn null_arguments(bench: &mut Bench) -> Verdict {
         "a wait without output",
         hl.wait_for_signal(fd, Some(&WaitIn::default()), None),
     )?;
-    fails("a collective wait without input and output", hl.wait_for_collective_signal(fd, None, None))?;
+    fails(
+        "a collective wait without input and output",
+        hl.wait_for_collective_signal(fd, None, None),
+    )?;
     fails(
         "a reservation without input",
         hl.reserve_encaps_signals(fd, None, Some(&mut SigResOut::default())),

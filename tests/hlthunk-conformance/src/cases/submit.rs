@@ -143,7 +143,11 @@ fn several_queues(bench: &mut Bench) -> Verdict {
         .collect();
     card.finish(card.submit(&chunks)?)?;
     let expected: Vec<u8> = (1..=4_u32).flat_map(u32::to_le_bytes).collect();
-    same_bytes("the word of each of four queues", &target.bytes(0, 16)?, &expected)
+    same_bytes(
+        "the word of each of four queues",
+        &target.bytes(0, 16)?,
+        &expected,
+    )
 }
 
 fn same_buffer(bench: &mut Bench) -> Verdict {
@@ -468,7 +472,11 @@ fn timeout_reported(bench: &mut Bench) -> Verdict {
     gate.open()?;
     ok("hlthunk_get_event_record", code)?;
     equal("the sequence number in the timeout record", event.0[1], seq)?;
-    equal("a wait for a timed-out submission before the reset", status?, BUSY)
+    equal(
+        "a wait for a timed-out submission before the reset",
+        status?,
+        BUSY,
+    )
 }
 
 /// Runs a restore phase that copies a byte to the source of a copy in the execute phase. Returns

@@ -99,7 +99,11 @@ fn gone(bench: &mut Bench) -> Verdict {
     for _ in 0..64 {
         card.finish(buffer.submit(Q)?)?;
     }
-    equal("a wait for the 65th last submission", card.wait(seq, LONG)?, COMPLETED)
+    equal(
+        "a wait for the 65th last submission",
+        card.wait(seq, LONG)?,
+        COMPLETED,
+    )
 }
 
 fn zero(bench: &mut Bench) -> Verdict {
@@ -198,7 +202,11 @@ fn refused_number(bench: &mut Bench) -> Verdict {
         Errno::EINVAL,
     )?;
     equal("the sequence number after a failure", ended(card)?, first + 2)?;
-    equal("a wait for the failed submission", card.wait(first + 1, 0)?, COMPLETED)
+    equal(
+        "a wait for the failed submission",
+        card.wait(first + 1, 0)?,
+        COMPLETED,
+    )
 }
 
 fn stamped(card: Card, flags: CsFlags) -> Result<(u32, u64), Failure> {
@@ -224,11 +232,7 @@ fn timestamp_ordered(bench: &mut Bench) -> Verdict {
     let mut last = 0;
     for _ in 0..10 {
         let (_, time) = stamped(card, CsFlags::TIMESTAMP)?;
-        holds(
-            "timestamps are ordered",
-            time >= last,
-            (last, time),
-        )?;
+        holds("timestamps are ordered", time >= last, (last, time))?;
         last = time;
     }
     Ok(())

@@ -91,9 +91,7 @@ pub(crate) fn create(fd: c_int) -> Result<usize, Failure> {
         .retain(|pool| (pool.open.device, pool.open.inode) != (open.device, open.inode));
     let (handle, base, bytes) = take(thunk, fd).map_err(|errno| match errno {
         Errno::ENOMEM => Failure::OutOfMemory,
-        errno => Failure::Other(format!(
-            "cannot allocate device memory for global_hbm: {errno}"
-        )),
+        errno => Failure::Other(format!("cannot allocate device memory for global_hbm: {errno}")),
     })?;
     table.last += 1;
     let id = table.last;

@@ -77,7 +77,11 @@ mod tests {
         assert!(heap.give(0x10_1000) && !heap.give(0x10_1000) && !heap.give(0x10_3001));
         assert_eq!(heap.take(3 * PAGE, None), None, "the gap has only two pages");
         assert_eq!(heap.take(PAGE, Some(0x10_2000)), Some(0x10_2000));
-        assert_eq!(heap.take(2 * PAGE, Some(0x10_1000)), None, "half of the range is allocated");
+        assert_eq!(
+            heap.take(2 * PAGE, Some(0x10_1000)),
+            None,
+            "half of the range is allocated"
+        );
         assert_eq!(heap.take(u64::MAX, None), None);
         assert_eq!(heap.take(PAGE, Some(u64::MAX - PAGE + 1)), None);
     }
