@@ -19,6 +19,7 @@ use gaudi_spec::Asic;
 use gaudi_sys::Errno;
 use gaudi_uapi::NodeKind;
 
+use crate::operation::{AnyRequest, Operation};
 pub use crate::rule::{Condition, Rule, Subject};
 use crate::state::DriverState;
 

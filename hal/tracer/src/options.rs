@@ -120,7 +120,7 @@ impl Tier {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Summary {
-    /// The tier that recorded. [`Tier::unseen`] lists what it cannot see.
+    /// The tier in use. [`Tier::unseen`] lists what it cannot observe.
     pub tier: Tier,
     /// Number of events passed on, without [`Lost`](gaudi_capture::record::Event::Lost).
     pub events: u64,

@@ -57,6 +57,7 @@ pub(crate) fn submit(thunk: &HlThunk, fd: c_int) -> Result<(), Errno> {
         let _ = thunk.unmap(fd, address);
         ended
     });
+    // SAFETY: the driver holds its own reference to the page, and nothing else accesses it.
     unsafe { munmap(page, PAGE) }?;
     ended
 }

@@ -620,9 +620,7 @@ impl Programs {
         read_kernel(&mut a, VALUE, 4);
         a.load(Width::W, R1, FP, VALUE);
         a.store(Width::W, R6, slot::PID, R1);
-        a.address(R3, R7, self.offsets.task_files as i32);
-        read_kernel(&mut a, VALUE, 8);
-        a.load(Width::D, R1, FP, VALUE);
+        load_kernel(&mut a, R1, R7, self.offsets.task_files, VALUE);
         a.store(Width::D, R6, slot::TABLE, R1);
         a.mov(R1, R8);
         a.alu(Alu::Rsh, R1, 32);
@@ -630,9 +628,7 @@ impl Programs {
         a.load(Width::W, R1, FP, KEY);
         a.store(Width::D, R6, slot_argument(1), R1);
         a.call(Helper::GetCurrentTask);
-        a.address(R3, R0, self.offsets.task_files as i32);
-        read_kernel(&mut a, VALUE, 8);
-        a.load(Width::D, R1, FP, VALUE);
+        load_kernel(&mut a, R1, R0, self.offsets.task_files, VALUE);
         a.store(Width::D, R6, slot_argument(2), R1);
         // A child process can unmap mappings that it inherited.
         let unmapped = a.label();
@@ -706,13 +702,9 @@ impl Programs {
         a.store(Width::W, R6, slot::INPUT, R0);
         // Records which of the first descriptors are still open after close-on-exec.
         a.call(Helper::GetCurrentTask);
-        a.address(R3, R0, self.offsets.task_files as i32);
-        read_kernel(&mut a, VALUE, 8);
-        a.load(Width::D, R1, FP, VALUE);
+        load_kernel(&mut a, R1, R0, self.offsets.task_files, VALUE);
         a.store(Width::D, R6, slot::TABLE, R1);
-        a.address(R3, R1, self.offsets.files_fdt as i32);
-        read_kernel(&mut a, VALUE, 8);
-        a.load(Width::D, R7, FP, VALUE);
+        load_kernel(&mut a, R7, R1, self.offsets.files_fdt, VALUE);
         a.store(Width::D, FP, LIMIT, 0);
         a.address(R3, R7, self.offsets.fdt_max as i32);
         read_kernel(&mut a, LIMIT, 4);
@@ -921,6 +913,14 @@ fn read_kernel(a: &mut Assembler, to: i16, bytes: i32) {
     a.address(R1, FP, i32::from(to));
     a.mov(R2, bytes);
     a.call(Helper::ProbeReadKernel);
+}
+
+/// Loads the 64-bit word at `from + offset` of kernel memory into `to`, through the stack at
+/// `scratch`.
+fn load_kernel(a: &mut Assembler, to: Reg, from: Reg, offset: u32, scratch: i16) {
+    a.address(R3, from, offset as i32);
+    read_kernel(a, scratch, 8);
+    a.load(Width::D, to, FP, scratch);
 }
 
 /// Loads the argument's size, from the request in the slot, into `R8`; jumps to `none` if there is

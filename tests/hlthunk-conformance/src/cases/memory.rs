@@ -377,33 +377,24 @@ fn forced_unaligned(bench: &mut Bench) -> Verdict {
     none("forcing a hint for unaligned memory", va, Errno::EINVAL)
 }
 
-fn unmap_unknown(bench: &mut Bench) -> Verdict {
-    let card = bench.card()?;
-    for va in [0, DRAM_VA.start.0, HOST_VA.start.0, u64::MAX] {
-        refused(
-            &format!("unmapping {va:#x}"),
-            card.hl.memory_unmap(card.fd, va),
-            Errno::EINVAL,
-        )?;
+fn unmaps_fail(card: Card, addresses: &[u64]) -> Verdict {
+    for &va in addresses {
+        let what = format!("unmapping {va:#x}");
+        refused(&what, card.hl.memory_unmap(card.fd, va), Errno::EINVAL)?;
     }
     Ok(())
+}
+
+fn unmap_unknown(bench: &mut Bench) -> Verdict {
+    unmaps_fail(bench.card()?, &[0, DRAM_VA.start.0, HOST_VA.start.0, u64::MAX])
 }
 
 fn unmap_interior(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (dram, host) = (Dram::new(card, 2 * DRAM_PAGE)?, Host::new(card, 2 * PAGE)?);
-    for va in [
-        dram.address() + 1,
-        dram.address() + DRAM_PAGE,
-        host.va.0 + PAGE as u64,
-    ] {
-        refused(
-            &format!("unmapping {va:#x}"),
-            card.hl.memory_unmap(card.fd, va),
-            Errno::EINVAL,
-        )?;
-    }
-    Ok(())
+    let inside_dram = [dram.address() + 1, dram.address() + DRAM_PAGE];
+    unmaps_fail(card, &inside_dram)?;
+    unmaps_fail(card, &[host.va.0 + PAGE as u64])
 }
 
 fn unmap_twice(bench: &mut Bench) -> Verdict {

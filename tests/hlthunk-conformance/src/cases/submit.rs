@@ -289,39 +289,25 @@ fn unmapped_chunks(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-fn unknown_queue(bench: &mut Bench) -> Verdict {
+fn queues_fail(bench: &mut Bench, queues: &[u32]) -> Verdict {
     let card = bench.card()?;
-    for queue in [queue::COUNT, 1000, u32::MAX] {
-        refuse(
-            card,
-            &format!("queue {queue}"),
-            &[somewhere(queue)],
-            Errno::EINVAL,
-        )?;
+    for &queue in queues {
+        let what = format!("queue {queue}");
+        refuse(card, &what, &[somewhere(queue)], Errno::EINVAL)?;
     }
     Ok(())
+}
+
+fn unknown_queue(bench: &mut Bench) -> Verdict {
+    queues_fail(bench, &[queue::COUNT, 1000, u32::MAX])
 }
 
 fn driver_queue(bench: &mut Bench) -> Verdict {
-    refuse(
-        bench.card()?,
-        "the management processor's queue",
-        &[somewhere(queue::CPU.0)],
-        Errno::EINVAL,
-    )
+    queues_fail(bench, &[queue::CPU.0])
 }
 
 fn disabled_queue(bench: &mut Bench) -> Verdict {
-    let card = bench.card()?;
-    for queue in [2, 3, 5, 6, 7, 156, 251] {
-        refuse(
-            card,
-            &format!("queue {queue}"),
-            &[somewhere(queue)],
-            Errno::EINVAL,
-        )?;
-    }
-    Ok(())
+    queues_fail(bench, &[2, 3, 5, 6, 7, 156, 251])
 }
 
 fn kernel_buffer(bench: &mut Bench) -> Verdict {
