@@ -226,7 +226,7 @@ fn old_time_struct_is_not_overrun() {
 }
 
 #[test]
-fn trace_has_the_programs_calls() {
+fn trace_contains_the_programs_calls() {
     if is_program() {
         let fd = open();
         assert_eq!(usage(fd), 0);
@@ -237,7 +237,7 @@ fn trace_has_the_programs_calls() {
     let trace = dir.path().join("trace.jsonl");
     let name = trace.to_str().expect("text");
     let environment = [("GAUDI_DEVICE", "mock:gaudi2"), ("GAUDI_TRACE", name)];
-    run("trace_has_the_programs_calls", &environment);
+    run("trace_contains_the_programs_calls", &environment);
     let text = std::fs::read_to_string(&trace).expect("a trace");
     assert!(text.contains("DRAM_USAGE") || text.contains("dram"), "{text}");
     let last = text.lines().last().expect("a line");

@@ -47,7 +47,7 @@ const SESSION: &str = include_str!("fixtures/session.txt");
 const TABLE: &str = include_str!("fixtures/table.txt");
 
 #[test]
-fn table_is_the_walk_of_the_rows() {
+fn table_fixture_matches_the_tables() {
     let lines = table::capture()
         .iter()
         .map(|event| EventText(event).to_string())
@@ -56,7 +56,7 @@ fn table_is_the_walk_of_the_rows() {
 }
 
 #[test]
-fn session_is_what_a_program_did() {
+fn session_fixture_matches_its_events() {
     let lines = session::capture()
         .iter()
         .map(|event| EventText(event).to_string())

@@ -52,7 +52,7 @@ impl Visitor for Text {
     }
 }
 
-fn survives<R: Wire>(mut request: R) {
+fn round_trips<R: Wire>(mut request: R) {
     let wanted = text(request.view());
     let args = request.encode();
     assert_eq!(size_of::<R::Args>(), R::IOCTL.args_size(), "{wanted}");
@@ -128,64 +128,64 @@ fn submission(rng: &mut Rng) {
     if request.types() == 0 {
         (request.execute, request.restore) = (&execute, &restore);
     }
-    survives(&request);
+    round_trips(&request);
 }
 
 #[test]
-fn random_requests_survive_their_bytes() {
+fn random_requests_round_trip() {
     let mut rng = seeded();
     let event = Event::new().unwrap();
     for _ in 0..gaudi_random::cases(2000) {
         let rng = &mut rng;
-        survives(CbCreate {
+        round_trips(CbCreate {
             size: word(rng),
             map_to_device: rng.percent(50),
         });
-        survives(CbDestroy(CbHandle(number(rng))));
-        survives(CbQuery {
+        round_trips(CbDestroy(CbHandle(number(rng))));
+        round_trips(CbQuery {
             handle: CbHandle(number(rng)),
             device_va: rng.percent(50),
         });
-        survives(MemAlloc {
+        round_trips(MemAlloc {
             size: number(rng),
             page_size: number(rng),
             flags: MemFlags(word(rng)),
         });
-        survives(MemFree(MemHandle(number(rng))));
+        round_trips(MemFree(MemHandle(number(rng))));
         let flags = MemFlags(word(rng) & !MemFlags::USERPTR.0);
-        survives(MapDevice {
+        round_trips(MapDevice {
             handle: MemHandle(number(rng)),
             hint: hint(rng),
             flags,
         });
-        survives(MapHost {
+        round_trips(MapHost {
             address: HostVa(number(rng)),
             size: number(rng),
             hint: hint(rng),
             flags,
         });
-        survives(MemUnmap(DeviceVa(number(rng))));
-        survives(TsAlloc(word(rng)));
-        survives(MapBlock(number(rng)));
-        survives(ExportRequest {
+        round_trips(MemUnmap(DeviceVa(number(rng))));
+        round_trips(TsAlloc(word(rng)));
+        round_trips(MapBlock(number(rng)));
+        round_trips(ExportRequest {
             address: DeviceVa(number(rng)),
             size: number(rng),
             offset: number(rng),
             flags: word(rng),
         });
-        survives(RegisterDmabuf {
+        round_trips(RegisterDmabuf {
             dmabuf: event.as_fd(),
             len: number(rng),
         });
-        survives(RegisterEvents(event.as_fd()));
-        survives(UnregisterEvents);
+        round_trips(RegisterEvents(event.as_fd()));
+        round_trips(UnregisterEvents);
         submission(rng);
-        survives(WaitCs {
+        round_trips(WaitCs {
             seq: CsSeq(number(rng)),
             timeout: timeout(rng),
         });
         let seqs: Vec<CsSeq> = (0..rng.below(33)).map(|_| CsSeq(number(rng))).collect();
-        survives(WaitMultiCs {
+        round_trips(WaitMultiCs {
             seqs: &seqs,
             timeout: timeout(rng),
         });
@@ -196,7 +196,7 @@ fn random_requests_survive_their_bytes() {
         let id = InterruptId(word(rng) as u16 & 0xfff);
         let user = InterruptWord::User(HostVa(number(rng)));
         let target = number(rng);
-        survives(&InterruptWait {
+        round_trips(&InterruptWait {
             interrupt: id,
             word: if rng.percent(50) {
                 user
@@ -206,7 +206,7 @@ fn random_requests_survive_their_bytes() {
             target,
             timeout: timeout(rng),
         });
-        survives(&TimestampRegistration {
+        round_trips(&TimestampRegistration {
             interrupt: id,
             counter,
             target,
@@ -215,19 +215,19 @@ fn random_requests_survive_their_bytes() {
         });
         let mut output = vec![0; rng.below(40) as usize];
         let op = InfoOp::HW_IP_INFO;
-        survives(Info {
+        round_trips(Info {
             request: InfoRequest { op, arg: word(rng) },
             answer: &mut output,
         });
         let input = [7; 24];
-        survives(DebugRequest {
+        round_trips(DebugRequest {
             op: DebugOp::STM,
             reg_idx: word(rng),
             enable: rng.percent(50),
             input: &input[..rng.below(25) as usize],
             output: &mut output,
         });
-        survives(NicRequest {
+        round_trips(NicRequest {
             op: word(rng),
             input: &input,
             output: &mut output,
@@ -246,7 +246,7 @@ where
 }
 
 #[test]
-fn random_answers_survive_their_bytes() {
+fn random_answers_round_trip() {
     let mut rng = seeded();
     for _ in 0..gaudi_random::cases(2000) {
         let rng = &mut rng;
@@ -412,7 +412,7 @@ fn ended_waits_report_their_status() {
 }
 
 #[test]
-fn exported_descriptor_survives() {
+fn exported_descriptor_round_trips() {
     let request = || ExportRequest {
         address: DeviceVa(0),
         size: 0,

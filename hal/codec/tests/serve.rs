@@ -161,7 +161,7 @@ fn short_and_long_arguments_are_padded_and_cut() {
 }
 
 #[test]
-fn info_writes_no_byte_behind_its_struct() {
+fn info_writes_only_its_struct() {
     let io = open("tail");
     let mut answer = [0xaa; size_of::<HlInfoDramUsage>() + 8];
     let (result, _) = info(&io, InfoOp::DRAM_USAGE, at_mut(&mut answer), u32::MAX, 0);
@@ -184,7 +184,7 @@ fn info_writes_no_byte_behind_its_struct() {
 }
 
 #[test]
-fn info_refuses_bad_buffers() {
+fn info_rejects_invalid_buffers() {
     let io = open("buffers");
     let ask = |op, address, size| info(&io, op, address, size, 0).0;
     assert_eq!(ask(InfoOp::HW_IP_INFO, HOLE, 304), Err(Errno::EFAULT));
@@ -345,7 +345,7 @@ fn submission_reads_chunks_of_the_caller() {
 }
 
 #[test]
-fn waits_leave_what_the_driver_leaves() {
+fn failed_waits_match_the_driver() {
     let io = open("waits");
     let wait = |request: HlWaitCsIn| {
         let mut args = HlWaitCsArgs::from(request);
@@ -436,7 +436,7 @@ fn debug_reads_and_writes_its_structs() {
 }
 
 #[test]
-fn command_buffers_by_bytes() {
+fn cb_arguments_match_the_driver() {
     let io = open("cb");
     let cb = |request: HlCbIn| {
         let mut args = HlCbArgs::from(request);

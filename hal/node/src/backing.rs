@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn drivers_descriptors_are_counted() {
+    fn driver_descriptors_are_counted() {
         let node = Memfd::sparse(c"node", 4096).unwrap();
         let (own, backing, program) = driver(&node);
         // The test's descriptor does not belong to a node.

@@ -31,7 +31,7 @@ fn succeeded(child: Pid) {
 }
 
 #[test]
-fn fork_child_is_refused_and_harmless() {
+fn fork_child_gets_enodev_and_is_harmless() {
     let spec = spec("fork");
     let mut program = Program::open(&spec).unwrap();
     let buffer = Mapped::new(&program, PAGE);

@@ -16,7 +16,7 @@ fn of_process() -> (usize, usize) {
 }
 
 #[test]
-fn thousand_opens_leave_nothing() {
+fn thousand_opens_leak_nothing() {
     let spec = spec("leak");
     let round = || {
         let (control, control_fd) = VirtualNode::open(&spec, NodeKind::Control).unwrap();

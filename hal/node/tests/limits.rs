@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use common::{Mapped, PAGE, Program, spec};
 
 #[test]
-fn open_without_descriptors_leaves_nothing() {
+fn failed_open_leaks_nothing() {
     let spec = spec("limits");
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     for kind in [NodeKind::Compute, NodeKind::Control] {

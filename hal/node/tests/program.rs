@@ -297,7 +297,7 @@ fn control_node_serves_information_only() {
 }
 
 #[test]
-fn layers_stand_around_the_node() {
+fn layers_wrap_the_node() {
     let spec = "mock:gaudi2?name=layers+fault=cb_create:when=2:error=EIO"
         .parse()
         .unwrap();

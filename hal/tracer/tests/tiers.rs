@@ -327,7 +327,7 @@ fn tiers() -> Vec<Backend> {
 }
 
 #[test]
-fn signal_death_is_kept() {
+fn signal_death_is_reported() {
     let Some(program) = program("") else {
         return;
     };
@@ -716,7 +716,7 @@ fn failed_spawn_reports_its_cause() {
 }
 
 #[test]
-fn full_ring_reports_what_it_lost() {
+fn full_ring_reports_lost_events() {
     let Some(program) = program("") else {
         return;
     };

@@ -88,7 +88,7 @@ fn header_agrees_with_gaudi3_facts() {
 }
 
 #[test]
-fn wrong_claims_are_refused() {
+fn wrong_claims_are_rejected() {
     let claim = "_Static_assert(sizeof(struct hl_cs_chunk) == 60, \"wrong size\");\n";
     let errors = compile(&format!("{}{claim}", Header::Accel7.prologue())).unwrap_err();
     assert!(errors.contains("wrong size"), "{errors}");

@@ -143,7 +143,7 @@ fn header_works_with_the_kernels() {
 }
 
 #[test]
-fn older_kernel_header_is_refused() {
+fn older_kernel_header_is_rejected() {
     let text = "#define HABANALABS_H_\n#include \"hlthunk.h\"\n";
     let errors = in_c(&["-std=gnu11"], text).unwrap_err();
     assert!(errors.contains("misc/habanalabs.h of Linux 6.1"), "{errors}");
@@ -151,7 +151,7 @@ fn older_kernel_header_is_refused() {
 
 /// Each kind of false claim is rejected, so a check that passes is meaningful.
 #[test]
-fn wrong_claims_are_refused() {
+fn wrong_claims_are_rejected() {
     let function = |name: &str, result: &str, parameters: &str| Claim::Function {
         name: name.into(),
         result: result.into(),

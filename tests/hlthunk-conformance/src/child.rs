@@ -64,8 +64,8 @@ fn repeat(call: &str) -> Verdict {
     let mut bench = Bench::new(library);
     let card = bench.card()?;
     let mut output = std::io::stdout().lock();
-    let told = output.write_all(b"ready\n").and_then(|()| output.flush());
-    told.map_err(|error| Failure::new("the child's output", "written", error.to_string()))?;
+    let written = output.write_all(b"ready\n").and_then(|()| output.flush());
+    written.map_err(|error| Failure::new("the child's output", "written", error.to_string()))?;
     loop {
         work(card)?;
     }

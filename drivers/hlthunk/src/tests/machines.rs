@@ -287,7 +287,7 @@ fn chips_have_names() {
 }
 
 #[test]
-fn machine_without_devices_has_none() {
+fn machine_without_devices_reports_none() {
     let empty = tempfile::tempdir().expect("a folder");
     on_machine(Layout::Drm, empty.path(), 0x1020, || unsafe {
         assert_eq!(hlthunk_get_device_count(HlthunkDeviceName::DONT_CARE), 0);

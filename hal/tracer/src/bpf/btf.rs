@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_members_are_looked_into() {
+    fn unnamed_members_are_searched() {
         let bytes = sample();
         let btf = Btf::parse(&bytes).unwrap();
         assert_eq!(btf.offset("outer", "a"), Some(0));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_types_never_panic() {
+    fn corrupt_types_never_panic() {
         let bytes = sample();
         for at in 0..bytes.len() {
             for value in [0, 1, 0x7f, 0xff] {

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_gap_that_fits_is_taken() {
+    fn first_fitting_gap_is_allocated() {
         let mut heap = Heap::new(0x10_0000, 8 * PAGE);
         let [a, b, c] = [1, PAGE + 1, 5 * PAGE].map(|bytes| heap.take(bytes, None));
         assert_eq!([a, b, c], [Some(0x10_0000), Some(0x10_1000), Some(0x10_3000)]);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_over_two_allocations_are_refused() {
+    fn ranges_over_two_allocations_are_rejected() {
         let mut heap = Heap::new(0x10_0000, 8 * PAGE);
         heap.take(PAGE, None);
         heap.take(PAGE, None);
