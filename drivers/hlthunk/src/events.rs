@@ -143,8 +143,8 @@ exports! {
         notifier_cnt.write(count).map(|()| 0)
     }
 
-    /// Writes the record of the first event of a kind since the last reset. The kind determines the
-    /// struct.
+    /// Writes the record of the first event of a kind since the compute node was opened. The kind
+    /// determines the struct.
     ///
     /// # Errors
     /// `-EINVAL`: `buf` is null, or the kind is unknown. Otherwise `-errno` of the driver.
