@@ -266,9 +266,7 @@ fn report(output: &Output, summary: &Summary) {
     } = summary;
     note(
         output,
-        &format!(
-            "{tier}: {events} events, {ioctls} ioctls; {lost} events lost, {cut} memory ranges truncated"
-        ),
+        &format!("{tier}: {events} events, {ioctls} ioctls; {lost} lost, {cut} memory ranges truncated"),
     );
     if *unreadable > 0 {
         note(output, &format!("{unreadable} memory ranges could not be read"));
