@@ -203,8 +203,8 @@ impl<W: Write> Writer<W> {
     /// Appends an event.
     ///
     /// # Errors
-    /// The errors of the output, and `InvalidInput` if the event exceeds [`MAX_PAYLOAD`]. A rejected
-    /// event leaves the capture unchanged.
+    /// The errors of the output, and `InvalidInput` if the event exceeds [`MAX_PAYLOAD`]. A
+    /// rejected event leaves the capture unchanged.
     pub fn write(&mut self, event: &Event) -> io::Result<()> {
         let time_ns = event.time_ns();
         match self.compression {

@@ -383,11 +383,7 @@ fn ended_waits_report_their_status() {
     for errno in [Errno::ETIMEDOUT, Errno::EIO] {
         assert_eq!(wait.set_failure(errno, &mut args), Err(errno));
         // SAFETY: the answer has no descriptor.
-        assert_eq!(
-            unsafe { wait.answer(&args) },
-            Err(errno),
-            "reported as the status"
-        );
+        assert_eq!(unsafe { wait.answer(&args) }, Err(errno), "the status");
     }
     let word = InterruptWord::User(HostVa(8));
     let wait = InterruptWait {
