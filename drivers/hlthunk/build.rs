@@ -1,4 +1,4 @@
-//! Gives the shared library the vendor's SONAME, which has no version.
+//! Sets the vendor's SONAME, which has no version.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,14 +1,14 @@
-//! Writes the table as Rust: what the compiler must accept about the crate's functions and structs.
+//! Generates Rust checks from the table: prototypes and layouts that the crate must have.
 
 #[path = "src/lib.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the tests use the rest")]
+#[allow(dead_code, unreachable_pub, reason = "only the tests use the other items")]
 mod contract;
 
 use std::fmt::Write;
 
 use contract::{Claim, Contract};
 
-/// Members of unions in C: the crate has a field for the first name of each.
+/// Second names of union members in C. The crate has a field for the first name only.
 const SECOND_NAMES: [&str; 2] = ["encaps_signal_seq", "ip_proto"];
 
 fn main() {
@@ -17,7 +17,7 @@ fn main() {
     println!("cargo::rerun-if-changed=facts/hlthunk.tsv");
     let out = std::env::var_os("OUT_DIR").expect("cargo sets it");
     let path = std::path::Path::new(&out).join("contract.rs");
-    std::fs::write(path, rust(&Contract::read())).expect("the output folder is writable");
+    std::fs::write(path, rust(&Contract::read())).expect("the output directory is writable");
 }
 
 fn rust(contract: &Contract) -> String {
@@ -70,7 +70,7 @@ fn rust(contract: &Contract) -> String {
     )
 }
 
-/// A field's name, which can be a word of Rust.
+/// Escapes a field name that is a keyword in Rust.
 fn identifier(name: &str) -> String {
     match name {
         "type" => "r#type".to_owned(),
@@ -78,7 +78,7 @@ fn identifier(name: &str) -> String {
     }
 }
 
-/// The type in Rust of a parameter, a result or a struct.
+/// Returns the Rust type of a parameter, a result or a struct.
 fn rust_type(c_type: &str) -> String {
     if let Some(pointee) = c_type.strip_suffix(" *") {
         return match pointee.strip_prefix("const ") {
@@ -94,7 +94,7 @@ fn rust_type(c_type: &str) -> String {
         "size_t" => "usize".to_owned(),
         "uint32_t" => "u32".to_owned(),
         "uint64_t" => "u64".to_owned(),
-        // The driver's own, which are open in Rust.
+        // Types of the driver, which are open enums in Rust.
         "enum hl_engine_command" => "u32".to_owned(),
         "struct hl_debug_args" => "gaudi_uapi::debug::HlDebugArgs".to_owned(),
         "struct hl_info_args" => "gaudi_uapi::info::HlInfoArgs".to_owned(),
@@ -102,14 +102,14 @@ fn rust_type(c_type: &str) -> String {
         _ => {
             let tag = c_type
                 .split_once(' ')
-                .unwrap_or_else(|| panic!("{c_type} has no type in Rust"))
+                .unwrap_or_else(|| panic!("{c_type} has no Rust type"))
                 .1;
             format!("hl_thunk::{}", camel(tag))
         }
     }
 }
 
-/// `hlthunk_cs_in` is `HlthunkCsIn`.
+/// Converts `hlthunk_cs_in` to `HlthunkCsIn`.
 fn camel(tag: &str) -> String {
     let word = |word: &str| word[..1].to_uppercase() + &word[1..];
     tag.split('_').map(word).collect()

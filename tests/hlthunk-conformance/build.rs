@@ -1,7 +1,8 @@
 //! Compiles `c/client.c` against this tree's headers, for guests without a compiler.
 //!
-//! It links a library of the real one's name with empty functions: cargo builds the real one after
-//! this script. Without cc(1) the program is empty; with an error the message is beside it.
+//! Links a stub library with the real one's name and empty functions, because cargo builds the real
+//! one after this script. Without cc(1) the output is an empty file; after an error the messages
+//! are stored next to it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::{env, fs, io};
 const SOURCE: &str = "c/client.c";
 const HEADERS: &str = "../../drivers/hlthunk/include";
 
-/// The functions of the library that a source names.
+/// Returns the functions of the library that a source file calls.
 fn functions(source: &str) -> BTreeSet<&str> {
     source
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
@@ -19,7 +20,7 @@ fn functions(source: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Runs cc(1). Returns its messages if it fails.
+/// Runs cc(1). Returns its messages on failure.
 fn cc(words: &[&str]) -> io::Result<Result<(), String>> {
     let output = Command::new("cc").args(words).output()?;
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -58,7 +59,7 @@ fn main() -> io::Result<()> {
     for name in ["client", "messages"] {
         fs::write(folder.join(name), "")?;
     }
-    // cc(1) compiles for this machine.
+    // cc(1) compiles for the host only.
     if variable("HOST") != variable("TARGET") {
         return Ok(());
     }

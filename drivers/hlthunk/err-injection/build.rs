@@ -1,8 +1,8 @@
-//! The name that programs record when they link the library, and where it looks for libhl-thunk.so.
+//! Sets the SONAME, and the run path to find libhl-thunk.so.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libhl-thunk-err_injection.so");
-    // Beside itself, after LD_LIBRARY_PATH.
+    // The library's own directory, after LD_LIBRARY_PATH.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-rpath,$ORIGIN");
 }

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * The C interface of libhl-thunk.so, for programs that are written for the vendor's library.
+ * The C interface of libhl-thunk.so, for programs written for the vendor's library.
  *
- * Names, values and layouts are those of the vendor's header of the Gaudi3 release, which has
- * everything that the header of 2023 has. tests/hlthunk-abi compares every line of it with a table
- * of facts.
+ * Names, values and layouts are those of the vendor's header of the Gaudi3 release, which contains
+ * everything in the header of 2023. tests/hlthunk-abi compares every declaration with a table of
+ * facts.
  *
  * Conventions:
- * - A file descriptor `fd` is that of the compute node, from hlthunk_open(), unless a function says
- *   that the control node serves as well. It is a real descriptor: it can be duplicated, passed
- *   over a socket and mapped with mmap(2).
+ * - A file descriptor `fd` is that of a compute node, from hlthunk_open(), unless a function also
+ *   accepts the control node. It is a real descriptor: it can be duplicated, passed over a socket
+ *   and mapped with mmap(2).
  * - A function that returns int returns 0 or another result on success and a negative errno value
- *   on failure. hlthunk_open() without a bus id and the other open functions can also return -1.
- *   errno is set in each case.
+ *   on failure. The open functions, and hlthunk_open() if busid is NULL, can also return -1. errno
+ *   is set in each case.
  * - A function that returns a handle or an address as uint64_t returns 0 on failure and sets errno.
- * - Functions of the Gaudi3 release are marked so. They fail with an errno value where the driver
- *   has no such operation.
- * - Times are in microseconds if not said otherwise.
+ * - Functions of the Gaudi3 release are marked. They fail with an errno value if the driver lacks
+ *   the operation.
+ * - Times are in microseconds unless stated otherwise.
  */
 
 #ifndef HLTHUNK_H
@@ -42,7 +42,7 @@ extern "C" {
 #define hlthunk_public __attribute__((visibility("default")))
 
 /*
- * Names of the Gaudi3 release, for a system whose drm/habanalabs_accel.h is the kernel's.
+ * Names of the Gaudi3 release, for systems whose drm/habanalabs_accel.h is the kernel's.
  */
 #ifndef HL_IOCTL_NIC
 
@@ -67,10 +67,10 @@ enum hl_nic_encap_type {
  * Devices and nodes
  * ---------------------------------------------------------------------------------------- */
 
-/* Node indices are below this. */
+/* Node indices are below this limit. */
 #define HLTHUNK_MAX_MINOR 256
 
-/* Patterns for printf(3) with the node's index. */
+/* printf(3) formats of a node's path; the argument is the node's index. */
 #define HLTHUNK_DEV_NAME_PRIMARY "/dev/accel/accel%d"
 #define HLTHUNK_DEV_NAME_CONTROL "/dev/accel/accel_controlD%d"
 #define HLTHUNK_DEV_NAME_PRIMARY_LEGACY "/dev/hl%d"
@@ -87,7 +87,7 @@ enum hlthunk_node_type {
 	HLTHUNK_NODE_MAX = 3
 };
 
-/* A chip. The PLACEHOLDER names are those of 2023 for values that it reserves. */
+/* A chip. The header of 2023 reserves values under the PLACEHOLDER names. */
 enum hlthunk_device_name {
 	HLTHUNK_DEVICE_GOYA = 0,
 	HLTHUNK_DEVICE_GRECO = 1,
@@ -110,9 +110,9 @@ enum hlthunk_device_name {
 
 /*
  * Opens the compute node of the first free device of a kind, or of the device at a PCI address
- * (0000:b3:00.0). HLTHUNK_DEVICE_DONT_CARE opens any kind. Returns -1 if there is no bus id and no
- * device opens, -EINVAL for a bus id that no device has, and -errno if that device does not open:
- * EBUSY if it is open already, EAGAIN while it is in reset.
+ * (0000:b3:00.0). HLTHUNK_DEVICE_DONT_CARE selects any kind. Returns -1 if busid is NULL and no
+ * device can be opened, -EINVAL if no device has the bus id, and -errno if that device cannot be
+ * opened: EBUSY if it is already open, EAGAIN during a reset.
  */
 hlthunk_public int hlthunk_open(enum hlthunk_device_name device_name, const char *busid);
 
@@ -121,13 +121,13 @@ hlthunk_public int hlthunk_open_by_module_id(uint32_t module_id);
 
 /*
  * Opens a control node, by its index or, if busid is not NULL, by PCI address. Any number of
- * processes can hold it open. It answers the information functions only.
+ * processes can open it. It supports only the information functions.
  */
 hlthunk_public int hlthunk_open_control(int dev_id, const char *busid);
 
 /*
- * Opens the control node of the first device of a kind, or as hlthunk_open_control() by PCI
- * address.
+ * Opens the control node of the first device of a kind or, if busid is not NULL, of the device at a
+ * PCI address.
  */
 hlthunk_public int hlthunk_open_control_by_name(
 	enum hlthunk_device_name device_name, const char *busid);
@@ -145,8 +145,7 @@ hlthunk_public int hlthunk_open_control_by_bus_id(const char *busid);
 hlthunk_public int hlthunk_close(int fd);
 
 /*
- * Returns how many devices of a kind this machine has, or of all kinds for
- * HLTHUNK_DEVICE_DONT_CARE.
+ * Returns the number of devices of a kind, or of all devices for HLTHUNK_DEVICE_DONT_CARE.
  */
 hlthunk_public int hlthunk_get_device_count(enum hlthunk_device_name device_name);
 
@@ -156,7 +155,7 @@ hlthunk_public enum hlthunk_device_name hlthunk_get_device_name_from_fd(int fd);
 /* Returns the PCI device id, or 0. */
 hlthunk_public uint32_t hlthunk_get_device_id_from_fd(int fd);
 
-/* Writes the PCI address with its terminating zero, 13 bytes, into a buffer of len bytes. */
+/* Writes the PCI address as a string (13 bytes with its NUL) into a buffer of len bytes. */
 hlthunk_public int hlthunk_get_pci_bus_id_from_fd(int fd, char *pci_bus_id, int len);
 
 /* Returns the node index N (/dev/accel/accelN) of the device at a PCI address. */
@@ -165,22 +164,23 @@ hlthunk_public int hlthunk_get_device_index_from_pci_bus_id(const char *busid);
 /* Gaudi3 release: returns the node index of the device with this module number. */
 hlthunk_public int hlthunk_get_device_index_from_module_id(uint32_t module_id);
 
-/* Returns the version of this library as text, which the caller frees with hlthunk_free(). */
+/* Returns the version of this library as a string, which the caller frees with hlthunk_free(). */
 hlthunk_public char *hlthunk_get_version(void);
 
-/* Allocates zeroed memory of this library, for hlthunk_free(). */
+/* Allocates zeroed memory, which the caller frees with hlthunk_free(). */
 hlthunk_public void *hlthunk_malloc(size_t size);
 
-/* Frees memory of hlthunk_malloc() and hlthunk_get_version(). NULL is allowed. */
+/* Frees memory returned by hlthunk_malloc() or hlthunk_get_version(). NULL is allowed. */
 hlthunk_public void hlthunk_free(void *pt);
 
 /* ----------------------------------------------------------------------------------------
- * What the device is. The control node serves as well.
+ * Device information. These functions also accept the control node.
  * ---------------------------------------------------------------------------------------- */
 
 /*
- * The answer of hlthunk_get_hw_ip_info(). Masks have one bit an engine. Addresses are where the
- * memory for programs begins; sizes are in bytes. 2023 reserves the fields that are marked g3.
+ * The result of hlthunk_get_hw_ip_info(). Masks have one bit per engine. Addresses are the start of
+ * the memory available to programs; sizes are in bytes. The header of 2023 reserves the fields that
+ * are marked g3.
  */
 struct hlthunk_hw_ip_info {
 	uint64_t sram_base_address;
@@ -208,7 +208,7 @@ struct hlthunk_hw_ip_info {
 	uint16_t server_type;  /* enum hl_server_type */
 	uint64_t pdma_user_owned_ch_mask;  /* g3: DMA channels of programs */
 	uint16_t number_of_user_interrupts;
-	uint64_t device_mem_alloc_default_page_size;  /* page size 0 means this */
+	uint64_t device_mem_alloc_default_page_size;  /* used for page size 0 */
 	uint64_t nic_ports_mask;  /* g3 */
 	uint8_t interposer_version;  /* g3 */
 	uint8_t substrate_version;  /* g3 */
@@ -221,13 +221,13 @@ struct hlthunk_hw_ip_info {
 	uint64_t engine_core_interrupt_reg_addr;
 	uint32_t rotator_enabled_mask;
 	uint32_t sched_arc_enabled_mask;  /* g3 */
-	uint64_t reserved_dram_size;  /* what driver and firmware use */
+	uint64_t reserved_dram_size;  /* used by driver and firmware */
 };
 
-/* Describes the device. */
+/* Reports the device's properties. */
 hlthunk_public int hlthunk_get_hw_ip_info(int fd, struct hlthunk_hw_ip_info *hw_ip);
 
-/* Bytes of device memory: what is free, and what this context has allocated. */
+/* Device memory in bytes: free, and allocated by this context. */
 struct hlthunk_dram_usage_info {
 	uint64_t dram_free_mem;
 	uint64_t ctx_dram_mem;
@@ -243,8 +243,7 @@ hlthunk_public int hlthunk_get_device_status_info(int fd);
 #define HLTHUNK_BUSY_ENGINES_MASK_SIZE 4
 
 /*
- * Which engines are busy: bit n stands for the engine with that number in the chip's enum of
- * engine ids.
+ * Busy engines: bit n is the engine with id n in the chip's enum of engine ids.
  */
 struct hlthunk_engines_idle_info {
 	uint32_t is_idle;
@@ -252,13 +251,13 @@ struct hlthunk_engines_idle_info {
 	uint64_t mask[HLTHUNK_BUSY_ENGINES_MASK_SIZE];
 };
 
-/* True if no engine works; false also on failure. */
+/* Returns true if all engines are idle; false if one is busy, and on failure. */
 hlthunk_public bool hlthunk_is_device_idle(int fd);
 
 /* Reports which engines are busy. */
 hlthunk_public int hlthunk_get_busy_engines_mask(int fd, struct hlthunk_engines_idle_info *info);
 
-/* Writes the state of all engines as text into a buffer, and the number of bytes written. */
+/* Writes the state of all engines as text into a buffer. Stores the number of bytes written. */
 hlthunk_public int hlthunk_get_engine_status(
 	int fd, char *status_buf, uint32_t status_buf_size, int *actual_size);
 
@@ -267,24 +266,24 @@ struct hlthunk_pll_frequency_info {
 	uint16_t output[HL_PLL_NUM_OUTPUTS];
 };
 
-/* Reports a PLL; index is of the chip's enum of PLLs. */
+/* Reports the frequencies of a PLL. index is a value of the chip's enum of PLLs. */
 hlthunk_public int hlthunk_get_pll_frequency(
 	int fd, uint32_t index, struct hlthunk_pll_frequency_info *frequency);
 
-/* Reports the current and the highest clock rate in MHz. */
+/* Reports the current and the maximum clock rate in MHz. */
 hlthunk_public int hlthunk_get_clk_rate(int fd, uint32_t *cur_clk_mhz, uint32_t *max_clk_mhz);
 
-/* Reports how busy the device was in the last period_ms milliseconds (100 to 1000), in percent. */
+/* Reports the utilization over the last period_ms milliseconds (100 to 1000) in percent. */
 hlthunk_public int hlthunk_get_device_utilization(int fd, uint32_t period_ms, uint32_t *rate);
 
 /*
- * Reports how often each hardware event occurred, since the last reset or, aggregated, since the
- * driver was loaded. The size is in bytes.
+ * Reports how often each hardware event has occurred since the last reset or, if aggregate is true,
+ * since the driver was loaded. hw_events_arr_size is in bytes.
  */
 hlthunk_public int hlthunk_get_hw_events_arr(
 	int fd, bool aggregate, uint32_t hw_events_arr_size, uint32_t *hw_events_arr);
 
-/* Resets since the driver was loaded. */
+/* Number of resets since the driver was loaded. */
 struct hlthunk_reset_count_info {
 	uint32_t hard_reset_count;
 	uint32_t soft_reset_count;
@@ -292,9 +291,9 @@ struct hlthunk_reset_count_info {
 hlthunk_public int hlthunk_get_reset_count_info(int fd, struct hlthunk_reset_count_info *info);
 
 /*
- * Clocks of device and host, read together: the host's time is of the raw monotonic clock in
- * nanoseconds. 2023 has no tsc_time: hlthunk_get_time_sync_info() never writes it, because a
- * program built for 2023 has no room for it.
+ * Device time and host time, read together. Host time is CLOCK_MONOTONIC_RAW in nanoseconds. The
+ * struct of 2023 lacks tsc_time: hlthunk_get_time_sync_info() never writes it, because a program
+ * built for 2023 has no space for it.
  */
 struct hlthunk_time_sync_info {
 	uint64_t device_time;
@@ -315,17 +314,17 @@ struct hlthunk_sync_manager_info {
 	uint32_t reserved;
 };
 
-/* Reports about the sync manager of a dcore. */
+/* Reports the resources of a dcore's sync manager. */
 hlthunk_public int hlthunk_get_sync_manager_info(
 	int fd, int dcore_id, struct hlthunk_sync_manager_info *info);
 
-/* Reports the page sizes of device memory: bit n stands for pages of 2^n bytes. */
+/* Reports the page sizes of device memory: bit n is a page size of 2^n bytes. */
 hlthunk_public int hlthunk_get_dev_memalloc_page_orders(int fd, uint64_t *page_order_bitmask);
 
-/* Reports how many submissions were dropped, and why. */
+/* Reports the number of dropped submissions, by reason. */
 hlthunk_public int hlthunk_get_cs_counters_info(int fd, struct hl_info_cs_counters *info);
 
-/* PCIe throughput in KB/s, and replays. */
+/* PCIe throughput in KB/s, and the number of replays. */
 struct hlthunk_pci_counters_info {
 	uint64_t rx_throughput;
 	uint64_t tx_throughput;
@@ -337,7 +336,7 @@ hlthunk_public int hlthunk_get_pci_counters_info(int fd, struct hlthunk_pci_coun
 #define HLTHUNK_CLK_THROTTLE_POWER (1 << HL_CLK_THROTTLE_TYPE_POWER)
 #define HLTHUNK_CLK_THROTTLE_THERMAL (1 << HL_CLK_THROTTLE_TYPE_THERMAL)
 
-/* Why the clock is throttled now, and for each reason when it last began and for how long. */
+/* Current throttling reasons; for each reason the start and duration of the last throttling. */
 struct hlthunk_clk_throttle_info {
 	uint32_t clk_throttle_reason_bitmask;
 	uint64_t clk_throttle_start_timestamp_us[HL_CLK_THROTTLE_TYPE_MAX];
@@ -358,7 +357,7 @@ struct hlthunk_power_info {
 };
 hlthunk_public int hlthunk_get_power_info(int fd, struct hlthunk_power_info *info);
 
-/* How often the compute node was opened, how long its last user had it, whether it is in use. */
+/* Number of opens of the compute node, duration of the last open, and current use. */
 struct hlthunk_open_stats_info {
 	uint64_t open_counter;
 	uint64_t last_open_period_ms;
@@ -368,8 +367,8 @@ struct hlthunk_open_stats_info {
 hlthunk_public int hlthunk_get_open_stats(int fd, struct hlthunk_open_stats_info *open_stats);
 
 /*
- * The answers of several functions at once. valid is 1 when the status was read; the power is read
- * from an operational device only.
+ * The results of several functions. valid is 1 if the status was read; power is read only if the
+ * device is operational.
  */
 struct hlthunk_hw_asic_status {
 	struct hlthunk_clk_throttle_info throttle;
@@ -410,10 +409,10 @@ struct hlthunk_dram_replaced_rows_info {
 hlthunk_public int hlthunk_get_dram_replaced_rows_info(
 	int fd, struct hlthunk_dram_replaced_rows_info *info);
 
-/* Reports how many rows wait for replacement. */
+/* Reports the number of rows pending replacement. */
 hlthunk_public int hlthunk_get_dram_pending_rows_info(int fd, uint32_t *out);
 
-/* An attestation of the boot: parts, and how many bytes of each count. */
+/* A boot attestation: its parts, and the valid length of each part in bytes. */
 struct hlthunk_sec_attest_info {
 	uint32_t nonce;
 	uint16_t pcr_quote_len;
@@ -429,7 +428,7 @@ struct hlthunk_sec_attest_info {
 	uint8_t certificate[SEC_CERTIFICATE_BUF_SZ];
 };
 
-/* Asks the firmware for an attestation with this nonce. */
+/* Requests a boot attestation with this nonce from the firmware. */
 hlthunk_public int hlthunk_get_sec_attest_info(
 	int fd, uint32_t nonce, struct hlthunk_sec_attest_info *info);
 
@@ -453,14 +452,14 @@ struct hlthunk_mac_addr {
 	uint8_t addr[ETH_ALEN];
 };
 
-/* Gaudi3 release: addresses of the ports; mask has a bit for each valid one. */
+/* Gaudi3 release: MAC addresses of the ports; mask has a bit for each valid one. */
 struct hlthunk_mac_addr_info {
 	struct hlthunk_mac_addr array[HL_INFO_MAC_ADDR_MAX_NUM];
 	uint64_t mask[2];
 };
 hlthunk_public int hlthunk_get_mac_addr_info(int fd, struct hlthunk_mac_addr_info *info);
 
-/* Gaudi3 release: which link. */
+/* Gaudi3 release: the port of the link. */
 struct hlthunk_get_habana_link_state_in {
 	uint32_t port;
 	uint32_t pad;
@@ -475,7 +474,7 @@ hlthunk_public int hlthunk_get_habana_link_state(
 	int fd, struct hlthunk_get_habana_link_state_in *in,
 	struct hlthunk_get_habana_link_state_out *out);
 
-/* Gaudi3 release: which link. */
+/* Gaudi3 release: the port of the link. */
 struct hlthunk_get_habana_link_stat_in {
 	uint32_t port;
 };
@@ -490,7 +489,7 @@ hlthunk_public int hlthunk_get_habana_link_statistics(
 	int fd, struct hlthunk_get_habana_link_stat_in *in,
 	struct hlthunk_get_habana_link_stat_out *out);
 
-/* Sends a request to the firmware; the buffer holds the request and then the answer. */
+/* Sends a request to the firmware. buff contains the request and receives the answer. */
 hlthunk_public int hlthunk_fw_send_generic_request(
 	int fd, void *buff, uint32_t buff_size, uint32_t sub_opcode);
 
@@ -502,8 +501,9 @@ hlthunk_public int hlthunk_get_info(int fd, struct hl_info_args *info);
  * ---------------------------------------------------------------------------------------- */
 
 /*
- * Allocates device memory: bytes, rounded up to the page; the page size or 0 for the device's
- * default; in one piece if contiguous. Returns a handle for map and free.
+ * Allocates device memory. size is in bytes and is rounded up to whole pages; page_size 0 selects
+ * the device's default; contiguous requests contiguous physical memory. Returns a handle for
+ * hlthunk_device_memory_map() and hlthunk_device_memory_free().
  */
 hlthunk_public uint64_t hlthunk_device_memory_alloc(
 	int fd, uint64_t size, uint64_t page_size, bool contiguous, bool shared);
@@ -511,10 +511,10 @@ hlthunk_public uint64_t hlthunk_device_memory_alloc(
 /* Frees device memory that is not mapped. */
 hlthunk_public int hlthunk_device_memory_free(int fd, uint64_t handle);
 
-/* Maps device memory and returns its device address. A hint of 0 lets the driver choose. */
+/* Maps device memory and returns its device address. With hint_addr 0 the driver chooses it. */
 hlthunk_public uint64_t hlthunk_device_memory_map(int fd, uint64_t handle, uint64_t hint_addr);
 
-/* Pins host memory and maps it for the device. Returns its device address. */
+/* Pins host memory and maps it on the device. Returns its device address. */
 hlthunk_public uint64_t hlthunk_host_memory_map(
 	int fd, void *host_virt_addr, uint64_t hint_addr, uint64_t host_size);
 
@@ -524,33 +524,33 @@ hlthunk_public uint64_t hlthunk_host_memory_map_flags(
 
 /*
  * Unmaps device or host memory at an address that a map function returned. Fails with EINVAL while
- * a dma-buf of the memory exists.
+ * a dma-buf of the memory is open.
  */
 hlthunk_public int hlthunk_memory_unmap(int fd, uint64_t device_virt_addr);
 
 /*
- * Exports device memory as a dma-buf from its first byte on. addr is what map returned; for Gaudi,
- * a physical address. flags are those of open(2). Returns the descriptor.
+ * Exports device memory as a dma-buf, starting at addr. addr is an address that a map function
+ * returned, or a physical address on Gaudi. flags are those of open(2). Returns the descriptor.
  */
 hlthunk_public int hlthunk_device_memory_export_dmabuf_fd(
 	int fd, uint64_t addr, uint64_t size, uint32_t flags);
 
-/* As hlthunk_device_memory_export_dmabuf_fd(), from offset on. */
+/* As hlthunk_device_memory_export_dmabuf_fd(), starting at addr + offset. */
 hlthunk_public int hlthunk_device_mapped_memory_export_dmabuf_fd(
 	int fd, uint64_t addr, uint64_t size, uint64_t offset, uint32_t flags);
 
-/* Returns the size of a block of registers, and the handle to map it with mmap(2) on fd. */
+/* Returns the size of a register block, and a handle for mmap(2) on fd. */
 hlthunk_public int hlthunk_get_hw_block(
 	int fd, uint64_t block_address, uint32_t *block_size, uint64_t *handle);
 
 /*
  * Allocates a buffer of timestamps, 8 bytes each. The handle is for mmap(2) on fd and for
- * hlthunk_register_timestamp_interrupt(). close frees the buffer.
+ * hlthunk_register_timestamp_interrupt(). Closing fd frees the buffer.
  */
 hlthunk_public int hlthunk_allocate_timestamp_elements(
 	int fd, uint32_t elements_num, uint64_t *handle);
 
-/* Gaudi3 release: reads up to 16 KiB of device memory by the debug ioctl. */
+/* Gaudi3 release: reads up to 16 KiB of device memory through the DEBUG ioctl. */
 hlthunk_public int hlthunk_device_memory_read_block_experimental(
 	int fd, uint32_t *buff, uint64_t block_address, uint32_t block_size, uint32_t flags);
 
@@ -559,20 +559,20 @@ hlthunk_public int hlthunk_device_memory_read_block_experimental(
  * ---------------------------------------------------------------------------------------- */
 
 /*
- * Allocates a command buffer in the kernel, up to HL_MAX_CB_SIZE bytes. The handle is for
+ * Allocates a command buffer of up to HL_MAX_CB_SIZE bytes in the kernel. The handle is for
  * submissions and for mmap(2) on fd.
  */
 hlthunk_public int hlthunk_request_command_buffer(int fd, uint32_t cb_size, uint64_t *cb_handle);
 
-/* The same, mapped for the device as well. */
+/* As hlthunk_request_command_buffer(), and maps the buffer on the device. */
 hlthunk_public int hlthunk_request_mapped_command_buffer(
 	int fd, uint32_t cb_size, uint64_t *cb_handle);
 
-/* Returns the device address of such a buffer. */
+/* Returns the device address of a mapped command buffer. */
 hlthunk_public int hlthunk_get_mapped_cb_device_va_by_handle(
 	int fd, uint64_t cb_handle, uint64_t *device_va);
 
-/* Reports how many submissions use a command buffer. */
+/* Reports the number of submissions that use a command buffer. */
 hlthunk_public int hlthunk_get_cb_usage_count(int fd, uint64_t cb_handle, uint32_t *usage_cnt);
 
 /* Destroys a command buffer. Mappings of it stay valid until munmap(2). */
@@ -583,8 +583,8 @@ hlthunk_public int hlthunk_destroy_command_buffer(int fd, uint64_t cb_handle);
  * ---------------------------------------------------------------------------------------- */
 
 /*
- * Jobs to submit: arrays of struct hl_cs_chunk, for the restore phase (if the context changed) and
- * to execute. Flags are HL_CS_FLAGS_*.
+ * Jobs to submit: arrays of struct hl_cs_chunk for the restore phase (executed only if the context
+ * has changed) and the execute phase. Flags are HL_CS_FLAGS_*.
  */
 struct hlthunk_cs_in {
 	void *chunks_restore;
@@ -594,7 +594,7 @@ struct hlthunk_cs_in {
 	uint32_t flags;
 };
 
-/* A submission's number, for the wait functions, and HL_CS_STATUS_*. */
+/* The sequence number of a submission, for the wait functions, and HL_CS_STATUS_*. */
 struct hlthunk_cs_out {
 	uint64_t seq;
 	uint32_t status;
@@ -605,7 +605,7 @@ struct hlthunk_cs_out {
 hlthunk_public int hlthunk_command_submission(
 	int fd, struct hlthunk_cs_in *in, struct hlthunk_cs_out *out);
 
-/* The same with a timeout of its own in seconds, after which the driver takes the jobs as hung. */
+/* As above, with a timeout in seconds, after which the driver considers the jobs hung. */
 hlthunk_public int hlthunk_command_submission_timeout(
 	int fd, struct hlthunk_cs_in *in, struct hlthunk_cs_out *out, uint32_t timeout);
 
@@ -616,7 +616,7 @@ hlthunk_public int hlthunk_command_submission_timeout(
 hlthunk_public int hlthunk_staged_command_submission(
 	int fd, uint64_t sequence, struct hlthunk_cs_in *in, struct hlthunk_cs_out *out);
 
-/* The same with a timeout in seconds. */
+/* As above, with a timeout in seconds. */
 hlthunk_public int hlthunk_staged_command_submission_timeout(
 	int fd, uint64_t sequence, struct hlthunk_cs_in *in, struct hlthunk_cs_out *out,
 	uint32_t timeout);
@@ -636,7 +636,7 @@ hlthunk_public int hlthunk_engines_command(
  * Signals: submissions that signal or wait for a sync object of the driver
  * ---------------------------------------------------------------------------------------- */
 
-/* Which queue signals. */
+/* The queue that signals. */
 struct hlthunk_signal_in {
 	void *chunks_restore;
 	uint32_t num_chunks_restore;
@@ -644,7 +644,7 @@ struct hlthunk_signal_in {
 	uint32_t flags;
 };
 
-/* The signal's number and its sync object. */
+/* The sequence number of the signal, and its sync object. */
 struct hlthunk_signal_out {
 	uint64_t seq;
 	uint32_t status;
@@ -658,7 +658,7 @@ hlthunk_public int hlthunk_signal_submission(
 hlthunk_public int hlthunk_signal_submission_timeout(
 	int fd, struct hlthunk_signal_in *in, struct hlthunk_signal_out *out, uint32_t timeout);
 
-/* Which signal to wait for. */
+/* The signal to wait for. */
 struct hlthunk_wait_for_signal_data {
 	union {
 		uint64_t *signal_seq_arr;
@@ -671,7 +671,7 @@ struct hlthunk_wait_for_signal_data {
 	uint32_t encaps_signal_offset;
 };
 
-/* A wait for signals: the array is of struct hlthunk_wait_for_signal_data, by address. */
+/* hlthunk_wait_for_signal: address of an array of struct hlthunk_wait_for_signal_data. */
 struct hlthunk_wait_in {
 	void *chunks_restore;
 	uint32_t num_chunks_restore;
@@ -680,7 +680,7 @@ struct hlthunk_wait_in {
 	uint32_t flags;
 };
 
-/* The wait's number. ULLONG_MAX: the signal had completed, and nothing was submitted. */
+/* The wait's sequence number; ULLONG_MAX if the signal had completed: nothing was submitted. */
 struct hlthunk_wait_out {
 	uint64_t seq;
 	uint32_t status;
@@ -698,7 +698,7 @@ hlthunk_public int hlthunk_wait_for_collective_signal(
 hlthunk_public int hlthunk_wait_for_collective_signal_timeout(
 	int fd, struct hlthunk_wait_in *in, struct hlthunk_wait_out *out, uint32_t timeout);
 
-/* How many signals to reserve on a queue. */
+/* The queue, and the number of signals to reserve. */
 struct hlthunk_sig_res_in {
 	uint32_t queue_index;
 	uint32_t count;
@@ -717,7 +717,7 @@ struct hlthunk_sig_res_out {
 	uint32_t status;
 };
 
-/* Reserves signals that jobs of a staged submission raise themselves. */
+/* Reserves signals that the jobs of a staged submission trigger themselves. */
 hlthunk_public int hlthunk_reserve_encaps_signals(
 	int fd, struct hlthunk_sig_res_in *in, struct hlthunk_sig_res_out *out);
 
@@ -725,7 +725,7 @@ hlthunk_public int hlthunk_reserve_encaps_signals(
 hlthunk_public int hlthunk_unreserve_encaps_signals(
 	int fd, struct reserve_sig_handle *handle, uint32_t *status);
 
-/* Submits the part of a staged submission that raises the signals of reservation handle_id. */
+/* Submits the part of a staged submission that triggers the signals of reservation handle_id. */
 hlthunk_public int hlthunk_staged_command_submission_encaps_signals(
 	int fd, uint64_t handle_id, struct hlthunk_cs_in *in, struct hlthunk_cs_out *out);
 
@@ -733,7 +733,7 @@ hlthunk_public int hlthunk_staged_command_submission_encaps_signals(
 hlthunk_public int hlthunk_wait_for_reserved_encaps_signals(
 	int fd, struct hlthunk_wait_in *in, struct hlthunk_wait_out *out);
 
-/* The same for several queues. */
+/* As above, for several queues. */
 hlthunk_public int hlthunk_wait_for_reserved_encaps_collective_signals(
 	int fd, struct hlthunk_wait_in *in, struct hlthunk_wait_out *out);
 
@@ -743,13 +743,13 @@ hlthunk_public int hlthunk_wait_for_reserved_encaps_collective_signals(
 
 /*
  * Waits until a submission completes. status is HL_WAIT_CS_STATUS_*. A timeout of 0 polls. Fails
- * with ETIMEDOUT and EIO for a submission that the driver ended.
+ * with ETIMEDOUT if the submission timed out, and with EIO if it was aborted.
  */
 hlthunk_public int hlthunk_wait_for_cs(int fd, uint64_t seq, uint64_t timeout_us, uint32_t *status);
 
 /*
- * The same, with the time of completion (nanoseconds of the kernel's monotonic clock) for
- * submissions with HL_CS_FLAGS_TIMESTAMP.
+ * As above, with the completion time (nanoseconds of CLOCK_MONOTONIC) of submissions with
+ * HL_CS_FLAGS_TIMESTAMP.
  */
 hlthunk_public int hlthunk_wait_for_cs_with_timestamp(
 	int fd, uint64_t seq, uint64_t timeout_us, uint32_t *status, uint64_t *timestamp);
@@ -761,7 +761,7 @@ struct hlthunk_wait_multi_cs_in {
 	uint32_t seq_len;
 };
 
-/* HL_WAIT_CS_STATUS_*, a bit for each submission that has completed, and their number. */
+/* HL_WAIT_CS_STATUS_*, a bit for each completed submission, and the number of completed ones. */
 struct hlthunk_wait_multi_cs_out {
 	uint32_t status;
 	uint32_t seq_set;
@@ -775,7 +775,7 @@ hlthunk_public int hlthunk_wait_for_multi_cs_with_timestamp(
 	int fd, struct hlthunk_wait_multi_cs_in *in, struct hlthunk_wait_multi_cs_out *out,
 	uint64_t *timestamp);
 
-/* Waits for an interrupt until the 64-bit counter at addr is at or past the target. */
+/* Waits until the 64-bit counter at addr reaches the target. Each interrupt rechecks it. */
 hlthunk_public int hlthunk_wait_for_interrupt(
 	int fd, void *addr, uint64_t target_value, uint32_t interrupt_id, uint64_t timeout_us,
 	uint32_t *status);
@@ -783,7 +783,7 @@ hlthunk_public int hlthunk_wait_for_interrupt_with_timestamp(
 	int fd, void *addr, uint64_t target_value, uint32_t interrupt_id, uint64_t timeout_us,
 	uint32_t *status, uint64_t *timestamp);
 
-/* The same with a counter in a command buffer: handle, and index of the counter. */
+/* As above, with a counter in a command buffer, given by handle and index. */
 hlthunk_public int hlthunk_wait_for_interrupt_by_handle(
 	int fd, uint64_t cq_counters_handle, uint64_t cq_counters_offset, uint64_t target_value,
 	uint32_t interrupt_id, uint64_t timeout_us, uint32_t *status);
@@ -792,32 +792,32 @@ hlthunk_public int hlthunk_wait_for_interrupt_by_handle_with_timestamp(
 	uint32_t interrupt_id, uint64_t timeout_us, uint32_t *status, uint64_t *timestamp);
 
 /*
- * Returns at once. When the counter is at or past the target, the driver writes the time into
- * element timestamps_offset of a timestamp buffer.
+ * Returns immediately. When the counter reaches the target, the driver writes the time to element
+ * timestamps_offset of a timestamp buffer.
  */
 hlthunk_public int hlthunk_register_timestamp_interrupt(
 	int fd, uint32_t interrupt_id, uint64_t cq_counters_handle, uint64_t cq_counters_offset,
 	uint64_t target_value, uint64_t timestamps_handle, uint64_t timestamps_offset);
 
 /* ----------------------------------------------------------------------------------------
- * Events. The control node does not serve.
+ * Events. These functions do not accept the control node.
  * ---------------------------------------------------------------------------------------- */
 
-/* Registers for the device's events. Returns a handle: a descriptor for poll(2). */
+/* Registers for the device's events. Returns a descriptor for poll(2), the handle. */
 hlthunk_public int hlthunk_notifier_create(int fd);
 
 /* Deregisters, and closes the handle. */
 hlthunk_public int hlthunk_notifier_release(int fd, int handle);
 
 /*
- * Waits up to `timeout` milliseconds for events: HL_NOTIFIER_EVENT_*, and how often since the last
- * call (0: none came).
+ * Waits up to `timeout` milliseconds for events. Reports HL_NOTIFIER_EVENT_* and the number of
+ * events since the last call (0 after a timeout).
  */
 hlthunk_public int hlthunk_notifier_recv(
 	int fd, int handle, uint64_t *notifier_events, uint64_t *notifier_cnt, uint32_t flags,
 	uint32_t timeout);
 
-/* What hlthunk_get_event_record() can read: the struct behind buf is named beside it. */
+/* Records that hlthunk_get_event_record() reads, and the struct that buf points to. */
 enum hlthunk_event_record_id {
 	HLTHUNK_OPEN_DEV = 0,         /* hlthunk_event_record_open_dev_time */
 	HLTHUNK_CS_TIMEOUT = 1,       /* hlthunk_event_record_cs_timeout */
@@ -828,9 +828,9 @@ enum hlthunk_event_record_id {
 	HLTHUNK_ENGINE_EVENT = 6      /* hlthunk_event_record_engine_err, Gaudi3 release */
 };
 
-/* Times of the records are in nanoseconds; 0 if no such event was recorded. */
+/* Timestamps of records are in nanoseconds; 0 if no such event was recorded. */
 
-/* When the node was opened that the other records are of. */
+/* The time of the open of the compute node during which the other records were made. */
 struct hlthunk_event_record_open_dev_time {
 	int64_t timestamp;
 };
@@ -842,8 +842,8 @@ struct hlthunk_event_record_cs_timeout {
 };
 
 /*
- * The first access to a forbidden address: HL_RAZWI_* in flags, and the engines that can have made
- * it.
+ * The first access to a forbidden address (RAZWI): HL_RAZWI_* flags, and the engines that may have
+ * caused it.
  */
 struct hlthunk_event_record_razwi_event {
 	int64_t timestamp;
@@ -853,7 +853,7 @@ struct hlthunk_event_record_razwi_event {
 	uint8_t flags;
 };
 
-/* The first packet that a queue manager did not know. */
+/* The first packet with an opcode that the queue manager did not recognize. */
 struct hlthunk_event_record_undefined_opcode {
 	int64_t timestamp;
 	uint64_t cb_addr_streams[MAX_QMAN_STREAMS_INFO][OPCODE_INFO_MAX_ADDR_SIZE];
@@ -884,7 +884,7 @@ struct hlthunk_event_record_engine_err {
 	uint16_t error_count;
 };
 
-/* Reads the record of an event. Records last until the node is opened again. */
+/* Reads the record of an event. Opening the compute node clears the records. */
 hlthunk_public int hlthunk_get_event_record(
 	int fd, enum hlthunk_event_record_id event_id, void *buf);
 
@@ -894,16 +894,16 @@ struct hlthunk_user_mapping {
 	uint64_t size;
 };
 
-/* A page fault, and an array of the caller for the mappings that existed then. */
+/* A page fault, and the caller's array for the mappings that existed at that time. */
 struct hlthunk_page_fault_info {
 	int64_t timestamp;
 	uint64_t addr;
 	uint16_t engine_id;
-	uint32_t num_of_mappings;  /* how many there were */
+	uint32_t num_of_mappings;  /* mappings that existed */
 	struct hlthunk_user_mapping *mappings_buf;
 };
 
-/* Reads the record of the first page fault. The array has room for num_of_allocated_mappings. */
+/* Reads the first page fault. mappings_buf has num_of_allocated_mappings elements. */
 hlthunk_public int hlthunk_get_page_fault_info(
 	int fd, struct hlthunk_page_fault_info *pf, uint32_t num_of_allocated_mappings);
 
@@ -921,7 +921,7 @@ hlthunk_public int hlthunk_profiler_get_trace(
 	int fd, void *buffer, uint64_t *size, uint64_t *num_entries);
 hlthunk_public void hlthunk_profiler_destroy(void);
 
-/* Files of the driver's debugfs folder. */
+/* Open files in the driver's debugfs directory. */
 struct hlthunk_debugfs {
 	int addr_fd;
 	int data_fd;
@@ -929,10 +929,10 @@ struct hlthunk_debugfs {
 	char clk_gate_val[32];
 };
 
-/* Opens them for the device of fd; needs root. */
+/* Opens the files for the device of fd; needs root. */
 hlthunk_public int hlthunk_debugfs_open(int fd, struct hlthunk_debugfs *debugfs);
 
-/* Reads and writes 32-bit words of the device's address space. */
+/* Read and write a 32-bit word of the device's address space. */
 hlthunk_public int hlthunk_debugfs_read(
 	struct hlthunk_debugfs *debugfs, uint64_t full_address, uint32_t *val);
 hlthunk_public int hlthunk_debugfs_write(
@@ -949,7 +949,7 @@ enum wq_types {
 	WQ_RENDEZVOUS_WRITE = 3
 };
 
-/* Ports that are enabled, and those with a network device. */
+/* Enabled ports, and ports with a network device. */
 struct hlthunk_nic_get_ports_masks_out {
 	uint64_t ports_mask;
 	uint64_t ext_ports_mask;
@@ -989,7 +989,7 @@ struct hlthunk_requester_conn_ctx {
 	uint16_t mtu;
 	uint8_t congestion_en;
 	uint8_t encap_en;
-	uint8_t encap_id;  /* counts with encap_en */
+	uint8_t encap_id;  /* valid with encap_en */
 	uint8_t loopback;
 	uint32_t wq_size;
 	uint8_t coll_lag_idx;
@@ -1044,7 +1044,7 @@ struct hlthunk_nic_wq_arr_set_in {
 	uint8_t swq_granularity;
 };
 
-/* Its handle, for mmap(2). */
+/* The handle of the array, for mmap(2). */
 struct hlthunk_nic_wq_arr_set_out {
 	uint64_t handle;
 };
@@ -1052,7 +1052,7 @@ hlthunk_public int hlthunk_nic_wq_arr_set(
 	int fd, struct hlthunk_nic_wq_arr_set_in *in, struct hlthunk_nic_wq_arr_set_out *out);
 hlthunk_public int hlthunk_nic_wq_arr_unset(int fd, uint32_t port, uint32_t type);
 
-/* Completion queues of the kernel: deprecated by the release that has them. */
+/* Completion queues in the kernel: deprecated in the Gaudi3 release. */
 hlthunk_public int hlthunk_nic_cq_create(int fd, uint32_t num_of_entries, uint64_t *handle);
 hlthunk_public int hlthunk_nic_cq_destroy(int fd, uint64_t handle);
 hlthunk_public int hlthunk_nic_cq_wait(
@@ -1061,28 +1061,28 @@ hlthunk_public int hlthunk_nic_cq_wait(
 hlthunk_public int hlthunk_nic_cq_update_consumed_entries(
 	int fd, uint64_t handle, uint32_t num_of_consumed_entries);
 
-/* Completion queues in memory of the program: Gaudi. */
+/* Completion queues in the program's memory: Gaudi. */
 hlthunk_public int hlthunk_nic_user_cq_set(
 	int fd, uint32_t port, uint64_t addr, uint32_t num_of_cqes);
 hlthunk_public int hlthunk_nic_user_cq_unset(int fd, uint32_t port);
 hlthunk_public int hlthunk_nic_user_cq_update_ci(int fd, uint32_t port, uint32_t ci);
 
-/* Which port. */
+/* The port. */
 struct hlthunk_nic_user_cq_id_alloc_in {
 	uint32_t port;
 };
 
-/* The number of a completion queue. */
+/* The id of a completion queue. */
 struct hlthunk_nic_user_cq_id_alloc_out {
 	uint32_t id;
 };
 
-/* Completion queues in memory of the program: Gaudi2 and newer. */
+/* Completion queues in the program's memory: Gaudi2 and newer. */
 hlthunk_public int hlthunk_nic_user_cq_id_alloc(
 	int fd, struct hlthunk_nic_user_cq_id_alloc_in *in,
 	struct hlthunk_nic_user_cq_id_alloc_out *out);
 
-/* How many entries. */
+/* A completion queue, and its number of entries. */
 struct hlthunk_nic_user_cq_id_set_in {
 	uint32_t port;
 	uint32_t num_of_cqes;
@@ -1100,7 +1100,7 @@ hlthunk_public int hlthunk_nic_user_cq_id_set(
 	int fd, struct hlthunk_nic_user_cq_id_set_in *in,
 	struct hlthunk_nic_user_cq_id_set_out *out);
 
-/* Which completion queue. */
+/* The completion queue to unset. */
 struct hlthunk_nic_user_cq_id_unset_in {
 	uint32_t port;
 	uint64_t id;
@@ -1113,7 +1113,7 @@ struct hlthunk_nic_user_ccq_set_in {
 	uint32_t num_of_entries;
 };
 
-/* Its handles, for mmap(2). */
+/* The queue's handles for mmap(2). */
 struct hlthunk_nic_user_ccq_set_out {
 	uint64_t ccq_handle;
 	uint64_t ccq_pi_handle;
@@ -1135,7 +1135,7 @@ struct hlthunk_nic_user_db_fifo_set_in {
 	uint8_t dir_dup_ports_mask;
 };
 
-/* Its handles, for mmap(2), and its size. */
+/* The fifo's handles for mmap(2), and its size. */
 struct hlthunk_nic_user_db_fifo_set_out {
 	uint64_t ci_handle;
 	uint64_t regs_handle;
@@ -1149,7 +1149,7 @@ hlthunk_public int hlthunk_nic_user_db_fifo_set(
 hlthunk_public int hlthunk_nic_user_db_fifo_unset(int fd, uint32_t port, uint32_t id);
 
 /*
- * What a program asks of a port: advanced operations, and addresses for back pressure and for
+ * A program's settings for a port: advanced operations, and addresses for back pressure and for
  * fence-and-acknowledge completions.
  */
 struct hlthunk_nic_user_set_app_params_in {
@@ -1162,7 +1162,7 @@ struct hlthunk_nic_user_set_app_params_in {
 hlthunk_public int hlthunk_nic_user_set_app_params(
 	int fd, uint32_t port, const struct hlthunk_nic_user_set_app_params_in *in);
 
-/* What a port offers. */
+/* Limits and current use of a port. */
 struct hlthunk_nic_user_get_app_params_out {
 	uint32_t max_num_of_qps;
 	uint32_t num_allocated_qps;
@@ -1194,7 +1194,7 @@ hlthunk_public int hlthunk_nic_eq_poll(int fd, uint32_t port, struct hlthunk_nic
 /* Encapsulation of a connection's packets. */
 hlthunk_public int hlthunk_nic_user_encap_alloc(int fd, uint32_t port, uint32_t *encap_id);
 
-/* A header to put before each packet, by address. */
+/* The header that precedes each packet, and its address and length. */
 struct hlthunk_encap_cfg {
 	uintptr_t tnl_hdr_ptr;
 	uint32_t tnl_hdr_size;
@@ -1227,7 +1227,7 @@ hlthunk_public int hlthunk_nic_xe_memory_map(
 hlthunk_public int hlthunk_nic_xe_memory_unmap(int fd, uint32_t vm, uint64_t dva, uint64_t size);
 
 /* ----------------------------------------------------------------------------------------
- * Deprecated: they return -EPERM
+ * Deprecated functions; they return -EPERM
  * ---------------------------------------------------------------------------------------- */
 
 hlthunk_public int hlthunk_deprecated_func1(
@@ -1238,13 +1238,13 @@ hlthunk_public int hlthunk_deprecated_func2(
 hlthunk_public int hlthunk_deprecated_func3(int fd, uint32_t num_elements, uint64_t *handle);
 
 /* ----------------------------------------------------------------------------------------
- * The table for a profiler
+ * Function table for a profiler
  * ---------------------------------------------------------------------------------------- */
 
 /*
  * Functions that hlthunk_open() passes to ShimGetFunctions() of libhl_shim.so, which can replace
- * them. The table of 2023 has no fp_hlthunk_get_time_sync_per_die_info and nothing behind it.
- * fp_get_dram_* and fp_DEPRECATED1 are the release's names.
+ * them. The table of 2023 ends before fp_hlthunk_get_time_sync_per_die_info. fp_get_dram_* and
+ * fp_DEPRECATED1 are the vendor's names.
  */
 struct hlthunk_functions_pointers {
 	int (*fp_hlthunk_command_submission)(int, struct hlthunk_cs_in *, struct hlthunk_cs_out *);

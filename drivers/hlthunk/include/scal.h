@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * The C interface of the shim libscal.so: what UCX's gaudi_gdr calls of the vendor's library, and
- * scal_destroy(). There is one pool, "global_hbm": the free memory of the device but one page, in
- * one mapping. No configuration is read.
+ * The C interface of the shim libscal.so: the functions of the vendor's library that UCX's
+ * gaudi_gdr calls, and scal_destroy(). There is one pool, "global_hbm": one mapping of the device's
+ * free memory except for one page. Configuration files are not read.
  */
 
 #ifndef SCAL_H
@@ -38,23 +38,23 @@ typedef struct _scal_memory_pool_infoV2 {
 } scal_memory_pool_infoV2;
 
 /*
- * Takes the memory of an open device for the pool. A second call for the same open of the device
- * returns the same handle, and counts: it is destroyed as often as it was returned.
+ * Allocates the pool from the memory of an open device. A second call for the same open of the
+ * device returns the same handle, which must then be destroyed twice.
  */
 int scal_init(int fd, const char *config_file_path, scal_handle_t *scal,
 	      scal_arc_fw_config_handle_t fwCfg);
 
-/* Frees the pool. A program that closes the device need not call it. */
+/* Frees the pool. Optional before the program closes the device. */
 void scal_destroy(const scal_handle_t scal);
 
-/* Returns the handle of an open device. SCAL_NOT_FOUND without scal_init(). */
+/* Returns the handle of an open device, or SCAL_NOT_FOUND before scal_init(). */
 int scal_get_handle_from_fd(int fd, scal_handle_t *scal);
 
 /* Returns a pool by its name. */
 int scal_get_pool_handle_by_name(const scal_handle_t scal, const char *pool_name,
 				 scal_pool_handle_t *pool);
 
-/* Returns where a pool lies. */
+/* Returns the addresses and sizes of a pool. */
 int scal_pool_get_infoV2(const scal_pool_handle_t pool, scal_memory_pool_infoV2 *info);
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * The C interface of the shim libSynapse.so: what libfabric, fabtests, NIXL and UCX call of the
- * vendor's library. perftest links it and calls nothing.
+ * The C interface of the shim libSynapse.so: the functions of the vendor's library that libfabric,
+ * fabtests, NIXL and UCX call. perftest links the library but calls no function of it.
  *
- * A process has one device at a time. Handles are not dereferenced; one that the library did not
- * return gives synInvalidArgument.
+ * A process can acquire one device at a time. Handles are not dereferenced; an invalid handle
+ * returns synInvalidArgument.
  */
 
 #ifndef SYNAPSE_API_H
@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-/* The values that the shim returns. */
+/* The status codes that the shim returns. */
 typedef enum synStatus {
 	synSuccess = 0,
 	synInvalidArgument = 1,
@@ -79,7 +79,7 @@ typedef struct synDeviceInfoV2 {
 	uint64_t globalHbmBaseAddress;
 } synDeviceInfoV2;
 
-/* Finds libhl-thunk.so. A second call does nothing. */
+/* Loads libhl-thunk.so. A second call has no effect. */
 synStatus synInitialize(void);
 
 /* Waits for all work, and releases the device. */
@@ -87,14 +87,14 @@ synStatus synDestroy(void);
 
 synStatus synDeviceGetCount(uint32_t *pCount);
 
-/* Opens a device and takes its memory but one page. */
+/* Opens a device and allocates its memory except for one page. */
 synStatus synDeviceAcquireByModuleId(synDeviceId *pDeviceId, const synModuleId moduleId);
 
-/* Describes the device of this process; any, if the identifier is -1. */
+/* Describes the device of this process. The identifier -1 selects it as well. */
 synStatus synDeviceGetInfo(const synDeviceId deviceId, synDeviceInfo *pDeviceInfo);
 synStatus synDeviceGetInfoV2(const synDeviceId deviceId, synDeviceInfoV2 *pDeviceInfo);
 
-/* Allocates whole pages of 4 KiB, at `reqAddr` if it is not 0. */
+/* Allocates whole pages of 4 KiB, at `reqAddr` unless it is 0. */
 synStatus synDeviceMalloc(const synDeviceId deviceId, const uint64_t size, uint64_t reqAddr,
 			  const uint32_t flags, uint64_t *buffer);
 synStatus synDeviceFree(const synDeviceId deviceId, const uint64_t buffer, const uint32_t flags);
@@ -107,20 +107,20 @@ synStatus synHostFree(const synDeviceId deviceId, const void *buffer, const uint
 synStatus synStreamCreateGeneric(synStreamHandle *pStreamHandle, const synDeviceId deviceId,
 				 const uint32_t flags);
 
-/* Waits until the work of a stream has ended. */
+/* Waits until all work of a stream has completed. */
 synStatus synStreamSynchronize(const synStreamHandle streamHandle);
 
 synStatus synMemsetD8Async(uint64_t pDeviceMem, const unsigned char value,
 			   const size_t numOfElements, const synStreamHandle streamHandle);
 
-/* Host memory that synHostMalloc() did not allocate is mapped while the copy runs. */
+/* Maps host memory that synHostMalloc() did not allocate for the duration of the copy. */
 synStatus synMemCopyAsync(const synStreamHandle streamHandle, const uint64_t src,
 			  const uint64_t size, const uint64_t dst, const synDmaDir direction);
 
 /*
- * Exports device memory as a new dma-buf that begins at `addr`, a multiple of 4 KiB. The address
- * is one of synDeviceMalloc(), or one that the program mapped through libhl-thunk.so. Returns 0,
- * or a negative errno value with -1 in `fd`.
+ * Exports device memory as a new dma-buf that starts at `addr`, a multiple of 4 KiB.
+ * synDeviceMalloc() returned the address, or the program mapped it through libhl-thunk.so. Returns
+ * 0, or a negative errno value and -1 in `fd`.
  */
 int hcclLookupDMABuff(uint64_t addr, uint64_t size, int *fd);
 

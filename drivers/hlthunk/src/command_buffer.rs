@@ -1,4 +1,4 @@
-//! Command buffers of the kernel: `HL_IOCTL_CB`. A program maps them with mmap(2) of the handle.
+//! Kernel command buffers: `HL_IOCTL_CB`. A program maps them with mmap(2) of the handle.
 
 use std::ffi::c_int;
 
@@ -19,7 +19,7 @@ exports! {
     /// Creates a command buffer.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for the handle. `-errno` of the driver.
+    /// `-EINVAL`: `cb_handle` is null. Otherwise `-errno` of the driver.
     fn hlthunk_request_command_buffer(
         fd: c_int,
         cb_size: u32,
@@ -30,7 +30,7 @@ exports! {
         cb_handle.write(answer.cb_handle()).map(|()| 0)
     }
 
-    /// Creates a command buffer that is mapped into the device.
+    /// Creates a command buffer that is mapped on the device.
     ///
     /// # Errors
     /// As [`hlthunk_request_command_buffer`].
@@ -44,10 +44,10 @@ exports! {
         cb_handle.write(answer.cb_handle()).map(|()| 0)
     }
 
-    /// Returns the device's address of a mapped command buffer.
+    /// Returns the device address of a mapped command buffer.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `device_va` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_mapped_cb_device_va_by_handle(
         fd: c_int,
         cb_handle: u64,
@@ -60,7 +60,7 @@ exports! {
         device_va.write(answer.device_va()).map(|()| 0)
     }
 
-    /// Destroys a command buffer. Its memory lives on while it is mapped or in use.
+    /// Destroys a command buffer. Its memory is freed when it is neither mapped nor in use.
     ///
     /// # Errors
     /// `-errno` of the driver.
@@ -68,10 +68,10 @@ exports! {
         command_buffer(fd, HlCbIn::destroy(cb_handle)).map(|_| 0)
     }
 
-    /// Counts the submissions that use a command buffer.
+    /// Returns the number of submissions that use a command buffer.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `usage_cnt` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_cb_usage_count(
         fd: c_int,
         cb_handle: u64,

@@ -2,7 +2,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "read(2), write(2) and close(2) of numbers in a C struct"
+    reason = "read(2), write(2) and close(2) of descriptor numbers in a C struct"
 )]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -21,7 +21,7 @@ use crate::discovery::at_bus;
 use crate::open::address_of;
 use crate::types::HlthunkDebugfs;
 
-/// A struct that owns no descriptor.
+/// A struct without open descriptors.
 const CLOSED: HlthunkDebugfs = HlthunkDebugfs {
     addr_fd: -1,
     data_fd: -1,
@@ -29,8 +29,8 @@ const CLOSED: HlthunkDebugfs = HlthunkDebugfs {
     clk_gate_val: [0; 32],
 };
 
-/// The directories that the driver's versions have: by PCI address (DRM), by index, and by the old
-/// name.
+/// Returns the debugfs directories of different driver versions: by PCI address (DRM), by index,
+/// and under the old name.
 fn directories(address: &str, index: u32) -> [PathBuf; 3] {
     let root = Path::new("/sys/kernel/debug");
     [
@@ -44,15 +44,15 @@ fn open(path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
     uninterrupted(|| nix::fcntl::open(path, flags | OFlag::O_CLOEXEC, Mode::empty()))
 }
 
-/// Writes a C string with its end, as the driver's files take it.
+/// Writes a C string including its NUL, which the driver's files expect.
 fn write(fd: RawFd, text: &CStr) -> Result<(), Errno> {
     let bytes = text.to_bytes_with_nul();
-    // SAFETY: the bytes are ours; the kernel checks the descriptor.
+    // SAFETY: the buffer is valid; the kernel checks the descriptor.
     uninterrupted(|| Errno::result(unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) })).map(drop)
 }
 
 fn read(fd: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: the buffer is ours; the kernel checks the descriptor.
+    // SAFETY: the buffer is valid; the kernel checks the descriptor.
     let read =
         uninterrupted(|| Errno::result(unsafe { libc::pread(fd, into.as_mut_ptr().cast(), into.len(), 0) }))?;
     Ok(read as usize)
@@ -68,7 +68,7 @@ fn opened(directory: &Path) -> Result<HlthunkDebugfs, Errno> {
     let data = open(&directory.join("data32"), OFlag::O_RDWR).map_err(denied)?;
     let clk_gate = open(&directory.join("clk_gate"), OFlag::O_RDWR).map_err(denied)?;
     let mut saved = [0_u8; 32];
-    // The last byte ends the string.
+    // The last byte stays NUL.
     read(clk_gate.as_raw_fd(), &mut saved[..31]).map_err(|_| Errno::EIO)?;
     write(clk_gate.as_raw_fd(), c"0").map_err(|_| Errno::EIO)?;
     Ok(HlthunkDebugfs {
@@ -79,10 +79,10 @@ fn opened(directory: &Path) -> Result<HlthunkDebugfs, Errno> {
     })
 }
 
-/// Closes a descriptor of the struct, if it has it.
+/// Closes a descriptor of the struct, if it is open.
 fn close(fd: c_int) {
     if fd >= 0 {
-        // The program may have closed it: an `OwnedFd` would abort then.
+        // The program may have closed the descriptor, which would make an `OwnedFd` abort.
         let _ = nix::unistd::close(fd);
     }
 }
@@ -96,12 +96,12 @@ exports! {
         device::ioctl_at(fd, Ioctl::Debug, debug.address()).map(|()| 0)
     }
 
-    /// Opens the driver's files in debugfs, and stops clock gating. On failure the struct owns
-    /// nothing.
+    /// Opens the driver's files in debugfs and disables clock gating. On failure the struct
+    /// contains no open descriptors.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-ENODEV`: not a node of the driver. `-EPERM`: a file cannot be
-    /// opened. `-EIO`: clock gating cannot be set.
+    /// `-EINVAL`: `debugfs` is null. `-ENODEV`: `fd` is not a node of the driver. `-EPERM`: a file
+    /// cannot be opened. `-EIO`: clock gating cannot be changed.
     fn hlthunk_debugfs_open(fd: c_int, debugfs: *mut HlthunkDebugfs) -> c_int as negative_errno {
         debugfs.write(CLOSED)?;
         let address = address_of(fd).map_err(|_| Errno::ENODEV)?;
@@ -111,11 +111,11 @@ exports! {
         debugfs.write(opened(directory)?).map(|()| 0)
     }
 
-    /// Reads 32 bits of the device's address space.
+    /// Reads a 32-bit word of the device's address space.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct, no place for the value, or the driver's text is not a number. `-errno`
-    /// of read(2) and write(2).
+    /// `-EINVAL`: `debugfs` or `val` is null, or the driver's text is not a number. Otherwise
+    /// `-errno` of read(2) or write(2).
     fn hlthunk_debugfs_read(
         debugfs: *mut HlthunkDebugfs,
         full_address: u64,
@@ -133,10 +133,10 @@ exports! {
         val.write(value).map(|()| 0)
     }
 
-    /// Writes 32 bits to the device's address space.
+    /// Writes a 32-bit word to the device's address space.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of write(2).
+    /// `-EINVAL`: `debugfs` is null. Otherwise `-errno` of write(2).
     fn hlthunk_debugfs_write(
         debugfs: *mut HlthunkDebugfs,
         full_address: u64,
@@ -147,10 +147,10 @@ exports! {
         write(files.data_fd, &hexadecimal(val.into())).map(|()| 0)
     }
 
-    /// Closes the files, and sets clock gating back. A second call does nothing.
+    /// Restores clock gating and closes the files. A second call has no effect.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-EIO`: clock gating cannot be set.
+    /// `-EINVAL`: `debugfs` is null. `-EIO`: clock gating cannot be changed.
     fn hlthunk_debugfs_close(debugfs: *mut HlthunkDebugfs) -> c_int as negative_errno {
         let files = debugfs.read()?;
         debugfs.write(CLOSED)?;
@@ -165,7 +165,7 @@ exports! {
         written.map(|()| 0).map_err(|_| Errno::EIO)
     }
 
-    /// Does nothing.
+    /// Not supported.
     ///
     /// # Errors
     /// `-EPERM` always.
@@ -179,7 +179,7 @@ exports! {
         Err(Errno::EPERM)
     }
 
-    /// Does nothing.
+    /// Not supported.
     ///
     /// # Errors
     /// `-EPERM` always.
@@ -195,7 +195,7 @@ exports! {
         Err(Errno::EPERM)
     }
 
-    /// Does nothing.
+    /// Not supported.
     ///
     /// # Errors
     /// `-EPERM` always.

@@ -1,9 +1,10 @@
-//! The devices that a program can open: those of the machine, or the one that `GAUDI_DEVICE` names.
+//! The devices that a program can open: those of the machine, or the one that `GAUDI_DEVICE`
+//! selects.
 //!
-//! The vendor's 2023 library tries 256 indices, and finds addresses in sysfs by the minor number.
-//! Since the driver's DRM interface control nodes have minors of their own and `pci_addr` lies in
-//! the PCI device's directory, so that search fails on Linux 7.3. Here control nodes are found by
-//! name, and both layouts of sysfs are read ([`Driver`]).
+//! The vendor's 2023 library tries 256 indices and looks up addresses in sysfs by the minor number.
+//! With the driver's DRM interface, control nodes have their own minors, and `pci_addr` is in the
+//! PCI device's directory, so that search fails on Linux 7.3. This module finds control nodes by
+//! name and reads both sysfs layouts ([`Driver`]).
 
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd as _;
@@ -20,12 +21,12 @@ use crate::env::{errno_of, selection};
 use crate::info::query;
 use crate::types::HlthunkDeviceName;
 
-/// A device that may be opened.
+/// A device that a program may try to open.
 #[derive(Debug)]
 pub(crate) struct Candidate {
-    /// N of its nodes' names.
+    /// The number N in the names of its nodes.
     pub(crate) index: u32,
-    /// `None`: a node of the driver, opened by its path.
+    /// `None` for a device of the driver, whose node is opened by its path.
     spec: Option<DeviceSpec>,
 }
 
@@ -37,10 +38,10 @@ fn driver() -> Driver {
     Driver::new()
 }
 
-/// The devices in the order of their indices.
+/// Returns the devices, ordered by index.
 ///
 /// # Errors
-/// `EINVAL`: an environment variable is not valid.
+/// `EINVAL`: an environment variable is invalid.
 pub(crate) fn candidates() -> Result<Vec<Candidate>, Errno> {
     let selection = selection()?;
     let mut device = selection.device.unwrap_or(DeviceSpec {
@@ -56,7 +57,7 @@ pub(crate) fn candidates() -> Result<Vec<Candidate>, Errno> {
             let spec = Some(device);
             return Ok(vec![Candidate { index, spec }]);
         }
-        // The open fails with the cause.
+        // Opening the device fails with the cause.
         _ => {
             let spec = Some(device);
             return Ok(vec![Candidate { index: 0, spec }]);
@@ -83,11 +84,11 @@ pub(crate) fn candidates() -> Result<Vec<Candidate>, Errno> {
     Ok(indices.into_iter().map(of_index).collect())
 }
 
-/// The device with an index. The machine's need not be listed: then its open fails.
+/// Returns the device with an index. The device of the machine may not exist: then its open fails.
 ///
 /// # Errors
 /// - `ENOENT`: the environment selects another device.
-/// - `EINVAL`: an environment variable is not valid.
+/// - `EINVAL`: an environment variable is invalid.
 pub(crate) fn with_index(index: c_int) -> Result<Candidate, Errno> {
     let index = u32::try_from(index).map_err(|_| Errno::ENOENT)?;
     let selection = selection()?;
@@ -99,12 +100,12 @@ pub(crate) fn with_index(index: c_int) -> Result<Candidate, Errno> {
         .ok_or(Errno::ENOENT)
 }
 
-/// The device at a PCI address, written as the vendor's library reads it: `dddd:bb:dd.f`, the
-/// domain 0 if it is left out; characters behind the twelfth are not read.
+/// Returns the device at a PCI address, in the notation of the vendor's library: `dddd:bb:dd.f`, or
+/// without the domain, which is then 0. Characters after the twelfth are ignored.
 ///
 /// # Errors
-/// - `ENODEV`: no device has it.
-/// - `EINVAL`: an environment variable is not valid.
+/// - `ENODEV`: no device has the address.
+/// - `EINVAL`: an environment variable is invalid.
 pub(crate) fn at_bus(text: &[u8]) -> Result<Candidate, Errno> {
     let text = std::str::from_utf8(text).map_err(|_| Errno::ENODEV)?;
     let whole = match text.len() {
@@ -126,7 +127,7 @@ fn bus_in_table(index: u32) -> Result<PciAddress, Errno> {
 }
 
 impl Candidate {
-    /// The PCI address. A mock's is in a domain of its own, `ffff`, its bus number the index.
+    /// Returns the PCI address. Mocks use domain `ffff`, with the index as bus number.
     pub(crate) fn address(&self) -> Option<PciAddress> {
         match self.spec.as_ref().map(|spec| &spec.backend) {
             None | Some(BackendSpec::Kernel(_)) => driver().pci_address(self.index),
@@ -138,7 +139,7 @@ impl Candidate {
     /// Opens a node of the device. The descriptor is close-on-exec.
     ///
     /// # Errors
-    /// The errno of open(2), or that of a virtual node's open.
+    /// The errno of open(2), or of the virtual node's open.
     pub(crate) fn open(&self, kind: NodeKind) -> Result<c_int, Errno> {
         let Some(spec) = &self.spec else {
             let machine = driver();
@@ -150,19 +151,20 @@ impl Candidate {
         device::open_virtual(spec, kind, self.address())
     }
 
-    /// What the device's control node reports of the hardware.
+    /// Queries the hardware information through the device's control node.
     ///
     /// # Errors
-    /// Those of opening and of `HL_INFO_HW_IP_INFO`.
+    /// The errors of the open and of `HL_INFO_HW_IP_INFO`.
     pub(crate) fn identify(&self) -> Result<HlInfoHwIpInfo, Errno> {
         let Some(spec) = &self.spec else {
             let control = self.open(NodeKind::Control)?;
             let answer = query(control, 0);
-            // Only EBADF would matter, and the descriptor is open.
+            // close(2) of an open descriptor has no error that matters here.
             let _ = device::close(control);
             return answer;
         };
-        // Without the layers: a fault is for the program's own calls, and a trace shows those only.
+        // Leave out the layers: faults apply to the program's own calls, and traces show only
+        // those.
         let bare = DeviceSpec::bare(spec.backend.clone());
         let control = gaudi_hal::control(&bare).map_err(|error| errno_of(&error))?;
         let answer = control.query::<HlInfoHwIpInfo>();
@@ -173,7 +175,7 @@ impl Candidate {
     }
 }
 
-/// The name of a chip, as the 2023 library knows it: it does not look at revisions.
+/// Returns the name of a chip, as in the 2023 library, which ignores revisions.
 pub(crate) fn name_of(device_id: u32) -> HlthunkDeviceName {
     match device_id {
         0x0001 => HlthunkDeviceName::GOYA,
@@ -183,8 +185,8 @@ pub(crate) fn name_of(device_id: u32) -> HlthunkDeviceName {
     }
 }
 
-/// Whether a device is of a requested name. The Gaudi3 header has names for three revisions of
-/// Gaudi2.
+/// Returns whether a device matches a requested name. The Gaudi3 header has names for three
+/// revisions of Gaudi2.
 pub(crate) fn is_named(hw: &HlInfoHwIpInfo, name: HlthunkDeviceName) -> bool {
     let revision = match name {
         HlthunkDeviceName::GAUDI2B => 2,
@@ -195,7 +197,7 @@ pub(crate) fn is_named(hw: &HlInfoHwIpInfo, name: HlthunkDeviceName) -> bool {
     name_of(hw.device_id) == HlthunkDeviceName::GAUDI2 && hw.revision_id == revision
 }
 
-/// The PCI address of the device whose node has a device number (fstat(2), `st_rdev`).
+/// Returns the PCI address of the device whose node has a device number (`st_rdev` of fstat(2)).
 pub(crate) fn address_of_node(major: u32, minor: u32) -> Option<PciAddress> {
     let machine = driver();
     let node = machine.node_of(major.into(), minor.into())?;

@@ -1,28 +1,27 @@
-//! `GAUDI_DEVICE`, `GAUDI_TRACE` and `GAUDI_FAULT`. All are ignored under `AT_SECURE`.
+//! `GAUDI_DEVICE`, `GAUDI_TRACE` and `GAUDI_FAULT`. All are ignored if `AT_SECURE` is set.
 
 use gaudi_hal::{Environment, Error, ErrorKind};
 use gaudi_seam::{DeviceSpec, LayerSpec};
 use gaudi_sys::Errno;
 
-/// A file that the trace is written to.
+/// The path of the trace file.
 const TRACE_VARIABLE: &str = "GAUDI_TRACE";
-/// A plan of faults, or the file of one.
+/// A fault plan, or the path of a file with one.
 const FAULT_VARIABLE: &str = "GAUDI_FAULT";
 
-/// What the environment selects.
+/// The settings from the environment.
 #[derive(Debug, Default)]
 pub(crate) struct Selection {
-    /// `None`: the devices of the machine.
+    /// `None` selects the devices of the machine.
     pub(crate) device: Option<DeviceSpec>,
-    /// Layers around every node, the outermost last.
+    /// Layers around every node, innermost first.
     pub(crate) layers: Vec<LayerSpec>,
 }
 
 /// Reads the environment.
 ///
 /// # Errors
-/// `EINVAL`: a value is not valid. The cause is printed on standard error, because errno has no
-/// room for it.
+/// `EINVAL`: a value is invalid. The cause is printed to standard error.
 pub(crate) fn selection() -> Result<Selection, Errno> {
     if gaudi_hal::is_secure() {
         return Ok(Selection::default());
@@ -30,7 +29,7 @@ pub(crate) fn selection() -> Result<Selection, Errno> {
     let environment = Environment::of_process();
     let device = match environment.device {
         Some(_) => {
-            // The table chooses a device only for programs that ask for a whole default.
+            // The mapping table applies only to programs that request the default device.
             let environment = Environment {
                 mapping_table: None,
                 ..environment
@@ -57,7 +56,7 @@ pub(crate) fn selection() -> Result<Selection, Errno> {
     Ok(Selection { device, layers })
 }
 
-/// The errno of an open that failed. Causes that no errno names are printed.
+/// Returns the errno of a failed open. Prints a cause that an errno cannot express.
 pub(crate) fn errno_of(error: &Error) -> Errno {
     match (error.kind(), error.errno()) {
         (ErrorKind::InvalidInput | ErrorKind::Unsupported, _) => reported(error),

@@ -1,4 +1,4 @@
-//! What went wrong on the device: event descriptors and records.
+//! Device events: event descriptors and error records.
 
 #![expect(
     unsafe_code,
@@ -28,12 +28,13 @@ use crate::types::{
     HlthunkUserMapping,
 };
 
-/// The razwi event. Before Linux 6.3 it was shorter, and had its engines in other places.
+/// Returns the RAZWI event. Before Linux 6.3 the struct was shorter, with the engines at other
+/// offsets.
 fn razwi(fd: c_int) -> Result<HlthunkEventRecordRazwiEvent, Errno> {
     let mut event: HlInfoRazwiEvent = query(fd, 0)?;
     let bytes = event.as_bytes();
     let (old, rest) = HlInfoRazwiEvent61::read_from_prefix(bytes).map_err(|_| Errno::EIO)?;
-    // Today's driver reports no engine without their number.
+    // The current driver never reports engine ids with a count of 0.
     if event.num_of_possible_engines == 0 && bytes[16..24] != [0; 8] && rest.iter().all(|&byte| byte == 0) {
         event = old.into();
     }
@@ -55,7 +56,7 @@ fn firmware_error(fd: c_int) -> Result<HlthunkEventRecordCriticalFwErr, Errno> {
     })
 }
 
-/// Fills the caller's list, and returns the number of mappings that the driver has.
+/// Fills the caller's array. Returns the number of mappings that the driver recorded.
 fn user_mappings(fd: c_int, into: Pointer<HlthunkUserMapping>, room: u32) -> Result<u32, (u32, Errno)> {
     let untold = |errno| (u32::MAX, errno);
     if room == 0 {
@@ -66,18 +67,18 @@ fn user_mappings(fd: c_int, into: Pointer<HlthunkUserMapping>, room: u32) -> Res
     let size = room
         .checked_mul(size_of::<HlUserMapping>() as u32)
         .ok_or(untold(Errno::EINVAL))?;
-    // The driver reports the number with a failure, too: ENOMEM if the list is too short.
+    // The driver also reports the number with a failure: ENOMEM if the array is too short.
     let mut args = HlInfoArgs::new(InfoOp::USER_MAPPINGS, address, size, 0);
     let answer = device::ioctl(fd, Ioctl::Info, &mut args);
     answer.map(|()| args.arg).map_err(|errno| (args.arg, errno))
 }
 
-/// Reads the count of an event descriptor.
+/// Reads the counter of an event descriptor.
 fn take(handle: c_int) -> Result<u64, Errno> {
     let mut count = 0_u64;
     let bytes = count.as_mut_bytes();
     loop {
-        // SAFETY: the buffer is ours and as long as the length says.
+        // SAFETY: the buffer is valid for the length that is passed.
         let read = unsafe { libc::read(handle, bytes.as_mut_ptr().cast(), bytes.len()) };
         match Errno::result(read) {
             Ok(8) => return Ok(count),
@@ -101,22 +102,22 @@ exports! {
         Ok(handle.into_raw_fd())
     }
 
-    /// Deregisters an event descriptor, and closes it.
+    /// Deregisters and closes an event descriptor.
     ///
     /// # Errors
-    /// `-errno` of the driver, then of close(2).
+    /// `-errno` of the driver, or of close(2).
     fn hlthunk_notifier_release(fd: c_int, handle: c_int) -> c_int as negative_errno {
         ask(fd, InfoOp::UNREGISTER_EVENTFD, 0, 0, handle as u32)?;
-        // SAFETY: the program's descriptor, which the program asks to close.
+        // SAFETY: the program passed its own descriptor to close.
         Errno::result(unsafe { libc::close(handle) })
     }
 
-    /// Waits for events for `timeout` milliseconds; a value above `INT_MAX` waits for ever. Writes
-    /// their bits and number; the number is 0 after the time.
+    /// Waits up to `timeout` milliseconds for events; a value above `INT_MAX` waits without a
+    /// timeout. Writes the events' bits and their number, which is 0 after a timeout.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for them. `-errno` of poll(2) or of the driver. `-EPERM`, which is -1:
-    /// the descriptor could not be read.
+    /// `-EINVAL`: `notifier_events` or `notifier_cnt` is null. `-EPERM` (-1): the descriptor cannot
+    /// be read. Otherwise `-errno` of poll(2) or of the driver.
     fn hlthunk_notifier_recv(
         fd: c_int,
         handle: c_int,
@@ -132,7 +133,7 @@ exports! {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one entry, which is ours.
+        // SAFETY: `set` is one valid entry.
         let ready = Errno::result(unsafe { libc::poll(&raw mut set, 1, timeout as c_int) })?;
         if ready == 0 {
             return Ok(0);
@@ -142,11 +143,11 @@ exports! {
         notifier_cnt.write(count).map(|()| 0)
     }
 
-    /// Writes the record of the first event of a kind since the last reset. The struct depends on
-    /// the kind.
+    /// Writes the record of the first event of a kind since the compute node was opened. The kind
+    /// determines the struct.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct or an unknown kind. `-errno` of the driver.
+    /// `-EINVAL`: `buf` is null, or the kind is unknown. Otherwise `-errno` of the driver.
     fn hlthunk_get_event_record(
         fd: c_int,
         event_id: HlthunkEventRecordId,
@@ -178,12 +179,12 @@ exports! {
         }
     }
 
-    /// Writes the first page fault and the mappings that existed then, at most
-    /// `num_of_allocated_mappings` of them. `num_of_mappings` is their number, also if it is larger
-    /// than the list, and `UINT32_MAX` if it is not known.
+    /// Writes the first page fault and the mappings that existed at that time, at most
+    /// `num_of_allocated_mappings`. `num_of_mappings` is their full number, even if the array is
+    /// shorter, or `UINT32_MAX` if it is unknown.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct, or no list. `-errno` of the driver.
+    /// `-EINVAL`: `pf` or its array is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_page_fault_info(
         fd: c_int,
         pf: *mut HlthunkPageFaultInfo,

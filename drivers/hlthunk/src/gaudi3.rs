@@ -1,9 +1,9 @@
-//! Functions that the Gaudi3 release's header adds.
+//! Functions that the header of the Gaudi3 release adds.
 //!
-//! The vendor did not publish that library: the requests follow from the driver's header, and what
-//! it does not say is marked as a guess. A driver without an operation rejects it, mainline with
-//! `EINVAL`, and the failure is passed on. Functions without a driver's operation behind them are
-//! refused with `EOPNOTSUPP`.
+//! The vendor did not publish this library. The requests are derived from the driver's header;
+//! anything that the header does not define is marked as a guess. A driver that lacks an operation
+//! rejects it (mainline with `EINVAL`), and that error is returned. Functions without a driver
+//! operation fail with `EOPNOTSUPP`.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -18,7 +18,7 @@ use crate::device;
 use crate::info::{ask_into, fill, query};
 use crate::types::*;
 
-/// An operation without an answer.
+/// The empty answer of an operation.
 #[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 struct Nothing;
@@ -30,7 +30,7 @@ fn address_of<T>(value: &mut T) -> (u64, u32) {
     }
 }
 
-/// One operation on the network ports.
+/// Performs an operation on the network ports.
 fn nic<I: IntoBytes, O: FromBytes + IntoBytes>(fd: c_int, op: NicOp, mut input: I) -> Result<O, Errno> {
     let mut output = O::new_zeroed();
     let (input_ptr, input_size) = address_of(&mut input);
@@ -52,8 +52,8 @@ fn order<I: IntoBytes>(fd: c_int, op: NicOp, input: I) -> Result<c_int, Errno> {
 }
 
 exports! {
-    /// Reports the network ports' MAC addresses: not served, because mainline's driver has no
-    /// ports.
+    /// Reports the MAC addresses of the network ports. Not supported, because the mainline driver
+    /// has no ports.
     ///
     /// # Errors
     /// `-EOPNOTSUPP`.
@@ -67,7 +67,7 @@ exports! {
     /// Reports whether a port's link is up.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_habana_link_state(
         fd: c_int,
         input: *mut HlthunkGetHabanaLinkStateIn,
@@ -77,10 +77,11 @@ exports! {
         fill(fd, InfoOp::HABANA_LINK_STATE, out, port)
     }
 
-    /// Writes the names and values of a port's counters to the caller's buffers, and their number.
+    /// Writes the names and values of a port's counters to the caller's buffers, and
+    /// their number to `out`.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_habana_link_statistics(
         fd: c_int,
         input: *mut HlthunkGetHabanaLinkStatIn,
@@ -98,10 +99,10 @@ exports! {
         out.write(answer).map(|()| 0)
     }
 
-    /// Reports the time of one die and the host's: all 24 bytes of the Gaudi3 header's struct.
+    /// Reports device time of one die and host time: all 24 bytes of the Gaudi3 header's struct.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_time_sync_per_die_info(
         fd: c_int,
         die_index: u32,
@@ -121,10 +122,10 @@ exports! {
         Ok(0)
     }
 
-    /// Reports what the device is, signed by it.
+    /// Reports device information that the device has signed.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_dev_info_signed(
         fd: c_int,
         nonce: u32,
@@ -133,11 +134,11 @@ exports! {
         fill(fd, InfoOp::DEV_SIGNED, info, nonce)
     }
 
-    /// Reports which network ports the device has, and which of them lead outside. Mainline's
-    /// driver reports none.
+    /// Reports the enabled network ports, and those with a network device. The mainline driver
+    /// reports none.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_get_ports_masks(
         fd: c_int,
         out: *mut HlthunkNicGetPortsMasksOut,
@@ -154,7 +155,7 @@ exports! {
     /// Reads a block of the device's address space, at most 16 KiB.
     ///
     /// # Errors
-    /// `-EINVAL`: no buffer. `-errno` of the driver.
+    /// `-EINVAL`: `buff` is null. Otherwise `-errno` of the driver.
     fn hlthunk_device_memory_read_block_experimental(
         fd: c_int,
         buff: *mut u32,
@@ -182,7 +183,7 @@ exports! {
     /// Allocates a connection of a port.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for its id. `-errno` of the driver.
+    /// `-EINVAL`: `conn_id` is null. Otherwise `-errno` of the driver.
     fn hlthunk_alloc_conn(fd: c_int, port: u32, conn_id: *mut u32) -> c_int as negative_errno {
         conn_id.check()?;
         let input = HlNicAllocConnIn { port, hint: 0 };
@@ -193,7 +194,7 @@ exports! {
     /// Allocates a connection of a collective.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or place for the id. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `conn_id` is null. Otherwise `-errno` of the driver.
     fn hlthunk_alloc_coll_conn(
         fd: c_int,
         input: *mut HlthunkNicAllocCollConnIn,
@@ -211,7 +212,7 @@ exports! {
     /// Sets the sending side of a connection.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_set_requester_conn_ctx(
         fd: c_int,
         port: u32,
@@ -259,7 +260,7 @@ exports! {
     /// Sets the receiving side of a connection.
     ///
     /// # Errors
-    /// `-EINVAL`: no context. `-errno` of the driver.
+    /// `-EINVAL`: `ctx` is null. Otherwise `-errno` of the driver.
     fn hlthunk_set_responder_conn_ctx(
         fd: c_int,
         port: u32,
@@ -347,7 +348,7 @@ exports! {
     /// Sets a port's queue of congestion events.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_ccq_set(
         fd: c_int,
         input: *mut HlthunkNicUserCcqSetIn,
@@ -375,7 +376,7 @@ exports! {
     /// Sets a port's array of work queues.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_wq_arr_set(
         fd: c_int,
         input: *mut HlthunkNicWqArrSetIn,
@@ -445,7 +446,7 @@ exports! {
     /// Allocates the id of a completion queue.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_cq_id_alloc(
         fd: c_int,
         input: *mut HlthunkNicUserCqIdAllocIn,
@@ -461,7 +462,7 @@ exports! {
     /// Sets a completion queue.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_cq_id_set(
         fd: c_int,
         input: *mut HlthunkNicUserCqIdSetIn,
@@ -488,7 +489,7 @@ exports! {
     /// Unsets a completion queue.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in`, or an id above 32 bits. `-errno` of the driver.
+    /// `-EINVAL`: `in` is null, or the id exceeds 32 bits. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_cq_id_unset(
         fd: c_int,
         input: *mut HlthunkNicUserCqIdUnsetIn,
@@ -501,7 +502,7 @@ exports! {
     /// Sets what a program wants of a port.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in`. `-errno` of the driver.
+    /// `-EINVAL`: `in` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_set_app_params(
         fd: c_int,
         port: u32,
@@ -522,7 +523,7 @@ exports! {
     /// Reports what a port has.
     ///
     /// # Errors
-    /// `-EINVAL`: no `out`. `-errno` of the driver.
+    /// `-EINVAL`: `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_get_app_params(
         fd: c_int,
         port: u32,
@@ -553,7 +554,7 @@ exports! {
     /// Takes the next event of a port.
     ///
     /// # Errors
-    /// `-EINVAL`: no `out`. `-errno` of the driver.
+    /// `-EINVAL`: `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_eq_poll(
         fd: c_int,
         port: u32,
@@ -573,7 +574,7 @@ exports! {
     /// Allocates a doorbell fifo.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for its id. `-errno` of the driver.
+    /// `-EINVAL`: `id` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_alloc_user_db_fifo(
         fd: c_int,
         port: u32,
@@ -591,7 +592,7 @@ exports! {
     /// Sets a doorbell fifo.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_db_fifo_set(
         fd: c_int,
         input: *mut HlthunkNicUserDbFifoSetIn,
@@ -630,7 +631,7 @@ exports! {
     /// Allocates the id of an encapsulation.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `encap_id` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_encap_alloc(
         fd: c_int,
         port: u32,
@@ -645,7 +646,7 @@ exports! {
     /// Sets an encapsulation.
     ///
     /// # Errors
-    /// `-EINVAL`: no settings. `-errno` of the driver.
+    /// `-EINVAL`: `encap_cfg` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_user_encap_set(
         fd: c_int,
         encap_cfg: *const HlthunkEncapCfg,
@@ -679,7 +680,7 @@ exports! {
     /// Writes the state of a queue pair as text.
     ///
     /// # Errors
-    /// `-EINVAL`: no buffer. `-errno` of the driver.
+    /// `-EINVAL`: `buf` is null. Otherwise `-errno` of the driver.
     fn hlthunk_nic_dump_qp(
         fd: c_int,
         port: u32,

@@ -1,19 +1,19 @@
-//! The boundary of a C function: its failure value, errno, and the end of every panic.
+//! The boundary of a C function: its failure value, errno, and panics.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gaudi_sys::Errno;
 
-/// Runs the body of a C function. On failure sets errno and returns what `failure` makes of it.
+/// Runs the body of a C function. On failure sets errno and returns `failure(errno)`.
 #[inline]
 pub(crate) fn guarded<T>(failure: impl FnOnce(Errno) -> T, body: impl FnOnce() -> Result<T, Errno>) -> T {
-    // No state is left half changed: the crate's locks recover from poison.
+    // A panic leaves no inconsistent state: the crate's locks recover from poison.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => value,
         Ok(Err(errno)) => fail(failure, errno),
         Err(panic) => {
-            // Dropping a payload may panic again.
+            // Dropping the payload may panic again.
             std::mem::forget(panic);
             fail(failure, Errno::EIO)
         }
@@ -22,38 +22,38 @@ pub(crate) fn guarded<T>(failure: impl FnOnce(Errno) -> T, body: impl FnOnce() -
 
 #[cold]
 fn fail<T>(failure: impl FnOnce(Errno) -> T, errno: Errno) -> T {
-    // Last, because any call before may change errno.
+    // Set errno last, because any other call may change it.
     let value = failure(errno);
     errno.set();
     value
 }
 
-/// `-errno`.
+/// Returns `-errno`.
 pub(crate) fn negative_errno(errno: Errno) -> c_int {
     -(errno as c_int)
 }
 
-/// `-1`.
+/// Returns `-1`.
 pub(crate) fn minus_one(_: Errno) -> c_int {
     -1
 }
 
-/// 0, false or nothing at all; the cause is in errno only.
+/// Returns 0, false or `()`. Only errno reports the cause.
 pub(crate) fn nothing<T: Default>(_: Errno) -> T {
     T::default()
 }
 
-/// NULL.
+/// Returns NULL.
 pub(crate) fn null<T>(_: Errno) -> *mut T {
     std::ptr::null_mut()
 }
 
-/// Declares C functions. `as F` names the function of [`guard`](crate::guard) that makes the
-/// failure value. In the body a pointer argument is a [`Pointer`](crate::pointer::Pointer) or a
-/// [`Source`](crate::pointer::Source).
+/// Declares C functions. `as F` names the function of [`guard`](crate::guard) that computes the
+/// failure value. In the body, pointer arguments have the type [`Pointer`](crate::pointer::Pointer)
+/// or [`Source`](crate::pointer::Source).
 ///
-/// `via SLOT of ORIGINAL`: a profiler may replace the function. It gets the address of ORIGINAL,
-/// which has the body and calls no profiler. `after F` calls F before the profiler is looked up.
+/// `via SLOT of ORIGINAL`: a profiler can replace the function. ORIGINAL contains the body and does
+/// not call a profiler. `after F` calls F before the profiler is looked up.
 macro_rules! exports {
     () => {};
     (
@@ -64,12 +64,12 @@ macro_rules! exports {
         $(#[$meta])*
         ///
         /// # Safety
-        /// - A pointer argument is null or valid for what the function reads and writes there.
+        /// - A pointer argument is null or valid for the function's reads and writes.
         #[expect(unsafe_code, reason = "a function of the C ABI, with a fixed name and C's pointers")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) $(-> $value)? {
             $(
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 let $arg = unsafe { $crate::pointer::Argument::received($arg) };
             )*
             $crate::guard::guarded($crate::guard::$failure, move || $body)
@@ -86,27 +86,28 @@ macro_rules! exports {
         $(#[$meta])*
         ///
         /// # Safety
-        /// - A pointer argument is null or valid for what the function reads and writes there.
+        /// - A pointer argument is null or valid for the function's reads and writes.
         #[expect(unsafe_code, reason = "a function of the C ABI, with a fixed name and C's pointers")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) $(-> $value)? {
             $($before();)?
             if let Some(hook) = $crate::shim_table::hook!($slot) {
-                // SAFETY: the profiler's function has the slot's type; the caller's promise.
+                // SAFETY: the profiler's function has the slot's type; the caller guarantees the
+                // arguments.
                 return unsafe { hook($($arg),*) };
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { $original($($arg),*) }
         }
 
-        /// The function without a profiler.
+        /// The function, bypassing the profiler.
         ///
         /// # Safety
-        /// As of the exported function.
+        /// As the exported function.
         #[expect(unsafe_code, reason = "a profiler calls it from C")]
         pub(crate) unsafe extern "C" fn $original($($arg: $type),*) $(-> $value)? {
             $(
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 let $arg = unsafe { $crate::pointer::Argument::received($arg) };
             )*
             $crate::guard::guarded($crate::guard::$failure, move || $body)

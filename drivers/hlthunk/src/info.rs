@@ -1,7 +1,8 @@
-//! Questions about the device: `HL_IOCTL_INFO`.
+//! Device information: `HL_IOCTL_INFO`.
 //!
-//! Where the program's struct has the driver's layout the kernel fills it itself, so that an
-//! invalid address is `EFAULT`. The driver writes the smaller of its own size and the program's.
+//! If the program's struct has the driver's layout, the kernel fills it directly, so an invalid
+//! address fails with `EFAULT`. The driver writes the smaller of its struct's and the program's
+//! size.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -21,7 +22,7 @@ use crate::types::{
     HlthunkSecAttestInfo, HlthunkSyncManagerInfo, HlthunkTimeSyncInfo,
 };
 
-/// One question whose answer the kernel writes at an address of the program.
+/// Performs an INFO operation whose answer the kernel writes to an address of the program.
 #[inline]
 pub(crate) fn ask(fd: c_int, op: InfoOp, address: u64, size: u32, arg: u32) -> Result<HlInfoArgs, Errno> {
     let mut args = HlInfoArgs::new(op, address, size, arg);
@@ -29,14 +30,15 @@ pub(crate) fn ask(fd: c_int, op: InfoOp, address: u64, size: u32, arg: u32) -> R
     Ok(args)
 }
 
-/// One question whose answer the kernel writes into the program's struct.
+/// Performs an INFO operation whose answer the kernel writes to the program's struct.
 #[inline]
 pub(crate) fn fill<T>(fd: c_int, op: InfoOp, into: Pointer<T>, arg: u32) -> Result<c_int, Errno> {
     let address = into.check()?.address();
     ask(fd, op, address, size_of::<T>() as u32, arg).map(|_| 0)
 }
 
-/// One question with an answer of ours. Bytes that an older driver does not write are 0.
+/// Performs an INFO operation and returns its answer. Bytes that an older driver does not write are
+/// 0.
 #[inline]
 pub(crate) fn query<T: InfoAnswer>(fd: c_int, arg: u32) -> Result<T, Errno> {
     let mut answer = T::new_zeroed();
@@ -44,7 +46,7 @@ pub(crate) fn query<T: InfoAnswer>(fd: c_int, arg: u32) -> Result<T, Errno> {
     Ok(answer)
 }
 
-/// As [`query`], with what the struct says before.
+/// As [`query`], with initial values in the answer struct.
 #[inline]
 pub(crate) fn ask_into<T>(fd: c_int, op: InfoOp, answer: &mut T, arg: u32) -> Result<HlInfoArgs, Errno> {
     let address = (&raw mut *answer).expose_provenance() as u64;
@@ -66,7 +68,7 @@ fn idle(fd: c_int) -> Result<HlthunkEnginesIdleInfo, Errno> {
 }
 
 impl From<HlInfoHwIpInfo> for HlthunkHwIpInfo {
-    /// The words that mainline's header calls reserved have the Gaudi3 header's names.
+    /// Fields that the mainline header reserves have the names of the Gaudi3 header.
     fn from(hw: HlInfoHwIpInfo) -> Self {
         Self {
             sram_base_address: hw.sram_base_address,
@@ -121,19 +123,19 @@ exports! {
         device::ioctl_at(fd, Ioctl::Info, info.address()).map(|()| 0)
     }
 
-    /// Reports what the hardware is.
+    /// Reports the properties of the device.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `hw_ip` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_hw_ip_info(fd: c_int, hw_ip: *mut HlthunkHwIpInfo) -> c_int as negative_errno {
         hw_ip.check()?;
         hw_ip.write(query::<HlInfoHwIpInfo>(fd, 0)?.into()).map(|()| 0)
     }
 
-    /// Reports how often the device was opened, and its last user.
+    /// Reports the number of opens, and the last user.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `open_stats` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_open_stats(
         fd: c_int,
         open_stats: *mut HlthunkOpenStatsInfo,
@@ -141,11 +143,11 @@ exports! {
         fill(fd, InfoOp::OPEN_STATS, open_stats, 0)
     }
 
-    /// Reports status, throttling, opens and power of the device in one struct. `valid` is 1 once
-    /// the status is known, also if a later question fails.
+    /// Reports status, throttling, opens and power of the device in one struct. `valid` is 1 if the
+    /// status is known, even if a later query fails.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `hw_asic_status` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_hw_asic_status(
         fd: c_int,
         hw_asic_status: *mut HlthunkHwAsicStatus,
@@ -163,7 +165,7 @@ exports! {
             ask_into(fd, InfoOp::POWER, &mut seen.power, 0)?;
         }
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        // Before 1970 the clock is not set.
+        // The clock is unset if it is before 1970.
         seen.timestamp_sec = now.map_or(0, |now| now.as_secs());
         hw_asic_status.write(seen).map(|()| 0)
     }
@@ -171,7 +173,7 @@ exports! {
     /// Reports used and free device memory in bytes.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `dram_usage` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_dram_usage(
         fd: c_int,
         dram_usage: *mut HlthunkDramUsageInfo,
@@ -187,10 +189,10 @@ exports! {
         status(fd).map(|status| status.0 as c_int)
     }
 
-    /// Whether no engine is busy.
+    /// Returns whether all engines are idle.
     ///
     /// # Errors
-    /// false and errno.
+    /// Returns false and sets errno.
     fn hlthunk_is_device_idle(fd: c_int) -> bool as nothing {
         idle(fd).map(|answer| answer.is_idle != 0)
     }
@@ -198,7 +200,7 @@ exports! {
     /// Reports which engines are busy.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_busy_engines_mask(
         fd: c_int,
         info: *mut HlthunkEnginesIdleInfo,
@@ -207,10 +209,10 @@ exports! {
         info.write(idle(fd)?).map(|()| 0)
     }
 
-    /// Writes the engines' state as text, and its length.
+    /// Writes the state of the engines as text. Returns its length.
     ///
     /// # Errors
-    /// `-EINVAL`: no buffer or no place for the length. `-errno` of the driver.
+    /// `-EINVAL`: `status_buf` or `actual_size` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_engine_status(
         fd: c_int,
         status_buf: *mut c_char,
@@ -229,7 +231,7 @@ exports! {
     /// Reports the frequencies of a PLL in MHz.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `frequency` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_pll_frequency(
         fd: c_int,
         index: u32,
@@ -238,10 +240,10 @@ exports! {
         fill(fd, InfoOp::PLL_FREQUENCY, frequency, index)
     }
 
-    /// Reports the device's load in the last `period_ms` milliseconds in percent.
+    /// Reports the device's utilization over the last `period_ms` milliseconds in percent.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `rate` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_device_utilization(
         fd: c_int,
         period_ms: u32,
@@ -250,10 +252,11 @@ exports! {
         fill(fd, InfoOp::DEVICE_UTILIZATION, rate, period_ms)
     }
 
-    /// Counts events since the driver was loaded, or since the last reset. The size is in bytes.
+    /// Reports the count of each event since the last reset, or since the driver was loaded. The
+    /// size is in bytes.
     ///
     /// # Errors
-    /// `-EINVAL`: no array. `-errno` of the driver.
+    /// `-EINVAL`: `hw_events_arr` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_hw_events_arr(
         fd: c_int,
         aggregate: bool,
@@ -267,7 +270,7 @@ exports! {
     /// Reports the clock rate in MHz.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `cur_clk_mhz` or `max_clk_mhz` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_clk_rate(
         fd: c_int,
         cur_clk_mhz: *mut u32,
@@ -280,10 +283,10 @@ exports! {
         max_clk_mhz.write(rate.max_clk_rate_mhz).map(|()| 0)
     }
 
-    /// Counts resets.
+    /// Reports the number of resets.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_reset_count_info(
         fd: c_int,
         info: *mut HlthunkResetCountInfo,
@@ -291,11 +294,11 @@ exports! {
         fill(fd, InfoOp::RESET_COUNT, info, 0)
     }
 
-    /// Reports the device's time and the host's. Writes the 16 bytes that the 2023 header's struct
-    /// has: `tsc_time` of the Gaudi3 header's stays as it was.
+    /// Reports device time and host time. Writes only the 16 bytes of the 2023 header's struct; the
+    /// Gaudi3 header's `tsc_time` is left unchanged.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_time_sync_info(
         fd: c_int,
         info: *mut HlthunkTimeSyncInfo,
@@ -304,11 +307,11 @@ exports! {
         ask(fd, InfoOp::TIME_SYNC, info.check()?.address(), size, 0).map(|_| 0)
     }
 
-    /// Reports the first sync object, monitor and completion queue of a dcore that the program may
+    /// Reports the first sync object, monitor and completion queue of a dcore that programs can
     /// use.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_sync_manager_info(
         fd: c_int,
         dcore_id: c_int,
@@ -317,10 +320,10 @@ exports! {
         fill(fd, InfoOp::SYNC_MANAGER, info, dcore_id as u32)
     }
 
-    /// Reports the page sizes of device memory: bit N for `1 << N` bytes.
+    /// Reports the page sizes of device memory: bit N is a size of `1 << N` bytes.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for them. `-errno` of the driver.
+    /// `-EINVAL`: `page_order_bitmask` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_dev_memalloc_page_orders(
         fd: c_int,
         page_order_bitmask: *mut u64,
@@ -328,10 +331,10 @@ exports! {
         fill(fd, InfoOp::DEV_MEM_ALLOC_PAGE_SIZES, page_order_bitmask, 0)
     }
 
-    /// Counts dropped submissions.
+    /// Reports the number of dropped submissions.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_cs_counters_info(
         fd: c_int,
         info: *mut HlInfoCsCounters,
@@ -339,10 +342,10 @@ exports! {
         fill(fd, InfoOp::CS_COUNTERS, info, 0)
     }
 
-    /// Reports PCI throughput and replays.
+    /// Reports PCI throughput and the number of replays.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_pci_counters_info(
         fd: c_int,
         info: *mut HlthunkPciCountersInfo,
@@ -350,10 +353,10 @@ exports! {
         fill(fd, InfoOp::PCI_COUNTERS, info, 0)
     }
 
-    /// Reports why, since when and for how long the clock is throttled.
+    /// Reports the reason, start and duration of clock throttling.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_clk_throttle_info(
         fd: c_int,
         info: *mut HlthunkClkThrottleInfo,
@@ -361,10 +364,10 @@ exports! {
         fill(fd, InfoOp::CLK_THROTTLE_REASON, info, 0)
     }
 
-    /// Reports the consumed energy.
+    /// Reports the energy consumption.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_total_energy_consumption_info(
         fd: c_int,
         info: *mut HlthunkEnergyInfo,
@@ -375,15 +378,15 @@ exports! {
     /// Reports the power draw.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_power_info(fd: c_int, info: *mut HlthunkPowerInfo) -> c_int as negative_errno {
         fill(fd, InfoOp::POWER, info, 0)
     }
 
-    /// Reports the DRAM rows that were replaced.
+    /// Reports the replaced DRAM rows.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_dram_replaced_rows_info(
         fd: c_int,
         info: *mut HlthunkDramReplacedRowsInfo,
@@ -393,10 +396,10 @@ exports! {
         fill(fd, InfoOp::DRAM_REPLACED_ROWS, info, 0)
     }
 
-    /// Counts the DRAM rows that wait for their replacement.
+    /// Reports the number of DRAM rows pending replacement.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `out` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_dram_pending_rows_info(fd: c_int, out: *mut u32) -> c_int as negative_errno
         via fp_get_dram_pending_rows_info of pending_rows_original
     {
@@ -406,7 +409,7 @@ exports! {
     /// Reports the boot measurements, signed by the device.
     ///
     /// # Errors
-    /// `-EINVAL`: no struct. `-errno` of the driver.
+    /// `-EINVAL`: `info` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_sec_attest_info(
         fd: c_int,
         nonce: u32,
@@ -415,10 +418,10 @@ exports! {
         fill(fd, InfoOp::SECURED_ATTESTATION, info, nonce)
     }
 
-    /// Sends a request to the firmware, and receives its answer in the same buffer.
+    /// Sends a request to the firmware and receives its answer in the same buffer.
     ///
     /// # Errors
-    /// `-EINVAL`: no buffer. `-errno` of the driver.
+    /// `-EINVAL`: `buff` is null. Otherwise `-errno` of the driver.
     fn hlthunk_fw_send_generic_request(
         fd: c_int,
         buff: *mut c_void,

@@ -1,12 +1,14 @@
-//! libhl-thunk.so: the vendor's C library for programs that are written for it.
+//! libhl-thunk.so: a replacement of the vendor's C library.
 //!
-//! - *The switch is at the ioctl*: a function fills the driver's struct, and `device.rs` passes it
-//!   to the kernel or to a virtual node. A raw descriptor has no state: dup(2) and fork(2) work.
-//! - *Failures by the vendor's conventions*: `-errno`, `-1` or `0`, always with errno set.
-//! - *What is checked*: NULL is `EINVAL`, an address that only the kernel follows is `EFAULT`. A
-//!   dangling pointer that this library follows (`in`, `out`, a status) is `EFAULT` in a process
-//!   with virtual nodes; otherwise it faults, because a check would be one more system call.
-//! - *A panic is `EIO`*: no unwinding crosses the C boundary (`guard.rs`).
+//! - *Dispatch happens at the ioctl*: a function fills the driver's struct, and `device.rs` passes
+//!   it to the kernel or to a virtual node. A kernel descriptor has no state here, so dup(2) and
+//!   fork(2) work.
+//! - *Failures follow the vendor's conventions*: `-errno`, `-1` or `0`, and errno is always set.
+//! - *Pointer checks*: NULL fails with `EINVAL`; an invalid address that only the kernel accesses
+//!   fails with `EFAULT`. An invalid pointer that this library dereferences (`in`, `out`, a status)
+//!   fails with `EFAULT` in a process with virtual nodes. Otherwise it faults, because a check
+//!   would cost a system call.
+//! - *A panic becomes `EIO`* and does not unwind into C (`guard.rs`).
 //! - *Differences from the vendor's library*: docs/src/reference/hl-thunk.md.
 
 #[macro_use]

@@ -21,7 +21,7 @@ fn map_host(fd: c_int, host: u64, hint: u64, size: u64, flags: u32) -> Result<u6
     Ok(memory(fd, request)?.device_virt_addr())
 }
 
-/// What the driver wants as flags of an exported descriptor.
+/// The flags that the driver requires for an exported descriptor.
 const EXPORT: OFlag = OFlag::O_RDWR.union(OFlag::O_CLOEXEC);
 
 fn export(fd: c_int, addr: u64, size: u64, offset: u64) -> Result<c_int, Errno> {
@@ -30,7 +30,7 @@ fn export(fd: c_int, addr: u64, size: u64, offset: u64) -> Result<c_int, Errno> 
 }
 
 exports! {
-    /// Allocates device memory and returns its handle. Gaudi returns 0 for success, too.
+    /// Allocates device memory and returns its handle. On Gaudi, 0 can also mean success.
     ///
     /// # Errors
     /// 0 and errno of the driver.
@@ -54,12 +54,12 @@ exports! {
     /// Frees device memory.
     ///
     /// # Errors
-    /// `-errno` of the driver: `EINVAL` while it is mapped.
+    /// `-errno` of the driver: `EINVAL` while the memory is mapped.
     fn hlthunk_device_memory_free(fd: c_int, handle: u64) -> c_int as negative_errno {
         memory(fd, HlMemIn::free(handle)).map(|_| 0)
     }
 
-    /// Maps device memory, and returns the address.
+    /// Maps device memory and returns its device address.
     ///
     /// # Errors
     /// 0 and errno of the driver.
@@ -67,7 +67,7 @@ exports! {
         Ok(memory(fd, HlMemIn::map_device(handle, hint_addr, MemFlags::NONE))?.device_virt_addr())
     }
 
-    /// Maps host memory into the device, and returns the device's address.
+    /// Maps host memory on the device and returns its device address.
     ///
     /// # Errors
     /// 0 and errno of the driver.
@@ -94,18 +94,18 @@ exports! {
         map_host(fd, host_virt_addr.address(), hint_addr, host_size, flags)
     }
 
-    /// Unmaps device or host memory from the device.
+    /// Unmaps device or host memory.
     ///
     /// # Errors
-    /// `-errno` of the driver: `EINVAL` while it is exported.
+    /// `-errno` of the driver: `EINVAL` while the memory is exported.
     fn hlthunk_memory_unmap(fd: c_int, device_virt_addr: u64) -> c_int as negative_errno
         via fp_hlthunk_memory_unmap of memory_unmap_original
     {
         memory(fd, HlMemIn::unmap(device_virt_addr)).map(|_| 0)
     }
 
-    /// Exports device memory as a dma-buf: `addr` is a mapped address, on Gaudi a physical one, and
-    /// with the driver up to Linux 6.2 the handle. The flags are not used.
+    /// Exports device memory as a dma-buf. `addr` is a mapped address; on Gaudi a physical address,
+    /// and up to Linux 6.2 the handle. The flags are ignored.
     ///
     /// # Errors
     /// `-errno` of the driver.
@@ -118,7 +118,7 @@ exports! {
         export(fd, addr, size, 0)
     }
 
-    /// Exports a part of a mapping of device memory as a dma-buf.
+    /// Exports part of a mapping of device memory as a dma-buf.
     ///
     /// # Errors
     /// `-EINVAL`: the flags are not `O_RDWR | O_CLOEXEC`. `-errno` of the driver.
@@ -135,10 +135,10 @@ exports! {
         export(fd, addr, size, offset)
     }
 
-    /// Returns the handle of a block of registers for mmap(2), and its size.
+    /// Returns the size of a register block and its handle for mmap(2).
     ///
     /// # Errors
-    /// `-EINVAL`: no place for them. `-errno` of the driver.
+    /// `-EINVAL`: `block_size` or `handle` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_hw_block(
         fd: c_int,
         block_address: u64,
@@ -152,11 +152,11 @@ exports! {
         block_size.write(block.block_size).map(|()| 0)
     }
 
-    /// Allocates a buffer for timestamps, and returns its handle for mmap(2). On failure the handle
-    /// stays as it was.
+    /// Allocates a timestamp buffer and returns its handle for mmap(2). On failure the handle is
+    /// left unchanged.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for it. `-errno` of the driver.
+    /// `-EINVAL`: `handle` is null. Otherwise `-errno` of the driver.
     fn hlthunk_allocate_timestamp_elements(
         fd: c_int,
         num_elements: u32,

@@ -14,7 +14,7 @@ use crate::pointer::{Pointer, Source};
 use crate::profiler;
 use crate::types::HlthunkDeviceName;
 
-/// Characters of a PCI address, without the end of the C string.
+/// Length of a PCI address in bytes, without the NUL.
 const ADDRESS_LEN: usize = 12;
 
 fn open_at_bus(busid: &Source<c_char>, kind: NodeKind) -> Result<c_int, Errno> {
@@ -23,10 +23,10 @@ fn open_at_bus(busid: &Source<c_char>, kind: NodeKind) -> Result<c_int, Errno> {
     device.open(kind)
 }
 
-/// Opens the first device of a name that can be opened. Finds it by control nodes, because an open
-/// compute node has another user.
+/// Opens the first device with a name that can be opened. Identifies devices through their control
+/// nodes, because a compute node may be in use.
 ///
-/// The errno is that of the last open that failed, and not `ENOENT` where another is known.
+/// Returns the errno of the last open that failed; `ENOENT` only if there is no other errno.
 fn open_by_name(name: HlthunkDeviceName, kind: NodeKind) -> Result<c_int, Errno> {
     let mut last = Errno::ENOENT;
     for device in candidates()? {
@@ -54,7 +54,7 @@ fn with_module_id(id: u32, missing: Errno) -> Result<crate::discovery::Candidate
         .ok_or(missing)
 }
 
-/// The failure of an open function: by name -1, by address `-errno`.
+/// Returns the failure value of an open function: -1 by name, `-errno` by address.
 pub(crate) fn opened(by_address: bool, answer: Result<c_int, Errno>) -> c_int {
     answer.unwrap_or_else(|errno| {
         errno.set();
@@ -63,13 +63,14 @@ pub(crate) fn opened(by_address: bool, answer: Result<c_int, Errno>) -> c_int {
 }
 
 exports! {
-    /// Opens the compute node of the device at a PCI address, or of the first device of a name that
-    /// no other process has open. Returns the descriptor, close-on-exec.
+    /// Opens the compute node of the device at a PCI address, or of the first device with a name
+    /// that is not in use. Returns the descriptor, which is close-on-exec.
     ///
     /// # Errors
-    /// - By name: -1 and errno. `ENOENT`: there is no such device; `EBUSY`, `EAGAIN`, `EPERM` and
-    ///   others of the driver's open.
-    /// - By address: `-EINVAL` if no device has it, otherwise `-errno` of the driver's open.
+    /// - By name: -1 and errno: `ENOENT` if there is no such device; `EBUSY`, `EAGAIN`, `EPERM` and
+    ///   other errors of the driver's open.
+    /// - By address: `-EINVAL` if no device has the address, otherwise `-errno` of the driver's
+    ///   open.
     fn hlthunk_open(device_name: HlthunkDeviceName, busid: *const c_char) -> c_int as minus_one
         via fp_hlthunk_open of open_original after profiler::load
     {
@@ -79,10 +80,10 @@ exports! {
         Ok(opened(true, open_at_bus(&busid, NodeKind::Compute)))
     }
 
-    /// Opens the compute node of the device with a module id on its server's board.
+    /// Opens the compute node of the device with a module id.
     ///
     /// # Errors
-    /// -1 and `ENODEV`: no device has it; otherwise `-errno` of the driver's open.
+    /// -1 and `ENODEV` if no device has the id; otherwise `-errno` of the driver's open.
     fn hlthunk_open_by_module_id(module_id: u32) -> c_int as minus_one {
         let device = with_module_id(module_id, Errno::ENODEV)?;
         profiler::load();
@@ -92,7 +93,7 @@ exports! {
     /// Opens the control node of the device at a PCI address, or with an index.
     ///
     /// # Errors
-    /// `-errno`: `EINVAL` for an unknown address, otherwise of open(2).
+    /// `-errno`: `EINVAL` for an unknown address, otherwise the error of open(2).
     fn hlthunk_open_control(dev_id: c_int, busid: *const c_char) -> c_int as negative_errno {
         if busid.is_null() {
             return with_index(dev_id)?.open(NodeKind::Control);
@@ -100,7 +101,7 @@ exports! {
         open_at_bus(&busid, NodeKind::Control)
     }
 
-    /// Opens the control node of the device at a PCI address, or of the first device of a name.
+    /// Opens the control node of the device at a PCI address, or of the first device with a name.
     ///
     /// # Errors
     /// As [`hlthunk_open`].
@@ -117,7 +118,7 @@ exports! {
     /// Opens the control node of the device with a module id.
     ///
     /// # Errors
-    /// `-EBADF`: no device has it.
+    /// `-EBADF`: no device has the id.
     fn hlthunk_open_control_by_module_id(module_id: u32) -> c_int as negative_errno {
         with_module_id(module_id, Errno::EBADF)?.open(NodeKind::Control)
     }
@@ -125,13 +126,13 @@ exports! {
     /// Opens the control node of the device at a PCI address.
     ///
     /// # Errors
-    /// `-EINVAL`: no address. `-EBADF`: no device has it.
+    /// `-EINVAL`: `busid` is null. `-EBADF`: no device has the address.
     fn hlthunk_open_control_by_bus_id(busid: *const c_char) -> c_int as negative_errno {
         let text = busid.text::<ADDRESS_LEN>()?;
         at_bus(&text).map_err(|_| Errno::EBADF)?.open(NodeKind::Control)
     }
 
-    /// Closes a descriptor (close(2)). A device is released with the last duplicate, mapping and
+    /// Closes a descriptor (close(2)). The device is released with the last duplicate, mapping and
     /// exported dma-buf.
     ///
     /// # Errors
@@ -140,15 +141,15 @@ exports! {
         device::close(fd).map(|()| 0)
     }
 
-    /// Counts the devices of a name; busy ones too.
+    /// Returns the number of devices with a name, including those in use.
     ///
     /// # Errors
-    /// `-EINVAL`: not a name.
+    /// `-EINVAL`: the name is invalid.
     fn hlthunk_get_device_count(device_name: HlthunkDeviceName) -> c_int as negative_errno {
         if device_name == HlthunkDeviceName::INVALID || device_name.0 >= HlthunkDeviceName::MAX.0 {
             return Err(Errno::EINVAL);
         }
-        // A device whose control node does not answer is not counted, as it cannot be opened.
+        // A device whose control node fails cannot be opened, so it is not counted.
         let fits = |hw: HlInfoHwIpInfo| {
             device_name == HlthunkDeviceName::DONT_CARE || is_named(&hw, device_name)
         };
@@ -157,28 +158,28 @@ exports! {
         Ok(c_int::try_from(count).unwrap_or(c_int::MAX))
     }
 
-    /// Returns the PCI device id of an open node's device.
+    /// Returns the PCI device id of a node's device.
     ///
     /// # Errors
-    /// 0 and errno.
+    /// Returns 0 and sets errno.
     fn hlthunk_get_device_id_from_fd(fd: c_int) -> u32 as nothing {
         query::<HlInfoHwIpInfo>(fd, 0).map(|hw| hw.device_id)
     }
 
-    /// Returns the name of an open node's device.
+    /// Returns the name of a node's device.
     ///
     /// # Errors
-    /// `HLTHUNK_DEVICE_INVALID`, with errno if the driver did not answer.
+    /// `HLTHUNK_DEVICE_INVALID`. errno is set if the query failed.
     fn hlthunk_get_device_name_from_fd(fd: c_int) -> HlthunkDeviceName as nothing {
         query::<HlInfoHwIpInfo>(fd, 0).map(|hw| name_of(hw.device_id))
     }
 
-    /// Writes the PCI address of an open node's device, compute or control: 12 characters and the
-    /// end of the string, at most `len` bytes.
+    /// Writes the PCI address of a node's device (compute or control) as a string: 12 characters
+    /// and a NUL, at most `len` bytes.
     ///
     /// # Errors
-    /// `-EINVAL`: no buffer, or a negative length. -1 and errno: `EBADF`; `ENODEV`: not a node of
-    /// the driver.
+    /// `-EINVAL`: `pci_bus_id` is null, or `len` is negative. -1 and errno: `EBADF`; `ENODEV` if
+    /// `fd` is not a node of the driver.
     fn hlthunk_get_pci_bus_id_from_fd(
         fd: c_int,
         pci_bus_id: *mut c_char,
@@ -196,7 +197,7 @@ exports! {
     /// Returns the index of the device at a PCI address.
     ///
     /// # Errors
-    /// `-EINVAL`: no address. -1 and `ENODEV`: no device has it.
+    /// `-EINVAL`: `busid` is null. -1 and `ENODEV`: no device has the address.
     fn hlthunk_get_device_index_from_pci_bus_id(busid: *const c_char) -> c_int as minus_one {
         if busid.is_null() {
             return Ok(opened(true, Err(Errno::EINVAL)));
@@ -208,18 +209,18 @@ exports! {
     /// Returns the index of the device with a module id (Gaudi3 header).
     ///
     /// # Errors
-    /// -1 and `ENODEV`: no device has it.
+    /// -1 and `ENODEV`: no device has the id.
     fn hlthunk_get_device_index_from_module_id(module_id: u32) -> c_int as minus_one {
         let device = with_module_id(module_id, Errno::ENODEV)?;
         Ok(c_int::try_from(device.index).unwrap_or(c_int::MAX))
     }
 
-    /// Returns the version in a string that the caller frees with [`hlthunk_free`].
+    /// Returns the version as a string, which the caller frees with [`hlthunk_free`].
     ///
     /// # Errors
     /// NULL and `ENOMEM`.
     fn hlthunk_get_version() -> *mut c_char as null {
-        // The vendor's driver version whose conventions these are; then ours.
+        // The vendor's driver version that this library is compatible with, then our version.
         let text = concat!("1.10.0-gaudi-hal-", env!("CARGO_PKG_VERSION"), "\0");
         let version = zeroed(text.len())?;
         let bytes: Vec<c_char> = text.bytes().map(|byte| byte as c_char).collect();
@@ -227,7 +228,7 @@ exports! {
         Ok(version.into_raw().cast())
     }
 
-    /// Allocates `size` bytes of zeros.
+    /// Allocates `size` zeroed bytes.
     ///
     /// # Errors
     /// NULL and `ENOMEM`.
@@ -235,14 +236,14 @@ exports! {
         zeroed(size).map(Pointer::into_raw)
     }
 
-    /// Frees memory of [`hlthunk_malloc`]. NULL is nothing.
+    /// Frees memory of [`hlthunk_malloc`]. NULL is allowed.
     fn hlthunk_free(pt: *mut c_void) as nothing {
         pt.free();
         Ok(())
     }
 }
 
-/// Memory of C's allocator: the program may free it with free(3).
+/// Allocates with C's allocator, because a program may call free(3) on the memory.
 fn zeroed(size: usize) -> Result<Pointer<c_void>, Errno> {
     let memory = Pointer::allocated(size);
     if memory.is_null() {

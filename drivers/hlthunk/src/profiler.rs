@@ -1,9 +1,9 @@
-//! The vendor's profiler: `libhl_shim.so` may replace functions.
+//! The vendor's profiler: `libhl_shim.so` can replace functions.
 //!
-//! - The library is searched once, at the first open, unless `HABANA_SHIM_DISABLE` is 1.
-//! - It gets a table of functions that call no profiler, and returns one of its own.
-//! - It is never unloaded, because another thread may be inside it. [`hlthunk_profiler_destroy`]
-//!   and the process's exit call its `ShimFinish`.
+//! - The library is looked up once, at the first open, unless `HABANA_SHIM_DISABLE` is 1.
+//! - The profiler receives a table of functions that bypass it, and returns its own table.
+//! - The library is never unloaded, because another thread may be executing it.
+//!   [`hlthunk_profiler_destroy`] and the exit of the process call its `ShimFinish`.
 
 #![expect(unsafe_code, reason = "dlopen(3), dlsym(3) and functions of another library")]
 
@@ -35,12 +35,12 @@ type GetFunctions =
     unsafe extern "C" fn(c_int, *mut HlthunkFunctionsPointers) -> *mut HlthunkFunctionsPointers;
 type Finish = unsafe extern "C" fn(c_int);
 
-/// `ShimFinish` of a profiler that is in use.
+/// `ShimFinish` of the installed profiler.
 static FINISH: Mutex<Option<Finish>> = Mutex::new(None);
-/// Whether the profiler was searched for.
+/// Whether the profiler was looked up.
 static SEARCHED: AtomicBool = AtomicBool::new(false);
 
-/// Loads the profiler at the first call.
+/// Loads the profiler on the first call.
 pub(crate) fn load() {
     if SEARCHED.load(Ordering::Acquire) {
         return;
@@ -55,35 +55,38 @@ pub(crate) fn load() {
     SEARCHED.store(true, Ordering::Release);
 }
 
-/// Finds the profiler and installs its table. Returns its `ShimFinish`.
+/// Loads the profiler and installs its table. Returns its `ShimFinish`.
 fn find() -> Option<Finish> {
-    // SAFETY: a C string; the constructors of a library that the administrator or user installed.
+    // SAFETY: a C string; the administrator or user trusts the constructors of an installed
+    // library.
     let library = unsafe { libc::dlopen(c"libhl_shim.so".as_ptr(), libc::RTLD_LAZY) };
     if library.is_null() {
         return None;
     }
-    // SAFETY: the handle is open, and a C string.
+    // SAFETY: the handle is open, and the name is a C string.
     let get = unsafe { libc::dlsym(library, c"ShimGetFunctions".as_ptr()) };
     if get.is_null() {
-        // SAFETY: nothing of it was called.
+        // SAFETY: no function of the library was called.
         unsafe { libc::dlclose(library) };
         return None;
     }
-    // SAFETY: the handle is open, and a C string.
+    // SAFETY: the handle is open, and the name is a C string.
     let finish = unsafe { libc::dlsym(library, c"ShimFinish".as_ptr()) };
-    // SAFETY: the profiler's interface gives the function this type; null is None.
+    // SAFETY: the profiler interface defines this function type; null becomes `None`.
     let finish = unsafe { std::mem::transmute::<*mut c_void, Option<Finish>>(finish) };
-    // SAFETY: the profiler's interface gives the function this type, and it is not null.
+    // SAFETY: the profiler interface defines this function type, and the pointer is not null.
     let get = unsafe { std::mem::transmute::<*mut c_void, GetFunctions>(get) };
-    // A profiler may keep the table, and may write to it.
+    // Leak the table, because a profiler may keep a pointer to it and write to it.
     let table = Box::leak(Box::new(ORIGINALS));
-    // SAFETY: the profiler's interface: it returns null, this table, or one that it keeps.
+    // SAFETY: by the profiler interface, it returns null, this table, or a table that it owns.
     let replaced = unsafe { get(API, table) };
-    // SAFETY: the profiler's interface: all slots of the 2023 header, in a library that stays.
+    // SAFETY: by the profiler interface, the table has all slots of the 2023 header and stays
+    // loaded.
     unsafe { install(replaced) };
     static AT_EXIT: std::sync::Once = std::sync::Once::new();
     AT_EXIT.call_once(|| {
-        // SAFETY: a function without arguments that stays. A failure costs the profile's end.
+        // SAFETY: `at_exit` takes no arguments and stays loaded. If this fails, the profile lacks
+        // its end.
         let _ = unsafe { libc::atexit(at_exit) };
     });
     finish
@@ -95,16 +98,16 @@ extern "C" fn at_exit() {
 
 fn destroy() {
     let finish = lock(&FINISH).take();
-    // SAFETY: no table.
+    // SAFETY: null removes the table.
     unsafe { install(null_mut()) };
     SEARCHED.store(false, Ordering::Release);
     if let Some(finish) = finish {
-        // SAFETY: the profiler's interface; once for each ShimGetFunctions.
+        // SAFETY: the profiler interface allows one call per ShimGetFunctions.
         unsafe { finish(API) };
     }
 }
 
-/// Opens a device as a profiler sees it: by its address.
+/// Opens a device by its address, through the profiler.
 pub(crate) fn open(device: &Candidate, directly: impl FnOnce(&Candidate) -> c_int) -> c_int {
     let address = device
         .address()
@@ -116,7 +119,7 @@ pub(crate) fn open(device: &Candidate, directly: impl FnOnce(&Candidate) -> c_in
     }
 }
 
-/// Every function without a profiler. `fp_DEPRECATED1` is null, as in the vendor's table.
+/// All functions, bypassing the profiler. `fp_DEPRECATED1` is null, as in the vendor's table.
 const ORIGINALS: HlthunkFunctionsPointers = HlthunkFunctionsPointers {
     fp_hlthunk_command_submission: Some(command_submission_original),
     fp_hlthunk_open: Some(open_original),
@@ -176,7 +179,7 @@ const ORIGINALS: HlthunkFunctionsPointers = HlthunkFunctionsPointers {
 };
 
 exports! {
-    /// Starts profiling: a profiler alone can.
+    /// Starts profiling. Only a profiler implements it.
     ///
     /// # Errors
     /// -1 without a profiler.
@@ -184,7 +187,7 @@ exports! {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Stops profiling: a profiler alone can.
+    /// Stops profiling. Only a profiler implements it.
     ///
     /// # Errors
     /// -1 without a profiler.
@@ -192,7 +195,7 @@ exports! {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Returns a profile: a profiler alone can.
+    /// Returns a profile. Only a profiler implements it.
     ///
     /// # Errors
     /// -1 without a profiler.
@@ -205,7 +208,7 @@ exports! {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Ends the profiler. The next open searches for one again.
+    /// Unregisters the profiler. The next open looks it up again.
     fn hlthunk_profiler_destroy() as nothing via fp_hlthunk_profiler_destroy of destroy_original {
         destroy();
         Ok(())

@@ -1,6 +1,6 @@
-//! The table of functions that a profiler replaces (`struct hlthunk_functions_pointers`).
+//! The table of functions that a profiler can replace (`struct hlthunk_functions_pointers`).
 
-#![expect(unsafe_code, reason = "the table is a profiler's, at a C pointer")]
+#![expect(unsafe_code, reason = "the table belongs to a profiler, behind a C pointer")]
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -13,8 +13,8 @@ use crate::types::*;
 
 macro_rules! table {
     ($($slot:ident: fn($($arg:ident: $type:ty),*) $(-> $value:ty)?,)*) => {
-        /// `struct hlthunk_functions_pointers` of the Gaudi3 header. The 2023 header's ends before
-        /// the last two slots, so they are never read from a profiler's table.
+        /// `struct hlthunk_functions_pointers` of the Gaudi3 header. The 2023 header lacks the last
+        /// two slots, so they are never read from a profiler's table.
         #[derive(Clone, Copy, Debug)]
         #[repr(C)]
         #[allow(missing_docs, non_snake_case, reason = "the fields' names are C's")]
@@ -22,7 +22,7 @@ macro_rules! table {
             $(pub $slot: Option<unsafe extern "C" fn($($arg: $type),*) $(-> $value)?>,)*
         }
 
-        /// The slots in order.
+        /// The names of the slots, in order.
         #[cfg(test)]
         pub(crate) const SLOTS: &[&str] = &[$(stringify!($slot)),*];
     };
@@ -86,30 +86,30 @@ table! {
     fp_hlthunk_get_hw_ip_info: fn(fd: c_int, hw_ip: *mut HlthunkHwIpInfo) -> c_int,
 }
 
-/// The table that a profiler returned; null without one.
+/// The table that a profiler returned; null without a profiler.
 static TABLE: AtomicPtr<HlthunkFunctionsPointers> = AtomicPtr::new(null_mut());
 
-/// The profiler's table.
+/// Returns the profiler's table.
 #[inline]
 pub(crate) fn installed() -> Option<*const HlthunkFunctionsPointers> {
     let table = TABLE.load(Ordering::Acquire);
     (!table.is_null()).then_some(table.cast_const())
 }
 
-/// One slot of the profiler's table. `None`: without a profiler, or the slot is null.
+/// Returns a slot of the profiler's table; `None` without a profiler, or if the slot is null.
 macro_rules! hook {
     ($slot:ident) => {
-        // SAFETY: a profiler returned the table, which stays: its library is never unloaded. The
-        // slot is one of those that the 2023 header has.
+        // SAFETY: a profiler returned the table, and its library is never unloaded. The 2023 header
+        // has the slot.
         $crate::shim_table::installed().and_then(|table| unsafe { (*table).$slot })
     };
 }
 pub(crate) use hook;
 
-/// Sets the table that calls go through; null for none.
+/// Sets the profiler's table; null removes it.
 ///
 /// # Safety
-/// - `table` is null, or has the slots of the 2023 header and stays for the process's life.
+/// - `table` is null, or has the slots of the 2023 header and lives until the process exits.
 pub(crate) unsafe fn install(table: *mut HlthunkFunctionsPointers) {
     TABLE.store(table, Ordering::Release);
 }

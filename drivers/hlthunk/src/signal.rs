@@ -1,4 +1,4 @@
-//! Signals that the driver makes, and submissions that wait for them (Gaudi): `HL_IOCTL_CS`.
+//! Signals, and submissions that wait for them (Gaudi): `HL_IOCTL_CS`.
 
 use std::ffi::c_int;
 
@@ -13,7 +13,7 @@ use crate::types::{
     ReserveSigHandle,
 };
 
-/// Submits, and rejects an answer that is not a success.
+/// Submits a request. Fails if the driver's status is not a success.
 fn submit_checked(fd: c_int, request: HlCsIn) -> Result<HlCsOut, Errno> {
     let answer = submit(fd, request)?;
     match answer.status {
@@ -22,7 +22,7 @@ fn submit_checked(fd: c_int, request: HlCsIn) -> Result<HlCsOut, Errno> {
     }
 }
 
-/// Submits one chunk that the driver fills.
+/// Submits one chunk whose packets the driver generates.
 fn submit_chunk(
     fd: c_int,
     restore: (u64, u32),
@@ -58,12 +58,12 @@ fn signal(
     Ok(0)
 }
 
-/// What a submission waits for.
+/// The kind of signal that a submission waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// A signal of [`hlthunk_signal_submission`].
+    /// A signal from [`hlthunk_signal_submission`].
     Signal,
-    /// Signals that were reserved.
+    /// Reserved signals.
     Reserved,
 }
 
@@ -84,8 +84,8 @@ fn wait_for(
         return Err(Errno::EINVAL);
     }
     let mut flags = from.flags | wait.0;
-    // The word is the address of a list, or the number of the reservation; the driver has both in
-    // one place, too.
+    // The word is the address of a list, or the handle of the reservation. The driver's struct has
+    // a union here as well.
     let mut chunk = HlCsChunk {
         cb_handle: signal.signal_seq_arr as u64,
         queue_index: signal.queue_index,
@@ -112,7 +112,8 @@ exports! {
     /// Submits a signal on a queue.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`, or the driver did not report a success. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null, or the driver reported a failed status. Otherwise `-errno`
+    /// of the driver.
     fn hlthunk_signal_submission(
         fd: c_int,
         input: *mut HlthunkSignalIn,
@@ -121,7 +122,7 @@ exports! {
         signal(fd, input, out, 0)
     }
 
-    /// As [`hlthunk_signal_submission`], with a timeout in seconds; 0 for the driver's.
+    /// As [`hlthunk_signal_submission`], with a timeout in seconds; 0 selects the driver's default.
     ///
     /// # Errors
     /// As [`hlthunk_signal_submission`].
@@ -137,8 +138,8 @@ exports! {
     /// Submits a wait for one signal on a queue.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in`, signal or `out`, not one signal, or the driver did not report a success.
-    /// `-errno` of the driver.
+    /// `-EINVAL`: `in`, its signal or `out` is null, the number of signals is not 1, or the driver
+    /// reported a failed status. Otherwise `-errno` of the driver.
     fn hlthunk_wait_for_signal(
         fd: c_int,
         input: *mut HlthunkWaitIn,
@@ -147,7 +148,7 @@ exports! {
         wait_for(fd, input, out, 0, (Kind::Signal, CsFlags::WAIT))
     }
 
-    /// As [`hlthunk_wait_for_signal`], with a timeout in seconds; 0 for the driver's.
+    /// As [`hlthunk_wait_for_signal`], with a timeout in seconds; 0 selects the driver's default.
     ///
     /// # Errors
     /// As [`hlthunk_wait_for_signal`].
@@ -172,7 +173,8 @@ exports! {
         wait_for(fd, input, out, 0, (Kind::Signal, CsFlags::COLLECTIVE_WAIT))
     }
 
-    /// As [`hlthunk_wait_for_collective_signal`], with a timeout in seconds; 0 for the driver's.
+    /// As [`hlthunk_wait_for_collective_signal`], with a timeout in seconds; 0 selects the driver's
+    /// default.
     ///
     /// # Errors
     /// As [`hlthunk_wait_for_signal`].
@@ -218,7 +220,8 @@ exports! {
     /// Reserves signals on a queue.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`, or the driver did not report a success. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null, or the driver reported a failed status. Otherwise `-errno`
+    /// of the driver.
     fn hlthunk_reserve_encaps_signals(
         fd: c_int,
         input: *mut HlthunkSigResIn,
@@ -249,7 +252,7 @@ exports! {
         Ok(0)
     }
 
-    /// Returns signals that were reserved and not used.
+    /// Releases reserved signals that were not used.
     ///
     /// # Errors
     /// As [`hlthunk_reserve_encaps_signals`].

@@ -1,4 +1,4 @@
-//! A kernel for tests: it records ioctls and answers them, and finds a machine below a directory.
+//! A stub kernel for tests: it records and answers ioctls, and finds devices below a directory.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -22,7 +22,7 @@ pub(crate) fn with_kernel<T>(
     kernel: impl FnMut(c_int, u32, &mut [u8]) -> Result<(), Errno> + 'static,
     test: impl FnOnce() -> T,
 ) -> T {
-    // The last interface that worked is the process's.
+    // The process remembers the last interface that worked, so reset it.
     let _alone = gaudi_sys::lock(&ALONE);
     KERNEL.with_borrow_mut(|slot| *slot = Some(Box::new(kernel)));
     let result = test();
@@ -30,7 +30,7 @@ pub(crate) fn with_kernel<T>(
     result
 }
 
-/// Runs a test that finds its devices with `machine`.
+/// Runs a test that discovers its devices with `machine`.
 pub(crate) fn with_machine<T>(machine: impl Fn() -> Driver + 'static, test: impl FnOnce() -> T) -> T {
     MACHINE.with_borrow_mut(|slot| *slot = Some(Box::new(machine)));
     let result = test();
@@ -38,7 +38,7 @@ pub(crate) fn with_machine<T>(machine: impl Fn() -> Driver + 'static, test: impl
     result
 }
 
-/// The stub's answer, if the thread has one.
+/// Returns the stub's answer, if the thread has a stub.
 pub(crate) fn answer(fd: c_int, request: u32, arg: *mut u8) -> Option<Result<(), Errno>> {
     KERNEL.with_borrow_mut(|slot| {
         let kernel = slot.as_mut()?;
@@ -47,13 +47,13 @@ pub(crate) fn answer(fd: c_int, request: u32, arg: *mut u8) -> Option<Result<(),
             return Some(Err(Errno::EFAULT));
         }
         #[expect(unsafe_code, reason = "an ioctl's argument is an address")]
-        // SAFETY: the library promises the kernel as many bytes; tests pass no dangling address.
+        // SAFETY: the library passes an argument of that size; tests pass no dangling address.
         let arg = unsafe { std::slice::from_raw_parts_mut(arg, size) };
         Some(kernel(fd, request, arg))
     })
 }
 
-/// The machine of the thread's test.
+/// Returns the machine of this thread's test.
 pub(crate) fn machine() -> Option<Driver> {
     MACHINE.with_borrow(|slot| slot.as_ref().map(|machine| machine()))
 }

@@ -1,4 +1,4 @@
-//! What each function asks of the driver, on every interface, and how each fails.
+//! The driver request of each function, on every interface, and each function's failures.
 
 #![expect(
     unsafe_code,
@@ -22,10 +22,10 @@ use zerocopy::IntoBytes as _;
 
 use crate::stub::with_kernel;
 
-/// A descriptor that no test opens.
+/// A descriptor number that no test uses.
 const FD: c_int = 1_000_000;
 
-/// A call that the driver saw.
+/// A call that reached the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     fd: c_int,
@@ -38,8 +38,8 @@ fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(8).map(word).collect()
 }
 
-/// Runs `test` on a driver of one interface, which rejects other numbers. `answer` gets the
-/// argument and writes the driver's answer there. Returns the calls that the driver took.
+/// Runs `test` on a driver of one interface, which rejects other request numbers. `answer` receives
+/// the argument and writes the driver's answer to it. Returns the calls that the driver accepted.
 fn on_driver<T>(
     era: Era,
     mut answer: impl FnMut(Ioctl, &mut [u64]) -> Result<(), Errno> + 'static,
@@ -66,7 +66,7 @@ fn on_driver<T>(
     (value, seen.take())
 }
 
-/// As [`on_driver`], with today's interface.
+/// As [`on_driver`], with the current interface.
 fn on_today<T>(
     answer: impl FnMut(Ioctl, &mut [u64]) -> Result<(), Errno> + 'static,
     test: impl FnOnce() -> T,
@@ -81,7 +81,7 @@ fn errno() -> Errno {
 #[test]
 fn panic_becomes_eio() {
     let value = crate::guard::guarded(crate::guard::negative_errno, || {
-        std::panic::panic_any("a defect");
+        std::panic::panic_any("a bug");
     });
     assert_eq!(value, -(Errno::EIO as c_int));
     assert_eq!(errno(), Errno::EIO);
@@ -90,7 +90,7 @@ fn panic_becomes_eio() {
 #[test]
 fn panicking_driver_becomes_eio() {
     let (value, _) = on_today(
-        |_, _| panic!("a defect"),
+        |_, _| panic!("a bug"),
         || unsafe { crate::hlthunk_device_memory_alloc(FD, 1, 0, false, false) },
     );
     assert_eq!((value, errno()), (0, Errno::EIO));
@@ -111,7 +111,7 @@ fn interface_is_found_once() {
             let first = tries.replace(0);
             assert!(first <= 2, "{era}: {first} calls");
             assert_eq!(crate::hlthunk_memory_unmap(FD, 1), 0, "{era}");
-            assert_eq!(*tries.borrow(), 1, "{era}: the interface is known now");
+            assert_eq!(*tries.borrow(), 1, "{era}: the interface is remembered");
         });
     }
 }
@@ -136,7 +136,7 @@ fn foreign_descriptor_is_enotty() {
             -(Errno::ENOTTY as c_int)
         );
     }
-    assert_eq!(status, 7, "no driver wrote it");
+    assert_eq!(status, 7, "the status is not written");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn invalid_struct_address_is_efault() {
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
     let fd = std::os::fd::AsRawFd::as_raw_fd(&null);
     unsafe {
-        // /dev/null rejects the number before it looks at the argument, and nothing here does.
+        // /dev/null rejects the request number before anything reads the argument.
         assert_eq!(
             crate::hlthunk_get_info(fd, std::ptr::without_provenance_mut(8)),
             -(Errno::ENOTTY as c_int)

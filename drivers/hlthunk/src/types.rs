@@ -1,7 +1,7 @@
-//! The structs and enums of `hlthunk.h`, with C's names of the fields.
+//! The structs and enums of `hlthunk.h`, with the field names of C.
 //!
-//! Where the 2023 and the Gaudi3 header name a field differently, the newer name is used; offsets
-//! are the same. Two types differ in size, and say so.
+//! If the 2023 and the Gaudi3 header name a field differently, the newer name is used; offsets are
+//! equal. Two types differ in size, which their docs state.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -14,13 +14,13 @@ use gaudi_uapi::limits::{
 };
 use gaudi_uapi::nic::{HL_NIC_FNA_CMPL_ADDR_NUM, HL_NIC_USER_BP_OFFS_MAX};
 
-/// The number of indices that discovery covers (`HLTHUNK_MAX_MINOR`).
+/// The limit of device indices that discovery tries (`HLTHUNK_MAX_MINOR`).
 pub const HLTHUNK_MAX_MINOR: c_int = 256;
-/// Words of the mask of busy engines.
+/// Number of words in the mask of busy engines.
 pub const HLTHUNK_BUSY_ENGINES_MASK_SIZE: usize = 4;
-/// Rows of [`HlthunkDramReplacedRowsInfo`].
+/// Number of rows in [`HlthunkDramReplacedRowsInfo`].
 pub const DRAM_ROW_REPLACE_MAX: usize = 32;
-/// Bytes of a MAC address.
+/// Length of a MAC address in bytes.
 pub const ETH_ALEN: usize = 6;
 
 macro_rules! c_enum {
@@ -112,7 +112,7 @@ macro_rules! c_structs {
             pub struct $name { $(pub $field: $type,)* }
         )*
 
-        /// Each struct's name and size, and its fields' names, offsets and sizes.
+        /// The name, size and fields (name, offset, size) of each struct.
         #[cfg(test)]
         pub(crate) const LAYOUTS: &[(&str, usize, &[(&str, usize, usize)])] = &[$((
             stringify!($name),

@@ -1,11 +1,11 @@
-//! Programs of the library on the mock: each test runs itself again in a process of its own, with
-//! its environment.
+//! Programs that use the library on the mock: each test runs itself again in a separate process
+//! with its own environment.
 
 #![expect(
     unsafe_code,
     clippy::undocumented_unsafe_blocks,
     clippy::multiple_unsafe_ops_per_block,
-    reason = "the functions under test are C's; each call passes memory that the test owns, or an address that only the kernel follows"
+    reason = "the functions under test are C's; each call passes memory that the test owns, or an address that only the kernel accesses"
 )]
 
 use std::ffi::{CStr, c_int};
@@ -18,10 +18,10 @@ use gaudi_sys::Errno;
 use hl_thunk::*;
 use nix::libc;
 
-/// The variable that the second run has.
+/// The environment variable that marks the second run.
 const MARK: &str = "HLTHUNK_TEST_PROGRAM";
 
-/// Whether this is the second run of the test.
+/// Returns whether this is the second run of the test.
 fn is_program() -> bool {
     std::env::var_os(MARK).is_some()
 }
@@ -108,9 +108,9 @@ fn mock_has_one_user() {
         assert_eq!(errno(), Errno::ENOENT);
         let copy = libc::dup(fd);
         assert_eq!(hlthunk_close(fd), 0);
-        assert_eq!(usage(copy), 0, "a duplicate is the same device");
-        assert_eq!(open(), -1, "the duplicate has it open");
-        // Not a call of the library.
+        assert_eq!(usage(copy), 0, "a duplicate refers to the same device");
+        assert_eq!(open(), -1, "the duplicate keeps the device open");
+        // Close without calling the library.
         assert_eq!(libc::close(copy), 0);
         assert_eq!(usage(copy), -(Errno::EBADF as c_int));
         let again = open();
@@ -136,8 +136,8 @@ fn fork_child_gets_enodev() {
     }
     let mut status = 0;
     unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert_eq!(status, 0, "the child's checks");
-    assert_eq!(usage(fd), 0, "the parent is untouched");
+    assert_eq!(status, 0, "the child's checks pass");
+    assert_eq!(usage(fd), 0, "the parent's device is unaffected");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn dangling_pointers_are_efault_on_mock() {
     }
     let fd = open();
     let efault = -(Errno::EFAULT as c_int);
-    // Not mapped, not canonical, and read-only.
+    // Unmapped, non-canonical, and read-only addresses.
     static READ_ONLY: u64 = 7;
     let nowhere = [8, 1 << 60, usize::MAX - 7];
     for address in nowhere {
@@ -209,7 +209,7 @@ fn dangling_pointers_are_efault_on_mock() {
     assert_eq!((written, READ_ONLY), (efault, 7));
 }
 
-/// The struct of a program that was compiled with the 2023 header ends after 16 bytes.
+/// A program compiled with the 2023 header has a struct of 16 bytes.
 #[test]
 fn old_time_struct_is_not_overrun() {
     if !is_program() {
@@ -221,30 +221,27 @@ fn old_time_struct_is_not_overrun() {
         unsafe { hlthunk_get_time_sync_info(fd, words.as_mut_ptr().cast()) },
         0
     );
-    assert_ne!(words[1], u64::MAX, "the host's time");
-    assert_eq!(words[2], u64::MAX, "the word behind the struct");
+    assert_ne!(words[1], u64::MAX, "host time is written");
+    assert_eq!(words[2], u64::MAX, "the word past the struct is unchanged");
 }
 
 #[test]
-fn trace_has_the_programs_calls() {
+fn trace_contains_the_programs_calls() {
     if is_program() {
         let fd = open();
         assert_eq!(usage(fd), 0);
-        // The device is open at the exit.
+        // The device is still open at exit.
         return;
     }
     let dir = tempfile::tempdir().expect("a folder");
     let trace = dir.path().join("trace.jsonl");
     let name = trace.to_str().expect("text");
     let environment = [("GAUDI_DEVICE", "mock:gaudi2"), ("GAUDI_TRACE", name)];
-    run("trace_has_the_programs_calls", &environment);
+    run("trace_contains_the_programs_calls", &environment);
     let text = std::fs::read_to_string(&trace).expect("a trace");
     assert!(text.contains("DRAM_USAGE") || text.contains("dram"), "{text}");
     let last = text.lines().last().expect("a line");
-    assert!(
-        last.contains("\"end\""),
-        "the trace is completed at the exit: {last}"
-    );
+    assert!(last.contains("\"end\""), "the trace is completed at exit: {last}");
 }
 
 #[test]
@@ -265,7 +262,7 @@ fn invalid_variables_are_einval() {
     );
 }
 
-/// A profiler in C: it counts opens and closes, and prints the counts at its end.
+/// A profiler in C: it counts opens and closes, and prints the counts at exit.
 const PROFILER: &str = r#"
 #include <stdio.h>
 static void *slots[53], **originals;
@@ -318,7 +315,7 @@ fn build_profiler(dir: &Path) {
 fn profiler_replaces_functions() {
     if is_program() {
         let fd = open();
-        assert_eq!(usage(fd), 0, "a slot that is null");
+        assert_eq!(usage(fd), 0, "a null slot uses the original function");
         assert_eq!(unsafe { hlthunk_close(fd) }, 0);
         let fd = unsafe { hlthunk_open_by_module_id(0) };
         assert_eq!(unsafe { hlthunk_memory_unmap(fd, 0) }, -(Errno::EINVAL as c_int));

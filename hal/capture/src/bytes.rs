@@ -1,23 +1,23 @@
-//! Events and facts as bytes: the payloads of a `.gcap` file.
+//! The binary encoding of events and facts: the payloads of a `.gcap` file.
 //!
-//! Numbers are little-endian. Byte strings have their length in front, as a `u32`. A codec of
-//! serde (bincode, postcard) was rejected: the format is documented byte by byte, and a length in
-//! a hostile file must not decide what is allocated.
+//! Numbers are little-endian; a byte string starts with its length as a `u32`. A serde codec
+//! (bincode, postcard) was rejected: the format is documented byte by byte, and a length in a
+//! hostile file must not set the size of an allocation.
 
 use crate::record::{
     DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment, OpenRecord,
     ProcessChange, ProcessRecord,
 };
 
-/// Why bytes are not an event: where they are wrong, and what is wrong there.
+/// A payload that does not decode to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed {
-    /// Bytes from the start of the payload.
+    /// The position of the invalid byte in the payload.
     pub(crate) at: usize,
     pub(crate) problem: &'static str,
 }
 
-/// An event has this number at its front.
+/// The first byte of an encoded event.
 mod tag {
     pub(super) const IOCTL: u8 = 1;
     pub(super) const OPEN: u8 = 2;
@@ -63,7 +63,7 @@ impl Out<'_> {
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
-        // The writer refuses an event above its limit, which is far below this one.
+        // The writer rejects an event above its own limit, which is far below 4 GiB.
         self.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         self.0.extend(bytes);
     }
@@ -83,10 +83,10 @@ impl Out<'_> {
     }
 }
 
-/// The place of a value in a table that has every value.
+/// Returns the index of a value in a table that contains every value.
 fn place<T: PartialEq>(table: &[T], value: &T) -> u8 {
     let place = table.iter().position(|row| row == value);
-    place.expect("the table has every value") as u8
+    place.expect("the table contains every value") as u8
 }
 
 /// Appends an event.
@@ -245,7 +245,7 @@ impl<'a> In<'a> {
         let rest = &self.bytes[self.at..];
         let taken = rest
             .get(..len)
-            .ok_or_else(|| self.wrong("the payload ends within a field"))?;
+            .ok_or_else(|| self.wrong("the payload ends inside a field"))?;
         self.at += len;
         Ok(taken)
     }
@@ -274,7 +274,7 @@ impl<'a> In<'a> {
             1 => Ok(true),
             _ => Err(Malformed {
                 at,
-                problem: "a truth value is neither 0 nor 1",
+                problem: "a boolean is neither 0 nor 1",
             }),
         }
     }
@@ -284,7 +284,7 @@ impl<'a> In<'a> {
         let place = usize::from(self.u8()?);
         table.get(place).copied().ok_or(Malformed {
             at,
-            problem: "the number of a kind is unknown",
+            problem: "unknown enumeration value",
         })
     }
 
@@ -408,7 +408,7 @@ impl<'a> In<'a> {
                 text: self.owned()?,
             }),
             _ => {
-                let problem = "the number of an event is unknown";
+                let problem = "unknown event tag";
                 return Err(Malformed { at, problem });
             }
         })
@@ -416,7 +416,7 @@ impl<'a> In<'a> {
 
     fn memory(&mut self) -> Result<Vec<Memory>, Malformed> {
         let count = self.u32()?;
-        // Nothing is reserved for `count`, which may be a lie.
+        // Do not reserve memory for `count`, which is untrusted.
         let mut all = Vec::new();
         for _ in 0..count {
             let address = self.u64()?;
@@ -443,17 +443,17 @@ impl<'a> In<'a> {
     }
 }
 
-/// Reads the one event of a payload.
+/// Reads a payload that contains exactly one event.
 pub(crate) fn event(payload: &[u8]) -> Result<Event, Malformed> {
     let mut input = In::new(payload);
     let event = input.event()?;
     match input.is_empty() {
         true => Ok(event),
-        false => Err(input.wrong("bytes follow the event")),
+        false => Err(input.wrong("trailing bytes after the event")),
     }
 }
 
-/// Reads the facts of a payload.
+/// Reads the facts in a payload.
 pub(crate) fn facts(payload: &[u8]) -> Result<Vec<(String, String)>, Malformed> {
     let mut input = In::new(payload);
     let mut facts = Vec::new();

@@ -1,4 +1,4 @@
-//! Records to strace-like lines and JSON objects.
+//! Decodes records to strace-like lines and JSON objects.
 
 use std::fmt;
 
@@ -15,45 +15,47 @@ use crate::record::{Event, FdSource, IoctlRecord, MarkKind, Moment, ProcessChang
 use crate::value::{Field, Fields, Value};
 use crate::walk::{Bytes, Limits, Walk, recorded, target};
 
-/// The `schema` of a decoded capture's first line.
+/// The `schema` value in the first line of a decoded capture.
 pub const SCHEMA: &str = "gaudi.trace";
-/// The `version` of it. Version 1 is that of the layer `trace`.
+/// The version of [`SCHEMA`]. Version 1 is the output of the layer `trace`.
 pub const VERSION: u32 = 2;
 
-/// Decodes the events of a capture, in order: what a handle is follows from the events before.
+/// Decodes the events of a capture. Events must be passed in order, because the meaning of a handle
+/// depends on earlier events.
 #[derive(Debug)]
 pub struct Decoder {
     names: Names,
     limits: Limits,
 }
 
-/// A decoded event: printed as a line with [`Display`](fmt::Display), or as a JSON object.
+/// A decoded event. [`Display`](fmt::Display) prints it as a line, [`to_json`](Self::to_json) as a
+/// JSON object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// What kind of event: `ioctl`, `open`.
+    /// The kind of event, such as `ioctl` or `open`.
     pub record: &'static str,
-    /// When it began, on CLOCK_MONOTONIC.
+    /// When the event began, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// From its begin to its end; none for what has no duration.
+    /// Duration in nanoseconds; `None` for an event without duration.
     pub duration_ns: Option<u64>,
-    /// The process and the thread.
+    /// The process id and the thread id.
     pub thread: Option<(u32, u32)>,
-    /// The call: `HL_IOCTL_MEMORY`, `open`.
+    /// The name of the call: `HL_IOCTL_MEMORY`, `open`.
     pub call: String,
-    /// The descriptor, and what it is.
+    /// The descriptor, and the file that it refers to.
     pub fd: Option<(i32, Option<String>)>,
     /// The arguments.
     pub request: Fields,
-    /// What the call returned; none for what is not a call.
+    /// The return value of the call; `None` for an event that is not a call.
     pub result: Option<i64>,
-    /// What the kernel filled.
+    /// The values that the kernel returned.
     pub answer: Fields,
-    /// Pieces of memory that the record has and the decoder did not use: addresses and bytes.
+    /// Recorded memory that the decoder did not use: address and length.
     pub extra: Vec<(u64, u64)>,
 }
 
 impl Decoder {
-    /// Returns a decoder that has seen nothing.
+    /// Returns a decoder without knowledge of earlier events.
     pub fn new(limits: Limits) -> Self {
         Self {
             names: Names::default(),
@@ -61,16 +63,16 @@ impl Decoder {
         }
     }
 
-    /// What the decoder knows about descriptors, handles and addresses.
+    /// Returns what the decoder knows about descriptors, handles and addresses.
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// Decodes an event, and learns from it.
+    /// Decodes an event and updates the known descriptors, handles and addresses.
     pub fn decode(&mut self, event: &Event) -> Decoded {
         let mut decoded = self.describe(event);
         self.names.apply(event);
-        // The answer names what the call made.
+        // Apply the event first, so that the answer can refer to the object that the call created.
         if let (Event::Ioctl(ioctl), Some(0..)) = (event, decoded.result) {
             for field in &mut decoded.answer.0 {
                 if let Value::Signed(fd) = field.value {
@@ -184,7 +186,7 @@ impl Decoder {
                 }
                 ProcessChange::Exit { status } => {
                     decoded.record = "exit";
-                    // As wait(2) has it: the signal in the low seven bits.
+                    // The encoding of wait(2): the low seven bits are the signal.
                     match status & 0x7f {
                         0 => request.push("status", Value::Unsigned((status >> 8 & 0xff).into())),
                         signal => request.push("signal", Value::Unsigned(signal.into())),
@@ -252,7 +254,7 @@ impl Decoder {
         decoded.request.push("argument", Value::Hex(ioctl.argument));
     }
 
-    /// Decodes the argument of an ioctl before and after the call.
+    /// Decodes the argument of an ioctl at entry and at exit.
     fn fill(&self, ioctl: &IoctlRecord, view: &IoctlView, decoded: &mut Decoded) {
         let IoctlView {
             call,
@@ -261,7 +263,7 @@ impl Decoder {
             ..
         } = *view;
         let mut walk = Walk::new(&ioctl.memory, self.limits);
-        // The size in the request number is that of the program's struct.
+        // The size field of the request number is the size of the program's struct.
         let size = Parts::of(ioctl.request).size;
         let whole = size.min(shape.base.size);
         let input = Bytes {
@@ -291,7 +293,7 @@ impl Decoder {
         decoded.extra = unused.map(|(memory, _)| (memory.address, memory.whole)).collect();
     }
 
-    /// Adds what handles, addresses and descriptors refer to.
+    /// Adds a description of the object that each handle, address or descriptor refers to.
     fn describe_fields(&self, ioctl: &IoctlRecord, call: Option<Ioctl>, fields: &mut Fields) {
         for Field { name, value, is } in &mut fields.0 {
             match value {
@@ -319,7 +321,7 @@ impl Decoder {
         }
     }
 
-    /// Adds the packets of command buffers whose bytes were recorded to the jobs' fields.
+    /// Adds the packets of recorded command buffers to the fields of the jobs.
     fn command_buffers(
         &self,
         ioctl: &IoctlRecord,
@@ -332,7 +334,7 @@ impl Decoder {
             let Some(target) = target(shape, pointer, (input, None), ioctl.argument) else {
                 continue;
             };
-            // Chunks of waits have no command buffer.
+            // Chunks of a wait have no command buffer.
             let Pointee::Structs(chunk) = target.to else {
                 continue;
             };
@@ -371,11 +373,11 @@ impl Decoder {
     }
 }
 
-/// `-errno` by name.
+/// Returns the name of the errno in `-errno`.
 fn errno_name(result: i64) -> String {
     let number = i32::try_from(result.unsigned_abs()).unwrap_or(i32::MAX);
     match number {
-        // Numbers that the kernel uses inside, which a tracer sees (linux/errno.h).
+        // Errnos that only tracers see, because the kernel handles them itself (linux/errno.h).
         512 => "ERESTARTSYS".to_owned(),
         513 => "ERESTARTNOINTR".to_owned(),
         514 => "ERESTARTNOHAND".to_owned(),
@@ -388,7 +390,7 @@ fn errno_name(result: i64) -> String {
     }
 }
 
-/// A duration for a person.
+/// A duration in a readable unit.
 struct Duration(u64);
 
 impl fmt::Display for Duration {
@@ -403,7 +405,7 @@ impl fmt::Display for Duration {
 }
 
 impl fmt::Display for Decoded {
-    /// One line, without newline, time and thread.
+    /// Formats one line without newline, time and thread.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{{", self.call)?;
         if let Some((fd, label)) = &self.fd {
@@ -435,7 +437,7 @@ impl fmt::Display for Decoded {
 }
 
 impl Decoded {
-    /// The event as a JSON object of schema [`SCHEMA`].
+    /// Returns the event as a JSON object of schema [`SCHEMA`].
     pub fn to_json(&self) -> serde_json::Value {
         let mut object = Map::new();
         let mut set = |name: &str, value: serde_json::Value| {
@@ -477,7 +479,7 @@ impl Decoded {
     }
 }
 
-/// The first line of a decoded capture.
+/// Returns the first line of a decoded capture.
 pub fn json_header(facts: &[(String, String)]) -> serde_json::Value {
     let facts = facts
         .iter()

@@ -1,4 +1,5 @@
-//! Which memory of a traced process decoding an ioctl needs: for tracers that follow pointers.
+//! Selects the memory of a traced process that decoding an ioctl needs, for tracers that follow
+//! pointers.
 
 use gaudi_uapi::cs::{CsChunkFlags, HlCsChunk};
 use gaudi_uapi::view::{Pointee, Shape, Way};
@@ -7,14 +8,15 @@ use crate::names::{Names, view};
 use crate::record::{IoctlRecord, Memory, Moment};
 use crate::walk::{Target, target};
 
-/// The most bytes that are read for one ioctl: half of what an event can have.
+/// Maximum number of bytes that are read for one ioctl: half of an event's limit.
 const MOST: usize = crate::gcap::MAX_PAYLOAD / 2;
 
-/// Reads what the pointers of an ioctl lead to, before the call ([`Moment::Entry`]) or behind it,
-/// when `output` and `result` of the record are known.
+/// Reads the memory that the pointers of an ioctl refer to: at [`Moment::Entry`] the memory that
+/// the driver reads, at [`Moment::Exit`] the memory that it wrote. At exit, `output` and `result`
+/// of the record must be set.
 ///
-/// `names` must have seen the events before: it knows where command buffers are mapped. `read`
-/// returns the bytes at an address, as many as it can read of those wanted.
+/// `names` must have seen all earlier events, because it records where command buffers are mapped.
+/// `read` returns the bytes at an address, up to the requested length.
 pub fn follow(
     names: &Names,
     ioctl: &IoctlRecord,
@@ -100,7 +102,7 @@ impl Follow<'_> {
         });
     }
 
-    /// Follows the pointers of each element of an array.
+    /// Follows the pointers in each element of an array.
     fn elements(&mut self, shape: &Shape, bytes: &[u8]) {
         for element in bytes.chunks_exact(shape.base.size) {
             for pointer in shape.pointers {

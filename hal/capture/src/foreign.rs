@@ -1,4 +1,4 @@
-//! Names of ioctls whose arguments are not decoded, and the head of RDMA verbs ioctls.
+//! Names of ioctls whose arguments are not decoded, and the header of RDMA verbs ioctls.
 
 use gaudi_uapi::ioctl::{Parts, iowr};
 
@@ -38,7 +38,8 @@ const DRM: &[(u8, &str)] = &[
     (0xcd, "DRM_IOCTL_SYNCOBJ_TIMELINE_SIGNAL"),
 ];
 
-/// VFIO ioctls from `VFIO_BASE` on (`linux/vfio.h`). A container and a device share numbers.
+/// VFIO ioctls, starting at `VFIO_BASE` (`linux/vfio.h`). Containers and devices use overlapping
+/// numbers.
 const VFIO: [&str; 18] = [
     "VFIO_GET_API_VERSION",
     "VFIO_CHECK_EXTENSION",
@@ -60,7 +61,7 @@ const VFIO: [&str; 18] = [
     "VFIO_DEVICE_FEATURE",
 ];
 
-/// The same numbers on a container (`/dev/vfio/vfio`), from 12 on.
+/// VFIO ioctls of a container (`/dev/vfio/vfio`), starting at number 12.
 const VFIO_CONTAINER: [&str; 6] = [
     "VFIO_IOMMU_GET_INFO",
     "VFIO_IOMMU_MAP_DMA",
@@ -70,7 +71,7 @@ const VFIO_CONTAINER: [&str; 6] = [
     "VFIO_IOMMU_DIRTY_PAGES",
 ];
 
-/// The name of an ioctl, if its type and number have one. `path` is that of the descriptor.
+/// Returns the name of an ioctl, if its type and number are known. `path` is the descriptor's path.
 pub(crate) fn name(request: u32, path: &str) -> Option<&'static str> {
     let parts = Parts::of(request);
     match parts.kind {
@@ -91,7 +92,7 @@ pub(crate) fn name(request: u32, path: &str) -> Option<&'static str> {
     }
 }
 
-/// Objects and their methods (`rdma/ib_user_ioctl_cmds.h`), each by its number.
+/// Objects and their methods (`rdma/ib_user_ioctl_cmds.h`). The index is the number.
 const OBJECTS: [(&str, &[&str]); 17] = [
     (
         "DEVICE",
@@ -142,7 +143,7 @@ const OBJECTS: [(&str, &[&str]); 17] = [
     ("ASYNC_EVENT", &["ASYNC_EVENT_ALLOC"]),
 ];
 
-/// The head of `struct ib_uverbs_ioctl_hdr`.
+/// Decodes the start of `struct ib_uverbs_ioctl_hdr`.
 pub(crate) fn uverbs(bytes: &[u8]) -> Fields {
     let half = |at: usize| {
         let pair = bytes.get(at..)?.first_chunk()?;

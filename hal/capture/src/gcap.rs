@@ -1,11 +1,11 @@
-//! The `.gcap` file (docs/src/reference/gcap.md has it byte by byte).
+//! The `.gcap` file format (docs/src/reference/gcap.md describes each byte).
 //!
-//! - **Append-only.** A file is a head and frames. A frame has its length and a checksum, so a
-//!   reader gets every event up to the last whole frame, however the writer ended.
-//! - **An index at the end** ([`crate::index`]), when the writer finished. A reader in order needs
-//!   none.
-//! - **Compression by block.** A compressed frame holds several events, which a crash loses
-//!   together.
+//! - **Append-only.** A file consists of a header and frames. Each frame has a length and a
+//!   checksum, so a reader can read every event up to the last complete frame, even if the writer
+//!   was killed.
+//! - **An index at the end** ([`crate::index`]), if the writer finished. A sequential reader does
+//!   not need it.
+//! - **Compression by block.** A compressed frame holds several events; a crash loses all of them.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -18,22 +18,22 @@ use crate::bytes::{self, In, Malformed};
 use crate::index;
 use crate::record::Event;
 
-/// The first bytes of a file. The bytes around the name break if a tool converts line ends.
+/// The first bytes of a file. The bytes around the name change if a tool converts line endings.
 pub const MAGIC: [u8; 8] = *b"\x89GCAP\r\n\x1a";
-/// The version of the format. It increases if a reader of the old form would misread a file.
+/// The version of the format. It increases when a reader of the old version would misread a file.
 pub const VERSION: u16 = 1;
-/// Bytes of a file's head.
+/// Length of a file's header in bytes.
 pub const HEAD: u64 = 16;
-/// Bytes in front of a frame's payload.
+/// Length of a frame's header in bytes.
 pub const FRAME_HEAD: u64 = 12;
-/// The longest payload of a frame, and the longest event in a compressed one, in bytes.
+/// Maximum payload of a frame, and maximum length of an event in a compressed frame, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 24;
-/// A compressed frame is written when its events have this many bytes.
+/// A compressed frame is written when its events reach this length in bytes.
 const BLOCK: usize = 1 << 18;
 
 const FRAME_HEAD_LEN: usize = FRAME_HEAD as usize;
 
-/// What a frame holds.
+/// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     Facts,
@@ -57,28 +57,29 @@ impl FrameKind {
 /// What is wrong with a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadErrorKind {
-    /// The file could not be read; the error's source has the reason.
+    /// The file could not be read. [`source`](std::error::Error::source) returns the cause.
     Io,
-    /// The file does not begin as a capture does.
+    /// The file does not start with [`MAGIC`].
     NotACapture,
-    /// The file has a version of the format that this reader does not know.
+    /// The file has a format version that this reader does not support.
     Version(u16),
-    /// The file ends within a frame: the writer was killed, or still writes.
+    /// The file ends inside a frame: the writer was killed or is still writing.
     Truncated,
-    /// The checksum of a frame is wrong.
+    /// A frame's checksum does not match.
     Checksum,
-    /// A frame or an event is longer than the format allows.
+    /// A frame or an event exceeds the format's limit.
     TooLong,
-    /// A frame's payload is not what its kind says.
+    /// A frame's payload is invalid for its kind.
     Malformed(&'static str),
 }
 
-/// A capture that cannot be read any further.
+/// A capture that cannot be read past an offset.
 #[derive(Debug)]
 pub struct ReadError {
     /// What is wrong.
     pub kind: ReadErrorKind,
-    /// Where: bytes from the start of the file. In a compressed frame, the start of the frame.
+    /// The offset of the error in the file, in bytes. For a compressed frame, the start of the
+    /// frame.
     pub offset: u64,
     source: Option<io::Error>,
 }
@@ -109,12 +110,12 @@ impl fmt::Display for ReadError {
                 Some(error) => write!(f, "capture, byte {offset}: {error}"),
                 None => write!(f, "capture, byte {offset}: the file could not be read"),
             },
-            ReadErrorKind::NotACapture => f.write_str("not a .gcap file: it does not begin with its magic"),
+            ReadErrorKind::NotACapture => f.write_str("not a .gcap file: wrong magic number"),
             ReadErrorKind::Version(version) => write!(
                 f,
                 "capture of version {version}; this reader knows up to {VERSION}"
             ),
-            ReadErrorKind::Truncated => write!(f, "capture, byte {offset}: the file ends within a frame"),
+            ReadErrorKind::Truncated => write!(f, "capture, byte {offset}: the file ends inside a frame"),
             ReadErrorKind::Checksum => write!(f, "capture, byte {offset}: the frame's checksum is wrong"),
             ReadErrorKind::TooLong => {
                 write!(f, "capture, byte {offset}: longer than {MAX_PAYLOAD} bytes")
@@ -130,43 +131,44 @@ impl std::error::Error for ReadError {
     }
 }
 
-/// Whether a writer compresses.
+/// Whether a writer compresses events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// A frame for each event: a crash loses the last one at most.
+    /// One frame per event: a crash loses at most the last event.
     #[default]
     None,
-    /// Blocks of events, each deflated (RFC 1951): a crash loses the last block at most.
+    /// Blocks of events, compressed with DEFLATE (RFC 1951): a crash loses at most the last block.
     Deflate,
 }
 
 /// Writes a capture.
 ///
-/// Every frame is one `write_all`, or a few of a file that is not buffered. A writer that is
-/// dropped without [`finish`](Self::finish) leaves out the last block and the index.
+/// Each frame is written with one `write_all`, or with several if the payload is written
+/// separately. If the writer is dropped without [`finish`](Self::finish), the last block and the
+/// index are missing.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
     at: u64,
     compression: Compression,
-    /// Frames that begin a stretch of events.
+    /// The frames at which index entries start.
     marks: Vec<index::Entry>,
     events: u64,
-    /// The payload in work: of one event, or the block.
+    /// The payload under construction: one event, or the block.
     payload: Vec<u8>,
-    /// The time of the block's first event, and how many it has.
+    /// The time of the block's first event, and the number of events in the block.
     block: (u64, u64),
 }
 
-/// An index entry stands for about so many bytes of the file.
+/// Approximate number of bytes that an index entry covers.
 pub(crate) const STRETCH: u64 = 1 << 18;
 
 impl<W: Write> Writer<W> {
-    /// Writes the head and the facts: names and values about the session. The format's page lists
-    /// the names that readers know.
+    /// Writes the header and the facts: names and values that describe the session.
+    /// docs/src/reference/gcap.md lists the names that readers know.
     ///
     /// # Errors
-    /// Those of `out`, and `InvalidInput` if the facts are longer than [`MAX_PAYLOAD`].
+    /// The errors of `out`, and `InvalidInput` if the facts exceed [`MAX_PAYLOAD`].
     pub fn new(out: W, facts: &[(String, String)], compression: Compression) -> io::Result<Self> {
         let mut writer = Self {
             out,
@@ -185,7 +187,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Appends facts, such as totals that are known at the end.
+    /// Appends facts, such as totals that are known only at the end.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -201,8 +203,8 @@ impl<W: Write> Writer<W> {
     /// Appends an event.
     ///
     /// # Errors
-    /// Those of the output, and `InvalidInput` if the event is longer than [`MAX_PAYLOAD`]; the
-    /// capture is then as before.
+    /// The errors of the output, and `InvalidInput` if the event exceeds [`MAX_PAYLOAD`]. A
+    /// rejected event leaves the capture unchanged.
     pub fn write(&mut self, event: &Event) -> io::Result<()> {
         let time_ns = event.time_ns();
         match self.compression {
@@ -215,7 +217,7 @@ impl<W: Write> Writer<W> {
             }
             Compression::Deflate => {
                 let start = self.payload.len();
-                // The length of the event, once it is known.
+                // Placeholder for the event's length.
                 self.payload.extend([0; 4]);
                 bytes::put_event(event, &mut self.payload);
                 self.check(start)?;
@@ -233,10 +235,10 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes what is not written yet, so that a reader sees every event.
+    /// Writes all buffered events, so that a reader sees them.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn flush(&mut self) -> io::Result<()> {
         self.flush_block()?;
         self.out.flush()
@@ -245,7 +247,7 @@ impl<W: Write> Writer<W> {
     /// Writes the index and returns the output.
     ///
     /// # Errors
-    /// Those of the output.
+    /// The errors of the output.
     pub fn finish(mut self) -> io::Result<W> {
         self.flush_block()?;
         let at = self.at;
@@ -256,7 +258,7 @@ impl<W: Write> Writer<W> {
         Ok(self.out)
     }
 
-    /// Removes an event that is too long from the payload.
+    /// Removes an event from the payload if it is too long.
     fn check(&mut self, start: usize) -> io::Result<()> {
         if self.payload.len() - start <= MAX_PAYLOAD {
             return Ok(());
@@ -295,7 +297,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes the payload as a frame and empties it.
+    /// Writes the payload as a frame and clears it.
     fn frame(&mut self, kind: FrameKind) -> io::Result<()> {
         if self.payload.len() > MAX_PAYLOAD {
             self.payload.clear();
@@ -312,11 +314,11 @@ impl<W: Write> Writer<W> {
 }
 
 fn too_long() -> io::Error {
-    let problem = format!("an event or its facts are longer than {MAX_PAYLOAD} bytes");
+    let problem = format!("an event or a set of facts is longer than {MAX_PAYLOAD} bytes");
     io::Error::new(io::ErrorKind::InvalidInput, problem)
 }
 
-/// A frame's head: length, kind, zeros, and the checksum of these and the payload.
+/// Returns a frame's header: length, kind, zeros, and the checksum of these fields and the payload.
 fn head(kind: u8, payload: &[u8]) -> [u8; FRAME_HEAD_LEN] {
     let mut head = [0; FRAME_HEAD_LEN];
     head[..4].copy_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -333,32 +335,32 @@ fn checksum(head: &[u8], payload: &[u8]) -> u32 {
     crc.sum()
 }
 
-/// Reads a capture in order.
+/// Reads a capture sequentially.
 ///
-/// As an iterator it returns the events. The first error is the last item: `Truncated` at the end
-/// of a file whose writer was killed.
+/// The iterator returns the events. It ends with the first error, such as `Truncated` if the writer
+/// was killed.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
     /// The offset of the next frame.
     at: u64,
     facts: Vec<(String, String)>,
-    /// The events of a compressed frame, the frame's offset, and where the next event is.
+    /// The events of a compressed frame, the frame's offset, and the position of the next event.
     block: Vec<u8>,
     block_at: u64,
     block_next: usize,
-    /// The first event, which was read to find the facts in front of it.
+    /// The first event, read ahead to find the facts before it.
     first: Option<Result<Event, ReadError>>,
     done: bool,
-    /// The frame of the event that was read last.
+    /// The frame of the last event read.
     event_at: u64,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the head, and the facts in front of the first event.
+    /// Reads the header, and the facts before the first event.
     ///
     /// # Errors
-    /// `Io`, `NotACapture`, `Version`, and `Truncated` if the file ends within the head.
+    /// `Io`, `NotACapture`, `Version`, and `Truncated` if the file ends inside the header.
     pub fn new(input: R) -> Result<Self, ReadError> {
         let mut reader = Self::resume(input, 0);
         let mut head = [0; HEAD as usize];
@@ -379,7 +381,7 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// A reader whose input is at the frame at `offset`.
+    /// Returns a reader whose input is positioned at the frame at `offset`.
     pub(crate) fn resume(input: R, offset: u64) -> Self {
         Self {
             input,
@@ -394,18 +396,18 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The facts of the session that were read so far: from the start all that the writer knew at
-    /// the beginning, and behind the last event those that it knew at the end.
+    /// Returns the facts that were read so far: at first those written at the start of the session,
+    /// and after the last event also those written at its end.
     pub fn facts(&self) -> &[(String, String)] {
         &self.facts
     }
 
-    /// The offset of the next frame: how far the file is good.
+    /// Returns the offset of the next frame: the file is valid up to there.
     pub fn offset(&self) -> u64 {
         self.at
     }
 
-    /// The offset of the frame of the event that the iterator returned last.
+    /// Returns the offset of the frame of the event that the iterator returned last.
     pub(crate) fn event_offset(&self) -> u64 {
         self.event_at
     }
@@ -414,7 +416,7 @@ impl<R: Read> Reader<R> {
         ReadError::new(kind, self.at)
     }
 
-    /// Fills `buffer` as far as the input goes.
+    /// Fills `buffer` until the input ends.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, ReadError> {
         let mut got = 0;
         while got < buffer.len() {
@@ -428,7 +430,7 @@ impl<R: Read> Reader<R> {
         Ok(got)
     }
 
-    /// The next frame; none at the end. `at` moves behind it.
+    /// Reads the next frame and advances `at`; `None` at the end.
     pub(crate) fn frame(&mut self) -> Result<Option<(FrameKind, Vec<u8>)>, ReadError> {
         let mut head = [0; FRAME_HEAD_LEN];
         match self.fill(&mut head)? {
@@ -441,7 +443,7 @@ impl<R: Read> Reader<R> {
         }
         let [len, rest, sum] = [0, 4, 8].map(|at| {
             let word = head[at..].first_chunk();
-            u32::from_le_bytes(*word.expect("the head has three words"))
+            u32::from_le_bytes(*word.expect("the header has three words"))
         });
         let len = len as usize;
         if len > MAX_PAYLOAD {
@@ -458,7 +460,7 @@ impl<R: Read> Reader<R> {
         }
         let kind = u8::try_from(rest).ok().and_then(FrameKind::of);
         let Some(kind) = kind else {
-            return Err(self.error(ReadErrorKind::Malformed("the kind of the frame is unknown")));
+            return Err(self.error(ReadErrorKind::Malformed("unknown frame kind")));
         };
         self.at += FRAME_HEAD + len as u64;
         Ok(Some((kind, payload)))
@@ -483,14 +485,14 @@ impl<R: Read> Reader<R> {
                 FrameKind::Facts => self.facts.extend(bytes::facts(&payload).map_err(wrong)?),
                 FrameKind::Index => {}
                 FrameKind::Deflated => {
-                    // An event that completes a block can be as long as the longest.
+                    // The event that completes a block may itself have the maximum length.
                     let most = (BLOCK + 4 + MAX_PAYLOAD) as u64;
                     let mut block = Vec::new();
                     let inflated = DeflateDecoder::new(&payload[..])
                         .take(most + 1)
                         .read_to_end(&mut block);
                     if inflated.is_err() {
-                        let kind = ReadErrorKind::Malformed("the block cannot be inflated");
+                        let kind = ReadErrorKind::Malformed("invalid DEFLATE data");
                         return Err(ReadError::new(kind, at));
                     }
                     if block.len() as u64 > most {
@@ -502,7 +504,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next event of the compressed frame.
+    /// Returns the next event of the compressed frame.
     fn of_block(&mut self) -> Result<Event, ReadError> {
         let at = self.block_at;
         let wrong = |Malformed { problem, .. }| ReadError::new(ReadErrorKind::Malformed(problem), at);

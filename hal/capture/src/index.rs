@@ -1,35 +1,35 @@
-//! The index of a `.gcap` file: where stretches of events begin.
+//! The index of a `.gcap` file: the offsets and times of groups of consecutive events.
 //!
-//! A writer puts it at the end, behind it a trailer that leads to it. The index of a file whose
-//! writer was killed is rebuilt from its frames.
+//! A writer appends it at the end, followed by a trailer with its offset. If the writer was killed,
+//! the index is rebuilt from the frames.
 
 use std::io::{Read, Seek, SeekFrom};
 
 use crate::bytes::In;
 use crate::gcap::{FrameKind, ReadError, ReadErrorKind, Reader};
 
-/// The first bytes of the trailer. As a frame's length they are above the limit.
+/// The first bytes of the trailer. Read as a frame's length, they exceed the limit.
 pub(crate) const TRAILER_MAGIC: [u8; 8] = *b"\xffGCAPEND";
-/// Bytes of the trailer: the magic and the offset of the index.
+/// Length of the trailer in bytes: the magic and the offset of the index.
 const TRAILER: u64 = 16;
 
-/// A stretch of events.
+/// A group of consecutive events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The offset of its first frame.
+    /// The offset of the first frame.
     pub offset: u64,
-    /// The number of its first event, from 0.
+    /// The number of the first event, counted from 0.
     pub event: u64,
-    /// When its first event began.
+    /// The start time of the first event, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
 }
 
-/// Where stretches of events begin.
+/// The offsets of groups of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Index {
-    /// The stretches, in order.
+    /// The groups, in file order.
     pub entries: Vec<Entry>,
-    /// Events in the file.
+    /// The number of events in the file.
     pub events: u64,
     /// Whether the writer finished the file.
     pub is_finished: bool,
@@ -52,11 +52,12 @@ pub(crate) fn trailer(index: u64) -> [u8; TRAILER as usize] {
 }
 
 impl Index {
-    /// Reads the index of a finished file. Otherwise reads every frame up to the last whole one.
+    /// Reads the index of a finished file. For an unfinished file, reads all complete frames
+    /// instead.
     ///
     /// # Errors
     /// - `Io`, `NotACapture`, `Version`.
-    /// - `Malformed`, `Checksum`: the index is wrong.
+    /// - `Malformed`, `Checksum`: the index is invalid.
     pub fn read<F: Read + Seek>(mut file: F) -> Result<Self, ReadError> {
         match Self::at_end(&mut file)? {
             Some(index) => Ok(index),
@@ -82,22 +83,22 @@ impl Index {
         let offset = u64::from_le_bytes(*trailer[8..].first_chunk().expect("the trailer has 16 bytes"));
         let malformed = |problem| ReadError::new(ReadErrorKind::Malformed(problem), at);
         if offset >= at {
-            return Err(malformed("the trailer leads behind itself"));
+            return Err(malformed("the trailer's offset is past the trailer"));
         }
         file.seek(SeekFrom::Start(offset))
             .map_err(|error| ReadError::io(error, offset))?;
         let Some((FrameKind::Index, payload)) = Reader::resume(file, offset).frame()? else {
-            return Err(malformed("the trailer does not lead to an index"));
+            return Err(malformed("the trailer's offset is not an index frame"));
         };
         let mut input = In::new(&payload);
-        let wrong = |_| ReadError::new(ReadErrorKind::Malformed("the index ends within an entry"), offset);
+        let wrong = |_| ReadError::new(ReadErrorKind::Malformed("the index ends inside an entry"), offset);
         let events = input.u64().map_err(wrong)?;
         let mut entries = Vec::new();
         while !input.is_empty() {
             let mut next = || input.u64().map_err(wrong);
             let (place, event, time_ns) = (next()?, next()?, next()?);
             if place >= offset || event >= events {
-                let kind = ReadErrorKind::Malformed("an entry of the index leads behind the events");
+                let kind = ReadErrorKind::Malformed("an index entry is past the events");
                 return Err(ReadError::new(kind, offset));
             }
             entries.push(Entry {
@@ -122,7 +123,7 @@ impl Index {
             is_finished: false,
         };
         while let Some(Ok(event)) = reader.next() {
-            // An entry for each stretch, as the writer makes them.
+            // One entry per group, with the size that the writer uses.
             let offset = reader.event_offset();
             let last = index.entries.last();
             if last.is_none_or(|last: &Entry| offset - last.offset >= crate::gcap::STRETCH) {
@@ -138,10 +139,10 @@ impl Index {
     }
 }
 
-/// A reader that begins at a stretch.
+/// Returns a reader that starts at an index entry.
 ///
 /// # Errors
-/// The file cannot seek.
+/// The error of the file's seek.
 pub fn seek<F: Read + Seek>(mut file: F, entry: Entry) -> std::io::Result<Reader<F>> {
     file.seek(SeekFrom::Start(entry.offset))?;
     Ok(Reader::resume(file, entry.offset))

@@ -1,8 +1,9 @@
-//! What programs ask of a device driver, as records: their model, the `.gcap` file and the decoder.
+//! Records of a program's requests to a device driver: the record model, the `.gcap` file and the
+//! decoder.
 //!
 //! - **A record holds bytes, not meaning.** A tracer copies the argument of an ioctl at entry and
-//!   at exit, with the memory that its pointers led to. It knows no operation, so a tracer need
-//!   not change when the driver gets a new one.
+//!   at exit, and the memory that its pointers refer to. It does not interpret operations, so it
+//!   need not change when the driver gets a new one.
 #![forbid(unsafe_code)]
 
 mod bytes;

@@ -1,4 +1,4 @@
-//! What descriptors, handles and addresses stand for: a state machine over the records.
+//! Tracks what descriptors, handles and addresses refer to: a state machine over the records.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,10 +18,10 @@ use crate::record::{Event, FdSource, IoctlRecord, Moment, OpenRecord, ProcessCha
 use crate::text::escaped;
 use crate::walk::{number_of, recorded};
 
-/// Objects that are remembered at once. A capture with more resolves no further ones.
+/// Maximum number of tracked objects. Objects above the limit are not resolved.
 const MOST: usize = 1 << 20;
 
-/// A file that descriptors lead to.
+/// An open file. Several descriptors can refer to it.
 #[derive(Debug, Default)]
 struct File {
     label: String,
@@ -30,19 +30,19 @@ struct File {
     driver: Option<Vec<u8>>,
     /// The PCI device that INFO returned.
     pci_device: Option<u32>,
-    /// Bytes of each allocation, by handle.
+    /// Size of each allocation in bytes, by handle.
     memory: HashMap<u64, u64>,
     /// Mappings, by device address.
     mappings: BTreeMap<u64, Mapping>,
-    /// Command buffers, by handle: bytes, and the process and address where they are mapped.
+    /// Command buffers by handle: the size in bytes, and the process and address of the mapping.
     buffers: HashMap<u64, (u64, Option<(u32, u64)>)>,
-    /// Elements of timestamp buffers, by handle.
+    /// Number of elements of each timestamp buffer, by handle.
     timestamps: HashMap<u64, u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
-    /// 0 if it is not known.
+    /// Size in bytes; 0 if unknown.
     size: u64,
     of: Mapped,
 }
@@ -57,14 +57,14 @@ enum Mapped {
 #[derive(Debug, Default)]
 pub struct Names {
     files: Vec<File>,
-    /// Descriptors: table and number to a file.
+    /// Descriptors: (table, descriptor number) to file.
     fds: HashMap<(u32, i32), usize>,
-    /// The descriptor table of a process that does not have its own.
+    /// The descriptor table of each process that shares one.
     tables: HashMap<u32, u32>,
     objects: usize,
 }
 
-/// Bytes in the largest unit that divides them.
+/// A size in bytes, printed in the largest unit that divides it.
 pub(crate) struct Size(pub(crate) u64);
 
 impl fmt::Display for Size {
@@ -78,7 +78,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// The front of bytes as a struct; zeros where they end early.
+/// Reads a struct from the start of `bytes`. Missing bytes are zero.
 pub(crate) fn view<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
     let mut whole = T::new_zeroed();
     let to = whole.as_mut_bytes();
@@ -86,9 +86,9 @@ pub(crate) fn view<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
     whole
 }
 
-/// How the argument of an ioctl reads.
+/// The layout of an ioctl's argument.
 pub(crate) struct IoctlView {
-    /// Which of the driver's ioctls it is.
+    /// The driver's ioctl; `None` for an ioctl of another driver.
     pub(crate) call: Option<Ioctl>,
     pub(crate) name: &'static str,
     pub(crate) input: Shape,
@@ -97,7 +97,7 @@ pub(crate) struct IoctlView {
 }
 
 impl IoctlView {
-    /// Whether the driver fills the answer when it returns this.
+    /// Returns whether the driver writes the answer when the ioctl returns `result`.
     pub(crate) fn has_answer(&self, result: i64) -> bool {
         let is_named = || self.answers_with.iter().any(|errno| i64::from(-errno) == result);
         result >= 0 || is_named()
@@ -119,13 +119,13 @@ impl Names {
         self.files.get_mut(*id)
     }
 
-    /// What a descriptor is: its path, or how it came; printable.
+    /// Returns the path of a descriptor's file, or the way it was created, in printable form.
     pub fn fd(&self, pid: u32, fd: i32) -> Option<&str> {
         let label = self.file(pid, fd)?.label.as_str();
         (!label.is_empty()).then_some(label)
     }
 
-    /// How the argument of an ioctl reads; none if it is not one that gaudi-uapi has.
+    /// Returns the layout of an ioctl's argument; `None` if gaudi-uapi does not define the ioctl.
     pub(crate) fn view_of(&self, ioctl: &IoctlRecord) -> Option<IoctlView> {
         if let Some(other) = OTHERS.iter().find(|other| other.request == ioctl.request) {
             return Some(IoctlView {
@@ -142,7 +142,7 @@ impl Names {
         let base = CALLS.iter().find(|row| row.ioctl == call);
         let base = base.expect("every ioctl has a row").input.base;
         let row = CallView::find(call, Some(era), |name| number_of(base, &ioctl.input, name));
-        // Which view of a union a cut request has is not known.
+        // A truncated request does not show which view of a union it uses.
         let is_cut = ioctl.input.len() < base.size;
         let whole = Shape {
             base,
@@ -158,8 +158,8 @@ impl Names {
         })
     }
 
-    /// The interface of an ioctl: `'H'` numbers are the misc driver's, unless the path says
-    /// otherwise.
+    /// Returns the interface of an ioctl. Numbers of type `'H'` belong to the misc driver, unless
+    /// the path is an accel node.
     fn era(is_drm: bool, file: Option<&File>) -> Era {
         match (is_drm, file.and_then(|file| file.era)) {
             (true, _) => Era::AccelDrm,
@@ -168,7 +168,7 @@ impl Names {
         }
     }
 
-    /// Whether the descriptor is known to be of another driver.
+    /// Returns whether the descriptor is known to belong to another driver.
     fn is_foreign(&self, pid: u32, fd: i32) -> bool {
         self.file(pid, fd).is_some_and(|file| match &file.driver {
             Some(name) => name.as_slice() != drm::DRIVER_NAME.as_bytes(),
@@ -176,7 +176,7 @@ impl Names {
         })
     }
 
-    /// The chip of a descriptor; the default one if INFO did not name it.
+    /// Returns the chip of a descriptor; the default chip if INFO was not recorded.
     pub(crate) fn asic(&self, pid: u32, fd: i32) -> Option<&'static Asic> {
         let device = self.file(pid, fd).and_then(|file| file.pci_device);
         match device {
@@ -185,8 +185,8 @@ impl Names {
         }
     }
 
-    /// Where the process that made the submission sees a command buffer: at a device address, or by
-    /// its handle.
+    /// Returns the address of a command buffer in the submitting process. `at` is a device address
+    /// if `is_mapped`, otherwise a handle.
     pub(crate) fn command_buffer(&self, pid: u32, fd: i32, at: u64, is_mapped: bool) -> Option<u64> {
         let file = self.file(pid, fd)?;
         if !is_mapped {
@@ -202,7 +202,7 @@ impl Names {
         }
     }
 
-    /// What the value of a field refers to.
+    /// Describes the object that the value of a field refers to.
     pub(crate) fn describe(
         &self,
         ioctl: &IoctlRecord,
@@ -243,7 +243,7 @@ impl Names {
         }
     }
 
-    /// Learns from an event.
+    /// Updates the state with an event.
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::Open(open) => self.opened(open),
@@ -330,7 +330,7 @@ impl Names {
                 let table = self.table(*parent);
                 self.copy_table(table, pid);
             }
-            // exec(2) leaves a shared table.
+            // exec(2) unshares the descriptor table.
             ProcessChange::Exec { .. } => {
                 if let Some(table) = self.tables.remove(&pid) {
                     self.copy_table(table, pid);
@@ -346,7 +346,7 @@ impl Names {
         }
     }
 
-    /// Gives a process a copy of a descriptor table.
+    /// Copies a descriptor table for a process.
     fn copy_table(&mut self, table: u32, pid: u32) {
         let of_table = self.fds.iter().filter(|((owner, _), _)| *owner == table);
         let copies: Vec<_> = of_table.map(|((_, fd), file)| (*fd, *file)).collect();
@@ -445,7 +445,7 @@ impl Names {
         }
     }
 
-    /// The file of a descriptor; a new one if its opening was not recorded.
+    /// Returns the file of a descriptor; creates one if its open was not recorded.
     fn known(&mut self, pid: u32, fd: i32) -> Option<&mut File> {
         if self.file(pid, fd).is_none() {
             self.add_file(pid, fd, File::default());
@@ -497,7 +497,7 @@ impl Names {
             MemOp::EXPORT_DMABUF_FD => {
                 let export: HlMemInExportDmabufFd = view(argument);
                 let of = match Self::era(is_drm, Some(file)) {
-                    // The header of Linux 6.1 has the handle in its place.
+                    // The header of Linux 6.1 stores the handle in this field.
                     Era::HlMisc => "of handle",
                     _ => "at",
                 };
@@ -516,7 +516,7 @@ impl Names {
 }
 
 impl File {
-    /// What is mapped at or below a device address.
+    /// Describes the mapping that contains a device address.
     fn mapping(&self, at: u64) -> Option<String> {
         let (start, mapping) = self.mappings.range(..=at).next_back()?;
         let offset = at - start;
@@ -535,13 +535,13 @@ impl File {
     }
 }
 
-/// The ioctl of a request number, and whether its numbers are DRM's.
+/// Returns the ioctl of a request number, and whether the number is of DRM's type.
 fn call_of(request: u32) -> Option<(bool, Ioctl)> {
     let drm = Era::AccelDrm.ioctl(request).map(|call| (true, call));
     drm.or_else(|| Era::HlMisc.ioctl(request).map(|call| (false, call)))
 }
 
-/// The interface of a device node, by its path.
+/// Returns the interface of a device node, from its path.
 fn era_of(path: &[u8]) -> Option<Era> {
     let path = std::str::from_utf8(path).ok()?;
     let (dir, name) = path.rsplit_once('/')?;
@@ -551,7 +551,7 @@ fn era_of(path: &[u8]) -> Option<Era> {
     Node::from_file_name(era, name).map(|_| era)
 }
 
-/// A path without its quotes.
+/// Formats a path as printable text, without quotes.
 fn printable(bytes: &[u8]) -> String {
     let text = escaped(bytes);
     text[1..text.len() - 1].to_owned()

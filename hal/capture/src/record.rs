@@ -1,17 +1,17 @@
-//! The record model: what a tracer sees of a traced process, one [`Event`] for each.
+//! The record model: one [`Event`] for each action of a traced process that a tracer observes.
 //!
-//! Times are CLOCK_MONOTONIC in nanoseconds. Process and thread ids are those of the tracer's pid
-//! namespace; `pid` is the thread group. Texts of the traced process are bytes: a path or a name
-//! need not be UTF-8.
+//! Times are nanoseconds of CLOCK_MONOTONIC. Process and thread ids are those of the tracer's pid
+//! namespace; `pid` is the thread group. Strings of the traced process are bytes, because a path or
+//! a name need not be UTF-8.
 
-/// One event of a traced process. A capture holds events in the order in which they ended.
+/// An event of a traced process. A capture stores events in the order of their ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An ioctl.
     Ioctl(IoctlRecord),
-    /// A file descriptor came into being, except by dup(2).
+    /// A file descriptor was created, except by dup(2).
     Open(OpenRecord),
-    /// close(2), also of a descriptor that exec(2) closed.
+    /// close(2), or the close of a descriptor by exec(2).
     Close {
         /// When it ended.
         time_ns: u64,
@@ -39,7 +39,7 @@ pub enum Event {
     },
     /// mmap(2) of a file.
     Mmap(MmapRecord),
-    /// munmap(2) of a range that an [`Event::Mmap`] mapped at least in part.
+    /// munmap(2) of a range that overlaps a mapping of [`Event::Mmap`].
     Munmap {
         /// When it ended.
         time_ns: u64,
@@ -47,28 +47,28 @@ pub enum Event {
         pid: u32,
         /// The thread.
         tid: u32,
-        /// First byte.
+        /// First address.
         address: u64,
-        /// Bytes.
+        /// Length in bytes.
         length: u64,
         /// 0 or -errno.
         result: i64,
     },
     /// A process or thread started, executed a program or exited.
     Process(ProcessRecord),
-    /// Events are missing here.
+    /// Events are missing at this position.
     Lost {
-        /// When the tracer noticed.
+        /// When the tracer detected the loss.
         time_ns: u64,
-        /// How many.
+        /// The number of missing events.
         count: u64,
     },
-    /// What no system call shows: an injected fault, a lost device.
+    /// An event that is not a system call: an injected fault, a lost device.
     Mark(MarkRecord),
 }
 
 impl Event {
-    /// When it began; of an event that has no duration, when it took place.
+    /// Returns when the event began, or when it happened if it has no duration.
     pub fn time_ns(&self) -> u64 {
         match self {
             Self::Ioctl(ioctl) => ioctl.time_ns,
@@ -83,7 +83,7 @@ impl Event {
         }
     }
 
-    /// The process and the thread; none for [`Event::Lost`].
+    /// Returns the process and thread id; `None` for [`Event::Lost`].
     pub fn thread(&self) -> Option<(u32, u32)> {
         Some(match self {
             Self::Ioctl(ioctl) => (ioctl.pid, ioctl.tid),
@@ -104,7 +104,7 @@ impl Event {
 pub struct IoctlRecord {
     /// When it was entered.
     pub time_ns: u64,
-    /// From entry to exit. 0 if the thread died inside.
+    /// From entry to exit, in nanoseconds. 0 if the thread died in the call.
     pub duration_ns: u64,
     /// The process.
     pub pid: u32,
@@ -112,34 +112,35 @@ pub struct IoctlRecord {
     pub tid: u32,
     /// The descriptor.
     pub fd: i32,
-    /// The device of the descriptor's file, if it is known and a device (`st_rdev`).
+    /// The device number (`st_rdev`) of the descriptor's file; `None` if unknown or not a device.
     pub device: Option<DeviceNumber>,
-    /// The request number as the program passed it.
+    /// The request number that the program passed.
     pub request: u32,
-    /// The third argument: the address of the argument struct, or a plain number.
+    /// The third argument: the address of the argument struct, or an integer.
     pub argument: u64,
-    /// Whether a program of the 32-bit ABI made the call, whose structs have other layouts.
+    /// Whether the call used the 32-bit ABI, whose structs have other layouts.
     pub compat: bool,
-    /// The value that the kernel returned, or -errno.
+    /// The return value of the kernel, or -errno.
     pub result: i64,
-    /// The argument struct at entry. Shorter than the request number says if it could not be read.
+    /// The argument struct at entry. Shorter than the size in the request number if it could not be
+    /// read.
     pub input: Vec<u8>,
     /// The argument struct at exit.
     pub output: Vec<u8>,
-    /// What pointers of the argument led to.
+    /// The memory that pointers in the argument refer to.
     pub memory: Vec<Memory>,
 }
 
-/// A piece of the traced process's memory.
+/// A range of the traced process's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Its address in the traced process.
+    /// The address in the traced process.
     pub address: u64,
-    /// When it was read.
+    /// When the range was read.
     pub at: Moment,
-    /// The bytes that were read.
+    /// The bytes read.
     pub bytes: Vec<u8>,
-    /// The bytes that there were to read; more than `bytes` has if the piece was cut.
+    /// The length of the range in bytes. Larger than `bytes` if the copy was truncated.
     pub whole: u64,
 }
 
@@ -155,14 +156,14 @@ pub enum Moment {
 /// A device number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceNumber {
-    /// The major number, which names the driver.
+    /// The major number, which identifies the driver.
     pub major: u32,
-    /// The minor number, which names the device.
+    /// The minor number, which identifies the device.
     pub minor: u32,
 }
 
 impl DeviceNumber {
-    /// Takes `st_rdev` of stat(2) apart, as `gnu_dev_major` and `gnu_dev_minor` do.
+    /// Splits `st_rdev` of stat(2), like `gnu_dev_major` and `gnu_dev_minor`.
     pub const fn from_rdev(rdev: u64) -> Self {
         Self {
             major: (rdev >> 8 & 0xfff | rdev >> 32 & 0xffff_f000) as u32,
@@ -171,41 +172,42 @@ impl DeviceNumber {
     }
 }
 
-/// A file descriptor that came into being.
+/// A new file descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenRecord {
-    /// When the system call was entered; for an inherited descriptor, when the tracer saw it.
+    /// When the system call was entered; for an inherited descriptor, when the tracer found it.
     pub time_ns: u64,
-    /// From entry to exit; 0 for an inherited descriptor.
+    /// From entry to exit, in nanoseconds; 0 for an inherited descriptor.
     pub duration_ns: u64,
     /// The process.
     pub pid: u32,
     /// The thread.
     pub tid: u32,
-    /// How it came.
+    /// How the descriptor was created.
     pub source: FdSource,
-    /// The path that the program passed, or what `/proc/PID/fd` shows. Empty if neither is known.
+    /// The path that the program passed, or the target of `/proc/PID/fd`. Empty if neither is
+    /// known.
     pub path: Vec<u8>,
     /// The flags of open(2).
     pub flags: u32,
-    /// The device of the file, if it is known and a device.
+    /// The device number of the file; `None` if unknown or not a device.
     pub device: Option<DeviceNumber>,
     /// The descriptor, or -errno.
     pub result: i64,
 }
 
-/// How a file descriptor came into a process.
+/// How a process obtained a file descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FdSource {
     /// open(2), openat(2), openat2(2) or creat(2).
     Open,
-    /// The process had it when tracing began.
+    /// Open when tracing began.
     Inherited,
-    /// It came over a socket (`SCM_RIGHTS`).
+    /// Received over a socket (`SCM_RIGHTS`).
     Received,
     /// pidfd_getfd(2).
     Taken,
-    /// Another system call made it: memfd_create(2), eventfd(2), socket(2).
+    /// Created by another system call: memfd_create(2), eventfd(2), socket(2).
     Created,
 }
 
@@ -214,7 +216,7 @@ pub enum FdSource {
 pub struct MmapRecord {
     /// When it was entered.
     pub time_ns: u64,
-    /// From entry to exit.
+    /// From entry to exit, in nanoseconds.
     pub duration_ns: u64,
     /// The process.
     pub pid: u32,
@@ -222,7 +224,7 @@ pub struct MmapRecord {
     pub tid: u32,
     /// The address that the program passed.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// `PROT_*`.
     pub protection: u32,
@@ -230,9 +232,9 @@ pub struct MmapRecord {
     pub flags: u32,
     /// The descriptor.
     pub fd: i32,
-    /// The device of the descriptor's file, if it is known and a device.
+    /// The device number of the descriptor's file; `None` if unknown or not a device.
     pub device: Option<DeviceNumber>,
-    /// Bytes into the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     /// The address, or -errno.
     pub result: i64,
@@ -241,7 +243,7 @@ pub struct MmapRecord {
 /// A process or thread started, executed a program or exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessRecord {
-    /// When.
+    /// When it happened.
     pub time_ns: u64,
     /// The process.
     pub pid: u32,
@@ -256,7 +258,7 @@ pub struct ProcessRecord {
 pub enum ProcessChange {
     /// Tracing of it began, or a traced thread created it.
     Start {
-        /// The process that created it; 0 if it ran before tracing began.
+        /// The process that created it; 0 if it was created before tracing began.
         parent: u32,
         /// Whether it shares the descriptor table of `parent` (`CLONE_FILES`).
         shares_files: bool,
@@ -275,30 +277,30 @@ pub enum ProcessChange {
     },
 }
 
-/// What no system call shows.
+/// An event that is not a system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MarkRecord {
-    /// When.
+    /// When it happened.
     pub time_ns: u64,
-    /// The process that it concerns; 0 for none.
+    /// The process that it affects; 0 if none.
     pub pid: u32,
-    /// The thread that it concerns; 0 for none.
+    /// The thread that it affects; 0 if none.
     pub tid: u32,
-    /// What it marks.
+    /// The kind of event.
     pub kind: MarkKind,
-    /// One line, such as the rule of an injected fault.
+    /// A one-line description, such as the rule of an injected fault.
     pub text: Vec<u8>,
 }
 
-/// What a mark stands for.
+/// The kind of a [`MarkRecord`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MarkKind {
-    /// A fault was injected into the event before.
+    /// A fault was injected into the preceding event.
     Fault,
     /// The device was lost.
     DeviceLost,
     /// The device was reset.
     Reset,
-    /// A remark of the user or of the tracer.
+    /// A comment of the user or the tracer.
     Note,
 }

@@ -1,10 +1,10 @@
-//! The text form of a capture: a few lines for each event, which version control can compare.
+//! The text form of a capture: a few lines per event, suitable for version control.
 //!
-//! docs/src/reference/gcap.md has the grammar. Text to events and back loses nothing but comments
-//! and the choice of how bytes are written.
+//! docs/src/reference/gcap.md defines the grammar. Converting to text and back preserves everything
+//! except comments and the notation of bytes.
 //!
-//! A serialisation crate (toml, serde_json) was rejected: argument structs would be lists of
-//! numbers, one a line.
+//! A serialisation crate (toml, serde_json) was rejected: it would write argument structs as lists
+//! of numbers, one per line.
 
 use std::fmt;
 use std::io::{self, BufRead, Read as _};
@@ -17,9 +17,9 @@ use crate::record::{
 
 /// The first line.
 const HEAD: &str = "gcap-text 1";
-/// Bytes in a line of data.
+/// Maximum number of bytes in a line of data.
 const LINE: usize = 32;
-/// The longest line that is read, in bytes.
+/// Maximum length of an input line in bytes.
 const MAX_LINE: u64 = 1 << 20;
 
 /// What is wrong with a text.
@@ -27,31 +27,31 @@ const MAX_LINE: u64 = 1 << 20;
 pub enum TextErrorKind {
     /// The text could not be read.
     Io,
-    /// The first line is not the head of a capture's text, or of a version that is not known.
+    /// The first line is not the header of a capture text, or its version is not supported.
     Head,
-    /// A line begins with a word that the grammar does not have here.
+    /// A line starts with a word that the grammar does not allow there.
     Word,
-    /// A field is unknown, twice there, or without a value.
+    /// A field is unknown, duplicate, or without a value.
     Field,
-    /// A value is not one of its field's.
+    /// A value is invalid for its field.
     Value,
-    /// The bytes of an event are longer than the format allows.
+    /// The bytes of an event exceed the format's limit.
     TooLong,
 }
 
-/// A text that is not a capture.
+/// A text that is not a valid capture.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("capture text, line {line}: {problem}")]
 pub struct TextError {
     /// What is wrong.
     pub kind: TextErrorKind,
-    /// Where, from 1.
+    /// Line number, starting at 1.
     pub line: usize,
-    /// What is wrong, in words.
+    /// A description of the error.
     pub problem: String,
 }
 
-/// The head of a text with these facts, as [`Reader`] reads it.
+/// Formats the header of a text with these facts, as [`Reader`] reads it.
 pub fn head(facts: &[(String, String)]) -> impl fmt::Display {
     Head(facts.to_vec())
 }
@@ -72,7 +72,7 @@ impl fmt::Display for Head {
     }
 }
 
-/// The lines of one event, as [`Reader`] reads them.
+/// Formats an event as the lines that [`Reader`] reads.
 #[derive(Clone, Copy, Debug)]
 pub struct EventText<'a>(pub &'a Event);
 
@@ -82,7 +82,7 @@ impl fmt::Display for EventText<'_> {
     }
 }
 
-/// A byte string in quotes, in ASCII.
+/// Writes a byte string in quotes, escaped to ASCII.
 fn quote(f: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
     f.write_char('"')?;
     for &byte in bytes {
@@ -95,7 +95,7 @@ fn quote(f: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
     f.write_char('"')
 }
 
-/// Names of the values of a kind, which reader and writer share.
+/// Names of enumeration values, for both directions.
 const SOURCES: &[(&str, FdSource)] = &[
     ("open", FdSource::Open),
     ("inherited", FdSource::Inherited),
@@ -113,7 +113,7 @@ const MOMENTS: &[(&str, Moment)] = &[("entry", Moment::Entry), ("exit", Moment::
 
 fn name_of<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> &'static str {
     let row = table.iter().find(|(_, row)| row == value);
-    row.expect("the table has every value").0
+    row.expect("the table contains every value").0
 }
 
 struct Line<'a, 'b>(&'a mut fmt::Formatter<'b>);
@@ -143,7 +143,7 @@ impl Line<'_, '_> {
         quote(self.0, bytes)
     }
 
-    /// Bytes in lines; a line of one byte repeated is `00*32`.
+    /// Writes bytes in lines. A line that repeats one byte is written as `00*32`.
     fn data(&mut self, bytes: &[u8]) -> fmt::Result {
         let mut rest = bytes;
         while let Some(&first) = rest.first() {
@@ -167,7 +167,8 @@ impl Line<'_, '_> {
     }
 }
 
-/// Bytes of the next literal line: whole words of eight, up to a word of one byte repeated.
+/// Returns the length of the next literal line: whole 8-byte words, up to a word that repeats one
+/// byte.
 fn line_len(bytes: &[u8]) -> usize {
     let words = bytes[..bytes.len().min(LINE)].chunks(8);
     let literal = words
@@ -287,16 +288,16 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
 
 /// Reads a text event by event.
 ///
-/// As an iterator it returns the events. The first error is the last item.
+/// The iterator returns the events. It ends with the first error.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
-    /// Lines that were read.
+    /// The number of lines read.
     line: usize,
     facts: Vec<(String, String)>,
-    /// The event whose sections may follow.
+    /// The event that a following section belongs to.
     event: Option<Event>,
-    /// Where data lines go, and how many bytes the event has.
+    /// The destination of data lines, and the number of bytes in the event so far.
     data: Data,
     size: usize,
     done: bool,
@@ -306,7 +307,7 @@ impl<R: BufRead> Reader<R> {
     /// Reads the first line.
     ///
     /// # Errors
-    /// `Io`, and `Head` if it is not the head of a capture's text.
+    /// `Io`, and `Head` if the first line is not the header of a capture text.
     pub fn new(input: R) -> Result<Self, TextError> {
         let mut reader = Self {
             input,
@@ -325,7 +326,7 @@ impl<R: BufRead> Reader<R> {
         Ok(reader)
     }
 
-    /// The facts that were read so far.
+    /// Returns the facts that were read so far.
     pub fn facts(&self) -> &[(String, String)] {
         &self.facts
     }
@@ -347,7 +348,7 @@ impl<R: BufRead> Reader<R> {
             .map_err(|_| wrong(TextErrorKind::Value, self.line, "a line is not UTF-8".to_owned()))
     }
 
-    /// The event that ends where the next one begins, or with the text.
+    /// Reads an event, which ends before the next event or at the end of the text.
     fn event(&mut self) -> Result<Option<Event>, TextError> {
         while let Some(line) = self.read_line()? {
             if let Some(event) = self.add(&line)? {
@@ -357,7 +358,7 @@ impl<R: BufRead> Reader<R> {
         Ok(self.event.take())
     }
 
-    /// Takes a line; returns the event before, if the line begins another.
+    /// Parses a line. Returns the preceding event if the line starts a new one.
     fn add(&mut self, line: &str) -> Result<Option<Event>, TextError> {
         let number = self.line;
         let depth = line.len() - line.trim_start_matches(' ').len();
@@ -393,7 +394,7 @@ impl<R: BufRead> Reader<R> {
                     Data::Output => &mut ioctl.output,
                     _ => {
                         let memory = ioctl.memory.last_mut();
-                        &mut memory.expect("a section was pushed").bytes
+                        &mut memory.expect("the section was pushed above").bytes
                     }
                 };
                 let room = (MAX_PAYLOAD - SECTION_COST).saturating_sub(self.size);
@@ -401,7 +402,7 @@ impl<R: BufRead> Reader<R> {
                 Ok(None)
             }
             _ => {
-                let problem = format!("{:?} does not belong here", shortened(word));
+                let problem = format!("unexpected {:?}", shortened(word));
                 Err(wrong(TextErrorKind::Word, number, problem))
             }
         }
@@ -421,7 +422,7 @@ impl<R: BufRead> Iterator for Reader<R> {
     }
 }
 
-/// More than the fields of an event or a section have in the binary form.
+/// Upper bound of the bytes that the fields of an event or a section need in the binary form.
 const SECTION_COST: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -437,7 +438,7 @@ fn wrong(kind: TextErrorKind, line: usize, problem: String) -> TextError {
     TextError { kind, line, problem }
 }
 
-/// The front of a foreign text, for messages.
+/// Shortens untrusted text for a message.
 fn shortened(text: &str) -> String {
     text.chars().take(40).collect()
 }
@@ -450,7 +451,7 @@ fn limit(size: usize, line: usize) -> Result<(), TextError> {
     Err(wrong(TextErrorKind::TooLong, line, problem))
 }
 
-/// `name=value …` of a line.
+/// The `name=value …` fields of a line.
 struct Fields<'a> {
     rows: Vec<(&'a str, &'a str)>,
     line: usize,
@@ -470,14 +471,14 @@ impl<'a> Fields<'a> {
             };
             let len = match behind.starts_with('"') {
                 true => quoted_len(behind).ok_or_else(|| {
-                    let problem = format!("the text of {:?} has no end", shortened(name));
+                    let problem = format!("unterminated string in the field {:?}", shortened(name));
                     wrong(TextErrorKind::Value, line, problem)
                 })?,
                 false => behind.find(' ').unwrap_or(behind.len()),
             };
             let (value, behind) = behind.split_at(len);
             if rows.iter().any(|(other, _)| *other == name) {
-                let problem = format!("the field {:?} is there twice", shortened(name));
+                let problem = format!("duplicate field {:?}", shortened(name));
                 return Err(wrong(TextErrorKind::Field, line, problem));
             }
             rows.push((name, value));
@@ -501,7 +502,7 @@ impl<'a> Fields<'a> {
         match read(text) {
             Some(value) => Ok(Some(value)),
             None => {
-                let problem = format!("{name}={} is not a value of {name}", shortened(text));
+                let problem = format!("invalid value {name}={}", shortened(text));
                 Err(wrong(TextErrorKind::Value, self.line, problem))
             }
         }
@@ -552,7 +553,7 @@ impl<'a> Fields<'a> {
             row.map(|(_, value)| *value)
         })?;
         value.ok_or_else(|| {
-            let problem = format!("the field {name:?} is missing");
+            let problem = format!("missing field {name:?}");
             wrong(TextErrorKind::Field, self.line, problem)
         })
     }
@@ -561,7 +562,7 @@ impl<'a> Fields<'a> {
         match self.rows.first() {
             None => Ok(()),
             Some((name, _)) => {
-                let problem = format!("the field {:?} is unknown here", shortened(name));
+                let problem = format!("unknown field {:?}", shortened(name));
                 Err(wrong(TextErrorKind::Field, self.line, problem))
             }
         }
@@ -575,7 +576,7 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// The length of the quoted text at the start.
+/// Returns the length of the quoted string at the start of `text`.
 fn quoted_len(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut at = 1;
@@ -623,7 +624,7 @@ fn fact(rest: &str, line: usize) -> Result<(String, String), TextError> {
         Some((name?, value?))
     };
     read().ok_or_else(|| {
-        let problem = "a fact is two texts in quotes".to_owned();
+        let problem = "expected a fact: two strings in quotes".to_owned();
         wrong(TextErrorKind::Value, line, problem)
     })
 }
@@ -726,7 +727,7 @@ fn read_event(word: &str, fields: &mut Fields<'_>, line: usize) -> Result<Event,
             text: fields.text("text")?,
         }),
         _ => {
-            let problem = format!("{:?} is not an event", shortened(word));
+            let problem = format!("unknown event {:?}", shortened(word));
             return Err(wrong(TextErrorKind::Word, line, problem));
         }
     };
@@ -743,7 +744,7 @@ fn read_section(
     let twice = |bytes: &[u8]| match bytes {
         [] => Ok(()),
         _ => {
-            let problem = format!("{word:?} is there twice");
+            let problem = format!("duplicate section {word:?}");
             Err(wrong(TextErrorKind::Word, line, problem))
         }
     };
@@ -770,7 +771,7 @@ fn read_section(
     Ok(data)
 }
 
-/// Appends a line of data; returns how many bytes it has, at most `room`.
+/// Appends a line of data, at most `room` bytes. Returns the number of bytes appended.
 fn read_data(text: &str, line: usize, room: usize, to: &mut Vec<u8>) -> Result<usize, TextError> {
     let before = to.len();
     for token in text.split_ascii_whitespace() {
@@ -798,10 +799,10 @@ fn read_data(text: &str, line: usize, room: usize, to: &mut Vec<u8>) -> Result<u
     Ok(to.len() - before)
 }
 
-/// The text of bytes that a traced program or a device chose, safe to print: ASCII, controls and
-/// the rest as `\x1b`.
+/// Escapes bytes from a traced program or a device for printing: the result is ASCII, with control
+/// characters and other bytes as `\x1b`.
 pub(crate) fn escaped(bytes: &[u8]) -> String {
     let mut text = String::new();
-    quote(&mut text, bytes).expect("a String takes every character");
+    quote(&mut text, bytes).expect("writing to a String cannot fail");
     text
 }

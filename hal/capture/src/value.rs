@@ -1,4 +1,4 @@
-//! Decoded values: the tree that a line and a JSON object are printed from.
+//! Decoded values: the tree that is printed as a line or as JSON.
 
 use std::fmt;
 
@@ -15,36 +15,36 @@ pub enum Value {
     Signed(i64),
     /// An address, a handle or a mask.
     Hex(u64),
-    /// A value of an open enum, or flags, by the names of the headers.
+    /// A value of an open enum, or flags, with the names from the headers.
     Name(String),
-    /// Text that a program, the firmware or the driver wrote.
+    /// Text from a program, the firmware or the driver.
     Text {
-        /// The bytes up to the first zero.
+        /// The bytes before the first zero byte.
         bytes: Vec<u8>,
-        /// Bytes that are not here: not recorded, or beyond a limit.
+        /// Number of further bytes: not recorded, or beyond a limit.
         more: u64,
     },
-    /// Bytes without a known meaning.
+    /// Uninterpreted bytes.
     Bytes {
         /// The bytes.
         bytes: Vec<u8>,
-        /// Bytes that are not here.
+        /// Number of further bytes.
         more: u64,
     },
-    /// Elements of one kind.
+    /// Elements of the same type.
     List {
         /// The elements.
         items: Vec<Value>,
-        /// Elements that are not here.
+        /// Number of further elements.
         more: u64,
     },
     /// A struct.
     Struct(Fields),
-    /// An address, and what lies there.
+    /// An address, and the value at that address.
     Pointer {
         /// The address.
         address: u64,
-        /// What lies there; none if the tracer did not record it.
+        /// The value at the address; `None` if the tracer did not record it.
         to: Option<Box<Value>>,
     },
     /// The rest of a struct: not recorded, or beyond a limit.
@@ -54,15 +54,16 @@ pub enum Value {
 /// A field of a struct or an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The name in C.
+    /// The field's name in C.
     pub name: &'static str,
     /// The value.
     pub value: Value,
-    /// What the value refers to: `768 MiB, mapped at 0x1001001800000000`.
+    /// A description of the object that the value refers to: `768 MiB, mapped at
+    /// 0x1001001800000000`.
     pub is: Option<String>,
 }
 
-/// Fields, in the order in which they are printed.
+/// Fields in printing order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields(pub Vec<Field>);
 
@@ -75,7 +76,7 @@ impl Fields {
         });
     }
 
-    /// Whether the last field is cut, so that nothing behind it is known.
+    /// Returns whether the last field is truncated, so that later fields are unknown.
     pub(crate) fn ends_cut(&self) -> bool {
         matches!(
             self.0.last(),
@@ -86,13 +87,14 @@ impl Fields {
         )
     }
 
-    /// The value of a field.
+    /// Returns the value of a field.
     pub fn get(&self, name: &str) -> Option<&Value> {
         let field = self.0.iter().find(|field| field.name == name);
         field.map(|field| &field.value)
     }
 
-    /// The fields as a JSON object. What a field refers to stands beside it, as `NAME_is`.
+    /// Returns the fields as a JSON object. The description of a field's object is the member
+    /// `NAME_is`.
     pub fn to_json(&self) -> serde_json::Value {
         let mut object = Map::new();
         for Field { name, value, is } in &self.0 {
@@ -105,11 +107,11 @@ impl Fields {
     }
 }
 
-/// The largest number that every reader of JSON keeps.
+/// The largest integer that every JSON reader represents exactly.
 const MAX_JSON: u64 = (1 << 53) - 1;
 
 impl Value {
-    /// The value as JSON (docs/src/reference/gcap.md).
+    /// Returns the value as JSON (docs/src/reference/gcap.md).
     pub fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Unsigned(number) if *number > MAX_JSON => number.to_string().into(),
@@ -141,7 +143,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// How many more there are, as the end of a list.
+/// Writes the number of further elements at the end of a list.
 fn write_more(f: &mut fmt::Formatter<'_>, more: u64) -> fmt::Result {
     match more {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Bytes to values, by the rows of gaudi-uapi.
+//! Decodes bytes to values with the layout tables of gaudi-uapi.
 
 use gaudi_spec::Asic;
 use gaudi_uapi::view::{At, Count, Part, Pointee, Pointer, Shape, Way};
@@ -7,25 +7,25 @@ use gaudi_uapi::{CField, CStruct, CType, Print};
 use crate::record::{Memory, Moment};
 use crate::value::{Fields, Value};
 
-/// How much of an event is decoded. What is left out is counted in `more`.
+/// Limits on what is decoded of an event. Omitted elements and bytes are counted in `more`.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Elements of a list.
+    /// Maximum number of elements of a list.
     pub items: usize,
-    /// Bytes of a text, or of bytes without a meaning.
+    /// Maximum number of bytes of a text or of uninterpreted bytes.
     pub bytes: usize,
-    /// Values of an event.
+    /// Maximum number of values of an event.
     pub values: usize,
 }
 
 impl Limits {
-    /// For a line that is read on a terminal.
+    /// Limits for a line on a terminal.
     pub const LINE: Self = Self {
         items: 16,
         bytes: 64,
         values: 1024,
     };
-    /// For a program that reads JSON.
+    /// Limits for a program that reads JSON.
     pub const ALL: Self = Self {
         items: 4096,
         bytes: 1 << 20,
@@ -37,15 +37,15 @@ impl Limits {
 pub(crate) struct Walk<'a> {
     memory: &'a [Memory],
     limits: Limits,
-    /// Values that can still be decoded.
+    /// Number of values that may still be decoded.
     values: usize,
-    /// Bytes of text that can still be decoded.
+    /// Number of bytes of text that may still be decoded.
     bytes: usize,
     /// The pieces of memory that were decoded.
     pub(crate) used: Vec<bool>,
 }
 
-/// A field of a shape: where it lies in the base struct, and its name in C.
+/// A field of a shape: its offset in the base struct, and its name in C.
 #[derive(Clone, Copy)]
 struct Found {
     of: &'static CStruct,
@@ -53,12 +53,12 @@ struct Found {
     offset: usize,
 }
 
-/// The last part of a path in C.
+/// Returns the last component of a path in C.
 fn short(path: &'static str) -> &'static str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
-/// The field of a struct with a name in C.
+/// Finds a field of a struct by its name in C.
 fn find_in(of: &'static CStruct, name: &str) -> Option<Found> {
     let has_name =
         |field: &&CField| field.name == name || field.c_names.iter().any(|(c_name, _)| short(c_name) == name);
@@ -67,13 +67,13 @@ fn find_in(of: &'static CStruct, name: &str) -> Option<Found> {
     Some(Found { of, field, offset })
 }
 
-/// The field of a shape with a name in C: of a part if one has it.
+/// Finds a field of a shape by its name in C, first in its parts.
 fn find(shape: &Shape, name: &str) -> Option<Found> {
     let parts = shape.parts.iter().map(|part| part.of);
     parts.chain([shape.base]).find_map(|of| find_in(of, name))
 }
 
-/// A field's number. Missing bytes are zero, as the rest of a shorter struct.
+/// Returns a field's number. Missing bytes are zero, as in the rest of a shorter struct.
 fn number(bytes: &[u8], Found { field, offset, .. }: Found) -> u64 {
     let mut word = [0; 8];
     let there = bytes.get(offset..).unwrap_or_default();
@@ -85,35 +85,35 @@ fn number(bytes: &[u8], Found { field, offset, .. }: Found) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// The number in a field of a struct, by its name in C; 0 if the struct has no such field.
+/// Returns the number in a field of a struct, by its name in C; 0 if the struct has no such field.
 pub(crate) fn number_of(of: &'static CStruct, bytes: &[u8], name: &str) -> u64 {
     find_in(of, name).map_or(0, |found| number(bytes, found))
 }
 
-/// A struct's bytes: those that were recorded, and how many there were.
+/// The recorded bytes of a struct, and the struct's full length.
 #[derive(Clone, Copy)]
 pub(crate) struct Bytes<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) whole: usize,
 }
 
-/// What a pointer leads to.
+/// The memory that a pointer refers to.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) address: u64,
     pub(crate) to: Pointee,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) len: u64,
-    /// Whether structs there are a list, although it may have one element.
+    /// Whether structs at the address are printed as a list even if there is only one.
     pub(crate) is_list: bool,
 }
 
-/// An answer: its fields and its bytes.
+/// The fields of an answer, and its bytes.
 pub(crate) type Answer<'a> = (&'static [Part], &'a [u8]);
 
-/// Returns what a pointer leads to; none if it does not count for the operation.
+/// Returns the memory that a pointer refers to; `None` if the operation does not use it.
 ///
-/// `output` is the answer, if the driver has filled it.
+/// `output` is the answer, if the driver has written it.
 pub(crate) fn target(
     shape: &Shape,
     pointer: &Pointer,
@@ -143,7 +143,8 @@ pub(crate) fn target(
     let mut bytes = len(named(name));
     if let (Some(name), Some((parts, output))) = (pointer.filled, output) {
         let found = parts.iter().find_map(|part| find_in(part.of, name));
-        // The field that counts bytes of what has elements counts elements when it is an answer.
+        // A field that holds a number of bytes in the request holds a number of elements in the
+        // answer.
         let filled = found
             .or_else(|| find(shape, name))
             .map_or(0, |found| number(output, found));
@@ -157,7 +158,7 @@ pub(crate) fn target(
     })
 }
 
-/// The recorded bytes at an address, and the piece that they are of.
+/// Returns the recorded bytes at an address, and the index of the piece that contains them.
 pub(crate) fn recorded(memory: &[Memory], address: u64, at: Moment) -> Option<(usize, &[u8])> {
     let offset_in = |piece: &Memory| {
         let offset = address.checked_sub(piece.address)?;
@@ -183,18 +184,18 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Counts a value; false if there are too many.
+    /// Counts a value. Returns false if the limit is reached.
     fn spend(&mut self) -> bool {
         let left = self.values > 0;
         self.values -= usize::from(left);
         left
     }
 
-    /// A struct as an operation reads it: the operation, the parts, then other fields that are not
-    /// zero, since the driver checks some of them.
+    /// Decodes a struct as the operation uses it: the operation, its parts, then all other nonzero
+    /// fields, because the driver checks some of them.
     pub(crate) fn shape(&mut self, shape: &Shape, data: Bytes<'_>, argument: u64) -> Fields {
         let mut fields = Fields::default();
-        // Bytes of the base that a field has printed.
+        // Bytes of the base struct that are already printed.
         let mut shown: Vec<(usize, usize)> = Vec::new();
         if let Some(op) = shape.base.fields.iter().find(|field| field.name == "op") {
             let found = Found {
@@ -254,7 +255,7 @@ impl<'a> Walk<'a> {
         fields
     }
 
-    /// The fields of a part with their names.
+    /// Returns the fields of a part with their names.
     fn part(part: &Part) -> impl Iterator<Item = (&'static str, Found)> {
         let of = part.of;
         let only = part.only;
@@ -268,10 +269,10 @@ impl<'a> Walk<'a> {
         one.into_iter().chain(all)
     }
 
-    /// What the driver filled.
+    /// Decodes what the driver wrote.
     pub(crate) fn answer(&mut self, parts: &[Part], data: Bytes<'_>) -> Fields {
         let mut fields = Fields::default();
-        // A shorter struct is an older one.
+        // A shorter struct is an older version.
         let fields_of = parts.iter().flat_map(Self::part);
         for (name, found) in fields_of.filter(|(_, found)| found.offset < data.whole) {
             if found.field.print != Print::Hidden || number(data.bytes, found) != 0 {
@@ -285,7 +286,7 @@ impl<'a> Walk<'a> {
         fields
     }
 
-    /// A field, and what it leads to if the driver reads that.
+    /// Decodes a field, and the memory it points to if the driver reads that memory.
     fn followed(
         &mut self,
         shape: &Shape,
@@ -300,7 +301,7 @@ impl<'a> Walk<'a> {
         });
         let target = pointer.and_then(|pointer| target(shape, pointer, (data.bytes, None), argument));
         match target {
-            // A cut struct's pointer is not a pointer.
+            // A truncated pointer is not followed.
             Some(target) if data.bytes.len() >= found.offset + found.field.size => {
                 self.pointee(target, Moment::Entry)
             }
@@ -308,7 +309,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// An address with what lies there.
+    /// Decodes an address and the value at that address.
     pub(crate) fn pointee(&mut self, target: Target, at: Moment) -> Value {
         let Target {
             address,
@@ -355,7 +356,7 @@ impl<'a> Walk<'a> {
         Value::Pointer { address, to }
     }
 
-    /// The packets of a command buffer at an address of the process, if it was recorded.
+    /// Decodes the packets of the command buffer at an address of the process, if it was recorded.
     pub(crate) fn packets(&mut self, asic: &Asic, address: u64, len: u64) -> Option<Value> {
         let memory = self.memory;
         let (place, bytes) = recorded(memory, address, Moment::Entry)?;
@@ -376,7 +377,7 @@ impl<'a> Walk<'a> {
         let rest = &bytes[end.min(bytes.len())..];
         let more = (whole - bytes.len() + rest.len()) as u64;
         if more > 0 {
-            // What is not a packet, or beyond the limit.
+            // Bytes that are not a valid packet, or that are beyond the limit.
             let len = rest.len().min(self.limits.bytes);
             items.push(Value::Bytes {
                 bytes: rest[..len].to_vec(),
@@ -386,7 +387,7 @@ impl<'a> Walk<'a> {
         Some(Value::List { items, more: 0 })
     }
 
-    /// Elements of one size. A single struct that is shorter than ours is not one.
+    /// Decodes elements of the same size. A single struct may be shorter than its definition.
     fn list(
         &mut self,
         bytes: &[u8],
@@ -416,7 +417,7 @@ impl<'a> Walk<'a> {
     fn text(&mut self, bytes: &[u8], whole: usize) -> Value {
         let end = bytes.iter().position(|byte| *byte == 0);
         let text = &bytes[..end.unwrap_or(bytes.len())];
-        // Behind the first zero is nothing to miss.
+        // Nothing is missing after the first zero byte.
         let whole = end.unwrap_or(whole);
         let len = text.len().min(self.bytes).min(self.limits.bytes);
         self.bytes -= len;
@@ -435,7 +436,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A field of a struct.
+    /// Decodes a field of a struct.
     fn field(&mut self, found: Found, data: Bytes<'_>) -> Value {
         let Found { of, field, offset } = found;
         let there = data.bytes.get(offset..).unwrap_or_default();
@@ -487,7 +488,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A packet's `Debug` text without its type's second name, its opcode and fields that are zero.
+/// Shortens a packet's `Debug` text: removes the inner type name, the opcode and zero fields.
 fn brief(packet: &str) -> String {
     let (variant, inner) = packet.split_once('(').unwrap_or(("", packet));
     let inner = match inner.starts_with(variant) {

@@ -1,4 +1,4 @@
-//! The decoder and the pointer follower with any input: they end, and their output is bounded.
+//! The decoder and the pointer follower terminate on any input, and their output is bounded.
 
 use gaudi_capture::Limits;
 use gaudi_capture::decode::Decoder;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 mod events;
 
-/// A request number of the tables, or any other.
+/// Returns a request number from the tables, or a random one.
 fn request() -> impl Strategy<Value = u32> {
     let mut known: Vec<u32> = OTHERS.iter().map(|other| other.request).collect();
     for ioctl in Ioctl::ALL {
@@ -20,7 +20,7 @@ fn request() -> impl Strategy<Value = u32> {
     prop_oneof![4 => prop::sample::select(known), 1 => any::<u32>()]
 }
 
-/// Words that are small, addresses of the memory, or anything.
+/// Returns words that are small, addresses of recorded memory, or random.
 fn argument() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         0..8u64,
@@ -110,7 +110,8 @@ proptest! {
 
 #[test]
 fn followed_memory_is_what_decoding_needs() {
-    // Each row's pointers lead to zeros; nothing stays unread and every byte that is read is used.
+    // The pointers of each row refer to zeros. The decoder needs no other byte and uses every byte
+    // read.
     let fill = |row: &CallView| {
         let request = row.era.unwrap_or(Era::AccelDrm).request(row.ioctl).unwrap();
         let mut input = vec![0; row.input.base.size];
@@ -134,7 +135,7 @@ fn followed_memory_is_what_decoding_needs() {
         if row.ioctl == Ioctl::Cs {
             set("num_chunks_execute", 1);
         }
-        // The address, in whatever view has it at the start.
+        // Store the address at the pointer's offset, in every view that starts there.
         input[..8].copy_from_slice(&0x1000u64.to_le_bytes());
         if row.ioctl == Ioctl::Cs {
             input[8..16].copy_from_slice(&0x2000u64.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Captures as text, and what they decode to: `SNAPSHOTS=overwrite` updates the files.
+//! Captures as text, and their decoded forms: `SNAPSHOTS=overwrite` updates the files.
 
 mod session;
 mod table;
@@ -47,7 +47,7 @@ const SESSION: &str = include_str!("fixtures/session.txt");
 const TABLE: &str = include_str!("fixtures/table.txt");
 
 #[test]
-fn table_is_the_walk_of_the_rows() {
+fn table_fixture_matches_the_tables() {
     let lines = table::capture()
         .iter()
         .map(|event| EventText(event).to_string())
@@ -56,7 +56,7 @@ fn table_is_the_walk_of_the_rows() {
 }
 
 #[test]
-fn session_is_what_a_program_did() {
+fn session_fixture_matches_its_events() {
     let lines = session::capture()
         .iter()
         .map(|event| EventText(event).to_string())
@@ -81,7 +81,7 @@ fn captures_decode_to_their_json() {
     assert_file(json(&events_of(SESSION)), file!["fixtures/session.jsonl"]);
 }
 
-/// Names in decoded fields: the call, the field, the name.
+/// Collects names in decoded fields: (call, field, name).
 fn collect(call: &str, fields: &Fields, seen: &mut HashSet<(String, &'static str, String)>) {
     for field in &fields.0 {
         collect_value(call, field.name, &field.value, seen);
@@ -109,7 +109,7 @@ fn collect_value(
     }
 }
 
-/// Sets of flags, and operations, that a struct's fields hold.
+/// Collects the sets of flags and operations of a struct's fields.
 fn wanted(of: &'static CStruct, wants: &mut Vec<(&'static str, &'static Names)>) {
     for field in of.fields {
         if let CType::Named(names) = field.kind {
@@ -187,15 +187,15 @@ fn every_operation_and_flag_is_decoded() {
         let mut wants = Vec::new();
         wanted_of_shape(&other.input, None, other.output, &mut wants);
         check(other.name, wants);
-        assert!(calls.contains(other.name), "{} is in no capture", other.name);
+        assert!(calls.contains(other.name), "no capture contains {}", other.name);
     }
     for ioctl in Ioctl::ALL {
         assert!(
             calls.contains(&format!("HL_IOCTL_{ioctl}")),
-            "{ioctl} is in no capture"
+            "no capture contains {ioctl}"
         );
     }
     missing.sort();
     missing.dedup();
-    assert!(missing.is_empty(), "in no capture: {missing:#?}");
+    assert!(missing.is_empty(), "no capture contains {missing:#?}");
 }

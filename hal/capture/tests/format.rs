@@ -1,4 +1,4 @@
-//! The two forms of a capture: they lose nothing, and a wrong one costs an error.
+//! The binary and the text form: conversion is lossless, and invalid input returns an error.
 
 mod events;
 
@@ -61,7 +61,7 @@ proptest! {
     #![proptest_config(gaudi_random::config(256))]
 
     #[test]
-    fn binary_form_loses_nothing(facts in facts(), all in events::all(), how in compression()) {
+    fn binary_form_is_lossless(facts in facts(), all in events::all(), how in compression()) {
         let bytes = written(&facts, &all, how);
         prop_assert_eq!(read(&bytes), (all.clone(), None));
         let mut reader = Reader::new(&bytes[..]).unwrap();
@@ -70,7 +70,7 @@ proptest! {
     }
 
     #[test]
-    fn text_form_loses_nothing(facts in facts(), all in events::all()) {
+    fn text_form_is_lossless(facts in facts(), all in events::all()) {
         let text = as_text(&facts, &all);
         let (facts_read, events_read) = read_text(text.as_bytes()).unwrap();
         prop_assert_eq!((&facts_read, &events_read), (&facts, &all), "{}", text);
@@ -82,7 +82,7 @@ proptest! {
         let bytes = written(&Facts::new(), &all, how);
         let cut = cut.index(bytes.len());
         let (events, error) = read(&bytes[..cut]);
-        prop_assert_eq!(&events[..], &all[..events.len()], "whole frames are read");
+        prop_assert_eq!(&events[..], &all[..events.len()], "complete frames are read");
         if let Some((kind, offset)) = error {
             let is_truncation = matches!(kind, ReadErrorKind::Truncated | ReadErrorKind::NotACapture);
             prop_assert!(is_truncation, "{:?}", kind);
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn mutated_captures_end(all in events::all(), how in compression(), at: prop::sample::Index, to: u8) {
+    fn mutated_captures_terminate(all in events::all(), how in compression(), at: prop::sample::Index, to: u8) {
         let mut bytes = written(&Facts::new(), &all, how);
         let at = at.index(bytes.len());
         bytes[at] = to;
@@ -115,12 +115,12 @@ proptest! {
             prop_assert!(offset <= bytes.len() as u64, "the offset is in the file");
         }
         prop_assert!(events.len() <= all.len());
-        // A wrong index is an error, never a panic.
+        // An invalid index is an error, never a panic.
         drop(Index::read(Cursor::new(&bytes)));
     }
 
     #[test]
-    fn random_bytes_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_terminate(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut whole = written(&Facts::new(), &[], Compression::None);
         whole.truncate(HEAD as usize);
         whole.extend(&bytes);
@@ -131,8 +131,8 @@ proptest! {
     }
 
     #[test]
-    fn random_payloads_end(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 1u8..6) {
-        // The frame is whole, its payload is not.
+    fn random_payloads_terminate(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 1u8..6) {
+        // The frame is valid, but its payload is not.
         let mut whole = written(&Facts::new(), &[], Compression::None);
         whole.truncate(HEAD as usize);
         whole.extend(frame(kind, &bytes));
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn mutated_texts_end(all in events::all(), at: prop::sample::Index, to in "\\PC{0,3}") {
+    fn mutated_texts_terminate(all in events::all(), at: prop::sample::Index, to in "\\PC{0,3}") {
         let mut text = as_text(&Facts::new(), &all).into_bytes();
         let at = at.index(text.len());
         text.splice(at..=at, to.bytes());
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// A frame as the writer makes it.
+/// Returns a frame as the writer writes it.
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = (payload.len() as u32).to_le_bytes().to_vec();
     frame.extend([kind, 0, 0, 0]);
@@ -167,7 +167,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn kinds_of_error_have_offsets() {
+fn read_errors_have_offsets() {
     let event = Event::Lost { time_ns: 1, count: 2 };
     let good = written(&Facts::new(), &[event.clone(), event.clone()], Compression::None);
     let event_len = 12 + 17;
@@ -189,11 +189,11 @@ fn kinds_of_error_have_offsets() {
     assert_eq!(read(cut), (vec![event], Some((ReadErrorKind::Truncated, second))));
     let mut bytes = good[..HEAD as usize].to_vec();
     bytes.extend(frame(2, &[99; 40]));
-    let unknown = ReadErrorKind::Malformed("the number of an event is unknown");
+    let unknown = ReadErrorKind::Malformed("unknown event tag");
     assert_eq!(read(&bytes).1, Some((unknown, HEAD + 12)));
 }
 
-/// The capture that the page shows.
+/// Returns the capture that docs/src/reference/gcap.md shows.
 fn example() -> (Facts, Vec<Event>) {
     let facts = vec![("kernel".to_owned(), "6.12.0".to_owned())];
     let unmap = Event::Ioctl(IoctlRecord {
@@ -222,7 +222,7 @@ fn example() -> (Facts, Vec<Event>) {
     (facts, vec![unmap, lost])
 }
 
-/// Bytes as `hexdump -C` prints them, without its last line and its runs.
+/// Formats bytes like `hexdump -C`, without its last line and without `*` lines.
 fn hexdump(bytes: &[u8]) -> String {
     let lines = bytes.chunks(16).enumerate().map(|(at, line)| {
         let hex: Vec<_> = line.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -237,7 +237,7 @@ fn hexdump(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn page_shows_what_is_written() {
+fn docs_page_matches_the_writer() {
     let page = include_str!("../../../docs/src/reference/gcap.md");
     let (facts, events) = example();
     let dump = hexdump(&written(&facts, &events, Compression::None));
@@ -266,7 +266,7 @@ fn page_shows_what_is_written() {
 }
 
 #[test]
-fn a_bomb_is_too_long() {
+fn decompression_bomb_is_too_long() {
     let mut deflate = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
     let zeros = vec![0; 1 << 20];
     for _ in 0..40 {
@@ -279,7 +279,7 @@ fn a_bomb_is_too_long() {
 }
 
 #[test]
-fn an_event_too_long_leaves_the_capture_good() {
+fn rejected_event_leaves_capture_valid() {
     for how in [Compression::None, Compression::Deflate] {
         let mut writer = Writer::new(Vec::new(), &Facts::new(), how).unwrap();
         let small = Event::Lost { time_ns: 1, count: 1 };
@@ -297,7 +297,7 @@ fn an_event_too_long_leaves_the_capture_good() {
 }
 
 #[test]
-fn texts_have_kinds_of_error() {
+fn text_errors_have_kinds() {
     let kind = |text: &str| {
         let text = format!("gcap-text 1\n{text}\n");
         read_text(text.as_bytes()).map_err(|error| (error.kind, error.line))

@@ -1,6 +1,9 @@
-//! [`Reply`]: answers as the words of an argument.
+//! [`Reply`]: conversion between answers and the words of an ioctl argument.
 
-#![expect(unsafe_code, reason = "the number of a new file descriptor becomes its owner")]
+#![expect(
+    unsafe_code,
+    reason = "a file descriptor number from an answer becomes an `OwnedFd`"
+)]
 
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 
@@ -13,20 +16,20 @@ use gaudi_uapi::memory::{HlMemOut, HlMemOutBlock};
 use gaudi_uapi::wait::{HlWaitCsOut, WaitCsStatus, WaitCsStatusFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// An answer of an ioctl whose argument in C is `union { in; out; }`.
+/// The answer of an ioctl whose argument is `union { in; out; }` in C.
 pub(crate) trait Reply: Sized {
-    /// Reads it from the words of an argument.
+    /// Reads the answer from the words of an argument.
     ///
     /// # Safety
     /// - As [`Wire::answer`](crate::Wire::answer).
     unsafe fn read(words: &[u64], request: AnyRequest<'_>) -> Result<Self, Errno>;
 
-    /// Writes it as the driver does. It clears what it does not write, or leaves the request there:
-    /// that depends on the answer.
+    /// Writes the answer as the driver does. Whether the remaining words are cleared or keep the
+    /// request depends on the answer.
     fn write(self, words: &mut [u64], request: AnyRequest<'_>);
 }
 
-/// The front of some words as a struct. Missing bytes are zero.
+/// Reads a struct from the start of `words`. Missing bytes are zero.
 pub(crate) fn front<T: FromBytes + IntoBytes>(words: &[u64]) -> T {
     let mut view = T::new_zeroed();
     let bytes = view.as_mut_bytes().iter_mut();
@@ -34,13 +37,13 @@ pub(crate) fn front<T: FromBytes + IntoBytes>(words: &[u64]) -> T {
     view
 }
 
-/// Writes a struct to the front of an argument and leaves the rest.
+/// Writes `answer` to the start of `words`. The other words keep their values.
 fn put(words: &mut [u64], answer: &(impl IntoBytes + Immutable)) {
     let bytes = words.as_mut_bytes().iter_mut();
     bytes.zip(answer.as_bytes()).for_each(|(to, from)| *to = *from);
 }
 
-/// As [`put`], over zeros.
+/// Clears `words`, then writes `answer` to their start.
 fn replace(words: &mut [u64], answer: &(impl IntoBytes + Immutable)) {
     words.fill(0);
     put(words, answer);
@@ -52,8 +55,8 @@ impl Reply for () {
     }
 
     fn write(self, words: &mut [u64], request: AnyRequest<'_>) {
-        // common/command_submission.c:hl_interrupt_wait_ioctl: a registration is a wait that has
-        // completed.
+        // common/command_submission.c:hl_interrupt_wait_ioctl: the driver answers a registration as
+        // a completed wait.
         if matches!(request, AnyRequest::RegisterTimestamp(_)) {
             words.fill(0);
         }
@@ -163,7 +166,7 @@ impl Reply for CsAnswer {
     }
 }
 
-/// The status of a wait, and the time of the completion if the driver knows it.
+/// Returns the status of a wait, and the time of the completion if the driver knows it.
 fn waited(answer: &HlWaitCsOut) -> Result<(WaitStatus, Option<i64>), Errno> {
     let status = match answer.status {
         WaitCsStatus::COMPLETED => WaitStatus::Completed,
@@ -217,8 +220,8 @@ impl Reply for MultiWaitAnswer {
     }
 
     fn write(self, words: &mut [u64], _: AnyRequest<'_>) {
-        // common/command_submission.c:hl_multi_cs_wait_ioctl: a completion without a time is
-        // reported as gone.
+        // common/command_submission.c:hl_multi_cs_wait_ioctl: a completion without a time has
+        // HL_WAIT_CS_STATUS_FLAG_GONE.
         let gone = self.status == WaitStatus::Completed && self.timestamp_ns.is_none();
         let mut answer = wait_out(self.status, gone, self.timestamp_ns);
         answer.cs_completion_map = self.completion_map;

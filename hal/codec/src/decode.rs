@@ -1,4 +1,4 @@
-//! [`decode`]: from the bytes of an argument to the request.
+//! [`decode`]: decodes an ioctl's argument into its request.
 
 use gaudi_seam::Errno;
 use gaudi_uapi::Ioctl;
@@ -17,7 +17,7 @@ use crate::rows::{decode_cb, decode_memory, decode_wait};
 use crate::submit::{decode_cs, decode_multi, is_multi};
 use crate::wire::Visitor;
 
-/// An argument's struct. Bytes that a short argument lacks are zero, as in DRM's copy
+/// Reads an argument's struct. Pads a short argument with zeros, as DRM's copy does
 /// (drivers/gpu/drm/drm_ioctl.c:drm_ioctl).
 fn args_of<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
     let mut args = T::new_zeroed();
@@ -26,15 +26,15 @@ fn args_of<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
     args
 }
 
-/// Calls `visitor` with the request in an argument of `ioctl`. Lists are read from `memory`;
-/// buffers for answers are zeros, and are not written back.
+/// Calls `visitor` with the request in an argument of `ioctl`. Reads lists from `memory`. Answer
+/// buffers are zeroed and are not written back.
 ///
-/// [`Ioctl::of_request`] returns the ioctl of a request number of any era.
+/// [`Ioctl::of_request`] returns the ioctl for a request number of any era.
 ///
 /// # Errors
-/// - `EINVAL`: no such operation, or padding is not 0.
-/// - `EFAULT`: a list is not readable.
-/// - `EBADF`: the number of a descriptor is not open.
+/// - `EINVAL`: the operation is unknown, or padding is not zero.
+/// - `EFAULT`: a list cannot be read.
+/// - `EBADF`: the argument contains a file descriptor that is not open.
 pub fn decode<V: Visitor>(
     ioctl: Ioctl,
     args: &[u8],

@@ -1,12 +1,12 @@
-//! The errno of an error, for programs that know errnos only.
+//! [`errno_of`]: the errno of an error, for callers that only handle errnos.
 
 use gaudi_seam::{Errno, Error, ErrorKind};
 
-/// Returns the errno that an ioctl gives for `error`: the error's own, otherwise the one that the
-/// driver uses for its kind.
+/// Returns the errno that an ioctl fails with for `error`: the error's own errno, or the one that
+/// the driver uses for the error's kind.
 pub fn errno_of(error: &Error) -> Errno {
     error.errno().unwrap_or_else(|| match error.kind() {
-        // The driver reports objects that are in use as an invalid argument (common/memory.c).
+        // The driver reports EINVAL for objects that are in use (common/memory.c).
         ErrorKind::InvalidInput | ErrorKind::InUse => Errno::EINVAL,
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
         ErrorKind::NotFound => Errno::ENOENT,
@@ -18,7 +18,7 @@ pub fn errno_of(error: &Error) -> Errno {
         ErrorKind::BadAddress => Errno::EFAULT,
         ErrorKind::TooManyFiles => Errno::EMFILE,
         ErrorKind::Forked => Errno::ENODEV,
-        // A device that was lost, and kinds of layers above the driver.
+        // A lost device, and error kinds that only layers above the driver return.
         _ => Errno::EIO,
     })
 }

@@ -1,5 +1,4 @@
-//! The requests of INFO, DEBUG and NIC, and the import of a dma-buf: requests with buffers or
-//! descriptors.
+//! INFO, DEBUG and NIC requests and dma-buf import: the requests that have buffers or descriptors.
 
 #![expect(unsafe_code, reason = "see `Wire::answer`")]
 
@@ -24,12 +23,12 @@ use crate::answer::{Reply as _, front};
 use crate::memory::UserMemory;
 use crate::wire::{Visitor, Wire, address, address_mut};
 
-/// A buffer's length as the driver takes it. No struct of the driver has 4 GiB.
+/// Converts a buffer's length to the driver's `u32`. No struct of the driver reaches 4 GiB.
 fn len_of(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX)
 }
 
-/// Requests of INFO and DEBUG answer in a buffer or not at all.
+/// INFO and DEBUG requests return their answer in a buffer, if at all.
 macro_rules! silent {
     ($args:ty, $ioctl:ident) => {
         type Args = $args;
@@ -78,18 +77,19 @@ impl Wire for UnregisterEvents {
     }
 }
 
-/// `struct cpucp_hbm_row_replaced_rows_info`: a count of 8 bytes and 32 rows of 8
-/// (linux/habanalabs/cpucp_if.h).
+/// Size of `struct cpucp_hbm_row_replaced_rows_info` in bytes: a count of 8 bytes and 32 rows of 8
+/// bytes (linux/habanalabs/cpucp_if.h).
 const REPLACED_ROWS: usize = 8 + 32 * 8;
-/// The most bytes of an engine status and of a request to the firmware: one more is refused.
+/// Limit of an engine status and of a generic firmware request, plus 1 byte. The driver rejects a
+/// longer buffer, so this length is rejected as well.
 const TEXT: usize = (1 << 20) + 1;
-/// The most bytes of mappings: a million.
+/// Limit of the answer to `USER_MAPPINGS` in bytes: 2^20 mappings.
 const MAPPINGS: usize = size_of::<HlUserMapping>() << 20;
-/// The most bytes of counters of a chip's events or links.
+/// Limit of the counters of a chip's events or links in bytes.
 const COUNTERS: usize = 1 << 16;
 
-/// The most bytes that the driver writes for an INFO operation. A larger answer buffer stays
-/// unchanged behind them.
+/// Returns the maximum number of bytes that the driver writes for an INFO operation. Bytes of the
+/// answer buffer past this limit stay unchanged.
 pub(crate) fn most_of(op: InfoOp) -> usize {
     match op {
         InfoOp::GET_EVENTS => size_of::<u64>(),
@@ -99,12 +99,12 @@ pub(crate) fn most_of(op: InfoOp) -> usize {
         InfoOp::ENGINE_STATUS | InfoOp::FW_GENERIC_REQ => TEXT,
         InfoOp::USER_MAPPINGS => MAPPINGS,
         InfoOp::HW_EVENTS | InfoOp::HW_EVENTS_AGGREGATE | InfoOp::HABANA_LINK_COUNTERS => COUNTERS,
-        // An unknown operation is refused.
+        // The driver rejects an unknown operation.
         op => op.answer().map_or(size_of::<u64>(), |answer| answer.size),
     }
 }
 
-/// common/habanalabs_ioctl.c:_hl_info_ioctl. A descriptor's number is one of this process.
+/// common/habanalabs_ioctl.c:_hl_info_ioctl. Descriptor numbers are those of this process.
 pub(crate) fn decode_info<V: Visitor>(input: HlInfoArgs, visitor: V) -> Result<V::Output, Errno> {
     if input.pad != 0 {
         return Err(Errno::EINVAL);
@@ -116,7 +116,7 @@ pub(crate) fn decode_info<V: Visitor>(input: HlInfoArgs, visitor: V) -> Result<V
         }
         InfoOp::UNREGISTER_EVENTFD => Ok(visitor.visit(UnregisterEvents)),
         op => {
-            // The driver takes a null pointer as no buffer.
+            // The driver treats a null pointer as a missing buffer.
             let room = if input.return_pointer == 0 {
                 0
             } else {
@@ -148,7 +148,8 @@ impl Wire for DebugRequest<'_> {
     }
 }
 
-/// `hl_debug_struct_size` (common/habanalabs_ioctl.c): the bytes of the input that are read.
+/// Returns how many bytes of the input the driver reads: `hl_debug_struct_size` in
+/// common/habanalabs_ioctl.c.
 fn input_size(op: DebugOp) -> usize {
     match op {
         DebugOp::ETR => size_of::<HlDebugParamsEtr>(),
@@ -160,10 +161,11 @@ fn input_size(op: DebugOp) -> usize {
     }
 }
 
-/// One more than the driver can allocate at once (`KMALLOC_MAX_SIZE`): such an output is refused.
+/// One byte more than the driver can allocate (`KMALLOC_MAX_SIZE`). The driver rejects an output of
+/// this size.
 const MOST_OUTPUT: usize = (4 << 20) + 1;
 
-/// A buffer that is zeros, unless it is read.
+/// Allocates a zeroed buffer of `size` bytes, at most `most`; an empty one if `pointer` is null.
 fn buffer(pointer: u64, size: u32, most: usize) -> Vec<u8> {
     let size = if pointer == 0 {
         0
@@ -210,7 +212,7 @@ impl Wire for NicRequest<'_> {
     }
 }
 
-/// More bytes than a struct of the NIC's operations has.
+/// Limit of an input or output in bytes, above the size of every struct of a NIC operation.
 const MOST_NIC: usize = 1 << 16;
 
 pub(crate) fn decode_nic<V: Visitor>(
@@ -256,7 +258,7 @@ impl Wire for RegisterDmabuf<'_> {
     }
 }
 
-/// A descriptor's number is one of this process.
+/// Descriptor numbers are those of this process.
 pub(crate) fn decode_import<V: Visitor>(input: HlMemIn, visitor: V) -> Result<V::Output, Errno> {
     let HlMemInRegDmabufFd { fd, length: len } = front(input.arg.as_slice());
     let dmabuf = duplicate_number(u32::try_from(fd).map_err(|_| Errno::EBADF)?)?;

@@ -1,14 +1,14 @@
-//! Requests and answers of seam 1 as the bytes of the driver's ioctls, in both directions.
+//! Requests and answers of seam 1, encoded as and decoded from the driver's ioctl arguments.
 //!
-//! - *A request is one row* ([`Wire`]): its ioctl, its argument struct, how to tell it from the
-//!   ioctl's other requests, and both directions. The argument structs have the same layout in
-//!   every era; `gaudi-uapi` converts the ioctl from and to the request number.
-//! - *[`decode`] calls a [`Visitor`]* with the request's own type, so requests keep their borrowed
-//!   lists and no second enumeration of operations exists.
-//! - *[`serve`] is the driver's ioctl entry over a [`KernelIo`](gaudi_seam::KernelIo)*: what
-//!   `drm_ioctl` and the driver do between their copies from and to the user.
-//! - *Every argument is foreign input*: no argument panics, and no length in it decides how much
-//!   memory is allocated.
+//! - *Each request is one row* ([`Wire`]): its ioctl, its argument struct, the condition that
+//!   distinguishes it from the ioctl's other requests, and both conversions. The argument structs
+//!   have the same layout in every era; `gaudi-uapi` maps ioctls to request numbers.
+//! - *[`decode`] calls a [`Visitor`]* with the request's own type, so requests can borrow their
+//!   lists and operations are enumerated in one place only.
+//! - *[`serve`] is the driver's ioctl entry point over a [`KernelIo`](gaudi_seam::KernelIo)*: it
+//!   does what `drm_ioctl` and the driver do between copy_from_user and copy_to_user.
+//! - *Every argument is untrusted*: no argument causes a panic, and a length in an argument never
+//!   sets the size of an allocation.
 
 mod answer;
 mod decode;

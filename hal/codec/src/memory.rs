@@ -1,29 +1,30 @@
-//! [`UserMemory`]: the memory to which the addresses in an argument belong.
+//! [`UserMemory`]: the address space that the pointers in an argument refer to.
 
 use gaudi_seam::Errno;
 use gaudi_sys::process_memory;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The memory of the process that made an ioctl.
+/// The memory of the process that called ioctl(2).
 ///
-/// The addresses of a mapping of host memory, of the word of a wait for an interrupt and of the
-/// numbers of a wait for signals are not read through it: the backend uses them itself, in its own
-/// process.
+/// Some addresses are not read through this trait, because the backend uses them itself, in its own
+/// process: host memory to map, the word that an interrupt wait watches, and the sequence numbers
+/// of a wait for signals.
 pub trait UserMemory {
-    /// Copies the bytes at `address` into `bytes`, as `copy_from_user`.
+    /// Copies the bytes at `address` into `bytes`, like `copy_from_user`.
     ///
     /// # Errors
-    /// `EFAULT`: some byte is not readable.
+    /// `EFAULT`: part of the range cannot be read.
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Errno>;
 
-    /// Copies `bytes` to `address`, as `copy_to_user`.
+    /// Copies `bytes` to `address`, like `copy_to_user`.
     ///
     /// # Errors
-    /// `EFAULT`: some byte is not writable.
+    /// `EFAULT`: part of the range cannot be written.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno>;
 }
 
-/// The memory of this process. The kernel copies, so that any address is safe to read.
+/// The memory of this process. The kernel performs the copies, so an invalid address fails with
+/// `EFAULT`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OwnMemory;
 
@@ -37,11 +38,11 @@ impl UserMemory for OwnMemory {
     }
 }
 
-/// Reads an array. A count above `most` gives an array of `most + 1` zeros that was not read: the
-/// driver rejects such a count before it reads, and so does every backend.
+/// Reads an array. If `count` is above `most`, returns `most + 1` zeros without reading: the driver
+/// and every backend reject such a count before they read the array.
 ///
 /// # Errors
-/// `EFAULT`: the array is not readable.
+/// `EFAULT`: the array cannot be read.
 pub(crate) fn read_list<T: FromBytes + IntoBytes + Default + Clone>(
     memory: &dyn UserMemory,
     address: u64,

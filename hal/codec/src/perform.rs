@@ -1,9 +1,6 @@
-//! [`Perform`]: a request performed on a node.
+//! [`Perform`]: executes a request on a node.
 
-#![expect(
-    unsafe_code,
-    reason = "mapping host memory is the seam's one unsafe operation"
-)]
+#![expect(unsafe_code, reason = "the seam's only unsafe operation maps host memory")]
 
 use std::os::fd::OwnedFd;
 
@@ -14,16 +11,16 @@ pub trait Perform: Request {
     /// Performs the operation on `io`.
     ///
     /// # Errors
-    /// Those of the operation.
+    /// The errors of the operation.
     ///
     /// # Safety
-    /// - For [`MapHost`], the promise of [`KernelIo::mem_map_host`]. Other requests are safe.
+    /// - For [`MapHost`], the requirements of [`KernelIo::mem_map_host`]. Other requests are safe.
     unsafe fn perform(&mut self, io: &dyn KernelIo) -> Result<Self::Answer>;
 }
 
 macro_rules! performing {
     (@call [unsafe fn] $io:ident $this:ident $method:ident($($arg:ident)*) $pattern:tt $($rest:tt)*) => {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller meets the same requirements.
         unsafe { $io.$method(*$this) }
     };
     (@call [fn] $io:ident $this:ident $method:ident($($arg:ident)*) $pattern:tt

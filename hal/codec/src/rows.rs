@@ -1,5 +1,5 @@
-//! The requests of CB, MEMORY and WAIT_CS that carry their arguments in the argument struct alone:
-//! one row each.
+//! Requests of CB, MEMORY and WAIT_CS that are contained in the argument struct: one row per
+//! request.
 
 #![expect(unsafe_code, reason = "see `Wire::answer`")]
 
@@ -22,8 +22,8 @@ use zerocopy::FromZeros;
 use crate::answer::{Reply, front};
 use crate::wire::{Visitor, Wire};
 
-/// A row: `Request [failure] encoding, if condition => decoding;`. The first row whose condition
-/// holds is the request.
+/// A row: `Request [failure] encoding, if condition => decoding;`. An argument decodes to the first
+/// row whose condition holds.
 macro_rules! rows {
     ($ioctl:ident $args:ident fn $decode:ident($input:ident: $in:ident, $this:ident) {$(
         $request:ty [$failure:expr] $encode:expr, if $when:expr => $build:expr;
@@ -39,7 +39,7 @@ macro_rules! rows {
                 }
 
                 unsafe fn answer(&self, args: &$args) -> Result<Self::Answer, Errno> {
-                    // SAFETY: the caller's promise is the same.
+                    // SAFETY: the caller meets the same requirements.
                     unsafe { Reply::read(&args.0, self.view()) }
                 }
 
@@ -67,8 +67,8 @@ fn kept<R, A>(_: &R, errno: Errno, _: &mut A) -> Result<(), Errno> {
     Err(errno)
 }
 
-/// The driver clears the argument for an answer of zeros. It checks the device before, and leaves
-/// the request if the device is not operational.
+/// Clears the argument, as the driver does before it handles the request. The driver checks the
+/// device first: with `EBUSY` the argument keeps the request.
 fn cleared<R, A: FromZeros>(_: &R, errno: Errno, args: &mut A) -> Result<(), Errno> {
     if errno != Errno::EBUSY {
         args.zero();
@@ -103,7 +103,7 @@ fn hint_of(address: u64) -> Option<DeviceVa> {
     (address != 0).then_some(DeviceVa(address))
 }
 
-/// Flags without `HL_MEM_USERPTR`, which chooses between the two kinds of mappings.
+/// Removes `HL_MEM_USERPTR`, which selects the kind of mapping.
 fn plain(flags: MemFlags) -> MemFlags {
     MemFlags(flags.0 & !MemFlags::USERPTR.0)
 }
@@ -160,13 +160,13 @@ rows! {
     }
 }
 
-/// Microseconds, rounded up so that no wait becomes a poll.
+/// Converts to microseconds. Rounds up, so that a short timeout does not become a poll.
 pub(crate) fn micros(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-/// Returns the argument of a wait for an interrupt of at most `timeout_us` microseconds, whatever
-/// the request's own timeout is. Only the low twelve bits of the interrupt's number count.
+/// Returns the argument of an interrupt wait with a timeout of `timeout_us` microseconds; ignores
+/// the request's own timeout. Uses only the low 12 bits of the interrupt number.
 pub fn interrupt(wait: &InterruptWait, timeout_us: u64) -> HlWaitCsIn {
     let InterruptWait {
         interrupt,
@@ -182,8 +182,8 @@ pub fn interrupt(wait: &InterruptWait, timeout_us: u64) -> HlWaitCsIn {
     }
 }
 
-/// Returns the argument of a registration of a timestamp. Only the low twelve bits of the
-/// interrupt's number count.
+/// Returns the argument that registers a timestamp. Uses only the low 12 bits of the interrupt
+/// number.
 pub fn timestamp(registration: &TimestampRegistration) -> HlWaitCsIn {
     let TimestampRegistration {
         interrupt,
@@ -252,8 +252,8 @@ fn wait_failed(_: &WaitCs, errno: Errno, args: &mut HlWaitCsArgs) -> Result<(), 
     Err(errno)
 }
 
-/// The abort of a wait for a word of the user's is a success with a status
-/// (common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr).
+/// If a wait on a word in user memory is aborted, the ioctl succeeds and reports the abort in its
+/// status (common/command_submission.c:_hl_interrupt_wait_ioctl_user_addr).
 fn interrupt_failed(wait: &&InterruptWait, errno: Errno, args: &mut HlWaitCsArgs) -> Result<(), Errno> {
     if let (InterruptWord::User(_), Errno::EIO) = (wait.word, errno) {
         ended(args, WaitCsStatus::ABORTED);

@@ -1,4 +1,4 @@
-//! [`serve`]: the driver's ioctl entry over a node of seam 1.
+//! [`serve`]: the driver's ioctl entry point over a node of seam 1.
 
 #![expect(unsafe_code, reason = "an argument can map host memory to the device")]
 
@@ -26,37 +26,38 @@ use crate::memory::UserMemory;
 use crate::submit::is_multi;
 use crate::wire::{Visitor, Wire};
 
-/// Words of the longest argument, which is `struct drm_version`.
+/// Number of words in the longest argument, `struct drm_version`.
 const WORDS: usize = size_of::<DrmVersion>() / 8;
 
-/// A struct in an argument's words. Every argument struct fits.
+/// Views an argument's words as a struct. Every argument struct fits.
 fn view<T: FromBytes + IntoBytes + KnownLayout>(words: &mut [u64; WORDS]) -> &mut T {
     match T::mut_from_prefix(words.as_mut_bytes()) {
         Ok((view, _)) => view,
-        Err(_) => unreachable!("an argument struct has at most {WORDS} words, and their alignment"),
+        Err(_) => unreachable!("an argument struct has at most {WORDS} words and their alignment"),
     }
 }
 
-/// Serves one ioctl of a program: decodes its argument, performs the request on `io`, and encodes
-/// the answer into `arg` as the driver does. `arg` is what lies at the ioctl's argument address, as
-/// many bytes as `request` has in its number; `memory` is the program's memory.
+/// Serves one ioctl: decodes its argument, performs the request on `io`, and encodes the answer
+/// into `arg` as the driver does. `arg` holds the bytes at the ioctl's argument address, as many as
+/// the size field of `request` states. `memory` is the memory of the calling program.
 ///
-/// Request numbers of every era are served on every node, and `DRM_IOCTL_VERSION` on a compute
-/// node. An argument that is shorter than the driver's is padded with zeros, and a longer one is
-/// cut, as in DRM (drivers/gpu/drm/drm_ioctl.c:drm_ioctl). `arg` is also written after a failure.
+/// Every node accepts the request numbers of every era; a compute node also accepts
+/// `DRM_IOCTL_VERSION`. As in DRM (drivers/gpu/drm/drm_ioctl.c:drm_ioctl), an argument shorter than
+/// the driver's struct is padded with zeros and a longer one is truncated. `arg` is written after a
+/// failure, too.
 ///
-/// This function is unsafe because one argument of the driver, `HL_MEM_OP_MAP` of host memory,
-/// makes a device use memory after the call. Whether that is sound depends on the program that
-/// passes the argument, not on this function.
+/// This function is unsafe because the argument of `HL_MEM_OP_MAP` for host memory lets the device
+/// access that memory after the call returns. Whether that is sound depends on the program that
+/// passed the argument.
 ///
 /// # Errors
-/// The errno that ioctl(2) gives for this argument:
-/// - `ENOTTY`: the node does not have this request number.
+/// The errno with which ioctl(2) fails for this argument:
+/// - `ENOTTY`: the node does not implement this request number.
 /// - `EFAULT`: a list or a buffer of the argument is not in `memory`.
-/// - That of the operation ([`errno_of`]).
+/// - The errno of the failed operation ([`errno_of`]).
 ///
 /// # Safety
-/// - If the argument maps host memory, the program that passes it keeps the promise of
+/// - If the argument maps host memory, the program that passes it meets the requirements of
 ///   [`KernelIo::mem_map_host`].
 pub unsafe fn serve(
     io: &dyn KernelIo,
@@ -67,8 +68,8 @@ pub unsafe fn serve(
     let parts = Parts::of(request);
     let control = io.node().kind == NodeKind::Control;
     let served = served(control, parts)?;
-    // DRM copies as the program's number says; the driver's own entry copies both ways
-    // (common/habanalabs_ioctl.c:_hl_ioctl).
+    // DRM copies in the directions that the program's request number states; the driver's own entry
+    // point always copies both ways (common/habanalabs_ioctl.c:_hl_ioctl).
     let direction = match parts.kind {
         DRM_IOCTL_BASE if !control => parts.direction,
         _ => READ | WRITE,
@@ -80,7 +81,7 @@ pub unsafe fn serve(
     }
     let result = match served {
         Served::Version => version(view(&mut words), memory),
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller meets the same requirements.
         Served::Ioctl(ioctl) => unsafe { perform(io, ioctl, &mut words, memory) },
     };
     if direction & READ != 0 {
@@ -94,10 +95,10 @@ enum Served {
     Ioctl(Ioctl),
 }
 
-/// What a request number asks of a node.
+/// Returns the request that a request number stands for on a node.
 fn served(control: bool, parts: Parts) -> Result<Served, Errno> {
     if control {
-        // common/habanalabs_ioctl.c:hl_ioctl_control looks at the number alone.
+        // common/habanalabs_ioctl.c:hl_ioctl_control compares only the `nr` field.
         let is_info = parts.nr == DRM_COMMAND_BASE || (parts.kind, parts.nr) == (HL_IOCTL_BASE, 1);
         return if is_info {
             Ok(Served::Ioctl(Ioctl::Info))
@@ -112,8 +113,8 @@ fn served(control: bool, parts: Parts) -> Result<Served, Errno> {
     known.map(Served::Ioctl).ok_or(Errno::ENOTTY)
 }
 
-/// drivers/gpu/drm/drm_ioctl.c:drm_version. The version is that of the kernel that the rules were
-/// read from; dates are no longer reported.
+/// drivers/gpu/drm/drm_ioctl.c:drm_version. Reports the version of the kernel that the rules were
+/// read from. That kernel no longer reports a date.
 fn version(version: &mut DrmVersion, memory: &dyn UserMemory) -> Result<(), Errno> {
     (
         version.version_major,
@@ -153,7 +154,7 @@ unsafe fn perform(
     result
 }
 
-/// Performs a request and writes what the driver would.
+/// Performs a request and writes its answer as the driver does.
 struct Performer<'a> {
     io: &'a dyn KernelIo,
     memory: &'a dyn UserMemory,
@@ -165,7 +166,8 @@ impl Visitor for Performer<'_> {
 
     fn visit<R: Wire>(self, mut request: R) -> Result<(), Errno> {
         let Self { io, memory, words } = self;
-        // SAFETY: the caller of `serve` promises it for the argument, of which this is the request.
+        // SAFETY: the caller of `serve` guarantees it for the argument that `request` was decoded
+        // from.
         match unsafe { request.perform(io) } {
             Ok(answer) => {
                 copy_out(io, request.view(), answer.view(), words, memory)?;
@@ -177,7 +179,7 @@ impl Visitor for Performer<'_> {
     }
 }
 
-/// Copies the answer's buffer to the program.
+/// Copies the answer buffer to the program's memory.
 fn copy_out(
     io: &dyn KernelIo,
     request: AnyRequest<'_>,
@@ -200,18 +202,19 @@ fn copy_out(
     }
 }
 
-/// The bytes that the driver writes of an INFO answer; bytes behind them stay the program's.
+/// Returns how many bytes of an INFO answer the driver writes. The rest of the program's buffer
+/// stays unchanged.
 fn written(io: &dyn KernelIo, info: &Info<'_>, word: u32) -> usize {
     match info.request.op {
         // common/habanalabs_ioctl.c:engine_status_info
         InfoOp::ENGINE_STATUS => word as usize,
-        // common/habanalabs_ioctl.c:user_mappings_info: nothing unless a page fault was recorded.
-        // No mapping is all zeros.
+        // common/habanalabs_ioctl.c:user_mappings_info: writes nothing if no page fault was
+        // recorded. A mapping contains a byte other than zero.
         InfoOp::USER_MAPPINGS => {
             let last = info.answer.iter().rposition(|&byte| byte != 0);
             last.map_or(0, |last| (last + 1).next_multiple_of(size_of::<HlUserMapping>()))
         }
-        // common/habanalabs_ioctl.c:hw_events_info: a counter for each event of the chip.
+        // common/habanalabs_ioctl.c:hw_events_info: one counter per event of the chip.
         InfoOp::HW_EVENTS | InfoOp::HW_EVENTS_AGGREGATE => {
             let events = io.query::<HlInfoHwIpInfo>().map(|hw| hw.num_of_events);
             events.map_or(0, |events| (events as usize).saturating_mul(size_of::<u32>()))
@@ -220,7 +223,8 @@ fn written(io: &dyn KernelIo, info: &Info<'_>, word: u32) -> usize {
     }
 }
 
-/// common/habanalabs_ioctl.c:user_mappings_info reports the number of mappings if they do not fit.
+/// Reports the number of mappings if they do not fit
+/// (common/habanalabs_ioctl.c:user_mappings_info).
 fn report_mappings(io: &dyn KernelIo, args: &mut HlInfoArgs) {
     let request = InfoRequest {
         op: args.op,
@@ -228,15 +232,15 @@ fn report_mappings(io: &dyn KernelIo, args: &mut HlInfoArgs) {
     };
     if request.op == InfoOp::USER_MAPPINGS {
         let mut all = vec![0; most_of(request.op)];
-        // If even this fails, the number stays unknown.
+        // If this query fails as well, the number stays unknown.
         if let Ok(count) = io.info(request, &mut all) {
             args.arg = count;
         }
     }
 }
 
-/// The errno for an argument that is not a request. The driver checks the device before it looks at
-/// the argument.
+/// Returns the error for an argument that does not decode. The driver checks the device before it
+/// reads the argument.
 fn malformed(io: &dyn KernelIo, ioctl: Ioctl, errno: Errno, words: &mut [u64; WORDS]) -> Result<(), Errno> {
     let first = match ioctl {
         Ioctl::Info => {
@@ -251,14 +255,15 @@ fn malformed(io: &dyn KernelIo, ioctl: Ioctl, errno: Errno, words: &mut [u64; WO
                 // common/habanalabs_ioctl.c:hl_info_ioctl_control
                 return Err(Errno::EOPNOTSUPP);
             }
-            // Padding is checked before the device (common/habanalabs_ioctl.c:_hl_info_ioctl).
+            // The driver checks padding before the device
+            // (common/habanalabs_ioctl.c:_hl_info_ioctl).
             if errno == Errno::EBADF {
                 not_operational(io)
             } else {
                 None
             }
         }
-        // A chip that cannot wait for several submissions does not read the list
+        // On a chip without multi-CS waits the driver does not read the list
         // (common/command_submission.c:hl_multi_cs_wait_ioctl).
         Ioctl::WaitCs if errno == Errno::EFAULT && is_multi(&view::<HlWaitCsArgs>(words).request()) => io
             .wait_multi_cs(&[], Duration::ZERO)
@@ -273,7 +278,7 @@ fn malformed(io: &dyn KernelIo, ioctl: Ioctl, errno: Errno, words: &mut [u64; WO
     }
 }
 
-/// `EBUSY` unless the device is operational.
+/// Returns `EBUSY` if the device is not operational.
 fn not_operational(io: &dyn KernelIo) -> Option<Errno> {
     match io.query::<HlInfoDeviceStatus>() {
         Ok(answer) if answer.status == DeviceStatus::OPERATIONAL => None,

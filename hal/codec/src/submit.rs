@@ -1,4 +1,4 @@
-//! Submissions, and waits for several of them: requests with lists in the caller's memory.
+//! Submissions and multi-CS waits: requests with lists in the caller's memory.
 
 #![expect(unsafe_code, reason = "see `Wire::answer`")]
 
@@ -19,16 +19,16 @@ use crate::answer::{Reply, front};
 use crate::memory::{UserMemory, read_list};
 use crate::wire::{Visitor, Wire, address};
 
-/// More engines than any chip has.
+/// Limit of an engine list, above the number of engines of every chip.
 const MOST_ENGINES: u32 = 1 << 12;
 
-/// A length as the driver takes it. A longer list than it can count is cut, and refused for its
-/// length.
+/// Converts a length to the driver's `u32`. A longer list becomes `u32::MAX`, which the driver
+/// rejects.
 fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// Returns the argument of a submission of chunks, without those of its `CsArgument`.
+/// Returns the argument of a submission of chunks, without the fields of its `CsArgument`.
 #[inline]
 pub fn jobs(request: &CsRequest<'_>) -> HlCsIn {
     let (execute, restore) = (request.execute, request.restore);
@@ -50,8 +50,8 @@ impl<'a> Wire for &'a CsRequest<'a> {
     type Args = HlCsArgs;
     const IOCTL: Ioctl = Ioctl::Cs;
 
-    /// The first union holds what [`CsRequest::argument`] says; the flags can make the driver read
-    /// something else there, unless the request [is sound](CsRequest::is_sound).
+    /// The first union holds [`CsRequest::argument`]. If the request is not
+    /// [sound](CsRequest::is_sound), its flags can make the driver read that union as another type.
     fn encode(&mut self) -> HlCsArgs {
         let mut input = match self.argument {
             CsArgument::EngineCores { cores, command } => {
@@ -69,7 +69,7 @@ impl<'a> Wire for &'a CsRequest<'a> {
     }
 
     unsafe fn answer(&self, args: &HlCsArgs) -> Result<CsAnswer, Errno> {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller meets the same requirements.
         unsafe { Reply::read(&args.0, self.view()) }
     }
 
@@ -77,12 +77,12 @@ impl<'a> Wire for &'a CsRequest<'a> {
         answer.write(&mut args.0, self.view());
     }
 
-    /// common/command_submission.c:hl_cs_ioctl: anything but `EAGAIN` replaces the request.
+    /// common/command_submission.c:hl_cs_ioctl: every errno except `EAGAIN` overwrites the request.
     fn set_failure(&self, errno: Errno, args: &mut HlCsArgs) -> Result<(), Errno> {
         if errno == Errno::EAGAIN {
             return Err(errno);
         }
-        // A device that is not operational is reported before the driver looks at the type.
+        // The driver checks the device before the type of the submission.
         let reserves = self.types() == CsFlags::RESERVE_SIGNALS_ONLY.0 && errno != Errno::EBUSY;
         args.set_answer(HlCsOut {
             arg: [if reserves { 0 } else { u64::MAX }],
@@ -113,7 +113,7 @@ fn argument(input: &HlCsIn) -> CsArgument<'static> {
     }
 }
 
-/// common/command_submission.c:hl_cs_ioctl: which lists the driver reads, by the flags.
+/// Reads the lists that the flags select (common/command_submission.c:hl_cs_ioctl).
 pub(crate) fn decode_cs<V: Visitor>(
     input: HlCsIn,
     memory: &dyn UserMemory,
@@ -149,7 +149,8 @@ pub(crate) fn decode_cs<V: Visitor>(
         request.argument = CsArgument::EngineCores { cores, command };
         return Ok(visitor.visit(&request));
     }
-    // A request of two types, and one that needs no chunks, is answered without them.
+    // The driver does not read chunks for an invalid combination of types, or for a type without
+    // chunks.
     let most = match (request.is_sync_stream(), request.types().count_ones()) {
         (true, 1) => 1,
         (false, 0) => HL_MAX_JOBS_PER_CS,
@@ -163,7 +164,8 @@ pub(crate) fn decode_cs<V: Visitor>(
         input.num_chunks_restore,
         HL_MAX_JOBS_PER_CS,
     );
-    // common/command_submission.c:hl_cs_ctx_switch: the restore phase is read only if it runs.
+    // common/command_submission.c:hl_cs_ctx_switch reads the restore chunks only if the restore
+    // phase runs.
     let restore: Vec<HlCsChunk> = match restore {
         Err(_) if !flags.contains(CsFlags::FORCE_RESTORE) => Vec::new(),
         restore => restore?,
@@ -176,14 +178,14 @@ impl Wire for WaitMultiCs<'_> {
     type Args = HlWaitCsArgs;
     const IOCTL: Ioctl = Ioctl::WaitCs;
 
-    /// A list of more than 255 numbers is cut to 255, which the driver refuses as well.
+    /// A list of more than 255 numbers is truncated to 255, which the driver also rejects.
     fn encode(&mut self) -> HlWaitCsArgs {
         let len = u8::try_from(self.seqs.len()).unwrap_or(u8::MAX);
         HlWaitCsIn::multi_cs(address(self.seqs), len, crate::rows::micros(self.timeout)).into()
     }
 
     unsafe fn answer(&self, args: &HlWaitCsArgs) -> Result<MultiWaitAnswer, Errno> {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller meets the same requirements.
         unsafe { Reply::read(&args.0, AnyRequest::WaitMultiCs(self)) }
     }
 

@@ -1,4 +1,4 @@
-//! Requests and answers survive the way over their bytes, and random bytes are no danger.
+//! Requests and answers survive encoding and decoding, and random bytes cause no panic.
 #![expect(unsafe_code, reason = "answers can hold descriptors")]
 
 use std::cell::RefCell;
@@ -16,11 +16,11 @@ use gaudi_uapi::memory::{MemFlags, MemOp};
 use gaudi_uapi::wait::{WaitCsStatus, WaitCsStatusFlags};
 use zerocopy::IntoBytes as _;
 
-/// A request as text, without the addresses and lengths that only its argument has.
+/// Formats a request without the addresses and lengths that exist only in its argument.
 fn text(request: AnyRequest<'_>) -> String {
     match request {
         AnyRequest::RegisterEvents(_) | AnyRequest::RegisterDmabuf(_) => request.operation().to_string(),
-        // The flags are those that the driver reads.
+        // Compares the flags that the driver reads.
         AnyRequest::Submit(cs) => format!(
             "{:?}",
             CsRequest {
@@ -52,7 +52,7 @@ impl Visitor for Text {
     }
 }
 
-fn survives<R: Wire>(mut request: R) {
+fn round_trips<R: Wire>(mut request: R) {
     let wanted = text(request.view());
     let args = request.encode();
     assert_eq!(size_of::<R::Args>(), R::IOCTL.args_size(), "{wanted}");
@@ -72,7 +72,7 @@ fn fill(rng: &mut Rng, bytes: &mut [u8]) {
     }
 }
 
-/// A number that is often one with a meaning.
+/// Returns a random number, often one with a special meaning.
 fn number(rng: &mut Rng) -> u64 {
     let bits = rng.below(65) as u32;
     rng.next_u64().checked_shr(64 - bits).unwrap_or(0)
@@ -128,64 +128,64 @@ fn submission(rng: &mut Rng) {
     if request.types() == 0 {
         (request.execute, request.restore) = (&execute, &restore);
     }
-    survives(&request);
+    round_trips(&request);
 }
 
 #[test]
-fn random_requests_survive_their_bytes() {
+fn random_requests_round_trip() {
     let mut rng = seeded();
     let event = Event::new().unwrap();
     for _ in 0..gaudi_random::cases(2000) {
         let rng = &mut rng;
-        survives(CbCreate {
+        round_trips(CbCreate {
             size: word(rng),
             map_to_device: rng.percent(50),
         });
-        survives(CbDestroy(CbHandle(number(rng))));
-        survives(CbQuery {
+        round_trips(CbDestroy(CbHandle(number(rng))));
+        round_trips(CbQuery {
             handle: CbHandle(number(rng)),
             device_va: rng.percent(50),
         });
-        survives(MemAlloc {
+        round_trips(MemAlloc {
             size: number(rng),
             page_size: number(rng),
             flags: MemFlags(word(rng)),
         });
-        survives(MemFree(MemHandle(number(rng))));
+        round_trips(MemFree(MemHandle(number(rng))));
         let flags = MemFlags(word(rng) & !MemFlags::USERPTR.0);
-        survives(MapDevice {
+        round_trips(MapDevice {
             handle: MemHandle(number(rng)),
             hint: hint(rng),
             flags,
         });
-        survives(MapHost {
+        round_trips(MapHost {
             address: HostVa(number(rng)),
             size: number(rng),
             hint: hint(rng),
             flags,
         });
-        survives(MemUnmap(DeviceVa(number(rng))));
-        survives(TsAlloc(word(rng)));
-        survives(MapBlock(number(rng)));
-        survives(ExportRequest {
+        round_trips(MemUnmap(DeviceVa(number(rng))));
+        round_trips(TsAlloc(word(rng)));
+        round_trips(MapBlock(number(rng)));
+        round_trips(ExportRequest {
             address: DeviceVa(number(rng)),
             size: number(rng),
             offset: number(rng),
             flags: word(rng),
         });
-        survives(RegisterDmabuf {
+        round_trips(RegisterDmabuf {
             dmabuf: event.as_fd(),
             len: number(rng),
         });
-        survives(RegisterEvents(event.as_fd()));
-        survives(UnregisterEvents);
+        round_trips(RegisterEvents(event.as_fd()));
+        round_trips(UnregisterEvents);
         submission(rng);
-        survives(WaitCs {
+        round_trips(WaitCs {
             seq: CsSeq(number(rng)),
             timeout: timeout(rng),
         });
         let seqs: Vec<CsSeq> = (0..rng.below(33)).map(|_| CsSeq(number(rng))).collect();
-        survives(WaitMultiCs {
+        round_trips(WaitMultiCs {
             seqs: &seqs,
             timeout: timeout(rng),
         });
@@ -196,7 +196,7 @@ fn random_requests_survive_their_bytes() {
         let id = InterruptId(word(rng) as u16 & 0xfff);
         let user = InterruptWord::User(HostVa(number(rng)));
         let target = number(rng);
-        survives(&InterruptWait {
+        round_trips(&InterruptWait {
             interrupt: id,
             word: if rng.percent(50) {
                 user
@@ -206,7 +206,7 @@ fn random_requests_survive_their_bytes() {
             target,
             timeout: timeout(rng),
         });
-        survives(&TimestampRegistration {
+        round_trips(&TimestampRegistration {
             interrupt: id,
             counter,
             target,
@@ -215,19 +215,19 @@ fn random_requests_survive_their_bytes() {
         });
         let mut output = vec![0; rng.below(40) as usize];
         let op = InfoOp::HW_IP_INFO;
-        survives(Info {
+        round_trips(Info {
             request: InfoRequest { op, arg: word(rng) },
             answer: &mut output,
         });
         let input = [7; 24];
-        survives(DebugRequest {
+        round_trips(DebugRequest {
             op: DebugOp::STM,
             reg_idx: word(rng),
             enable: rng.percent(50),
             input: &input[..rng.below(25) as usize],
             output: &mut output,
         });
-        survives(NicRequest {
+        round_trips(NicRequest {
             op: word(rng),
             input: &input,
             output: &mut output,
@@ -246,7 +246,7 @@ where
 }
 
 #[test]
-fn random_answers_survive_their_bytes() {
+fn random_answers_round_trip() {
     let mut rng = seeded();
     for _ in 0..gaudi_random::cases(2000) {
         let rng = &mut rng;
@@ -378,7 +378,7 @@ fn ended_waits_report_their_status() {
     let mut args = { wait }.encode();
     for errno in [Errno::EINTR, Errno::EBUSY] {
         assert_eq!(wait.set_failure(errno, &mut args), Err(errno));
-        assert_eq!(args.0[0], 3, "the request stays");
+        assert_eq!(args.0[0], 3, "the request is kept");
     }
     for errno in [Errno::ETIMEDOUT, Errno::EIO] {
         assert_eq!(wait.set_failure(errno, &mut args), Err(errno));
@@ -396,7 +396,7 @@ fn ended_waits_report_their_status() {
     assert_eq!(
         (&wait).set_failure(Errno::EIO, &mut args),
         Ok(()),
-        "a status alone"
+        "only the status differs"
     );
     assert_eq!(args.answer().status, WaitCsStatus::ABORTED);
     let word = InterruptWord::KernelCq(CqCounter {
@@ -408,7 +408,7 @@ fn ended_waits_report_their_status() {
 }
 
 #[test]
-fn exported_descriptor_survives() {
+fn exported_descriptor_round_trips() {
     let request = || ExportRequest {
         address: DeviceVa(0),
         size: 0,
@@ -419,7 +419,7 @@ fn exported_descriptor_survives() {
     let mut args = request().encode();
     request().set_answer(fd, &mut args);
     assert!(args.answer().fd() > 2 && args.0[1..] == [0; 4]);
-    // SAFETY: the answer above gave the descriptor up.
+    // SAFETY: `set_answer` released the descriptor to `args`.
     let fd = unsafe { request().answer(&args) }.unwrap();
     assert_eq!(fd.as_raw_fd(), args.answer().fd());
     assert_eq!(
@@ -430,8 +430,8 @@ fn exported_descriptor_survives() {
     assert_eq!(unsafe { request().answer(&args) }.map(drop), Err(Errno::EBADF));
 }
 
-/// A hostile program's memory: some addresses fault, others hold random bytes. It counts what it
-/// had to hold.
+/// Memory of a hostile program: some addresses fault, others hold random bytes. Records the length
+/// of the longest access.
 struct Hostile(RefCell<(Rng, u64)>);
 
 impl Hostile {
@@ -471,7 +471,7 @@ fn random_bytes_never_panic() {
             io = open();
         }
         let mut arg = [0; 64];
-        // Words of random size, so that operations, counts and flags are often known ones.
+        // Words of random size, so that operations, counts and flags are often valid.
         for word in arg.chunks_mut(4) {
             let bits = rng.below(33) as u32;
             let value = (rng.next_u64() as u32).checked_shr(32 - bits).unwrap_or(0);
@@ -484,8 +484,8 @@ fn random_bytes_never_panic() {
             request = rng.next_u64() as u32;
         }
         if ioctl == Ioctl::Memory {
-            // A random range of this process must not be mapped to the device, and descriptors of
-            // this process are not the test's to import.
+            // Do not map random ranges of this process to the device, and do not import its
+            // descriptors.
             arg[28] &= !(MemFlags::USERPTR.0 as u8);
             if arg[24..28] == MemOp::REG_DMABUF_FD.0.to_le_bytes() {
                 continue;
@@ -499,9 +499,9 @@ fn random_bytes_never_panic() {
         let before = arg;
         // SAFETY: no argument maps host memory.
         let _answered = unsafe { serve(&**node, request, &mut arg[..len], &memory) };
-        assert_eq!(arg[len..], before[len..], "bytes behind the argument");
+        assert_eq!(arg[len..], before[len..], "bytes past the argument");
     }
     let most = memory.0.borrow().1;
-    println!("the largest copy has {most} bytes");
+    println!("longest copy: {most} bytes");
     assert!(most <= 16 << 20, "{most}");
 }

@@ -1,4 +1,4 @@
-//! `serve` over the mock: request numbers, errnos, and what stays in the argument.
+//! `serve` over the mock: request numbers, errnos, and the argument's bytes after the call.
 #![expect(unsafe_code, reason = "an ioctl's argument carries addresses")]
 
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -26,7 +26,7 @@ fn control(name: &str) -> SharedIo {
 }
 
 fn number(io: &SharedIo, request: u32, arg: &mut [u8]) -> Result<(), Errno> {
-    // SAFETY: no argument of these tests maps host memory that is not there.
+    // SAFETY: no argument in these tests maps host memory that is not mapped in this process.
     unsafe { serve(&**io, request, arg, &OwnMemory) }
 }
 
@@ -42,7 +42,7 @@ fn at_mut<T>(value: &mut T) -> u64 {
     std::ptr::from_mut(value).expose_provenance() as u64
 }
 
-/// An address without memory.
+/// An address where nothing is mapped.
 const HOLE: u64 = 8;
 
 fn info(io: &SharedIo, op: InfoOp, address: u64, size: u32, arg: u32) -> (Result<(), Errno>, u32) {
@@ -102,11 +102,11 @@ fn other_request_numbers_are_enotty() {
         number(&control, DRM_IOCTL_VERSION, &mut [0; 64]),
         Err(Errno::ENOTTY)
     );
-    // The control node looks at the number alone.
+    // The control node compares only the `nr` field.
     assert_eq!(
         number(&control, iowr(b'?', 0x40, 24), &mut [0; 24]),
         Err(Errno::EINVAL),
-        "no buffer"
+        "the buffer is null"
     );
 }
 
@@ -123,7 +123,7 @@ fn version_names_the_driver() {
     assert_eq!(
         (&name[..6], version.name_len),
         (&b"haban\0"[..], 10),
-        "cut, with the whole length"
+        "truncated, with the full length"
     );
     version.name = HOLE;
     assert_eq!(
@@ -142,26 +142,26 @@ fn short_and_long_arguments_are_padded_and_cut() {
     assert_eq!(
         short.0[2],
         u64::from(CbFlags::MAP.0) << 32,
-        "bytes behind the size are unread and unwritten"
+        "bytes past the size are neither read nor written"
     );
     let mut long = [0xaa; 100];
     long[..24].copy_from_slice(HlCbArgs::from(HlCbIn::usage(short.0[0])).as_bytes());
     assert_eq!(number(&io, iowr(b'd', 0x41, 100), &mut long), Ok(()));
     assert_eq!(&long[24..], &[0xaa; 76]);
-    // Less memory than the number's size is no reason to read on.
+    // `arg` may be shorter than the size in the request number.
     assert_eq!(
         number(&io, iowr(b'd', 0x41, 100), &mut [0; 4]),
         Ok(()),
-        "a create of one page"
+        "creates one page"
     );
-    // A number that only writes gets no answer.
+    // The driver copies no answer to an argument that it only reads.
     let mut create = HlCbArgs::from(HlCbIn::create(4096, CbFlags::NONE));
     assert_eq!(number(&io, iow(b'd', 0x41, 24), create.as_mut_bytes()), Ok(()));
     assert_eq!(create.request().cb_size, 4096);
 }
 
 #[test]
-fn info_writes_no_byte_behind_its_struct() {
+fn info_writes_only_its_struct() {
     let io = open("tail");
     let mut answer = [0xaa; size_of::<HlInfoDramUsage>() + 8];
     let (result, _) = info(&io, InfoOp::DRAM_USAGE, at_mut(&mut answer), u32::MAX, 0);
@@ -184,19 +184,19 @@ fn info_writes_no_byte_behind_its_struct() {
 }
 
 #[test]
-fn info_refuses_bad_buffers() {
+fn info_rejects_invalid_buffers() {
     let io = open("buffers");
     let ask = |op, address, size| info(&io, op, address, size, 0).0;
     assert_eq!(ask(InfoOp::HW_IP_INFO, HOLE, 304), Err(Errno::EFAULT));
     assert_eq!(
         ask(InfoOp::HW_IP_INFO, 0, 304),
         Err(Errno::EINVAL),
-        "null is no buffer"
+        "the buffer is null"
     );
     assert_eq!(
         ask(InfoOp::HW_IP_INFO, HOLE, 0),
         Err(Errno::EINVAL),
-        "no size is no buffer"
+        "the size is 0"
     );
     assert_eq!(ask(InfoOp(9999), HOLE, 8), Err(Errno::EINVAL), "unknown");
     assert_eq!(
@@ -243,7 +243,7 @@ fn memory_answers_and_failures_replace_the_request() {
     assert_eq!(
         (result, args.0[0]),
         (Err(Errno::EINVAL), handle),
-        "mapped; FREE leaves the request"
+        "the memory is still mapped; FREE keeps the request"
     );
     let (result, args) = memory(&io, HlMemIn::export_dmabuf_fd(va, 3, 0, 0));
     assert_eq!((result, args.answer().fd()), (Err(Errno::EINVAL), -9));
@@ -294,7 +294,11 @@ fn submission_reads_chunks_of_the_caller() {
     };
     let plain = CsFlags::NONE;
     let (result, answer) = submit(at(&chunk), 1, plain);
-    assert_eq!(result, Err(Errno::EFAULT), "no command buffer can lie there");
+    assert_eq!(
+        result,
+        Err(Errno::EFAULT),
+        "the chunk's address is outside command buffers"
+    );
     assert_eq!(answer.seq(), u64::MAX);
     assert_eq!(answer.status, CsStatus(-14_i32 as u32));
     assert_eq!(submit(HOLE, 1, plain).0, Err(Errno::EFAULT));
@@ -305,7 +309,7 @@ fn submission_reads_chunks_of_the_caller() {
     assert_eq!(
         submit(at(&chunk), 1, CsFlags::FORCE_RESTORE).0,
         Err(Errno::EFAULT),
-        "the restore phase"
+        "the restore phase reads its chunks"
     );
     assert_eq!(
         submit(HOLE, 2, CsFlags::SIGNAL).0,
@@ -320,7 +324,7 @@ fn submission_reads_chunks_of_the_caller() {
     assert_eq!(
         submit(HOLE, 9, CsFlags::FLUSH_PCI_HBW_WRITES).0,
         Ok(()),
-        "chunks are not read"
+        "the chunks are not read"
     );
     assert_eq!(
         submit(HOLE, 1, CsFlags::ENGINES_COMMAND).0,
@@ -341,19 +345,23 @@ fn submission_reads_chunks_of_the_caller() {
 }
 
 #[test]
-fn waits_leave_what_the_driver_leaves() {
+fn failed_waits_match_the_driver() {
     let io = open("waits");
     let wait = |request: HlWaitCsIn| {
         let mut args = HlWaitCsArgs::from(request);
         (ioctl(&io, Ioctl::WaitCs, &mut args), args)
     };
     let (result, args) = wait(HlWaitCsIn::cs(7, 5));
-    assert_eq!((result, args.0), (Err(Errno::EINVAL), [0; 7]), "a future number");
+    assert_eq!(
+        (result, args.0),
+        (Err(Errno::EINVAL), [0; 7]),
+        "a sequence number not yet submitted"
+    );
     let (result, args) = wait(HlWaitCsIn::multi_cs(HOLE, 3, 5));
     assert_eq!(
         (result, args.0[0]),
         (Err(Errno::EPERM), HOLE),
-        "before the list is read"
+        "rejected before the list is read"
     );
     assert_eq!(wait(HlWaitCsIn::multi_cs(HOLE, 200, 5)).0, Err(Errno::EINVAL));
     let (result, args) = wait(HlWaitCsIn::interrupt(0xfff, HOLE, 1, 0));
@@ -396,29 +404,25 @@ fn debug_reads_and_writes_its_structs() {
     assert_eq!(
         debug(DebugOp::SET_MODE, HOLE, HOLE, u32::MAX),
         Ok(()),
-        "no struct is read"
+        "the input is not read"
     );
-    assert_eq!(
-        debug(DebugOp::FUNNEL, HOLE, 0, 8),
-        Ok(()),
-        "a funnel has no input"
-    );
+    assert_eq!(debug(DebugOp::FUNNEL, HOLE, 0, 8), Ok(()), "FUNNEL has no input");
     assert_eq!(debug(DebugOp::STM, HOLE, 0, 24), Err(Errno::EFAULT));
     assert_eq!(
         debug(DebugOp::STM, 0, 0, 24),
         Err(Errno::EINVAL),
-        "null is no input"
+        "the input is null"
     );
     let input = [0_u8; 24];
     assert_eq!(
         debug(DebugOp::STM, at(&input), 0, u32::MAX),
         Ok(()),
-        "its struct alone is read"
+        "only the struct's bytes are read"
     );
     assert_eq!(
         debug(DebugOp::FUNNEL, 0, HOLE, u32::MAX),
         Err(Errno::ENOMEM),
-        "more than the driver allocates"
+        "larger than the driver can allocate"
     );
     let mut output = [0xaa_u8; 16];
     assert_eq!(debug(DebugOp::FUNNEL, 0, at_mut(&mut output), 8), Ok(()));
@@ -426,13 +430,13 @@ fn debug_reads_and_writes_its_structs() {
     assert_eq!(
         debug(DebugOp::FUNNEL, 0, HOLE, 8),
         Err(Errno::EFAULT),
-        "the output"
+        "the output cannot be written"
     );
     assert_eq!(debug(DebugOp(9), HOLE, HOLE, 8), Err(Errno::EINVAL));
 }
 
 #[test]
-fn command_buffers_by_bytes() {
+fn cb_arguments_match_the_driver() {
     let io = open("cb");
     let cb = |request: HlCbIn| {
         let mut args = HlCbArgs::from(request);
@@ -442,7 +446,7 @@ fn command_buffers_by_bytes() {
     assert_eq!(
         (result, args.0),
         (Err(Errno::EINVAL), [0; 3]),
-        "a failed create is cleared"
+        "a failed CREATE clears the argument"
     );
     let (result, args) = cb(HlCbIn::create(4096, CbFlags::MAP));
     let handle = args.answer().cb_handle();
@@ -455,7 +459,7 @@ fn command_buffers_by_bytes() {
     assert_eq!(
         (result, args.0[0]),
         (Err(Errno::EINVAL), handle),
-        "the request stays"
+        "the request is kept"
     );
 }
 
@@ -489,5 +493,5 @@ fn reset_is_reported_before_invalid_arguments() {
     assert_eq!(ioctl(&io, Ioctl::Cs, &mut padded), Err(Errno::EBUSY));
     assert_eq!(padded.answer().seq(), u64::MAX);
     let (result, _) = info(&io, InfoOp::REGISTER_EVENTFD, 0, 0, u32::MAX);
-    assert_eq!(result, Err(Errno::EBUSY), "before the descriptor is looked up");
+    assert_eq!(result, Err(Errno::EBUSY), "checked before the descriptor");
 }

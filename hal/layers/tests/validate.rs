@@ -107,7 +107,7 @@ const REFUSED: &[Mistake] = &[
         Operation::ExportDmabuf,
     ),
     (
-        "offset and size leave the mapping",
+        "offset + size exceeds the mapping",
         |io| {
             let va = map(io, alloc(io, 8192).ok()?).ok()?;
             export(io, va, gaudi2::DRAM_PAGE, 4096).err()
@@ -222,7 +222,7 @@ const REFUSED: &[Mistake] = &[
         Operation::TsAlloc,
     ),
     (
-        "the counter's index is behind the buffer's end (saw 512 of 512)",
+        "the counter's index is past the end of the buffer (saw 512 of 512)",
         |io| {
             io.wait_interrupt(&InterruptWait {
                 interrupt: InterruptId(48),
@@ -235,12 +235,12 @@ const REFUSED: &[Mistake] = &[
         Operation::WaitInterrupt,
     ),
     (
-        "the counter's index is behind the buffer's end (saw 4096 of 512)",
+        "the counter's index is past the end of the buffer (saw 4096 of 512)",
         |io| register(io, 4096, None, 0).err(),
         Operation::RegisterTimestamp,
     ),
     (
-        "the timestamp's index is behind the buffer's end (saw 8 of 8)",
+        "the timestamp's index is past the end of the buffer (saw 8 of 8)",
         |io| register(io, 0, None, 8).err(),
         Operation::RegisterTimestamp,
     ),

@@ -1,4 +1,4 @@
-//! [`Backing`]: what stands behind a program's descriptor, and how its release is detected.
+//! [`Backing`]: the file behind a program's descriptor, and how its release is detected.
 
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -11,22 +11,22 @@ use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{Memfd, SysResult, lock, poll};
 
-/// The part of the file of buffers that the program's descriptor locks. No buffer lies there.
+/// The range of the buffer file that the program's descriptor locks. No buffer uses it.
 const HELD: Window = Window { offset: 0, len: 1 };
 
-/// What this process has of a program's descriptor.
+/// This process's reference to the file behind a program's descriptor.
 #[derive(Debug)]
 pub(crate) enum Backing {
-    /// The mock's file of buffers.
+    /// The mock's buffer file.
     Buffers(Arc<Memfd>),
-    /// The other end of the program's socket.
+    /// The peer of the program's socket.
     Socket(UnixStream),
-    /// The driver's file, of which the open node has a descriptor.
+    /// The driver's file. The open node holds another descriptor of it.
     Driver(DriverFile),
 }
 
 impl Backing {
-    /// Makes the descriptor for a program.
+    /// Creates the program's descriptor.
     pub(crate) fn of(file: ProgramFile) -> SysResult<(Self, OwnedFd)> {
         match file {
             ProgramFile::Buffers(buffers) => {
@@ -36,14 +36,14 @@ impl Backing {
             ProgramFile::Driver(fd) => Ok((Self::Driver(DriverFile::new(file_id(&fd)?)), fd)),
             ProgramFile::None => {
                 let (own, program) = UnixStream::pair().map_err(errno_of)?;
-                // A read of the program ends at once.
+                // The program's read(2) returns end-of-file instead of blocking.
                 own.shutdown(Shutdown::Write).map_err(errno_of)?;
                 Ok((Self::Socket(own), program.into()))
             }
         }
     }
 
-    /// Whether the program has no descriptor left.
+    /// Returns whether every descriptor of the program is closed.
     pub(crate) fn is_released(&self) -> SysResult<bool> {
         match self {
             Self::Buffers(buffers) => standin::is_exported(buffers, HELD).map(|held| !held),
@@ -53,11 +53,11 @@ impl Backing {
     }
 }
 
-/// The files of the driver behind the nodes of this process.
+/// The driver files behind the nodes of this process, one entry per node.
 static DRIVER_FILES: Mutex<Vec<FileId>> = Mutex::new(Vec::new());
 
-/// A descriptor of the driver that an open node has. The program's is a duplicate, which a lock
-/// cannot tell from it, so the descriptors of the process are counted.
+/// A node's descriptor of the driver's file. The program's descriptor is a duplicate, which shares
+/// its locks; release is detected by counting the descriptors of this process instead.
 #[derive(Debug)]
 pub(crate) struct DriverFile {
     id: FileId,
@@ -73,7 +73,7 @@ impl DriverFile {
         }
     }
 
-    /// Control nodes of one device have one file: none counts as released before all are.
+    /// Control nodes of one device share one file: they count as released together.
     fn is_released(&self) -> SysResult<bool> {
         let files = lock(&DRIVER_FILES);
         let own = files.iter().filter(|&&id| id == self.id).count();
@@ -83,7 +83,7 @@ impl DriverFile {
 
 impl Drop for DriverFile {
     fn drop(&mut self) {
-        // In a fork child another thread of the parent may have had the lock.
+        // Another thread of the parent may have held the lock when it forked.
         if self.owner.is_foreign() {
             return;
         }
@@ -98,7 +98,7 @@ impl Drop for DriverFile {
 mod tests {
     use super::*;
 
-    /// The descriptor of an open node, and one for a program.
+    /// Returns a node's descriptor, its backing, and a program's descriptor.
     fn driver(of: &Memfd) -> (OwnedFd, Backing, OwnedFd) {
         let own = fd::duplicate(of).unwrap();
         let (backing, program) = Backing::of(ProgramFile::Driver(fd::duplicate(of).unwrap())).unwrap();
@@ -106,10 +106,10 @@ mod tests {
     }
 
     #[test]
-    fn drivers_descriptors_are_counted() {
+    fn driver_descriptors_are_counted() {
         let node = Memfd::sparse(c"node", 4096).unwrap();
         let (own, backing, program) = driver(&node);
-        // The test's own is not a node's.
+        // The test's descriptor does not belong to a node.
         drop(node);
         let twin = fd::duplicate(&program).unwrap();
         drop(program);
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(backing.is_released(), Ok(true));
         let id = file_id(&own).unwrap();
         drop(backing);
-        assert!(!lock(&DRIVER_FILES).contains(&id), "no record is left");
+        assert!(!lock(&DRIVER_FILES).contains(&id), "the entry is removed");
     }
 
     #[test]

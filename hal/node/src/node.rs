@@ -1,4 +1,4 @@
-//! [`VirtualNode`].
+//! [`VirtualNode`]: an open node and the descriptor that a program uses it through.
 
 #![expect(unsafe_code, reason = "an ioctl's argument can map host memory to the device")]
 
@@ -15,15 +15,15 @@ use gaudi_sys::fork::OwnerProcess;
 
 use crate::backing::Backing;
 
-/// An open node whose user is a program with a file descriptor.
+/// An open node that a program uses through a file descriptor.
 ///
-/// Dropping it closes the node: the objects of its context are freed, also while the program has
-/// the descriptor. The owner drops it once [`is_released`](Self::is_released) returns true, and
-/// before it opens the device again.
+/// Dropping it closes the node and frees the objects of its context, even if the program still
+/// holds the descriptor. The owner drops it when [`is_released`](Self::is_released) returns true,
+/// and before it opens the device again.
 ///
-/// In a fork child every ioctl fails with `ENODEV`, and dropping it changes nothing.
+/// In a fork child every ioctl fails with `ENODEV`, and drop has no effect.
 pub struct VirtualNode {
-    // Before the backing: the last descriptor of the driver's file closes with it.
+    // Dropped before `backing`, whose entry must exist until this descriptor is closed.
     io: SharedIo,
     backing: Backing,
     identity: FileId,
@@ -31,13 +31,13 @@ pub struct VirtualNode {
 }
 
 impl VirtualNode {
-    /// Opens a node. The descriptor, close-on-exec, is the program's.
+    /// Opens a node. Returns it and the program's descriptor, which is close-on-exec.
     ///
     /// # Errors
-    /// - Those of [`gaudi_hal::open`] or [`gaudi_hal::control`]: `Busy` (`EBUSY`) if the device has
-    ///   another compute node, also one that is released but not dropped.
-    /// - `TooManyFiles` (`EMFILE`): no descriptor is free.
-    /// - `Unsupported` (`ENOSYS`): there is no `/proc`.
+    /// - The errors of [`gaudi_hal::open`] or [`gaudi_hal::control`]: `Busy` (`EBUSY`) if the
+    ///   device has another compute node, including one that is released but not dropped.
+    /// - `TooManyFiles` (`EMFILE`): the process has reached its descriptor limit.
+    /// - `Unsupported` (`ENOSYS`): `/proc` is not mounted.
     pub fn open(spec: &DeviceSpec, kind: NodeKind) -> Result<(Self, OwnedFd)> {
         let (io, file) = gaudi_hal::open_for_program(spec, kind)?;
         let failed = |errno| Error::from_errno("open", errno).on(io.node().device);
@@ -52,15 +52,15 @@ impl VirtualNode {
         Ok((node, fd))
     }
 
-    /// Performs an ioctl on the program's descriptor ([`gaudi_codec::serve`]). `request` may have
-    /// the number of any of the driver's interfaces; `arg` is the argument's bytes.
+    /// Performs an ioctl on the program's descriptor ([`gaudi_codec::serve`]). `request` is a
+    /// request number of any driver interface; `arg` holds the argument's bytes.
     ///
     /// # Errors
     /// The errno of ioctl(2); `ENODEV` in a fork child.
     ///
     /// # Safety
-    /// - As [`gaudi_codec::serve`]: where the argument maps host memory, the program keeps the
-    ///   promise of [`KernelIo::mem_map_host`](gaudi_seam::KernelIo::mem_map_host).
+    /// - As [`gaudi_codec::serve`]: if the argument maps host memory, the program meets the
+    ///   requirements of [`KernelIo::mem_map_host`](gaudi_seam::KernelIo::mem_map_host).
     #[inline]
     pub unsafe fn ioctl(
         &self,
@@ -71,20 +71,21 @@ impl VirtualNode {
         if self.owner.is_foreign() {
             return Err(Errno::ENODEV);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller meets the same requirements.
         unsafe { gaudi_codec::serve(&*self.io, request, arg, memory) }
     }
 
-    /// Whether every duplicate of the program's descriptor is closed. On the mock those of other
-    /// processes count too, and mappings; on the driver they keep the file open themselves.
+    /// Returns whether every duplicate of the program's descriptor is closed. On the mock, mappings
+    /// and duplicates in other processes count as well; on the driver, those keep the driver's file
+    /// open by themselves.
     ///
-    /// False if the kernel does not answer, and in a fork child.
+    /// Returns false if the kernel cannot report it, and in a fork child.
     pub fn is_released(&self) -> bool {
         !self.owner.is_foreign() && self.backing.is_released().unwrap_or(false)
     }
 
-    /// The device and inode number (`st_dev`, `st_ino`) that fstat(2) reports of the descriptor and
-    /// its duplicates. Nodes of the driver have those of the device node.
+    /// Returns the device and inode number (`st_dev`, `st_ino`) that fstat(2) reports for the
+    /// descriptor and its duplicates. On the driver, these are the numbers of the device node.
     pub fn identity(&self) -> (u64, u64) {
         (self.identity.device, self.identity.inode)
     }
@@ -93,7 +94,8 @@ impl VirtualNode {
 impl Drop for VirtualNode {
     fn drop(&mut self) {
         if self.owner.is_foreign() {
-            // The node is the parent's: its destructor would run on memory that both share.
+            // The node belongs to the parent: its destructor would change memory that both
+            // processes share.
             std::mem::forget(Arc::clone(&self.io));
         }
     }

@@ -1,6 +1,6 @@
 //! The descriptor of a virtual node in a fork child.
 
-#![expect(unsafe_code, reason = "fork(2) is tested")]
+#![expect(unsafe_code, reason = "the test calls fork(2)")]
 
 mod common;
 
@@ -12,13 +12,14 @@ use nix::unistd::{ForkResult, Pid, close, fork};
 
 use common::{Mapped, PAGE, Program, bytes, spec};
 
-/// Runs `child` in a fork child. Its result is the exit status.
+/// Runs `child` in a fork child. The exit status is 0 if it returns true.
 fn in_child(child: impl FnOnce() -> bool) -> Pid {
-    // SAFETY: the child calls the node, which refuses by an atomic's value, and leaves with _exit.
+    // SAFETY: the child calls only the node, which rejects the call after one atomic load, and
+    // _exit(2).
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             let status = i32::from(!child());
-            // SAFETY: ends the child without the parent's destructors.
+            // SAFETY: ends the child without running the parent's destructors.
             unsafe { nix::libc::_exit(status) }
         }
         ForkResult::Parent { child } => child,
@@ -30,13 +31,13 @@ fn succeeded(child: Pid) {
 }
 
 #[test]
-fn fork_child_is_refused_and_harmless() {
+fn fork_child_gets_enodev_and_is_harmless() {
     let spec = spec("fork");
     let mut program = Program::open(&spec).unwrap();
     let buffer = Mapped::new(&program, PAGE);
     buffer.memory.write(0, b"parent").unwrap();
 
-    // The child's calls fail, and its exit changes nothing.
+    // The child's calls fail, and its exit does not affect the parent.
     succeeded(in_child(|| {
         let calls = [
             program.create(PAGE).map(drop),
@@ -47,7 +48,7 @@ fn fork_child_is_refused_and_harmless() {
     }));
     assert_eq!(program.usage(buffer.handle), Ok(0));
 
-    // So do its close of the descriptor and its drop of the node.
+    // Closing the descriptor and dropping the node in the child do not affect the parent either.
     let mut taken = Some(program);
     succeeded(in_child(|| {
         let Program { node, fd } = taken.take().expect("the child has a copy");
@@ -63,13 +64,14 @@ fn fork_child_is_refused_and_harmless() {
     program.execute(&buffer, &store.to_bytes());
     assert_eq!(bytes::<4>(&data.memory, 0), 0x1234_5678_u32.to_le_bytes());
 
-    // The device stays open while a child has the descriptor, also after the parent closed it.
+    // The device stays open while the child holds the descriptor, even after the parent closed its
+    // own.
     let (reader, writer) = nix::unistd::pipe().unwrap();
     let child = in_child(|| nix::unistd::read(&reader, &mut [0; 1]).is_ok());
     drop((buffer, data));
     let Program { node, fd } = program;
     drop(fd);
-    assert!(!node.is_released(), "the child has it open");
+    assert!(!node.is_released(), "the child holds the descriptor");
     nix::unistd::write(&writer, b"x").unwrap();
     succeeded(child);
     assert!(node.is_released());

@@ -1,4 +1,5 @@
-//! Opening and closing leaves nothing: alone in its process, as it counts what the process has.
+//! Open and close leak nothing. The only test in its process, because it counts descriptors and
+//! mappings.
 
 mod common;
 
@@ -15,7 +16,7 @@ fn of_process() -> (usize, usize) {
 }
 
 #[test]
-fn thousand_opens_leave_nothing() {
+fn thousand_opens_leak_nothing() {
     let spec = spec("leak");
     let round = || {
         let (control, control_fd) = VirtualNode::open(&spec, NodeKind::Control).unwrap();
@@ -25,7 +26,7 @@ fn thousand_opens_leave_nothing() {
         program.destroy(mapped.handle).unwrap();
         drop((kept, mapped));
         let Program { node, fd } = program;
-        // close(2), then what the owner of the node does before the next open.
+        // close(2), then the drop that the node's owner does before the next open.
         drop((fd, control_fd));
         assert!(node.is_released() && control.is_released());
     };

@@ -1,4 +1,4 @@
-//! Opening without enough descriptors: alone in its process, as it lowers the process's limit.
+//! Open with too few descriptors. The only test in its process, because it lowers RLIMIT_NOFILE.
 
 mod common;
 
@@ -12,13 +12,13 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use common::{Mapped, PAGE, Program, spec};
 
 #[test]
-fn open_without_descriptors_leaves_nothing() {
+fn failed_open_leaks_nothing() {
     let spec = spec("limits");
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     for kind in [NodeKind::Compute, NodeKind::Control] {
         let mut failed = 0;
         for spare in 0.. {
-            // All numbers below the limit are taken but for the last ones.
+            // Use every descriptor below the limit except the last few.
             let mut taken: Vec<_> = (0..32).map(|_| File::open("/dev/null").unwrap()).collect();
             let limit = taken.iter().map(|file| file.as_raw_fd() as u64 + 1).max();
             setrlimit(Resource::RLIMIT_NOFILE, limit.unwrap(), hard).unwrap();
@@ -35,7 +35,7 @@ fn open_without_descriptors_leaves_nothing() {
             }
         }
         assert!(failed > 0, "{kind:?}");
-        // The failed opens have closed the device.
+        // Each failed open has closed the device.
         let program = Program::open(&spec).unwrap();
         Mapped::new(&program, PAGE);
     }

@@ -1,4 +1,4 @@
-//! What a program sees of its descriptor on the mock.
+//! A program's view of its descriptor on the mock.
 
 mod common;
 
@@ -20,10 +20,10 @@ use zerocopy::{FromZeros as _, IntoBytes as _};
 
 use common::{Mapped, PAGE, Program, bytes, create, ioctl, spec};
 
-/// The first interrupt of a user.
+/// The first user interrupt.
 const INTERRUPT: u16 = 48;
 
-/// The device address of the nth ARC's memory.
+/// Returns the device address of the memory of ARC `nth`.
 fn dccm(nth: u32) -> u64 {
     let block = (gaudi_spec::ASICS[0].blocks.block)(nth);
     block.expect("the chip has blocks").address.0
@@ -51,7 +51,7 @@ fn chip_and_program_share_buffers() {
     let copy = LinDma::copy(offset(data.va, 8190), offset(data.va, 5), 16);
     program.execute(&code, &copy.to_bytes());
     assert_eq!(&bytes::<16>(&data.memory, 8190), b"from the program");
-    // A mapping that is made later has the bytes, too.
+    // A second mapping shows the same bytes.
     drop(data.memory);
     let again = program.map(data.handle, 3 * PAGE).unwrap();
     assert_eq!(&bytes::<16>(&again, 8190), b"from the program");
@@ -108,7 +108,7 @@ fn unknown_handles_are_einval() {
     assert_eq!(
         program.usage(live),
         Err(Errno::EINVAL),
-        "destroyed and not mapped"
+        "the buffer is destroyed and not mapped"
     );
 }
 
@@ -122,7 +122,7 @@ fn timestamps_are_written_to_the_mapping() {
     let slot = (stamps, 3);
     let register = HlWaitCsIn::register_timestamp(INTERRUPT, counters.handle, 2, 7, slot);
     program.wait(register).expect("registered");
-    assert_eq!(bytes::<8>(&memory, 24), [0; 8], "not reached");
+    assert_eq!(bytes::<8>(&memory, 24), [0; 8], "the target is not reached");
     let packets = [
         MsgLong::new(offset(counters.va, 16), 7).to_bytes().as_slice(),
         MsgLong::new(DOORBELL_VA, u32::from(INTERRUPT))
@@ -134,8 +134,8 @@ fn timestamps_are_written_to_the_mapping() {
     program.execute(&code, &packets);
     let wait = HlWaitCsIn::interrupt_on_counter(INTERRUPT, counters.handle, 2, 7, 10_000_000);
     assert_eq!(program.wait(wait).unwrap().status, WaitCsStatus::COMPLETED);
-    assert_ne!(bytes::<8>(&memory, 24), [0; 8], "the time of the interrupt");
-    assert_eq!(bytes::<8>(&memory, 32), [0; 8], "its neighbour");
+    assert_ne!(bytes::<8>(&memory, 24), [0; 8], "the time is written");
+    assert_eq!(bytes::<8>(&memory, 32), [0; 8], "the next timestamp is unchanged");
 }
 
 #[test]
@@ -174,9 +174,13 @@ fn destroyed_buffer_keeps_mapped_memory() {
     let kept = Mapped::new(&program, SIZE);
     kept.memory.fill(0, SIZE, 0x5a).unwrap();
     program.destroy(kept.handle).unwrap();
-    assert_eq!(program.usage(kept.handle), Ok(0), "destroyed, but mapped");
+    assert_eq!(
+        program.usage(kept.handle),
+        Ok(0),
+        "the buffer is destroyed but still mapped"
+    );
     let mut seen = std::collections::BTreeSet::new();
-    // Five times the memory that may wait for a look at the mappings.
+    // Five times the amount of destroyed memory after which the mock reads the mappings.
     for round in 0..160 {
         let handle = program.create_mapped(SIZE).unwrap();
         assert_ne!(handle, kept.handle, "round {round}");
@@ -193,7 +197,7 @@ fn destroyed_buffer_keeps_mapped_memory() {
     }
     assert!(
         seen.len() < 40,
-        "the places of destroyed buffers are used again: {}",
+        "offsets of destroyed buffers are reused: {}",
         seen.len()
     );
     for at in [0, SIZE - 8] {
@@ -206,7 +210,7 @@ fn destroyed_buffer_keeps_mapped_memory() {
         program.destroy(handle).unwrap();
         handle == kept.handle
     });
-    assert!(reused, "its place is used again");
+    assert!(reused, "the offset is reused");
 }
 
 #[test]
@@ -234,7 +238,7 @@ fn device_addresses_do_not_run_out() {
         live.push(handle);
     }
     assert!(live.len() > 2000, "{} buffers of 2 MiB in 4 GiB", live.len());
-    // Below the bytes that are destroyed before the mappings are read.
+    // Less than the amount of destroyed memory after which the mock reads the mappings.
     let last = live.pop().unwrap();
     for _ in 0..3 {
         program.destroy(last).unwrap();
@@ -247,7 +251,7 @@ fn second_open_is_ebusy_until_release() {
     let spec = spec("twice");
     let program = Program::open(&spec).unwrap();
     let busy = || {
-        let error = Program::open(&spec).err().expect("one user at a time");
+        let error = Program::open(&spec).err().expect("the second open fails");
         assert_eq!(
             (error.kind(), error.errno()),
             (ErrorKind::Busy, Some(Errno::EBUSY))
@@ -257,12 +261,12 @@ fn second_open_is_ebusy_until_release() {
     let Program { node, fd } = program;
     let twin = duplicate(&fd).unwrap();
     drop(fd);
-    assert!(!node.is_released(), "a duplicate is open");
+    assert!(!node.is_released(), "a duplicate is still open");
     busy();
     let handle = create(&node, PAGE, gaudi_uapi::cb::CbFlags::NONE).unwrap();
     let memory = RawMapping::of_fd(&twin, handle, PAGE).unwrap();
     drop(twin);
-    assert!(!node.is_released(), "a buffer is mapped");
+    assert!(!node.is_released(), "a buffer is still mapped");
     memory.write(0, b"after close").unwrap();
     drop(memory);
     assert!(node.is_released());
@@ -293,7 +297,7 @@ fn control_node_serves_information_only() {
 }
 
 #[test]
-fn layers_stand_around_the_node() {
+fn layers_wrap_the_node() {
     let spec = "mock:gaudi2?name=layers+fault=cb_create:when=2:error=EIO"
         .parse()
         .unwrap();
@@ -301,7 +305,7 @@ fn layers_stand_around_the_node() {
     let buffer = Mapped::new(&program, PAGE);
     buffer.memory.write(0, b"x").unwrap();
     assert_eq!(program.create(PAGE), Err(Errno::EIO));
-    program.create(PAGE).expect("the third is created");
+    program.create(PAGE).expect("the third create succeeds");
 }
 
 #[test]
@@ -314,7 +318,8 @@ fn threads_share_a_node() {
             scope.spawn(move || {
                 for round in 0..200_u32 {
                     let code = Mapped::new(program, PAGE);
-                    // In all three times the memory that waits for a look at the mappings.
+                    // Together three times the amount of destroyed memory after which the mock
+                    // reads the mappings.
                     let data = Mapped::new(program, 64 * PAGE);
                     let value = round << 8 | nth as u32;
                     let packet = MsgLong::new(offset(data.va, 64), value).to_bytes();

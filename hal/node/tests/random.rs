@@ -1,4 +1,4 @@
-//! Random threads of one program: no buffer has the memory of another.
+//! Random operations in the threads of one program: buffers never share memory.
 
 mod common;
 
@@ -12,13 +12,13 @@ use gaudi_sys::random::SplitMix64;
 use common::{Outcome, PAGE, Program, bytes};
 
 const THREADS: u64 = 4;
-/// Buffers that a thread has at a time.
+/// Maximum number of buffers of a thread.
 const MOST: u64 = 24;
 
 struct Buffer {
     handle: u64,
     memory: RawMapping,
-    /// What the first and the last word have.
+    /// Expected value of the first and the last word.
     mark: u64,
     destroyed: bool,
 }
@@ -58,7 +58,7 @@ impl Buffer {
         }
     }
 
-    /// Checks a buffer that is destroyed and mapped.
+    /// Checks a buffer that is destroyed but still mapped.
     fn check_handle(&self, program: &Program) {
         assert_eq!(program.usage(self.handle), Ok(0), "{:#x}", self.handle);
         assert_eq!(
@@ -79,7 +79,7 @@ fn run(program: &Program, mut rng: SplitMix64, steps: u32) {
                 assert_eq!(program.destroy(buffer.handle), Ok(()));
                 buffer.destroyed = true;
             }
-            // munmap(2) and destroy may come in either order.
+            // munmap(2) and destroy run in either order.
             (1, Some(_)) => {
                 let buffer = buffers.swap_remove(nth);
                 if buffer.destroyed && rng.below(16) == 0 {

@@ -1,4 +1,4 @@
-//! The error of a `close` that returns its object.
+//! [`CloseError`]: the error of a `close` that returns its object.
 
 use std::fmt;
 
@@ -6,26 +6,26 @@ use crate::error::Error;
 
 /// A `close` that failed. The object is still open, and the caller can retry or drop it.
 ///
-/// Converts into [`Error`], so that `object.close()?` compiles; the object is dropped then.
+/// Converts into [`Error`], so that `object.close()?` compiles. The conversion drops the object.
 pub struct CloseError<T> {
-    /// What was to be closed.
+    /// The object that is still open.
     pub object: T,
-    /// Why it is still open.
+    /// The reason why `close` failed.
     pub error: Error,
 }
 
 impl<T> CloseError<T> {
-    /// The error of a `close` of `object`.
+    /// Returns the error of a failed `close` of `object`.
     pub const fn new(object: T, error: Error) -> Self {
         Self { object, error }
     }
 
-    /// The same cause for an object that wraps this one.
+    /// Replaces the object with one that wraps it.
     pub fn map<U>(self, wrap: impl FnOnce(T) -> U) -> CloseError<U> {
         CloseError::new(wrap(self.object), self.error)
     }
 
-    /// The object and the cause.
+    /// Returns the object and the reason.
     pub fn into_parts(self) -> (T, Error) {
         (self.object, self.error)
     }

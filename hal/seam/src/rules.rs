@@ -4,8 +4,8 @@
 //!   answer to an operation. Causes of the driver's start-up are left out.
 //! - *Everything else refers to rows*: the mock refuses by rule, the validate layer and the kernel
 //!   backend attach rules to errors, the conformance cases show which rules are covered.
-//! - *A row with a condition is run*, by the mock and the validate layer, in the order of the rows.
-//!   A row without one is refused where the mock finds out.
+//! - *The mock and the validate layer evaluate the conditions of the rows*, in row order.
+//!   The mock enforces a row without a condition where it detects the cause.
 //! - *A source is `file.c:function`* below `drivers/accel/habanalabs`, unless it starts with
 //!   `drivers/` or `mm/`.
 
@@ -41,8 +41,9 @@ impl Rule {
         Self::all().find(|rule| rule.id == id)
     }
 
-    /// The first rule that a request to a chip breaks, and the value seen: of the rules that the
-    /// driver checks before it looks at its state, or with a state of the others.
+    /// Returns the first rule that a request to a chip breaks, and the offending value. Without
+    /// `state`, checks only the rules that the driver checks before it reads its state; with
+    /// `state`, checks all other rules.
     pub fn broken_by(
         request: AnyRequest<'_>,
         asic: &Asic,
@@ -58,7 +59,7 @@ impl Rule {
         })
     }
 
-    /// The conditions of an operation, in the order in which the driver checks them.
+    /// Returns the conditions of an operation, in the order in which the driver checks them.
     pub fn checks(operation: Operation) -> &'static [(&'static Self, Condition)] {
         &CHECKS[operation as usize]
     }

@@ -1,8 +1,9 @@
-//! The system calls that both tiers follow, and where the machine keeps their arguments.
+//! The system calls that both tiers trace, and the location of their arguments on this
+//! architecture.
 
 use nix::libc;
 
-/// A system call that is followed.
+/// A traced system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Call {
@@ -17,9 +18,9 @@ pub(crate) enum Call {
     Close,
     CloseRange,
     Dup,
-    /// dup2(2) and dup3(2), which close the new number first.
+    /// dup2(2) and dup3(2), which first close the new descriptor.
     DupTo,
-    /// fcntl(2), if it duplicates.
+    /// fcntl(2) with a command that duplicates a descriptor.
     Fcntl,
     Mmap,
     Munmap,
@@ -27,7 +28,7 @@ pub(crate) enum Call {
     PidfdGetfd,
 }
 
-/// The numbers of this machine's system calls. One call can have several.
+/// System call numbers of this architecture. A call can have several.
 pub(crate) const NUMBERS: &[(Call, i64)] = &[
     (Call::Ioctl, libc::SYS_ioctl),
     (Call::OpenAt, libc::SYS_openat),
@@ -50,7 +51,7 @@ pub(crate) const NUMBERS: &[(Call, i64)] = &[
 ];
 
 impl Call {
-    /// All calls, by their discriminants.
+    /// All calls, ordered by discriminant.
     const ALL: [Self; 14] = [
         Self::Ioctl,
         Self::Open,
@@ -79,7 +80,7 @@ impl Call {
             .map(|row| row.0)
     }
 
-    /// Which argument is the address of a path.
+    /// Returns the index of the argument that is the address of a path.
     pub(crate) const fn path(self) -> Option<usize> {
         match self {
             Self::Open | Self::Creat => Some(0),
@@ -88,7 +89,7 @@ impl Call {
         }
     }
 
-    /// Which argument is the descriptor that decides whether the call is recorded.
+    /// Returns the index of the descriptor argument that decides whether the call is recorded.
     pub(crate) const fn fd(self) -> Option<usize> {
         match self {
             Self::Ioctl | Self::Close | Self::Dup | Self::DupTo | Self::Fcntl => Some(0),
@@ -97,7 +98,7 @@ impl Call {
         }
     }
 
-    /// The flags of an open, of which openat2(2)'s were read into the third argument.
+    /// Returns the flags of an open. For openat2(2) they must already be in the third argument.
     pub(crate) const fn open_flags(self, arguments: [u64; 6]) -> u32 {
         match self {
             Self::Open => arguments[1] as u32,
@@ -107,17 +108,17 @@ impl Call {
         }
     }
 
-    /// Whether it returns a new descriptor.
+    /// Returns whether the call returns a new descriptor.
     pub(crate) const fn opens(self) -> bool {
         self.path().is_some() || matches!(self, Self::PidfdGetfd)
     }
 }
 
-/// fcntl(2)'s commands that duplicate.
+/// The fcntl(2) commands that duplicate a descriptor.
 pub(crate) const DUPLICATES: [u32; 2] = [libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32];
-/// mmap(2) without a file.
+/// The flag of an mmap(2) without a file.
 pub(crate) const MAP_ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
-/// ioctl(2) in the machine's 32-bit ABI (i386 and ARM EABI: `unistd_32.h`).
+/// ioctl(2) in this architecture's 32-bit ABI (i386 and ARM EABI: `unistd_32.h`).
 pub(crate) const COMPAT_IOCTL: u32 = 54;
 
 /// `AUDIT_ARCH_*` of linux/audit.h.
@@ -126,20 +127,20 @@ pub(crate) const AUDIT_ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 pub(crate) const AUDIT_ARCH: u32 = 0xc000_00b7;
 
-/// ioctl(2) of the x32 ABI (`__X32_SYSCALL_BIT + 514`), whose `nr` has the machine's `AUDIT_ARCH`.
+/// ioctl(2) of the x32 ABI (`__X32_SYSCALL_BIT + 514`). Its `AUDIT_ARCH` is that of x86-64.
 pub(crate) const X32_IOCTL: u32 = 0x4000_0000 + 514;
 
-/// `struct pt_regs` and the task's flags, for programs that run inside the kernel.
+/// Offsets in `struct pt_regs` and the task's flags, for the eBPF programs.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod registers {
-    /// The bytes of `struct pt_regs` that hold all of the below: from `bp` to `orig_ax`.
+    /// The range of `struct pt_regs` that contains all fields below: from `bp` to `orig_ax`.
     pub(crate) const START: i32 = 32;
     pub(crate) const LEN: i32 = 96;
-    /// `di`, `si`, `dx`, `r10`, `r8`, `r9`: where the arguments lie, from [`START`].
+    /// `di`, `si`, `dx`, `r10`, `r8`, `r9`: the offsets of the arguments from [`START`].
     pub(crate) const ARGUMENTS: [i16; 6] = [80, 72, 64, 24, 40, 32];
     /// `bx`, `cx`, `dx`: the arguments of a 32-bit call.
     pub(crate) const COMPAT: [i16; 3] = [8, 56, 64];
-    /// `orig_ax`, which the exit of a system call leaves as it was, from the struct's start.
+    /// `orig_ax`, which the system call does not change; the offset from the start of the struct.
     pub(crate) const NUMBER: i32 = 120;
     /// The field of `struct thread_info` that marks a 32-bit call (`TS_COMPAT`).
     pub(crate) const COMPAT_FIELD: &str = "status";
@@ -151,7 +152,7 @@ pub(crate) mod registers {
     pub(crate) const LEN: i32 = 48;
     pub(crate) const ARGUMENTS: [i16; 6] = [0, 8, 16, 24, 32, 40];
     pub(crate) const COMPAT: [i16; 3] = [0, 8, 16];
-    /// `syscallno`; the four bytes behind it are padding.
+    /// `syscallno`; the following four bytes are padding.
     pub(crate) const NUMBER: i32 = 280;
     /// `TIF_32BIT`.
     pub(crate) const COMPAT_FIELD: &str = "flags";

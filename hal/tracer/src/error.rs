@@ -1,16 +1,16 @@
-//! Errors, with the command that grants what is missing.
+//! Errors, with the command that grants the missing permission.
 
 use std::fmt;
 use std::io;
 
 use nix::errno::Errno;
 
-/// Why nothing can be traced.
+/// The reason why tracing failed.
 #[derive(Debug)]
 pub struct Error {
     /// The step that failed.
     pub kind: ErrorKind,
-    /// What the kernel answered, if a system call failed.
+    /// The error of the failed system call, if any.
     pub source: Option<io::Error>,
 }
 
@@ -20,49 +20,49 @@ pub struct Error {
 pub enum ErrorKind {
     /// The program could not be started.
     Spawn,
-    /// No such process, or another debugger traces it.
+    /// The process does not exist, or another debugger traces it.
     Attach {
         /// The process or thread.
         pid: u32,
     },
-    /// Tier B cannot run here.
+    /// Tier B cannot run on this system.
     BpfRefused(BpfRefusal),
-    /// Tier C cannot run here: ptrace(2) is not allowed.
+    /// Tier C cannot run on this system: ptrace(2) is not permitted.
     PtraceRefused,
-    /// An option that the tier does not have.
+    /// The tier does not support an option.
     Unsupported(&'static str),
-    /// A system call failed that should not.
+    /// A system call failed unexpectedly.
     System(&'static str),
 }
 
-/// Why tier B cannot run.
+/// The reason why tier B cannot run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BpfRefusal {
     /// bpf(2) needs CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8).
     Permission {
-        /// `kernel.unprivileged_bpf_disabled`, if it can be read.
+        /// The value of `kernel.unprivileged_bpf_disabled`, if it can be read.
         unprivileged_bpf_disabled: Option<u8>,
     },
-    /// The kernel has no bpf(2), no ring buffer map (Linux 5.8) or no raw tracepoints (4.17).
+    /// The kernel lacks bpf(2), the ring buffer map (Linux 5.8) or raw tracepoints (4.17).
     NoKernelSupport(&'static str),
-    /// The kernel does not describe its structs (`CONFIG_DEBUG_INFO_BTF`), or has other ones.
+    /// The kernel has no BTF (`CONFIG_DEBUG_INFO_BTF`), or its BTF lacks a required field.
     NoTypes(&'static str),
-    /// The tracer runs in a pid namespace, but the kernel's programs see the host's numbers.
+    /// The tracer runs in a pid namespace, but the eBPF programs see pids of the initial namespace.
     PidNamespace,
-    /// The verifier rejected a program: a defect of this crate.
+    /// The verifier rejected a program. This is a bug in this crate.
     Rejected {
-        /// The program.
+        /// The program's name.
         program: &'static str,
         /// The end of the verifier's log.
         log: String,
     },
-    /// The directory is not one of cgroup2.
+    /// The directory is not in a cgroup2 hierarchy.
     NoCgroup,
 }
 
 impl BpfRefusal {
-    /// The command that grants what is missing, if one does.
+    /// Returns the command that grants the missing permission, if there is one.
     pub fn grant(&self) -> Option<&'static str> {
         match self {
             Self::Permission { .. } => Some(
@@ -89,9 +89,9 @@ impl fmt::Display for BpfRefusal {
             }
             Self::NoKernelSupport(what) => write!(f, "the kernel has no {what}"),
             Self::NoTypes(what) => write!(f, "the kernel does not describe {what} (BTF)"),
-            Self::PidNamespace => f.write_str("the tracer is not in the host's pid namespace"),
+            Self::PidNamespace => f.write_str("the tracer does not run in the host's pid namespace"),
             Self::Rejected { program, log } => write!(f, "the verifier rejected {program}: {log}"),
-            Self::NoCgroup => f.write_str("the directory is not one of cgroup2"),
+            Self::NoCgroup => f.write_str("the directory is not in a cgroup2 hierarchy"),
         }
     }
 }
@@ -112,7 +112,7 @@ impl Error {
         Self::new(ErrorKind::BpfRefused(refusal), None)
     }
 
-    /// The command that grants what is missing, if one does.
+    /// Returns the command that grants the missing permission, if there is one.
     pub fn grant(&self) -> Option<&'static str> {
         match &self.kind {
             ErrorKind::BpfRefused(refusal) => refusal.grant(),
@@ -127,10 +127,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            ErrorKind::Spawn => f.write_str("the program did not start")?,
+            ErrorKind::Spawn => f.write_str("cannot start the program")?,
             ErrorKind::Attach { pid } => write!(f, "cannot trace process {pid}")?,
-            ErrorKind::BpfRefused(refusal) => write!(f, "eBPF is refused: {refusal}")?,
-            ErrorKind::PtraceRefused => f.write_str("ptrace(2) is refused")?,
+            ErrorKind::BpfRefused(refusal) => write!(f, "cannot use eBPF: {refusal}")?,
+            ErrorKind::PtraceRefused => f.write_str("ptrace(2) is not permitted")?,
             ErrorKind::Unsupported(what) => write!(f, "{what} is not supported by this tier")?,
             ErrorKind::System(call) => write!(f, "{call} failed")?,
         }

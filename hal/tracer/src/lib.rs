@@ -1,15 +1,15 @@
-//! Records what any process asks of the driver, as [`gaudi_capture`] events.
+//! Records the requests of any process to the driver, as [`gaudi_capture`] events.
 //!
-//! - **Tier B** ([`Tier::Bpf`]): eBPF programs on the system call tracepoints. Some hundred
-//!   nanoseconds an ioctl; root, or CAP_BPF and CAP_PERFMON.
-//! - **Tier C** ([`Tier::Ptrace`]): ptrace(2), with a seccomp filter in spawned programs. Some ten
-//!   microseconds an ioctl; any user.
-//! - **One recorder**: both tiers pass finished calls to the same code, which introduces each
+//! - **Tier B** ([`Tier::Bpf`]): eBPF programs on the system call tracepoints. Adds a few hundred
+//!   nanoseconds per ioctl; needs root, or CAP_BPF and CAP_PERFMON.
+//! - **Tier C** ([`Tier::Ptrace`]): ptrace(2), with a seccomp filter in spawned programs. Adds tens
+//!   of microseconds per ioctl; works for any user.
+//! - **One recorder**: both tiers pass completed calls to the same code, which introduces each
 //!   descriptor before its first use and orders events by their end.
-//! - **One table of pointers**: tier B turns it into instructions, tier C follows it as it is.
-//! - **Loss is an event**: what a tier drops is counted and reported in place.
+//! - **One table of pointers**: tier B compiles it to instructions, tier C interprets it.
+//! - **Loss is an event**: dropped events are counted and reported at their position.
 //!
-//! docs/src/explanation/trace.md compares what the tiers see and miss.
+//! docs/src/explanation/trace.md compares what the tiers can observe.
 
 mod bpf;
 mod calls;
@@ -26,6 +26,6 @@ pub use error::{BpfRefusal, Error, ErrorKind};
 pub use options::{Backend, DeviceMatch, Options, Summary, Tier};
 pub use tracer::{StopHandle, Tracer};
 
-/// `ERESTARTSYS` of include/linux/errno.h: a signal interrupted the call, and it will be restarted
-/// or fail with EINTR. A record has it as -512.
+/// `ERESTARTSYS` of include/linux/errno.h: a signal interrupted the call, which is restarted or
+/// fails with EINTR. A record contains it as -512.
 pub const ERESTARTSYS: i32 = 512;

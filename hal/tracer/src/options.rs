@@ -1,39 +1,41 @@
-//! What is recorded, how, and what a run reports at its end.
+//! Options of a tracer, and the summary of a run.
 
 use std::fmt;
 use std::process::ExitStatus;
 
 use gaudi_capture::record::DeviceNumber;
 
-/// What a [`Tracer`](crate::Tracer) records, and how.
+/// Options of a [`Tracer`](crate::Tracer).
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The tier to use.
     pub backend: Backend,
     /// The type bytes of the ioctls to record (bits 15:8 of the request number).
     pub types: Vec<u8>,
-    /// The devices whose ioctls and descriptors are recorded. Empty: every device. Type bytes are
-    /// shared (`'d'` by every DRM driver), so pass the numbers of the driver's nodes.
+    /// The devices whose ioctls and descriptors are recorded. If empty, every device. Different
+    /// drivers share type bytes (every DRM driver uses `'d'`), so pass the device numbers of the
+    /// driver's nodes.
     ///
-    /// It concerns device nodes only: an ioctl of another file, such as a dma-buf, is recorded by
+    /// Applies to device nodes only: an ioctl on another file, such as a dma-buf, is selected by
     /// its type byte alone.
     pub devices: Vec<DeviceMatch>,
-    /// Records opens, duplicates, closes, received descriptors and mappings as well.
+    /// Whether to record opens, duplicates, closes, received descriptors and mappings as well.
     pub files: bool,
-    /// Reads the command buffers of submissions, each up to this many bytes. Tier C only: tier B
-    /// follows one level of pointers.
+    /// Whether to read the command buffers of submissions, and up to how many bytes each. Tier C
+    /// only: tier B follows one level of pointers.
     pub command_buffers: Option<u64>,
-    /// Tier B: bytes of the buffer between kernel and tracer, rounded up to a power of two.
+    /// Tier B: size of the buffer between kernel and tracer in bytes, rounded up to a power of two.
     pub ring_bytes: u32,
-    /// Tier B: threads that can be inside followed system calls without loss, some 10 KiB each.
+    /// Tier B: number of threads that can be in traced system calls at the same time without loss;
+    /// about 10 KiB each.
     pub threads: u32,
-    /// Tier B: records what runs in the cgroup (version 2) of this directory too.
+    /// Tier B: also traces the processes in the cgroup (version 2) of this directory.
     pub cgroup: Option<std::path::PathBuf>,
 }
 
 impl Default for Options {
-    /// The driver's ioctls of all eras and those of dma-buf, udmabuf, dma-heap, sync_file, VFIO and
-    /// RDMA, on every device.
+    /// Selects, on every device, the driver's ioctls of all eras and those of dma-buf, udmabuf,
+    /// dma-heap, sync_file, VFIO and RDMA.
     fn default() -> Self {
         Self {
             backend: Backend::Auto,
@@ -48,12 +50,12 @@ impl Default for Options {
     }
 }
 
-/// Device numbers: one, or all of a major number.
+/// One device number, or all device numbers of a major number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMatch {
     /// The major number.
     pub major: u32,
-    /// The minor number; none for every one.
+    /// The minor number; `None` for all.
     pub minor: Option<u32>,
 }
 
@@ -63,10 +65,10 @@ impl DeviceMatch {
     }
 }
 
-/// The tier that is asked for.
+/// The requested tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// [`Bpf`](Self::Bpf) if it is allowed and nothing needs ptrace(2), otherwise
+    /// [`Bpf`](Self::Bpf) if it is permitted and no option needs ptrace(2), otherwise
     /// [`Ptrace`](Self::Ptrace).
     #[default]
     Auto,
@@ -76,7 +78,7 @@ pub enum Backend {
     Ptrace,
 }
 
-/// The tier that records.
+/// The tier in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// Tier B.
@@ -95,18 +97,18 @@ impl fmt::Display for Tier {
 }
 
 impl Tier {
-    /// What the tier cannot see, one line each.
+    /// Returns descriptions of what the tier cannot observe, one line each.
     pub const fn unseen(self) -> &'static [&'static str] {
         match self {
             Self::Bpf => &[
-                "memory that pointers of pointers lead to, such as command buffers",
-                "more than 4 KiB of pointed-to memory a call",
+                "memory behind nested pointers, such as command buffers",
+                "pointed-to memory above 4 KiB per call",
                 "memory that was not resident at the time of the call",
-                "calls that a seccomp filter of the program answers",
+                "calls that the program's own seccomp filter handles",
                 "ioctls through io_uring",
             ],
             Self::Ptrace => &[
-                "calls that a seccomp filter of the program refuses",
+                "calls that the program's own seccomp filter rejects",
                 "ioctls through io_uring",
                 "programs that another debugger traces",
             ],
@@ -114,25 +116,26 @@ impl Tier {
     }
 }
 
-/// What a run recorded and missed.
+/// Statistics of a run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Summary {
-    /// The tier that recorded. [`Tier::unseen`] lists what it cannot see.
+    /// The tier in use. [`Tier::unseen`] lists what it cannot observe.
     pub tier: Tier,
-    /// Events passed on, without [`Lost`](gaudi_capture::record::Event::Lost).
+    /// Number of events passed on, without [`Lost`](gaudi_capture::record::Event::Lost).
     pub events: u64,
-    /// Ioctls among them.
+    /// Number of ioctls among them.
     pub ioctls: u64,
-    /// Events that were lost.
+    /// Number of lost events.
     pub lost: u64,
-    /// Pieces of memory that were recorded in part.
+    /// Number of memory ranges that were truncated.
     pub cut: u64,
-    /// Arguments and pieces of which no byte could be read.
+    /// Number of arguments and memory ranges of which no byte could be read.
     pub unreadable: u64,
-    /// Threads that could not be followed: a debugger traces them, or the tracer may not.
+    /// Number of threads that could not be traced, because of another debugger or missing
+    /// permission.
     pub not_followed: u64,
-    /// How the spawned program ended; none if it still runs, or with
+    /// The exit status of the spawned program; `None` if it is still running, or with
     /// [`attach`](crate::Tracer::attach).
     pub status: Option<ExitStatus>,
 }

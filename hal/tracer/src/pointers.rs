@@ -1,5 +1,5 @@
-//! Where the pointers of an ioctl's argument lead: one table, which tier B turns into instructions
-//! and tier C follows as it is.
+//! The pointers in ioctl arguments: one table, which tier B compiles to instructions and tier C
+//! interprets.
 
 use std::mem::offset_of;
 
@@ -17,36 +17,37 @@ use gaudi_uapi::nic::HlNicArgs;
 use gaudi_uapi::wait::{HlWaitCsIn, WaitCsFlags};
 use gaudi_uapi::{Era, Ioctl};
 
-/// The most bytes of an argument struct that are recorded.
+/// Maximum number of bytes recorded of an argument struct.
 pub(crate) const MAX_ARGUMENT: usize = 512;
 
-/// The VFIO ioctls' type byte, whose numbers carry no size: the struct begins with it (`argsz`).
+/// The type byte of VFIO ioctls. Their numbers contain no size; the struct starts with it
+/// (`argsz`).
 const VFIO: u8 = b';';
 /// The RDMA ioctl's type byte (rdma/rdma_user_ioctl_cmds.h).
 const RDMA: u8 = 0x1b;
-/// `struct ib_uverbs_ioctl_hdr`, and where its `length` of everything lies.
+/// The size of `struct ib_uverbs_ioctl_hdr`. Its `length` covers the header and the attributes.
 const RDMA_HEADER: usize = 24;
 
-/// A field of the argument struct: bytes from its start, and its width.
+/// A field of the argument struct: offset in bytes and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Field {
     pub(crate) offset: usize,
     pub(crate) width: usize,
 }
 
-/// Where the memory begins.
+/// The start of the memory range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Address {
-    /// At the address that this field holds.
+    /// The address is the field's value.
     In(usize),
-    /// Behind the argument struct, this many bytes from its start.
+    /// The memory follows the argument struct, at this offset from its start.
     Behind(usize),
 }
 
-/// How many bytes it has.
+/// The length of the memory range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Length {
-    /// The field times `scale`, less `less`.
+    /// The field's value times `scale`, minus `less`, in bytes.
     Counted {
         field: Field,
         scale: usize,
@@ -55,7 +56,7 @@ pub(crate) enum Length {
     Fixed(usize),
 }
 
-/// A condition on a `u32` of the argument: its bits in `mask` are `value`.
+/// A condition on a `u32` of the argument: the bits in `mask` equal `value`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct When {
     pub(crate) offset: usize,
@@ -72,12 +73,12 @@ pub(crate) struct Pointer {
     pub(crate) when: Option<When>,
 }
 
-/// The ioctls with pointers.
+/// An ioctl whose argument contains pointers.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// The type and number: the request's low 16 bits.
+    /// The type and number: the low 16 bits of the request.
     pub(crate) selector: u16,
-    /// The smallest argument that has the fields, in bytes.
+    /// The minimum length of an argument that contains the fields, in bytes.
     pub(crate) size: usize,
     pub(crate) pointers: Vec<Pointer>,
 }
@@ -118,7 +119,7 @@ const fn when(pointer: Pointer, offset: usize, mask: u32, value: u32) -> Pointer
     }
 }
 
-/// The pointers of one of the driver's ioctls, one level deep.
+/// Returns the pointers of one of the driver's ioctls, one level deep.
 fn of_driver(ioctl: Ioctl) -> Vec<Pointer> {
     match ioctl {
         Ioctl::Info => {
@@ -126,7 +127,7 @@ fn of_driver(ioctl: Ioctl) -> Vec<Pointer> {
             let size = field!(HlInfoArgs.return_size: 4);
             let op = offset_of!(HlInfoArgs, op);
             vec![
-                // The only question whose buffer goes both ways.
+                // The only INFO operation whose buffer is both input and output.
                 when(
                     counted(address, size, 1, Moment::Entry),
                     op,
@@ -210,12 +211,12 @@ fn of_driver(ioctl: Ioctl) -> Vec<Pointer> {
                 Moment::Exit,
             ),
         ],
-        // A mapping's host memory is the program's data, not part of the request.
+        // The host memory of a mapping is program data, not part of the request.
         Ioctl::Cb | Ioctl::Memory => Vec::new(),
     }
 }
 
-/// Every ioctl with pointers.
+/// Returns every ioctl with pointers.
 pub(crate) fn table() -> Vec<Row> {
     let row = |request: u32, size: usize, pointers| Row {
         selector: request as u16,
@@ -268,7 +269,7 @@ pub(crate) fn table() -> Vec<Row> {
             Moment::Entry,
         )],
     ));
-    // `RDMA_VERBS_IOCTL`: the attributes lie behind the header, whose first word counts both.
+    // `RDMA_VERBS_IOCTL`: the attributes follow the header, whose first word is the length of both.
     let length = Field { offset: 0, width: 2 };
     let attributes = |at| behind(RDMA_HEADER, length, 1, RDMA_HEADER, at);
     let both = vec![attributes(Moment::Entry), attributes(Moment::Exit)];
@@ -280,7 +281,7 @@ pub(crate) fn table() -> Vec<Row> {
     rows
 }
 
-/// The rest of a VFIO argument, for every number of the type.
+/// Returns the rest of a VFIO argument, for every number of the type.
 pub(crate) fn of_vfio() -> [Pointer; 2] {
     [Moment::Entry, Moment::Exit].map(|at| Pointer {
         address: Address::Behind(8),
@@ -294,7 +295,7 @@ pub(crate) fn of_vfio() -> [Pointer; 2] {
     })
 }
 
-/// Whether the argument's size lies in its first word.
+/// Returns whether the first word of the argument is its size.
 pub(crate) fn is_vfio(request: u32) -> bool {
     let parts = Parts::of(request);
     parts.kind == VFIO && parts.size == 0
@@ -302,12 +303,14 @@ pub(crate) fn is_vfio(request: u32) -> bool {
 
 pub(crate) const VFIO_TYPE: u8 = VFIO;
 
-/// Bytes of the argument struct: what the request number carries, at most [`MAX_ARGUMENT`].
+/// Returns the size of the argument struct: the size in the request number, at most
+/// [`MAX_ARGUMENT`].
 pub(crate) fn argument_size(request: u32) -> usize {
     if is_vfio(request) {
         return 8;
     }
-    // The argument is the text itself, although the number carries the size of a pointer.
+    // The argument is the string itself, although the request number contains the size of a
+    // pointer.
     if request == DMA_BUF_SET_NAME_B {
         return DMA_BUF_NAME_LEN;
     }
@@ -315,7 +318,7 @@ pub(crate) fn argument_size(request: u32) -> usize {
 }
 
 impl Field {
-    /// Its value in `argument`; nothing if the argument is too short.
+    /// Returns the field's value in `argument`; `None` if the argument is too short.
     pub(crate) fn of(self, argument: &[u8]) -> Option<u64> {
         let bytes = argument.get(self.offset..self.offset.checked_add(self.width)?)?;
         let mut word = [0; 8];
@@ -325,8 +328,9 @@ impl Field {
 }
 
 impl Pointer {
-    /// The address and the number of bytes that `argument`, read at entry from `base`, points at;
-    /// nothing for a null pointer, no bytes, or a condition that does not hold.
+    /// Returns the address and length of the memory that a pointer in `argument` refers to.
+    /// `argument` was read at entry from `base`. Returns `None` for a null pointer, a length of 0,
+    /// or if a condition does not hold.
     pub(crate) fn target(&self, base: u64, argument: &[u8]) -> Option<(u64, u64)> {
         if let Some(when) = self.when {
             let word = Field {

@@ -1,4 +1,5 @@
-//! What `/proc` reports of a process. It can end at any time, so every answer is optional.
+//! Information about a process from `/proc`. The process can exit at any time, so every result is
+//! optional.
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -7,19 +8,19 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use gaudi_capture::record::DeviceNumber;
 use nix::time::{ClockId, clock_gettime};
 
-/// What a descriptor's file is, as far as filters need it.
+/// The properties of a descriptor's file that filters need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileKind {
-    /// The device, of a device node.
+    /// The device number, if the file is a device node.
     pub(crate) device: Option<DeviceNumber>,
-    /// Not a device node, but something that drivers hand out: a dma-buf, or an anonymous inode
-    /// (sync_file, eventfd, VFIO device).
+    /// The file is not a device node, but of a type that drivers return: a dma-buf, or an anonymous
+    /// inode (sync_file, eventfd, VFIO device).
     pub(crate) from_driver: bool,
     /// The descriptor is open.
     pub(crate) open: bool,
 }
 
-/// The file of descriptor `fd` of a thread.
+/// Returns the properties of descriptor `fd` of a thread.
 pub(crate) fn file_kind(tid: u32, fd: i32) -> FileKind {
     let path = fd_path(tid, fd);
     let Ok(metadata) = fs::metadata(&path) else {
@@ -47,17 +48,17 @@ fn link(path: &str) -> Vec<u8> {
     fs::read_link(path).map_or_else(|_| Vec::new(), |target| target.into_os_string().into_vec())
 }
 
-/// What `/proc/TID/fd/N` leads to; empty if it is closed by now.
+/// Returns the target of `/proc/TID/fd/N`; empty if the descriptor was closed.
 pub(crate) fn fd_target(tid: u32, fd: i32) -> Vec<u8> {
     link(&fd_path(tid, fd))
 }
 
-/// The descriptors of a thread.
+/// Returns the descriptors of a thread.
 pub(crate) fn descriptors(tid: u32) -> Vec<i32> {
     numbers(&format!("/proc/{tid}/fd"))
 }
 
-/// The threads of a process.
+/// Returns the threads of a process.
 pub(crate) fn threads(pid: u32) -> Vec<u32> {
     numbers(&format!("/proc/{pid}/task"))
 }
@@ -69,7 +70,7 @@ fn numbers<T: std::str::FromStr>(directory: &str) -> Vec<T> {
         .collect()
 }
 
-/// The thread's name.
+/// Returns the thread's name.
 pub(crate) fn name(tid: u32) -> Vec<u8> {
     let mut name = fs::read(format!("/proc/{tid}/comm")).unwrap_or_else(|_| Vec::new());
     if name.last() == Some(&b'\n') {
@@ -78,24 +79,24 @@ pub(crate) fn name(tid: u32) -> Vec<u8> {
     name
 }
 
-/// The program that the process executes.
+/// Returns the path of the program that the process executes.
 pub(crate) fn program(pid: u32) -> Vec<u8> {
     link(&format!("/proc/{pid}/exe"))
 }
 
-/// The thread group of a thread; nothing once it is dead.
+/// Returns the thread group of a thread; `None` if the thread is dead.
 pub(crate) fn thread_group(tid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()
 }
 
-/// Whether the thread exists and is not a zombie.
+/// Returns whether the thread exists and is not a zombie.
 pub(crate) fn is_alive(tid: u32) -> bool {
     let Ok(stat) = fs::read(format!("/proc/{tid}/stat")) else {
         return false;
     };
-    // The state follows the name, which can hold any byte and ends with the last parenthesis.
+    // The state follows the name, which can contain any byte and ends at the last parenthesis.
     let state = stat
         .iter()
         .rposition(|&byte| byte == b')')
@@ -103,9 +104,9 @@ pub(crate) fn is_alive(tid: u32) -> bool {
     !matches!(state, None | Some(b'Z' | b'X'))
 }
 
-/// CLOCK_MONOTONIC.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
-    // Linux always has this clock, and it counts from boot.
+    // Linux always provides this clock, and it starts at boot, so the value is not negative.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
         let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
         let rest = u64::try_from(time.tv_nsec()).unwrap_or(0);

@@ -1,8 +1,8 @@
-//! Makes events of the calls that a tier saw: knows which descriptors the capture has introduced,
-//! in each descriptor table, and which mappings.
+//! Converts calls from both tiers to events. Tracks, for each descriptor table, the descriptors
+//! that the capture has introduced, and the recorded mappings.
 //!
-//! A descriptor that the capture has not seen come is introduced right before its first use, so no
-//! ioctl is on an unknown descriptor, however that came.
+//! A descriptor whose creation was not recorded is introduced directly before its first use, so the
+//! capture contains every descriptor before an ioctl on it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,15 +14,15 @@ use crate::calls::Call;
 use crate::options::Options;
 use crate::process::{self, FileKind};
 
-/// The most descriptors of a table, and ranges of a process, that are remembered.
+/// Maximum number of tracked descriptors per table, and of tracked ranges per process.
 const MAX_KNOWN: usize = 1 << 16;
 /// The flags of close_range(2) (linux/close_range.h).
 const CLOSE_RANGE_CLOEXEC: u64 = 1 << 2;
 
-/// A descriptor table (`struct files_struct`), which threads share.
+/// The id of a descriptor table (`struct files_struct`), which threads can share.
 pub(crate) type TableId = u64;
 
-/// What is recorded of one call, apart from ioctls.
+/// A completed call other than ioctl.
 #[derive(Debug)]
 pub(crate) struct Finished<'a> {
     pub(crate) call: Call,
@@ -33,12 +33,13 @@ pub(crate) struct Finished<'a> {
     pub(crate) duration_ns: u64,
     pub(crate) arguments: [u64; 6],
     pub(crate) result: i64,
-    /// Of the descriptor that the call takes, at entry, or returns, at exit.
+    /// The file of the descriptor that the call takes (at entry) or returns (at exit).
     pub(crate) file: FileKind,
-    /// The path of an open, the control data of a received message, the first word of `struct
-    /// open_how`.
+    /// The path of an open.
     pub(crate) path: &'a [u8],
+    /// The control data of a received message.
     pub(crate) control: &'a [u8],
+    /// The flags of an open; for openat2(2), the first word of `struct open_how`.
     pub(crate) open_flags: u32,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Recorder {
     pub(crate) events: VecDeque<Event>,
     threads: HashMap<u32, Thread>,
     tables: HashMap<TableId, HashMap<i32, Option<DeviceNumber>>>,
-    /// Of each process, the ranges that were recorded as mapped: start and length.
+    /// The ranges recorded as mapped in each process: start and length.
     mappings: HashMap<u32, Vec<(u64, u64)>>,
     pub(crate) cut: u64,
     pub(crate) unreadable: u64,
@@ -73,20 +74,20 @@ impl Recorder {
         }
     }
 
-    /// Whether an ioctl on the file is recorded, if its type byte is.
-    pub(crate) fn takes_ioctl(&self, file: FileKind) -> bool {
-        file.device.is_none_or(|device| self.takes_device(device))
+    /// Returns whether ioctls on the file are recorded, provided that the type byte is selected.
+    pub(crate) fn records_ioctl(&self, file: FileKind) -> bool {
+        file.device.is_none_or(|device| self.records_device(device))
     }
 
-    /// Whether the coming and going of the file is recorded.
-    pub(crate) fn takes_file(&self, file: FileKind) -> bool {
+    /// Returns whether opens and closes of the file are recorded.
+    pub(crate) fn records_file(&self, file: FileKind) -> bool {
         match file.device {
-            Some(device) => self.takes_device(device),
+            Some(device) => self.records_device(device),
             None => file.from_driver,
         }
     }
 
-    fn takes_device(&self, device: DeviceNumber) -> bool {
+    fn records_device(&self, device: DeviceNumber) -> bool {
         self.devices.is_empty() || self.devices.iter().any(|row| row.matches(device))
     }
 
@@ -102,7 +103,8 @@ impl Recorder {
         self.threads.is_empty()
     }
 
-    /// The thread now uses `table`: a table that nobody used begins as a copy of the thread's own.
+    /// Moves the thread to `table`. A table without other users starts as a copy of the thread's
+    /// previous table.
     fn enter(&mut self, pid: u32, tid: u32, table: TableId) {
         let old = self
             .threads
@@ -132,15 +134,15 @@ impl Recorder {
 
     fn table(&mut self, table: TableId) -> &mut HashMap<i32, Option<DeviceNumber>> {
         let known = self.tables.entry(table).or_default();
-        // Forgetting costs a second introduction, nothing else.
+        // A cleared table only causes descriptors to be introduced again.
         if known.len() >= MAX_KNOWN {
             known.clear();
         }
         known
     }
 
-    /// A thread that was there before the tracer, with the descriptors that are recorded. A child
-    /// of the tracer that is yet to execute its program has none.
+    /// Adds a thread that existed before tracing, with its recorded descriptors. A child of the
+    /// tracer that has not yet executed its program has none.
     pub(crate) fn found(&mut self, pid: u32, tid: u32, table: TableId, program: Option<&[u8]>) {
         let time_ns = process::now_ns();
         let is_new_table = !self.tables.contains_key(&table);
@@ -173,13 +175,13 @@ impl Recorder {
         }
         for fd in process::descriptors(tid) {
             let file = process::file_kind(tid, fd);
-            if file.open && self.takes_file(file) {
+            if file.open && self.records_file(file) {
                 self.introduce(pid, tid, table, fd, file.device, FdSource::Inherited, time_ns);
             }
         }
     }
 
-    /// A traced thread made another.
+    /// Records that a traced thread created another.
     #[expect(clippy::too_many_arguments, reason = "the fields of a record")]
     pub(crate) fn started(
         &mut self,
@@ -191,7 +193,7 @@ impl Recorder {
         table: TableId,
         name: &[u8],
     ) {
-        // The parent first, so that a copied table has what it knows.
+        // Update the parent first, so that a copied table contains its descriptors.
         self.enter(parent.0, parent.1, parent_table);
         let shares_files = parent_table == table;
         if !shares_files {
@@ -211,8 +213,8 @@ impl Recorder {
         self.process(time_ns, pid, tid, change);
     }
 
-    /// A thread executed a program: it is its process's only thread now, and descriptors with
-    /// close-on-exec are closed. `is_open` answers for those in use.
+    /// Records that a thread executed a program: other threads of the process are dead, and
+    /// close-on-exec descriptors are closed. `is_open` reports whether a descriptor is still open.
     pub(crate) fn executed(
         &mut self,
         time_ns: u64,
@@ -261,7 +263,7 @@ impl Recorder {
         self.process(time_ns, pid, tid, ProcessChange::Exit { status });
     }
 
-    /// Forgets a thread whose end was not seen.
+    /// Removes a thread whose exit was not observed.
     pub(crate) fn forget(&mut self, tid: u32) {
         if let Some(thread) = self.threads.remove(&tid) {
             self.drop_table(thread.table);
@@ -287,7 +289,7 @@ impl Recorder {
         }
     }
 
-    /// Introduces a descriptor that the capture has not seen come.
+    /// Introduces a descriptor whose creation was not recorded.
     #[expect(clippy::too_many_arguments, reason = "the fields of a record")]
     fn introduce(
         &mut self,
@@ -300,7 +302,7 @@ impl Recorder {
         time_ns: u64,
     ) {
         self.table(table).insert(fd, device);
-        // The path is of now; it counts only if the number still is the file that the call used.
+        // `/proc` shows the current file. Use its path only if it is still the file of the call.
         let same = process::file_kind(tid, fd);
         let path = if same.open && same.device == device {
             process::fd_target(tid, fd)
@@ -320,7 +322,7 @@ impl Recorder {
         }));
     }
 
-    /// Introduces the descriptor unless the capture knows it as a file of that device.
+    /// Introduces a descriptor unless the capture contains it with the same device.
     fn introduce_if_new(
         &mut self,
         call: (u32, u32, TableId),
@@ -385,7 +387,7 @@ impl Recorder {
         let end_ns = time_ns.saturating_add(duration_ns);
         let thread = (pid, tid, table);
         match finished.call {
-            // It has its own way.
+            // Ioctls are recorded by `ioctl`.
             Call::Ioctl => {}
             Call::Open | Call::Creat | Call::OpenAt | Call::OpenAt2 | Call::PidfdGetfd => {
                 if let Ok(number) = i32::try_from(result) {
@@ -432,8 +434,8 @@ impl Recorder {
             }
             Call::Dup | Call::DupTo | Call::Fcntl => {
                 let new = i32::try_from(result).ok().filter(|&new| new >= 0);
-                if !self.takes_file(file) {
-                    // Only the number that it overwrote concerns the capture.
+                if !self.records_file(file) {
+                    // Only the descriptor that dup2(2) closed is recorded.
                     if let Some(new) = new.filter(|&new| new != fd) {
                         if self.table(table).contains_key(&new) {
                             self.close(end_ns, pid, tid, table, new, 0);
@@ -458,7 +460,7 @@ impl Recorder {
             Call::RecvMsg => {
                 for fd in received(finished.control) {
                     let file = process::file_kind(tid, fd);
-                    if file.open && self.takes_file(file) {
+                    if file.open && self.records_file(file) {
                         self.introduce(pid, tid, table, fd, file.device, FdSource::Received, end_ns);
                     }
                 }
@@ -511,7 +513,7 @@ impl Recorder {
             return;
         }
         if result == 0 {
-            // What is left on both sides stays mapped.
+            // The parts before and after the range stay mapped.
             let old = std::mem::take(ranges);
             for (start, bytes) in old {
                 let stop = start.saturating_add(bytes);
@@ -537,18 +539,18 @@ impl Recorder {
         });
     }
 
-    /// Whether a recorded mapping of the process is left.
+    /// Returns whether the process has recorded mappings left.
     pub(crate) fn has_mappings(&self, pid: u32) -> bool {
         self.mappings.get(&pid).is_some_and(|ranges| !ranges.is_empty())
     }
 }
 
-/// Whether a system call's result is -errno (`IS_ERR_VALUE`).
+/// Returns whether a system call's result is -errno (`IS_ERR_VALUE`).
 pub(crate) fn is_errno(result: i64) -> bool {
     (-4095..0).contains(&result)
 }
 
-/// The descriptors in a received message's control data (cmsg(3), `SCM_RIGHTS`).
+/// Returns the descriptors in a received message's control data (cmsg(3), `SCM_RIGHTS`).
 fn received(control: &[u8]) -> Vec<i32> {
     const HEADER: usize = 16;
     const SOL_SOCKET: u32 = nix::libc::SOL_SOCKET as u32;
@@ -577,8 +579,8 @@ fn received(control: &[u8]) -> Vec<i32> {
     fds
 }
 
-/// What a pointer of an ioctl led to, read with `read`, which returns the bytes up to the first
-/// that it cannot read.
+/// Reads the memory that a pointer of an ioctl refers to. `read` returns the bytes before the first
+/// one that cannot be read.
 pub(crate) fn piece(
     target: (u64, u64),
     at: Moment,

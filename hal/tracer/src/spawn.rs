@@ -1,5 +1,5 @@
-//! Starts a program so that it is followed from its first instruction: the child waits between
-//! fork(2) and execve(2) until the tracer has it.
+//! Starts a program under the tracer from its first instruction: the child waits between fork(2)
+//! and execve(2) until the tracer has attached.
 
 #![expect(unsafe_code, reason = "code that runs between fork(2) and execve(2)")]
 
@@ -17,10 +17,10 @@ use nix::unistd::pipe2;
 
 use crate::error::{Error, ErrorKind};
 
-/// Starts `command`. `follow` gets the child's id before the program runs; then `prepare` runs in
-/// the child.
+/// Starts `command`. Calls `follow` with the child's id before the program runs, then runs
+/// `prepare` in the child.
 ///
-/// `prepare` runs after fork(2) of a process with threads: it makes system calls only.
+/// `prepare` runs after fork(2) in a process with threads, so it must be async-signal-safe.
 pub(crate) fn spawn(
     mut command: Command,
     prepare: impl Fn() -> io::Result<()> + Send + Sync + 'static,
@@ -31,26 +31,26 @@ pub(crate) fn spawn(
     let (wait, go) = pipe()?;
     let go_number = go.as_raw_fd();
     let gate = move || {
-        // Otherwise this copy keeps the pipe open when the tracer dies, and the child waits for
-        // ever.
-        // SAFETY: the descriptor is this process's own copy, which nothing else uses.
+        // Close this copy: otherwise the pipe stays open when the tracer dies, and the child waits
+        // forever.
+        // SAFETY: the descriptor is the child's own copy, and nothing else uses it.
         unsafe { libc::close(go_number) };
         hand_over(&in_child, &wait)?;
         prepare()
     };
-    // SAFETY: the closure makes system calls only and allocates nothing.
+    // SAFETY: the closure only makes system calls and does not allocate.
     unsafe { command.pre_exec(gate) };
-    // `Command::spawn` returns when the program runs, so another thread waits there.
+    // `Command::spawn` returns after execve(2), so it is called on another thread.
     let starter = thread::spawn(move || command.spawn());
     let mut pid = [0; 4];
     let followed = match File::from(ready).read_exact(&mut pid) {
         Ok(()) => follow(u32::from_ne_bytes(pid)),
-        // The child ended before the gate; `spawn` reports why.
+        // The child died before it reported its id; `spawn` returns the cause.
         Err(_) => Ok(()),
     };
     let mut go = File::from(go);
     if followed.is_ok() {
-        // A child that is dead by now is reported by `spawn`.
+        // If the child is already dead, `spawn` reports it.
         go.write_all(b"g").unwrap_or(());
     }
     drop(go);
@@ -61,7 +61,7 @@ pub(crate) fn spawn(
     started.map_err(|error| Error::new(ErrorKind::Spawn, error))
 }
 
-/// In the child: reports its id and waits for the tracer.
+/// Reports the child's id, and waits until the tracer has attached. Runs in the child.
 fn hand_over(ready: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
     let pid = std::process::id().to_ne_bytes();
     nix::unistd::write(ready, &pid)?;
@@ -69,7 +69,7 @@ fn hand_over(ready: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
     loop {
         match nix::unistd::read(wait, &mut byte) {
             Ok(1) => return Ok(()),
-            // The tracer could not follow, or died.
+            // The tracer could not attach, or died.
             Ok(_) => return Err(io::Error::from(Errno::ECANCELED)),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),

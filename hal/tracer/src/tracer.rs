@@ -1,4 +1,4 @@
-//! [`Tracer`]: chooses a tier and runs it.
+//! [`Tracer`]: selects a tier and runs it.
 
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
@@ -18,20 +18,20 @@ use crate::process;
 use crate::ptrace::{Ptrace, Waiter};
 use crate::recorder::Recorder;
 
-/// How long tier B sleeps when nothing comes: the first time, and at most.
+/// Tier B: the first and the maximum sleep while the ring is empty.
 const SHORT_SLEEP: Duration = Duration::from_micros(500);
 const LONG_SLEEP: Duration = Duration::from_millis(8);
-/// How often tier B looks for threads whose end it missed.
+/// Tier B: interval between checks for threads whose exit was not recorded.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(500);
-/// How often a stop is repeated until the tracing thread notices.
+/// Interval at which a stop request is repeated until the tracing thread reacts.
 const INTERRUPT_AGAIN: Duration = Duration::from_millis(5);
 
 /// Traces a program, or running processes.
 ///
-/// It belongs to the thread that made it, as ptrace(2) demands. With tier C that thread must have
-/// no other children that it wants to wait for: [`run`](Self::run) discards their ends. No other
-/// thread of the process may wait for any child (`waitpid(-1)`): it can take the traced program's
-/// stops.
+/// A tracer is bound to the thread that created it, as ptrace(2) requires. With tier C that thread
+/// must not have other children whose exit status it needs: [`run`](Self::run) discards them. No
+/// other thread of the process may call `waitpid(-1)`, because it could consume the traced
+/// program's stops.
 #[derive(Debug)]
 pub struct Tracer {
     driver: Driver,
@@ -48,7 +48,7 @@ enum Driver {
     Ptrace(Box<Ptrace>),
 }
 
-/// Ends a run from another thread.
+/// Ends a run. Can be used from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct StopHandle(Arc<Shared>);
 
@@ -60,13 +60,13 @@ struct Shared {
 }
 
 impl StopHandle {
-    /// Ends the tracing: [`Tracer::run`] returns soon, and processes that it attached to run on.
+    /// Ends the tracing: [`Tracer::run`] returns soon, and attached processes continue to run.
     ///
-    /// A program that tier C spawned cannot run without its tracer: it is followed to its end, and
-    /// nothing more is recorded.
+    /// A program spawned by tier C cannot run without its tracer: tracing continues until it exits,
+    /// but nothing is recorded.
     pub fn stop(&self) {
         self.0.stopped.store(true, Ordering::Release);
-        // A signal that comes right before the wait is lost, so it is repeated.
+        // A signal that arrives right before waitpid(2) has no effect, so it is repeated.
         while !self.0.noticed.load(Ordering::Acquire) && self.0.waiter.interrupt() {
             thread::sleep(INTERRUPT_AGAIN);
         }
@@ -82,13 +82,13 @@ impl StopHandle {
 }
 
 impl Tracer {
-    /// Starts a program under the tracer. Everything that it starts is traced too.
+    /// Starts a program under the tracer. Its descendants are traced as well.
     ///
     /// # Errors
-    /// - [`ErrorKind::Spawn`]: the program does not start.
+    /// - [`ErrorKind::Spawn`]: the program could not be started.
     /// - [`ErrorKind::BpfRefused`] with [`Backend::Bpf`], [`ErrorKind::PtraceRefused`],
-    ///   [`ErrorKind::Attach`]: the tier cannot run here. With [`Backend::Auto`] it is the last
-    ///   tier's error.
+    ///   [`ErrorKind::Attach`]: the tier cannot run on this system. [`Backend::Auto`] returns the
+    ///   error of the tier that it tried last.
     /// - [`ErrorKind::Unsupported`], [`ErrorKind::System`].
     pub fn spawn(command: Command, options: &Options) -> Result<Self, Error> {
         let mut recorder = Recorder::new(options);
@@ -110,7 +110,7 @@ impl Tracer {
         Ok(Self::with(driver, recorder, Some(child)))
     }
 
-    /// Traces running processes, and everything that they start from now on.
+    /// Traces running processes, and their descendants from now on.
     ///
     /// # Errors
     /// As [`spawn`](Self::spawn); [`ErrorKind::Attach`] for the first process that cannot be
@@ -129,7 +129,7 @@ impl Tracer {
         Ok(Self::with(driver, recorder, None))
     }
 
-    /// Loads tier B if it is to be used.
+    /// Loads tier B if the options select it.
     fn bpf(options: &Options) -> Result<Option<Box<Bpf>>, Error> {
         match options.backend {
             Backend::Ptrace => Ok(None),
@@ -155,7 +155,7 @@ impl Tracer {
         }
     }
 
-    /// The tier that was chosen.
+    /// Returns the tier in use.
     pub fn tier(&self) -> Tier {
         match self.driver {
             Driver::Bpf(_) => Tier::Bpf,
@@ -163,12 +163,12 @@ impl Tracer {
         }
     }
 
-    /// The spawned program, to take its pipes. Do not wait for it: the tracer does.
+    /// Returns the spawned program, for access to its pipes. Do not wait for it: the tracer does.
     pub fn child(&mut self) -> Option<&mut Child> {
         self.child.as_mut()
     }
 
-    /// Ends the run from another thread, for example when SIGINT comes.
+    /// Returns a handle that ends the run from another thread, for example on SIGINT.
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
@@ -198,7 +198,7 @@ impl Tracer {
                 tier = Tier::Bpf;
                 let all_ended = run_bpf(bpf, recorder, |recorder| pass(recorder, &mut go_on));
                 let status = match &mut self.child {
-                    // The event of its end comes a moment before wait(2) has it.
+                    // The exit event can arrive shortly before wait(2) reports the exit.
                     Some(child) if all_ended => child.wait().map(Some),
                     Some(child) => child.try_wait(),
                     None => Ok(None),
@@ -229,7 +229,7 @@ impl Tracer {
     }
 }
 
-/// Reads the ring until every followed thread has ended, which it returns, or `pass` has enough.
+/// Reads the ring until every traced thread has exited (returns true) or `pass` returns false.
 fn run_bpf(bpf: &mut Bpf, recorder: &mut Recorder, mut pass: impl FnMut(&mut Recorder) -> bool) -> bool {
     let mut sleep = SHORT_SLEEP;
     let mut looked = Instant::now();
@@ -239,7 +239,7 @@ fn run_bpf(bpf: &mut Bpf, recorder: &mut Recorder, mut pass: impl FnMut(&mut Rec
         bpf.count_lost(recorder);
         let go_on = pass(recorder);
         if !go_on && !stopping {
-            // What was recorded until now is still read.
+            // Records that are already in the ring are still read.
             bpf.detach();
             stopping = true;
             continue;
@@ -255,7 +255,7 @@ fn run_bpf(bpf: &mut Bpf, recorder: &mut Recorder, mut pass: impl FnMut(&mut Rec
         if looked.elapsed() > LOOK_FOR_DEAD {
             looked = Instant::now();
             let dead: Vec<u32> = recorder.live().filter(|&tid| !process::is_alive(tid)).collect();
-            // The ring was empty, so the end of a dead thread is in it by now, or was lost.
+            // The ring was empty, so the exit record of a dead thread was either read or lost.
             let late = bpf.read(recorder);
             for tid in dead.into_iter().filter(|_| late == 0) {
                 recorder.forget(tid);

@@ -1,18 +1,19 @@
-/* Makes ioctls in every way that a program can, for the tracer's tests.
+/* Calls ioctl(2) in every possible way, for the tracer's tests.
  *
  * The request has the type and the argument of the driver's INFO ioctl; the device is /dev/null,
- * which answers ENOTTY. Every call's number is in the argument, so a test sees which are missing.
+ * where it fails with ENOTTY. The argument contains the call's number, so a test can find missing
+ * calls.
  *
  * calls all          50 ioctls: see below; prints "done", exits with 7
  * calls loop N       N ioctls
  * calls mixed N      N getppid(2)
  * calls child        what `all` executes: 5 ioctls
- * calls signal N     one ioctl, then dies of signal N
- * calls sleep        ioctls until it is killed; prints its id first
+ * calls signal N     one ioctl, then is killed by signal N
+ * calls sleep        ioctls until it is killed; first prints its pid
  * calls fds          prints its open descriptors
  * calls files        open, dup, dup2, mmap, munmap, close of /dev/zero
  * calls compat       one ioctl through the 32-bit ABI (x86-64)
- * calls pointers     one submission with two chunks, and one question with a buffer
+ * calls pointers     one submission with two chunks, and one INFO query with a buffer
  * calls restart      a read(2) that SIGALRM interrupts and that is restarted
  */
 #define _GNU_SOURCE
@@ -162,7 +163,7 @@ static int all(char *self)
 	static char stack[1 << 16] __attribute__((aligned(16)));
 	pid = clone(shared_child, stack + sizeof stack, CLONE_VM | CLONE_FILES | SIGCHLD, (void *)36);
 	reap(pid);
-	/* 41 to 45: a descriptor that came over a socket. */
+	/* 41 to 45: a descriptor received over a socket. */
 	int pair[2];
 	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
 		exit(26);
@@ -175,7 +176,7 @@ static int all(char *self)
 	}
 	send_fd(pair[0], null_fd);
 	reap(pid);
-	/* 46 to 50: a descriptor that was taken from another process. */
+	/* 46 to 50: a descriptor obtained with pidfd_getfd(2). */
 	int pidfd = syscall(SYS_pidfd_open, getpid(), 0);
 	int taken = syscall(SYS_pidfd_getfd, pidfd, null_fd, 0);
 	if (taken < 0)
@@ -287,7 +288,7 @@ int main(int argc, char **argv)
 			usleep(50000);
 			return write(pipes[1], "y", 1) != 1;
 		}
-		/* With SA_RESTART it never fails with EINTR. */
+		/* With SA_RESTART, read(2) never fails with EINTR. */
 		ssize_t got = read(pipes[0], &byte, 1);
 		reap(pid);
 		printf("%zd %c\n", got, byte);

@@ -1,4 +1,4 @@
-//! What tracing costs a program, against strace. Run on an idle machine:
+//! Cost of tracing for a program, compared with strace. Run on an idle machine:
 //!
 //! ```text
 //! cargo test --release -p gaudi-tracer --test cost -- --ignored --nocapture
@@ -12,10 +12,10 @@ use std::thread;
 
 use gaudi_tracer::{Backend, DeviceMatch, Options, Tracer};
 
-/// Blocks of each row, interleaved.
+/// Interleaved repetitions of each row.
 const BLOCKS: usize = 5;
 
-/// Nanoseconds a call, as the program measured it.
+/// Returns the time per call in nanoseconds that the program printed.
 fn printed(output: impl std::io::Read) -> f64 {
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line).unwrap();
@@ -39,11 +39,11 @@ fn traced(program: &Path, arguments: &[&str], backend: Backend) -> f64 {
     let pipe = tracer.child().and_then(|child| child.stdout.take()).unwrap();
     let reader = thread::spawn(|| printed(pipe));
     let summary = tracer.run(|_| ControlFlow::Continue(())).unwrap();
-    assert_eq!(summary.lost, 0, "a loss makes the figure worthless");
+    assert_eq!(summary.lost, 0, "a result with lost events is invalid");
     reader.join().unwrap()
 }
 
-/// The program under `wrapper`, which can be empty; nothing if the wrapper is not installed.
+/// Runs the program under `wrapper`, which can be empty; `None` if the wrapper is not installed.
 fn wrapped(wrapper: &[&str], program: &Path, arguments: &[&str]) -> Option<f64> {
     let program = program.to_str().unwrap();
     let all: Vec<&str> = wrapper
@@ -116,7 +116,7 @@ fn cost_of_an_ioctl() {
             rows[4].1.extend(wrapped(&plain, &program, &[what, few]));
         }
         let base = median(base);
-        println!("{what}: {base:.0} ns a call untraced; added:");
+        println!("{what}: {base:.0} ns per call untraced; added:");
         for (name, values) in rows {
             match values.iter().copied().reduce(f64::min) {
                 Some(best) => println!(
@@ -124,7 +124,7 @@ fn cost_of_an_ioctl() {
                     median(values) - base,
                     best - base
                 ),
-                None => println!("  {name:22} peer absent"),
+                None => println!("  {name:22} not installed"),
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Both tiers against a program that makes ioctls in every way that a program can (`calls.c`).
+//! Tests both tiers with a program that calls ioctl(2) in every possible way (`calls.c`).
 //!
-//! Without a card, /dev/null stands for the device: it answers every ioctl with ENOTTY, and the
-//! tracer sees device number, request and argument as on a card.
+//! /dev/null replaces the device: every ioctl on it fails with ENOTTY, and the tracer records
+//! device number, request and argument as on a card.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
@@ -27,14 +27,14 @@ const NULL: DeviceNumber = DeviceNumber { major: 1, minor: 3 };
 const INFO: u32 = 0xc018_4801;
 /// `_IOWR('d', 0x42, union hl_cs_args)`.
 const CS: u32 = 0xc030_6442;
-/// Where the compiled program lies, for a run of this file by another user.
+/// Environment variable: the directory of the compiled program, when another user runs this file.
 const DIRECTORY: &str = "GAUDI_TRACER_TEST_PROGRAMS";
 
 fn skip(need: &str) {
     println!("skipped: {need}");
 }
 
-/// The test program; nothing if it cannot be compiled here.
+/// Compiles the test program; `None` if it cannot be compiled on this system.
 fn program(linking: &str) -> Option<PathBuf> {
     static BUILT: Mutex<()> = Mutex::new(());
     let _guard = BUILT.lock().unwrap();
@@ -77,7 +77,7 @@ fn program(linking: &str) -> Option<PathBuf> {
     }
 }
 
-/// What a traced run left.
+/// The result of a traced run.
 struct Run {
     events: Vec<Event>,
     summary: Summary,
@@ -98,7 +98,7 @@ impl Run {
             .collect()
     }
 
-    /// The numbers that the program wrote into its arguments.
+    /// Returns the numbers that the program wrote into its arguments.
     fn numbers(&self) -> Vec<u32> {
         let questions = self.ioctls().into_iter().filter(|ioctl| ioctl.request == INFO);
         questions
@@ -120,7 +120,7 @@ impl Run {
     }
 }
 
-/// Options that watch /dev/null alone.
+/// Returns options that select only /dev/null.
 fn watching_null(backend: Backend) -> Options {
     let devices = vec![DeviceMatch {
         major: NULL.major,
@@ -134,7 +134,7 @@ fn watching_null(backend: Backend) -> Options {
     }
 }
 
-/// Runs a program under a tier; nothing if the tier cannot run here.
+/// Runs a program under a tier; `None` if the tier cannot run on this system.
 fn run(program: &Path, arguments: &[&str], options: &Options) -> Option<Run> {
     let mut command = Command::new(program);
     command
@@ -173,7 +173,8 @@ fn run_command(command: Command, options: &Options) -> Option<Run> {
     })
 }
 
-/// 50 ioctls in ten ways, each seen once, on a known descriptor of a known process.
+/// Expects 50 ioctls, made in ten ways: each exactly once, on a known descriptor of a known
+/// process.
 fn sees_every_ioctl(backend: Backend) {
     for linking in ["", "-static"] {
         let Some(program) = program(linking) else {
@@ -187,7 +188,7 @@ fn sees_every_ioctl(backend: Backend) {
         assert_eq!(
             numbers,
             (1..=50).collect::<Vec<_>>(),
-            "{backend:?}{linking}: every ioctl once"
+            "{backend:?}{linking}: every ioctl exactly once"
         );
         assert_eq!(run.summary.lost, 0);
         assert_eq!(run.summary.unreadable, 0);
@@ -196,7 +197,7 @@ fn sees_every_ioctl(backend: Backend) {
         assert_eq!(
             run.summary.status.unwrap().code(),
             Some(7),
-            "the program's own status"
+            "the program's exit status"
         );
         for ioctl in run.ioctls() {
             assert_eq!(
@@ -211,7 +212,7 @@ fn sees_every_ioctl(backend: Backend) {
     }
 }
 
-/// Every ioctl's process has started, and its descriptor was introduced, before the ioctl.
+/// Checks that each ioctl follows the start of its process and the introduction of its descriptor.
 fn known_before_use(events: &[Event]) {
     let mut threads = BTreeSet::new();
     let mut tables: Vec<(u32, i32)> = Vec::new();
@@ -246,11 +247,8 @@ fn known_before_use(events: &[Event]) {
                     ioctl.fd
                 );
                 let end = ioctl.time_ns + ioctl.duration_ns;
-                // Two processors can swap the last moment.
-                assert!(
-                    end + 1_000_000 > last_end,
-                    "events are in the order of their ends"
-                );
+                // Two CPUs can reorder the end of two calls.
+                assert!(end + 1_000_000 > last_end, "events are ordered by their end");
                 last_end = end;
             }
             _ => {}
@@ -271,7 +269,7 @@ fn ptrace_sees_every_ioctl() {
 #[test]
 fn ptrace_works_unprivileged() {
     if !geteuid().is_root() {
-        // The other test runs as this user.
+        // As an unprivileged user, the tests that this test starts cover tier C.
         return;
     }
     let (Some(dynamic), Some(_)) = (program(""), program("-static")) else {
@@ -297,7 +295,7 @@ fn ptrace_works_unprivileged() {
 #[test]
 fn bpf_refusal_names_its_remedy() {
     if geteuid().is_root() {
-        // `ptrace_works_unprivileged` runs this as another user.
+        // `ptrace_works_unprivileged` runs this test as another user.
         return;
     }
     let options = Options {
@@ -319,7 +317,7 @@ fn bpf_refusal_names_its_remedy() {
     tracer.run(|_| ControlFlow::Continue(())).unwrap();
 }
 
-/// The tiers that run here.
+/// Returns the tiers that can run on this system.
 fn tiers() -> Vec<Backend> {
     if geteuid().is_root() {
         vec![Backend::Bpf, Backend::Ptrace]
@@ -329,7 +327,7 @@ fn tiers() -> Vec<Backend> {
 }
 
 #[test]
-fn signal_death_is_kept() {
+fn signal_death_is_reported() {
     let Some(program) = program("") else {
         return;
     };
@@ -358,7 +356,7 @@ fn signal_death_is_kept() {
             assert_eq!(
                 seen,
                 [signal as u32],
-                "{backend:?}: the record has the status of wait(2)"
+                "{backend:?}: the record contains the status of wait(2)"
             );
         }
     }
@@ -389,7 +387,7 @@ fn interrupted_reads_are_restarted() {
     for backend in tiers() {
         let run = run(&program, &["restart"], &watching_null(backend)).unwrap();
         assert_eq!(run.output, "1 y\n", "{backend:?}");
-        assert_eq!(run.numbers(), [2], "{backend:?}: the ioctl of the signal handler");
+        assert_eq!(run.numbers(), [2], "{backend:?}: the ioctl in the signal handler");
     }
 }
 
@@ -456,7 +454,7 @@ fn descriptors_and_mappings_are_recorded() {
                 "open /dev/not-there -2",
                 "close zero 0",
             ];
-            // /dev/null is not watched, so its own open is not among them.
+            // The open of /dev/null is not recorded, because /dev/null is not watched.
             assert_eq!(
                 seen,
                 expected,
@@ -493,7 +491,7 @@ fn pointers_are_followed_and_cut() {
         };
         assert_eq!((answer.at, answer.whole), (Moment::Exit, 100));
         assert!(answer.bytes.starts_with(b"an answer\0"));
-        assert_eq!(wild.memory.len(), 1, "a pointer that leads nowhere is kept");
+        assert_eq!(wild.memory.len(), 1, "an invalid pointer is recorded");
         assert_eq!((wild.memory[0].whole, wild.memory[0].bytes.len()), (1 << 30, 0));
         assert_eq!((unreadable.argument, unreadable.input.len()), (8, 0));
         assert_eq!((closed.fd, closed.device, closed.result), (-1, None, -9), "EBADF");
@@ -503,7 +501,7 @@ fn pointers_are_followed_and_cut() {
         assert_eq!(chunks.whole, 512 * 64);
         assert!(
             (chunks.bytes.len() as u64) < chunks.whole,
-            "the stack ends before, or the record is full"
+            "truncated at the end of the stack or by the record's limit"
         );
         if backend == Backend::Bpf {
             assert!(chunks.bytes.len() <= 4096, "{}", chunks.bytes.len());
@@ -511,7 +509,7 @@ fn pointers_are_followed_and_cut() {
         assert!(run.summary.cut >= 1);
         assert_eq!(
             run.summary.unreadable, 2,
-            "the wild pointer and the wild argument"
+            "the invalid pointer and the invalid argument"
         );
     }
 }
@@ -552,7 +550,7 @@ fn other_devices_are_not_recorded() {
             minor: None,
         }];
         let run = run(&program, &["child"], &options).unwrap();
-        assert_eq!(run.ioctls().len(), 0, "{backend:?}: by device number");
+        assert_eq!(run.ioctls().len(), 0, "{backend:?}: filtered by device number");
         assert_eq!(run.opens().len(), 0);
         options.devices = vec![DeviceMatch {
             major: 1,
@@ -560,19 +558,19 @@ fn other_devices_are_not_recorded() {
         }];
         options.types = vec![b'T'];
         let run = self::run(&program, &["child"], &options).unwrap();
-        assert_eq!(run.ioctls().len(), 0, "{backend:?}: by type");
+        assert_eq!(run.ioctls().len(), 0, "{backend:?}: filtered by type");
         options.types = vec![b'H'];
         let run = self::run(&program, &["child"], &options).unwrap();
         assert_eq!(run.ioctls().len(), 5, "{backend:?}");
     }
 }
 
-/// A program that makes ioctls until it is killed, at the latest when this is dropped.
+/// A program that calls ioctl(2) until it is killed, at the latest when this value is dropped.
 struct Sleeper(Child);
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // It can be dead already.
+        // The program may already be dead.
         self.0.kill().unwrap_or(());
         drop(self.0.wait());
     }
@@ -592,7 +590,7 @@ fn sleeper(program: &Path) -> Sleeper {
     Sleeper(child)
 }
 
-/// Attaches to a running process and stops from another thread: the process lives on.
+/// Attaches to a running process and stops from another thread: the process continues to run.
 fn detach_leaves_process_alive(backend: Backend) {
     let Some(program) = program("") else {
         return;
@@ -626,7 +624,10 @@ fn detach_leaves_process_alive(backend: Backend) {
     });
     let inherited: Vec<_> = opens.filter(|open| open.source == FdSource::Inherited).collect();
     assert_eq!(inherited[0].path, b"/dev/null");
-    assert!(child.try_wait().unwrap().is_none(), "the process lives on");
+    assert!(
+        child.try_wait().unwrap().is_none(),
+        "the process is still running"
+    );
     let state = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     assert!(state.contains("TracerPid:\t0\n"), "{state}");
     assert!(
@@ -663,7 +664,7 @@ fn stopped_process_stays_stopped() {
             let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
             stat.split(") ").nth(1).unwrap().chars().next().unwrap()
         };
-        // Long enough for ioctls before it.
+        // Allows some ioctls to run before the stop.
         thread::sleep(Duration::from_millis(150));
         kill(pid, Signal::SIGSTOP).unwrap();
         thread::sleep(Duration::from_millis(150));
@@ -689,7 +690,7 @@ fn stopped_process_stays_stopped() {
     let longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
     assert!(
         longest > 100_000_000,
-        "no ioctl while it was stopped: {longest} ns"
+        "the program was not stopped: longest gap {longest} ns"
     );
 }
 
@@ -715,7 +716,7 @@ fn failed_spawn_reports_its_cause() {
 }
 
 #[test]
-fn full_ring_reports_what_it_lost() {
+fn full_ring_reports_lost_events() {
     let Some(program) = program("") else {
         return;
     };
@@ -746,11 +747,11 @@ fn full_ring_reports_what_it_lost() {
         .unwrap();
     assert!(lost > 0);
     assert_eq!(summary.lost, lost);
-    // Events of processes can be among the lost ones.
+    // Process events can be among the lost ones.
     assert!((20_000..20_010).contains(&(ioctls + lost)), "{ioctls} + {lost}");
 }
 
-/// `GAUDI_TRACER_IOCTLS`: how many ioctls; 1000000 in release is the gate.
+/// The variable `GAUDI_TRACER_IOCTLS` sets the number of ioctls; the release gate uses 1000000.
 #[test]
 fn bpf_loses_nothing_at_full_rate() {
     let Some(program) = program("") else {
@@ -775,7 +776,7 @@ fn bpf_loses_nothing_at_full_rate() {
         .run(|event| {
             if let Event::Ioctl(ioctl) = event {
                 let number = u32::from_ne_bytes(ioctl.input[16..20].try_into().unwrap());
-                assert_eq!(number, next, "in order, none missing");
+                assert_eq!(number, next, "in order and complete");
                 next += 1;
             }
             ControlFlow::Continue(())

@@ -1,10 +1,10 @@
-//! Generates `drm/habanalabs_accel.h` from the tables about gaudi-uapi.
+//! Generates `drm/habanalabs_accel.h` from the tables of gaudi-uapi.
 //!
-//! - **One fact in one place.** Names, values, offsets and sizes are those of gaudi-uapi; the
-//!   compiled checks that judge gaudi-uapi against the kernel's headers judge it against this one.
-//! - **All ages in one header**: what Linux 6.1 to 7 define and what only the Gaudi3 release does.
-//!   A field that the release renamed has both names, in an anonymous union.
-//! - **It includes nothing that a Debian without `drm/drm.h` lacks.**
+//! - **A single source.** Names, values, offsets and sizes are those of gaudi-uapi; the compiled
+//!   checks that compare gaudi-uapi with the kernel's headers also compare it with this header.
+//! - **All versions in one header**: the definitions of Linux 6.1 to 7 and those of the Gaudi3
+//!   release. A field that the release renamed has both names, in an anonymous union.
+//! - **It does not include headers that a Debian without `drm/drm.h` lacks.**
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use gaudi_uapi::{CType, Ioctl, Named};
 use crate::layouts::{Field, Layout, gaudi3_layouts, layouts};
 use crate::{Header, constants, gaudi3_constants, tables};
 
-/// Where the generated header is, from the workspace's root.
+/// The path of the generated header, relative to the workspace's root.
 pub const ACCEL_HEADER: &str = "drivers/hlthunk/include/drm/habanalabs_accel.h";
 
 const HEAD: &str = "\
@@ -26,7 +26,7 @@ const HEAD: &str = "\
  * headers lack this file. Generated from the tables of gaudi-uapi, whose documentation describes
  * every field: SNAPSHOTS=overwrite cargo test -p gaudi-abi --test accel_header
  *
- * The include guard is that of the kernel's header, so that one of the two counts in each program.
+ * The include guard is that of the kernel's header, so that a program uses only one of the two.
  */
 
 #ifndef HABANALABS_H_
@@ -35,7 +35,7 @@ const HEAD: &str = "\
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* The kernel's header includes it; linux-libc-dev before 6.12 has none. */
+/* The kernel's header includes drm.h, which linux-libc-dev before 6.12 may lack. */
 #ifdef __has_include
 #if __has_include(<drm/drm.h>)
 #include <drm/drm.h>
@@ -49,7 +49,7 @@ pub fn accel_header() -> String {
     for table in tables() {
         names(&mut c, table.tag, table.place, table.names);
     }
-    // Constants that belong to no table. What the ioctls' numbers make is written below.
+    // Constants that belong to no table. Those derived from the ioctl numbers are written below.
     let tables = tables();
     let known: Vec<&str> = tables.iter().flat_map(|t| t.names).map(|n| n.c_name).collect();
     let of_linux = constants()
@@ -62,7 +62,7 @@ pub fn accel_header() -> String {
             .any(|p| name.starts_with(p))
     };
     others.retain(|n| !known.contains(&n.c_name) && !is_ioctl(n.c_name));
-    names(&mut c, "", "Further sizes and limits", &others);
+    names(&mut c, "", "Other sizes and limits", &others);
 
     let driver = layouts().into_iter().filter(|l| l.home.contains(&Header::Accel7));
     let mut rest: Vec<Layout> = driver.chain(gaudi3_layouts()).collect();
@@ -72,7 +72,7 @@ pub fn accel_header() -> String {
         rest = others;
         structure(&mut c, c_type, same);
     }
-    c.push_str("\n/* Indices of the ioctls; their numbers are DRM_IOCTL_HL_* */\n");
+    c.push_str("\n/* Indices of the ioctls; DRM_IOCTL_HL_* are the request numbers */\n");
     let requests = Ioctl::ALL.map(|ioctl| (ioctl.name(), ioctl.index(), args(ioctl)));
     for (name, index, _) in requests {
         let _ = writeln!(c, "#define HL_IOCTL_{name} {index:#04x}");
@@ -105,7 +105,7 @@ fn args(ioctl: Ioctl) -> &'static str {
 fn names(c: &mut String, tag: &str, place: &str, names: &[Named]) {
     let _ = write!(c, "\n/* {place} */\n");
     if tag.is_empty() {
-        // In hexadecimal where a value is too large for int, so that C takes it as unsigned.
+        // Values that do not fit in an int are hexadecimal, so that C treats them as unsigned.
         let large = names.iter().any(|n| n.value > i32::MAX as u64);
         for n in names {
             let _ = match large || place.ends_with("flags") {
@@ -119,12 +119,12 @@ fn names(c: &mut String, tag: &str, place: &str, names: &[Named]) {
     for n in names {
         let _ = writeln!(c, "\t{} = {},", n.c_name, n.value);
     }
-    // No comma behind the last, for C++98.
+    // C++98 does not allow a trailing comma.
     c.truncate(c.len() - 2);
     c.push_str("\n};\n");
 }
 
-/// One way to read a range of a struct's bytes.
+/// An interpretation of a range of a struct's bytes.
 struct Variant {
     bytes: Range<usize>,
     /// The name of the inner struct, for `alloc.mem_size`.
@@ -136,8 +136,8 @@ fn split(c_path: &'static str) -> (&'static str, &'static str) {
     c_path.split_once('.').unwrap_or(("", c_path))
 }
 
-/// The ways to read what a layout describes: a view of a union is one, of several fields; else each
-/// name of each field is.
+/// The interpretations of the bytes of a layout: a view of a union is one interpretation with
+/// several fields; otherwise each name of each field is one.
 fn variants(layout: Layout) -> Vec<Variant> {
     let mut fields = layout.fields;
     fields.sort_by_key(|field| field.offset);
@@ -170,14 +170,14 @@ fn structure(c: &mut String, c_type: &str, layouts: Vec<Layout>) {
         return;
     }
     let mut all: Vec<Variant> = layouts.into_iter().flat_map(variants).collect();
-    // Two operations can have one struct, which the tables then have twice.
+    // Two operations can share a struct, which the tables then contain twice.
     let mut seen = BTreeSet::new();
     all.retain(|v| seen.insert((v.bytes.start, v.fields[0].c_path)));
     members(c, 1, all);
     c.push_str("};\n");
 }
 
-/// Writes variants; those that share bytes become a union.
+/// Writes variants. Variants that share bytes become a union.
 fn members(c: &mut String, depth: usize, mut variants: Vec<Variant>) {
     variants.sort_by_key(|v| v.bytes.start);
     let mut variants = variants.into_iter().peekable();
@@ -221,13 +221,13 @@ fn member(c: &mut String, depth: usize, variant: Variant) {
     let _ = writeln!(c, "{tabs}}}{space}{};", variant.prefix);
 }
 
-/// The field in C: an array of arrays is `__u64 name[4][8]`, and an open enum is the integer of its
-/// size.
+/// Returns the declaration of a field in C: `__u64 name[4][8]` for nested arrays, and an integer of
+/// the same size for an open enum.
 fn declaration(field: &Field) -> String {
     let (mut element, mut dimensions, mut count) = (&field.kind, String::new(), 1);
     while let CType::Array { of, len } = element {
         count *= len;
-        // A single element stands for a plain field.
+        // An array of one element is a plain field.
         if *len != 1 {
             let _ = write!(dimensions, "[{len}]");
         }

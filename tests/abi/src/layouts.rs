@@ -16,9 +16,9 @@ pub struct Layout {
     pub c_type: &'static str,
     /// Our size in bytes; nothing for a view whose counterpart in C has no name.
     pub size: Option<usize>,
-    /// The size in Linux 6.1, where it was another.
+    /// The size in Linux 6.1, if it differs.
     pub size_6_1: Option<usize>,
-    /// The oldest header that has it.
+    /// The oldest header that defines it.
     pub since: Since,
     /// The fields.
     pub fields: Vec<Field>,
@@ -37,12 +37,12 @@ pub struct Field {
     pub size: usize,
     /// The oldest header with this name.
     pub since: Since,
-    /// What the bytes hold.
+    /// The type of the field.
     pub kind: CType,
 }
 
 impl Layout {
-    /// The struct with those of its fields' names that `knows` accepts.
+    /// Returns a struct with those field names whose version `knows` accepts.
     fn of(c: &CStruct, knows: impl Fn(Since) -> bool) -> Self {
         let fields = c.fields.iter().flat_map(|field| {
             field.c_names.iter().map(|&(c_path, since)| Field {
@@ -123,7 +123,7 @@ macro_rules! structs {
     };
 }
 
-/// Every struct that no question of INFO and no operation of DEBUG leads to.
+/// The structs that no INFO or DEBUG operation refers to.
 const STRUCTS: &[CStruct] = structs! {
     cb { HlCbIn HlCbOut HlCbOutUsage HlCbArgs }
     cs { HlCsChunk HlCsIn HlCsInChunks HlCsInEngineCores HlCsInEngines HlCsInReserve }
@@ -164,14 +164,14 @@ fn structs() -> impl Iterator<Item = &'static CStruct> {
     STRUCTS.iter().chain(answers).chain(inputs)
 }
 
-/// Every layout of mainline's headers.
+/// Returns every layout of the mainline headers.
 pub fn layouts() -> Vec<Layout> {
     let mainline = |since| since < Since::Gaudi3;
     let ours = structs().filter(|c| mainline(c.since));
     let mut all: Vec<_> = ours.map(|c| Layout::of(c, mainline)).collect();
-    // A name in C for a part of a field, or for two fields.
+    // C names of a part of a field, or of two fields together.
     let parts = [
-        // Only Linux 6.1 has it: two of today's reserved fields.
+        // Exists only in Linux 6.1, in place of two fields that are reserved now.
         (
             "struct hl_info_hw_ip_info",
             "pad2",
@@ -198,12 +198,13 @@ pub fn layouts() -> Vec<Layout> {
     all
 }
 
-/// What only the header of the Gaudi3 release defines, new names in old structs included. No
-/// package ships it: these rows are compared with `facts/gaudi3.tsv`, not with C.
+/// Returns the layouts that only the header of the Gaudi3 release defines, including new names in
+/// older structs. No package contains that header, so these rows are compared with
+/// `facts/gaudi3.tsv` instead of C.
 pub fn gaudi3_layouts() -> Vec<Layout> {
     let gaudi3 = |since| since == Since::Gaudi3;
     let all = structs().map(|c| Layout {
-        // The one older struct whose size the table has.
+        // The only older struct whose size is in the table.
         size: (gaudi3(c.since) && c.view_at.is_none() || c.c_name == HlInfoHwIpInfo::LAYOUT.c_name)
             .then_some(c.size),
         home: &[],

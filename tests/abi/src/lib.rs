@@ -3,8 +3,8 @@
 //!
 //! - **The C compiler is the judge.** Each row of the tables becomes `_Static_assert`s; a C file of
 //!   them is compiled against the real header. No value is parsed, so none can be misread.
-//! - **The tables cannot forget a field.** Fields and constants come from the tables that
-//!   gaudi-uapi makes from its own definitions ([`gaudi_uapi::CStruct`]).
+//! - **The tables are complete.** Fields and constants come from the tables that gaudi-uapi
+//!   generates from its own definitions ([`gaudi_uapi::CStruct`]).
 //! - **Every row names the headers that have it.** Structs that grew are checked against the older
 //!   header too: the fields that it has agree in place, and its size is a recorded fact.
 //! - **Nothing of a header is left out**: every name and field that a header defines has its row
@@ -12,8 +12,8 @@
 //! - **What no package ships is a table of facts**: the Gaudi3 release's header and the nodes of
 //!   the vendor's driver before DRM, in `facts/`, each line marked with where it is from
 //!   ([`facts`]).
-//! - **The header that we install is generated** from the same tables, for systems without one
-//!   ([`accel_header`]), and judged as the kernel's are.
+//! - **The installed header is generated** from the same tables, for systems without one
+//!   ([`accel_header`]), and checked like the kernel's headers.
 //! - **A missing header is a skip that is counted**, never a pass ([`skip`]).
 
 mod accel_header;
@@ -102,11 +102,11 @@ pub fn requests() -> Vec<Request> {
     of_driver.chain(of_others).chain([of_drm]).collect()
 }
 
-/// A table of names in gaudi-uapi about the driver.
+/// A table of names in gaudi-uapi.
 struct Table {
     /// The tag of the enum in C; empty for macros.
     tag: &'static str,
-    /// Where the values stand.
+    /// The field or argument that holds the values.
     place: &'static str,
     names: &'static [Named],
 }
@@ -128,7 +128,7 @@ fn tables() -> [Table; 46] {
         table("", "struct hl_debug_args: op", debug::DebugOp::NAMES),
         table(
             "",
-            "How HL_DEBUG_OP_FETCH_TRACE ended",
+            "Result of HL_DEBUG_OP_FETCH_TRACE",
             debug::DebugFetchStatus::NAMES,
         ),
         table(
@@ -204,7 +204,7 @@ fn tables() -> [Table; 46] {
         ),
         table(
             "hl_clk_throttling_type",
-            "Bit numbers of the same",
+            "Bit numbers of clk_throttling_reason",
             info::ClkThrottleType::NAMES,
         ),
         table(
@@ -219,7 +219,7 @@ fn tables() -> [Table; 46] {
         ),
         table(
             "",
-            "The answer of HL_INFO_GET_EVENTS",
+            "The result of HL_INFO_GET_EVENTS",
             info::NotifierEvents::NAMES,
         ),
         table("", "struct hl_info_razwi_event: flags", info::RazwiFlags::NAMES),
@@ -274,7 +274,11 @@ fn tables() -> [Table; 46] {
             queue::Gaudi2Queue::NAMES,
         ),
         table("", "struct hl_wait_cs_in: flags", wait::WaitCsFlags::NAMES),
-        table("", "The interrupt in the same field", wait::WaitCsFlags::MASKS),
+        table(
+            "",
+            "struct hl_wait_cs_in: the interrupt in flags",
+            wait::WaitCsFlags::MASKS,
+        ),
         table("", "struct hl_wait_cs_out: status", wait::WaitCsStatus::NAMES),
         table("", "struct hl_wait_cs_out: flags", wait::WaitCsStatusFlags::NAMES),
     ]

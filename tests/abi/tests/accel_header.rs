@@ -1,4 +1,4 @@
-//! The header that we install for systems without one, judged as the kernel's are.
+//! The installed header for systems without one, checked like the kernel's headers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -52,13 +52,13 @@ fn committed_header_is_the_generated_one() {
 
 #[test]
 fn header_agrees_with_gaudi_uapi() {
-    // The release's driver has one more ioctl.
+    // The driver of the Gaudi3 release has one more ioctl.
     let mut constants = constants();
     constants.retain(|(_, named)| named.c_name != "HL_COMMAND_END");
     let text = c_file(Header::Accel7, &layouts(), &constants, &requests());
     assert!(
         text.matches("_Static_assert").count() >= 1050,
-        "the tables have their rows"
+        "the tables are complete"
     );
     compile(&text).unwrap();
 }
@@ -75,7 +75,7 @@ fn header_agrees_with_gaudi3_facts() {
                 format!("sizeof((({c_type} *)0)->{field}) == {bytes}"),
             ],
             ("value", [name, value]) => vec![format!("{name} == {value}")],
-            other => panic!("{other:?} is not a line of this table"),
+            other => panic!("invalid line {other:?}"),
         };
         for condition in conditions {
             c.push_str(&format!(
@@ -88,13 +88,13 @@ fn header_agrees_with_gaudi3_facts() {
 }
 
 #[test]
-fn wrong_claims_are_refused() {
+fn wrong_claims_are_rejected() {
     let claim = "_Static_assert(sizeof(struct hl_cs_chunk) == 60, \"wrong size\");\n";
     let errors = compile(&format!("{}{claim}", Header::Accel7.prologue())).unwrap_err();
     assert!(errors.contains("wrong size"), "{errors}");
 }
 
-/// What a kernel's header names and ours does not.
+/// Names in a kernel header that the generated header omits.
 fn left_out(header: Header, case: &str) {
     let Some(found) = header.find() else {
         return skip(case, header).unwrap();
@@ -117,7 +117,7 @@ fn left_out(header: Header, case: &str) {
     assert!(missing.is_empty(), "{ACCEL_HEADER} lacks {missing:?}");
 }
 
-/// The names of these tests are the names of their skips.
+/// The names of these tests are also the names of their skips.
 mod generated {
     use super::{Header, left_out};
 
@@ -132,18 +132,18 @@ mod generated {
     }
 }
 
-/// `misc/habanalabs.h`: today's layouts, the request numbers of the drivers before DRM.
+/// `misc/habanalabs.h`: the current layouts with the request numbers of drivers before DRM.
 #[test]
 fn misc_header_has_requests_before_drm() {
     let constants = constants().into_iter().filter(|(header, named)| {
-        // Both grew; the header follows the newer.
+        // Both constants grew; the header follows the newer version.
         *header == Header::Misc
             && !["HL_BUSY_ENGINES_MASK_EXT_SIZE", "GAUDI2_ENGINE_ID_SIZE"].contains(&named.c_name)
     });
     let text = c_file(Header::Misc, &[], &constants.collect::<Vec<_>>(), &requests());
     assert!(
         text.matches("_Static_assert").count() >= 400,
-        "the tables have their rows"
+        "the tables are complete"
     );
     compile(&text).unwrap();
 }

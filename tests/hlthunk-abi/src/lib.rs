@@ -1,20 +1,20 @@
-//! The public contract of the vendor's `libhl-thunk.so` as a table of facts, and the C files that
-//! hold what it claims.
+//! The public contract of the vendor's `libhl-thunk.so` as a table of facts, and C files that check
+//! it.
 //!
-//! - **The C compiler judges the headers**: a fact becomes a static assertion, or an assignment
-//!   that compiles only if both types agree. The build script writes the same for Rust.
-//! - **Each line says which release it is from.** Where releases differ, [`Contract::newest`] has
-//!   the line of the Gaudi3 release, which the headers follow.
+//! - **The C compiler checks the headers**: each fact becomes a static assertion, or an assignment
+//!   that compiles only if both types are equal. The build script generates the same for Rust.
+//! - **Each line names its release.** Where the releases differ, [`Contract::newest`] returns the
+//!   line of the Gaudi3 release, which the headers follow.
 
 use std::fmt::Write;
 
 /// The table.
 pub const TABLE: &str = include_str!("../facts/hlthunk.tsv");
 
-/// The release that a line is from.
+/// The release that a line describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Release {
-    /// hl-thunk of 2023; the Gaudi3 release agrees if it has no line of its own.
+    /// hl-thunk of 2023. Also valid for the Gaudi3 release, unless that has its own line.
     V2023,
     /// The Gaudi3 release.
     Gaudi3,
@@ -25,11 +25,11 @@ pub enum Release {
 pub struct Fact {
     /// The release.
     pub from: Release,
-    /// What the line states.
+    /// The stated fact.
     pub claim: Claim,
 }
 
-/// What a line states. Types are spelled as in C.
+/// The fact that a line states. Types are spelled as in C.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// A function that the library exports.
@@ -41,13 +41,13 @@ pub enum Claim {
         /// The types of its parameters, separated by commas.
         parameters: String,
     },
-    /// A function that the vendor declares and never exports.
+    /// A function that the vendor declares but does not export.
     Unexported(String),
     /// A struct's size in bytes.
     Size {
         /// The struct.
         c_type: String,
-        /// Bytes.
+        /// Size in bytes.
         bytes: usize,
     },
     /// A field of a struct.
@@ -58,9 +58,9 @@ pub enum Claim {
         name: String,
         /// The field's type.
         of_type: String,
-        /// Bytes from the start of the struct.
+        /// Offset in the struct, in bytes.
         offset: usize,
-        /// Bytes of the field.
+        /// Size of the field in bytes.
         bytes: usize,
     },
     /// A member of an enum, or an integer macro if `of_enum` is empty.
@@ -82,7 +82,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// What tells this claim from others, whatever it states.
+    /// Returns a key that identifies the subject of the claim.
     fn subject(&self) -> String {
         match self {
             Self::Function { name, .. } | Self::Value { name, .. } | Self::Text { name, .. } => name.clone(),
@@ -93,7 +93,7 @@ impl Claim {
     }
 }
 
-/// The table's lines in their order.
+/// The lines of the table, in order.
 #[derive(Clone, Debug)]
 pub struct Contract {
     /// All lines.
@@ -104,18 +104,18 @@ impl Contract {
     /// Reads the committed table.
     ///
     /// # Panics
-    /// A line is not of the form that the table's head describes.
+    /// Panics if a line does not have the format that the table's head describes.
     pub fn read() -> Self {
         assert!(
             TABLE.contains("\n# source: "),
-            "a table of facts cites its source"
+            "the table does not cite its source"
         );
         let lines = TABLE.lines().filter(|line| !line.starts_with('#'));
         let facts: Vec<Fact> = lines.map(fact).collect();
         Self { facts }
     }
 
-    /// The claims that the headers follow: where releases differ, the newest.
+    /// Returns the claims that the headers follow: the newest one where releases differ.
     pub fn newest(&self) -> impl Iterator<Item = &Claim> {
         self.facts.iter().filter_map(|fact| {
             let subject = fact.claim.subject();
@@ -124,7 +124,7 @@ impl Contract {
         })
     }
 
-    /// The names of the functions that the library exports.
+    /// Returns the names of the functions that the library exports.
     pub fn exported(&self) -> impl Iterator<Item = &str> {
         self.newest().filter_map(|claim| match claim {
             Claim::Function { name, .. } => Some(name.as_str()),
@@ -174,12 +174,12 @@ fn fact(line: &str) -> Fact {
             name: word(2),
             text: word(3),
         },
-        _ => panic!("{line:?} is not a line of this table"),
+        _ => panic!("invalid line {line:?}"),
     };
     Fact { from, claim }
 }
 
-/// The beginning of each C file: the header, and one spelling of the assertion for C and C++.
+/// The start of each C file: the header, and an assertion macro that works in C and C++.
 pub const PROLOGUE: &str = "\
 #include <stddef.h>
 #include \"hlthunk.h\"
@@ -190,7 +190,7 @@ pub const PROLOGUE: &str = "\
 #endif
 ";
 
-/// Writes what the C compiler must accept about one claim. `at` makes names that are not taken.
+/// Writes the C code that checks one claim. `at` makes the names in it unique.
 pub fn check(c: &mut String, claim: &Claim, at: usize) {
     let written = match claim {
         Claim::Function {
@@ -222,7 +222,7 @@ pub fn check(c: &mut String, claim: &Claim, at: usize) {
         Claim::Value { of_enum, name, value } => {
             let member = match of_enum.is_empty() {
                 true => String::new(),
-                // The member converts to its enum in C++ only if it is of that enum.
+                // In C++, the member converts to the enum only if it belongs to the enum.
                 false => format!(
                     "void check{at}(void);\nvoid check{at}(void) {{ {of_enum} e = {name}; (void)e; }}\n"
                 ),
@@ -235,11 +235,11 @@ pub fn check(c: &mut String, claim: &Claim, at: usize) {
             text.len() + 1
         ),
     };
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     written.unwrap_or_default();
 }
 
-/// Declares `p` as a pointer to a type: `uint8_t [6]` is `uint8_t (*p)[6]`.
+/// Returns the declaration of a pointer `p` to a type: `uint8_t (*p)[6]` for `uint8_t [6]`.
 fn pointer(of_type: &str) -> String {
     if let Some((result, parameters)) = of_type.split_once("(*)") {
         return format!("{result}(**p){parameters}");
@@ -250,7 +250,7 @@ fn pointer(of_type: &str) -> String {
     }
 }
 
-/// A C file about all of the newest claims.
+/// Returns a C file that checks all newest claims.
 pub fn c_file(contract: &Contract) -> String {
     let mut c = PROLOGUE.to_owned();
     for (at, claim) in contract.newest().enumerate() {

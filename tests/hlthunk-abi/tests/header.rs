@@ -1,4 +1,4 @@
-//! The headers against the table: in C, in C++, and in both directions.
+//! Compares the headers with the table, in C and C++ and in both directions.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,7 +16,8 @@ fn header() -> String {
     std::fs::read_to_string(include().join("hlthunk.h")).unwrap()
 }
 
-/// Compiles a file without linking and returns the compiler's messages. `None`: no such compiler.
+/// Compiles a file without linking and returns the compiler's messages; `None` if the compiler is
+/// missing.
 fn compile(compiler: &OsString, arguments: &[&str], text: &str) -> Option<Result<(), String>> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("contract.c");
@@ -37,10 +38,10 @@ fn compile(compiler: &OsString, arguments: &[&str], text: &str) -> Option<Result
 
 fn in_c(arguments: &[&str], text: &str) -> Result<(), String> {
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
-    compile(&compiler, arguments, text).expect("a C compiler: the workspace needs one to link")
+    compile(&compiler, arguments, text).expect("a C compiler, which the workspace needs for linking")
 }
 
-/// In C++, or a counted skip where there is no compiler for it.
+/// Compiles as C++, or records a skip if there is no C++ compiler.
 fn in_cxx(test: &str, arguments: &[&str], text: &str) {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "g++".into());
     match compile(&compiler, arguments, text) {
@@ -54,7 +55,7 @@ fn skip(test: &str, need: &str) {
     println!("{line}");
     if let Some(log) = std::env::var_os("GAUDI_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(log);
-        // One write of a whole line: several test processes may share the file.
+        // Write the whole line at once, because several test processes may share the file.
         file.unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 }
@@ -63,7 +64,7 @@ fn skip(test: &str, need: &str) {
 fn contract_holds_in_c() {
     let text = c_file(&Contract::read());
     let checks = text.matches("CHECK(").count();
-    assert!(checks > 700, "the table has its lines: {checks} assertions");
+    assert!(checks > 700, "the table is complete: {checks} assertions");
     in_c(&["-std=gnu11"], &text).unwrap();
 }
 
@@ -73,7 +74,7 @@ fn contract_holds_in_cxx() {
     in_cxx("contract_holds_in_cxx", &["-std=gnu++11", "-x", "c++"], &text);
 }
 
-/// Every header below the folder, alone and after each other.
+/// Includes each header of the directory separately, and all headers in turn.
 fn headers() -> Vec<String> {
     let (mut found, mut folders) = (Vec::new(), vec![include()]);
     while let Some(folder) = folders.pop() {
@@ -96,7 +97,7 @@ fn headers() -> Vec<String> {
 #[test]
 fn headers_are_valid_c99() {
     let headers = headers();
-    assert!(headers.len() >= 5, "the folder was read: {headers:?}");
+    assert!(headers.len() >= 5, "the directory was read: {headers:?}");
     for text in headers {
         in_c(&["-std=c99"], &text).unwrap_or_else(|errors| panic!("{text}{errors}"));
     }
@@ -104,12 +105,12 @@ fn headers_are_valid_c99() {
 
 #[test]
 fn headers_are_valid_cxx() {
-    // One text, so that a machine without a compiler has one skip.
+    // Use one file, so that a missing compiler is one skip.
     let all = headers().pop().unwrap_or_default();
     in_cxx("headers_are_valid_cxx", &["-std=c++11", "-x", "c++"], &all);
 }
 
-/// The kernel's own header lacks what only the Gaudi3 release names.
+/// The kernel's header lacks names of the Gaudi3 release.
 #[test]
 fn header_works_with_the_kernels() {
     let named = std::env::var_os("GAUDI_HEADERS_7").map(PathBuf::from);
@@ -126,7 +127,7 @@ fn header_works_with_the_kernels() {
         dir.join("drm/habanalabs_accel.h").display(),
         c_file(&Contract::read())
     );
-    // The kernel's header uses macros that only the kernel defines.
+    // The header uses macros that only the kernel defines.
     let dir = dir.to_str().expect("a path in UTF-8");
     in_c(
         &[
@@ -142,15 +143,15 @@ fn header_works_with_the_kernels() {
 }
 
 #[test]
-fn older_kernel_header_is_refused() {
+fn older_kernel_header_is_rejected() {
     let text = "#define HABANALABS_H_\n#include \"hlthunk.h\"\n";
     let errors = in_c(&["-std=gnu11"], text).unwrap_err();
     assert!(errors.contains("misc/habanalabs.h of Linux 6.1"), "{errors}");
 }
 
-/// Every kind of wrong line is refused, so that a right one means something.
+/// Each kind of false claim is rejected, so a check that passes is meaningful.
 #[test]
-fn wrong_claims_are_refused() {
+fn wrong_claims_are_rejected() {
     let function = |name: &str, result: &str, parameters: &str| Claim::Function {
         name: name.into(),
         result: result.into(),
@@ -191,14 +192,14 @@ fn wrong_claims_are_refused() {
         in_c(&["-std=gnu11"], &text).is_ok()
     };
     for claim in right {
-        assert!(accepts(&claim), "{claim:?} was refused");
+        assert!(accepts(&claim), "{claim:?} was rejected");
     }
     for claim in wrong {
         assert!(!accepts(&claim), "{claim:?} was accepted");
     }
 }
 
-/// The words that follow `before` in the header.
+/// Returns the words that follow `before` in the header.
 fn words_after(before: &str) -> BTreeSet<String> {
     let text = header();
     let word = |rest: &str| -> String {
@@ -214,8 +215,7 @@ fn words_after(before: &str) -> BTreeSet<String> {
 #[test]
 fn header_declares_nothing_else() {
     let contract = Contract::read();
-    // A prototype's name stands before the first parenthesis of a line that begins with the
-    // attribute.
+    // A prototype starts with the attribute; its name precedes the first parenthesis.
     let name = |line: &str| -> String {
         let (front, _) = line.split_once('(').expect(line);
         front.rsplit([' ', '*']).next().expect(line).to_owned()
@@ -239,7 +239,7 @@ fn header_declares_no_missing_function() {
         if let Claim::Unexported(name) = fact.claim {
             assert!(
                 !header().contains(&name),
-                "{name} is declared, but no library has it"
+                "{name} is declared, but no library exports it"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The crate's types and the built library against the table.
+//! Compares the crate's types and the built library with the table.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ include!(concat!(env!("OUT_DIR"), "/contract.rs"));
 fn structs_have_their_layouts() {
     let contract = Contract::read();
     let layouts = layouts();
-    assert!(layouts.len() > 300, "the table has its lines: {}", layouts.len());
+    assert!(layouts.len() > 300, "the table is complete: {}", layouts.len());
     for (c_type, field, offset, bytes) in layouts {
         let known = contract.newest().find_map(|claim| match claim {
             Claim::Size { c_type: of, bytes } if of == c_type && field.is_empty() => Some((0, *bytes)),
@@ -35,7 +35,7 @@ fn structs_have_their_layouts() {
     }
 }
 
-/// What a shared library tells its linker.
+/// The dynamic section of a shared library.
 #[derive(Debug)]
 struct Dynamic {
     soname: Vec<String>,
@@ -43,7 +43,7 @@ struct Dynamic {
     exported: BTreeSet<String>,
 }
 
-/// The library that cargo built beside this program.
+/// Reads the library that cargo built next to this program.
 fn library() -> Dynamic {
     let mut path = std::env::current_exe().unwrap();
     path.set_file_name("libhl_thunk.so");

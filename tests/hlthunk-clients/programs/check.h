@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* What the programs share: checks, and memory behind a dma-buf as a NIC sees it. */
+/* Shared by the programs: checks, and access to a dma-buf's memory as by a NIC. */
 
 #ifndef CHECK_H
 #define CHECK_H
@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Ends the program with the condition that is not true. */
+/* Exits with a message if the condition is false. */
 #define CHECK(condition)                                                                  \
 	do {                                                                              \
 		if (!(condition)) {                                                       \
@@ -25,7 +25,7 @@
 		}                                                                         \
 	} while (0)
 
-/* Two values, which are printed if they differ. */
+/* Compares two values, and prints them if they differ. */
 #define CHECK_EQUAL(seen, expected)                                                       \
 	do {                                                                              \
 		long long seen_ = (long long)(seen), expected_ = (long long)(expected);   \
@@ -36,7 +36,7 @@
 		}                                                                         \
 	} while (0)
 
-/* The bytes of a pattern, which no shift of it matches. */
+/* Fills bytes with a pattern that differs from each of its shifts. */
 static inline void pattern(unsigned char *bytes, size_t size, uint32_t seed)
 {
 	uint32_t state = seed * 2654435761u + 1;
@@ -48,8 +48,8 @@ static inline void pattern(unsigned char *bytes, size_t size, uint32_t seed)
 }
 
 /*
- * Where a dma-buf begins in its file: 0, unless it is the mock's stand-in for one, whose lock is
- * the part that was exported.
+ * Returns the offset of a dma-buf's first byte in its file. It is 0, except for the mock's
+ * replacement of a dma-buf, where a lock marks the exported range.
  */
 static inline off_t start_of(int dmabuf)
 {
@@ -66,7 +66,7 @@ static inline off_t start_of(int dmabuf)
 	return start;
 }
 
-/* Maps a part of a dma-buf, as a NIC that registers it. */
+/* Maps part of a dma-buf, like a NIC that registers it. */
 static inline unsigned char *nic_map_at(int dmabuf, off_t offset, size_t size)
 {
 	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, dmabuf,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* Each function of libhl-thunk-err_injection.so, and what the driver reports after it. */
+/* Calls each function of libhl-thunk-err_injection.so, and checks what the driver reports. */
 
 #include <time.h>
 
@@ -37,7 +37,7 @@ static uint32_t events(int event)
 	return counts[event];
 }
 
-/* An operation on a descriptor that is not a mock's. */
+/* Injects into a descriptor that does not belong to a mock. */
 static void refused(int fd, int errno_expected)
 {
 	int event = 12345;
@@ -59,7 +59,7 @@ int main(void)
 	open_device();
 	CHECK_EQUAL(hlthunk_get_pci_bus_id_from_fd(device, bus_id, sizeof(bus_id)), 0);
 
-	/* Thermal event: the clocks are throttled until it ends. */
+	/* Thermal event: the clocks are throttled until it is ejected. */
 	CHECK_EQUAL(hlthunk_get_clk_throttle_info(device, &throttle), 0);
 	CHECK_EQUAL(throttle.clk_throttle_reason_bitmask, 0);
 	CHECK_EQUAL(hlthunk_err_eject_thermal_event(device), 0);
@@ -73,7 +73,7 @@ int main(void)
 	CHECK(throttle.clk_throttle_duration_ns[HL_CLK_THROTTLE_TYPE_THERMAL] >= 1000000);
 	CHECK_EQUAL(throttle.clk_throttle_duration_ns[HL_CLK_THROTTLE_TYPE_POWER], 0);
 
-	/* Non-fatal event: counted, without a reset, and the user is notified. */
+	/* Non-fatal event: counted and notified, without a reset. */
 	int notifier = hlthunk_notifier_create(device);
 	CHECK(notifier >= 0);
 	uint64_t mask = 0, count = 0;
@@ -86,15 +86,15 @@ int main(void)
 	CHECK(mask & HL_NOTIFIER_EVENT_GENERAL_HW_ERR);
 	CHECK_EQUAL(hlthunk_notifier_release(device, notifier), 0);
 
-	/* What is not a device is refused and, as it is none, not closed. */
+	/* A descriptor that is not a device's is rejected and stays open. */
 	CHECK_EQUAL(pipe(pipes), 0);
 	refused(pipes[0], ENOTTY);
 	CHECK(fcntl(pipes[0], F_GETFD) >= 0);
 	refused(-1, EBADF);
 
 	/*
-	 * A node that does not know the operation, as a driver's: refused. What the functions of
-	 * fatal errors close is closed nevertheless.
+	 * A node that does not implement the operation, like the driver's: rejected. The functions for
+	 * fatal errors still close the descriptor.
 	 */
 	int control = hlthunk_open_control_by_bus_id(bus_id);
 	CHECK(control >= 0);
@@ -104,7 +104,7 @@ int main(void)
 	CHECK(fcntl(control, F_GETFD) < 0 && errno == EBADF);
 	CHECK_EQUAL(hlthunk_get_device_status_info(device), HL_DEVICE_STATUS_OPERATIONAL);
 
-	/* Fatal event: a hard reset, and the descriptor is closed. */
+	/* Fatal event: a hard reset; the descriptor is closed. */
 	int fatal = -1, old = device;
 	CHECK_EQUAL(hlthunk_err_inject_fatal_event(device, NULL), -EINVAL);
 	CHECK(fcntl(old, F_GETFD) >= 0);
@@ -116,12 +116,12 @@ int main(void)
 	CHECK_EQUAL(events(fatal), 1);
 	CHECK_EQUAL(events(event), 1);
 
-	/* Loss of heartbeat: the same, without an event. */
+	/* Loss of heartbeat: the same, without an event number. */
 	CHECK_EQUAL(hlthunk_err_inject_loss_of_heartbeat(device), 0);
 	open_device();
 	CHECK_EQUAL(hard_resets(), 2);
 
-	/* Endless command: the driver times it out and resets the device when it is closed. */
+	/* Endless command: the driver times it out, and resets the device when it is closed. */
 	CHECK_EQUAL(hlthunk_err_inject_endless_command(device), 0);
 	CHECK_EQUAL(hlthunk_get_device_status_info(device), HL_DEVICE_STATUS_IN_RESET);
 	CHECK(hlthunk_err_inject_endless_command(device) < 0);

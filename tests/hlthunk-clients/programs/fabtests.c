@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * The twelve calls of fabtests -D synapseai, and its export by the address of the pool, in its
- * order. NIXL uses two of them.
+ * The twelve functions that fabtests -D synapseai calls, in its order, and its export relative to
+ * the address of the pool. NIXL calls two of them.
  */
 
 #include <dlfcn.h>
@@ -80,7 +80,7 @@ static int export(uint64_t address, size_t size)
 			  address - info.globalHbmBaseAddress, O_RDWR | O_CLOEXEC);
 }
 
-/* The bytes of device memory, through its dma-buf. */
+/* Checks the contents of device memory through a dma-buf. */
 static void expect(uint64_t address, const unsigned char *bytes, size_t size)
 {
 	int fd = export(address, size);
@@ -92,7 +92,7 @@ static void expect(uint64_t address, const unsigned char *bytes, size_t size)
 	CHECK_EQUAL(close(fd), 0);
 }
 
-/* To the device and back, from memory of synHostMalloc or of the program. */
+/* Copies to the device and back, with memory of synHostMalloc or of the program. */
 static void round_trip(unsigned char *host, size_t size)
 {
 	uint64_t buffer = 0;
@@ -113,14 +113,14 @@ static void round_trip(unsigned char *host, size_t size)
 	copy(address_of(host), buffer, size, DRAM_TO_HOST);
 	CHECK(memcmp(host, sent, size) == 0);
 
-	/* A fill of the middle, in the same stream and without a wait before it is read. */
+	/* Fills the middle in the same stream, without a wait before the copy. */
 	size_t from = size / 3, count = size / 3;
 	CHECK_EQUAL(ops.synMemsetD8Async(buffer + from, 0xa5, count, stream), synSuccess);
 	copy(address_of(host), buffer, size, DRAM_TO_HOST);
 	memset(sent + from, 0xa5, count);
 	CHECK(memcmp(host, sent, size) == 0);
 
-	/* Into another allocation. */
+	/* Copies to another allocation. */
 	uint64_t other = 0;
 	CHECK_EQUAL(ops.synDeviceMalloc(device, size, 0, 0, &other), synSuccess);
 	CHECK(other >= buffer + size || buffer >= other + size);
@@ -132,7 +132,7 @@ static void round_trip(unsigned char *host, size_t size)
 	free(sent);
 }
 
-/* More jobs than the library has command buffers, then one wait. */
+/* Submits more jobs than the library has command buffers, then waits once. */
 static void many(void)
 {
 	enum { COUNT = 200 };
@@ -166,7 +166,7 @@ static void refusals(void)
 	CHECK_EQUAL(ops.synDeviceMalloc(device, PAGE, buffer, 0, &other), synOutOfDeviceMemory);
 	CHECK_EQUAL(ops.synDeviceMalloc(device, PAGE, buffer + PAGE, 0, &other), synSuccess);
 	CHECK_EQUAL(other, buffer + PAGE);
-	/* Past the end of an allocation, although the next follows it. */
+	/* A range past the end of an allocation fails, although another allocation follows. */
 	CHECK_EQUAL(ops.synMemsetD8Async(buffer, 1, PAGE + 1, stream), synInvalidArgument);
 	CHECK_EQUAL(ops.synMemsetD8Async(buffer - 1, 1, 2, stream), synInvalidArgument);
 	CHECK_EQUAL(ops.synMemsetD8Async(buffer, 1, SIZE_MAX, stream), synInvalidArgument);
@@ -194,7 +194,7 @@ static void refusals(void)
 	CHECK_EQUAL(ops.synDeviceFree(device, buffer + 1, 0), synInvalidArgument);
 	CHECK_EQUAL(ops.synDeviceFree(device, buffer, 0), synSuccess);
 	CHECK_EQUAL(ops.synDeviceFree(device, other, 0), synSuccess);
-	/* Outside of every allocation, the export is the driver's to refuse; before the pool it is. */
+	/* An address outside the pool reaches the driver, which rejects it. */
 	CHECK(export(info.globalHbmBaseAddress - PAGE, PAGE) < 0);
 }
 
@@ -219,7 +219,7 @@ static void run(void)
 	const size_t sizes[] = { 1, 2, 63, 4095, 4096, 4097, 65536, 1000003, LARGE };
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		round_trip(host, sizes[i]);
-	/* Not from its start. */
+	/* Exports at an offset. */
 	round_trip((unsigned char *)host + 129, 70001);
 	CHECK_EQUAL(ops.synHostFree(device, host, 0), synSuccess);
 	CHECK_EQUAL(ops.synHostFree(device, host, 0), synInvalidArgument);
@@ -227,7 +227,7 @@ static void run(void)
 	round_trip(static_memory + 1, sizeof(static_memory) - 1);
 	many();
 	refusals();
-	/* What is still in flight and not freed is released with the device. */
+	/* Releasing the device frees memory and jobs in flight. */
 	uint64_t left;
 	CHECK_EQUAL(ops.synDeviceMalloc(device, LARGE, 0, 0, &left), synSuccess);
 	CHECK_EQUAL(ops.synHostMalloc(device, LARGE, 0, &host), synSuccess);
@@ -243,7 +243,7 @@ int main(void)
 
 	load(synapse, thunk);
 	run();
-	/* The device is free again. */
+	/* The device can be acquired again. */
 	run();
 	CHECK_EQUAL(dlclose(synapse), 0);
 	CHECK_EQUAL(dlclose(thunk), 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * libfabric's four calls of libSynapse.so, in its order, for device memory that the program itself
- * mapped through libhl-thunk.so.
+ * libfabric's four calls of libSynapse.so, in its order, for device memory that the program mapped
+ * through libhl-thunk.so.
  */
 
 #include <dlfcn.h>
@@ -26,7 +26,7 @@ static void *symbol(void *library, const char *name)
 	return found;
 }
 
-/* The lookup of a range that is not there. */
+/* Looks up a range that does not exist. */
 static void refused(uint64_t address, uint64_t size)
 {
 	int fd = 12345;
@@ -53,7 +53,7 @@ int main(void)
 	CHECK_EQUAL(count, 1);
 	refused(0x1001000000000000, 4096);
 
-	/* The program's own device and memory, in two mappings. */
+	/* Two mappings of memory on the program's own device. */
 	int device = hlthunk_open(HLTHUNK_DEVICE_DONT_CARE, NULL);
 	CHECK(device >= 0);
 	refused(0x1001000000000000, 4096);
@@ -64,11 +64,11 @@ int main(void)
 		addresses[i] = hlthunk_device_memory_map(device, handles[i], 0);
 		CHECK(addresses[i] != 0);
 	}
-	/* A duplicate is the same device, and not a second one. */
+	/* A duplicate refers to the same device, not to a second one. */
 	int duplicate = dup(device);
 	CHECK(duplicate >= 0);
 
-	/* The start of the first mapping, and an address inside of the second. */
+	/* Looks up the start of the first mapping, and an address inside the second. */
 	uint64_t inside = addresses[1] + 3 * 4096;
 	unsigned char sent[SIZE / 2], *first, *second, *third;
 	CHECK_EQUAL(lookup(addresses[0], SIZE, &fd), 0);
@@ -80,7 +80,7 @@ int main(void)
 	pattern(sent, sizeof(sent), 2);
 	memset(first, 0x5a, SIZE);
 	memcpy(second, sent, sizeof(sent));
-	/* A second dma-buf of a part of it, and one whose size is not whole pages. */
+	/* Exports part of it a second time, and a size that is not a multiple of the page size. */
 	CHECK_EQUAL(lookup(inside + 4096, 5000, &again), 0);
 	CHECK(again != fd);
 	third = nic_map(again, 8192);
@@ -89,7 +89,7 @@ int main(void)
 	nic_unmap(third, 8192);
 	CHECK_EQUAL(close(again), 0);
 
-	/* What has no dma-buf: an address inside of a page, no bytes, host memory, the last bytes. */
+	/* Not exportable: an unaligned address, size 0, host memory, and a range past the end. */
 	refused(addresses[0] + 1, 4096);
 	refused(addresses[0], 0);
 	refused((uint64_t)(uintptr_t)sent & ~4095ull, 4096);
@@ -99,7 +99,7 @@ int main(void)
 	refused(addresses[0], 1ull << 46);
 	CHECK_EQUAL(lookup(addresses[0], 4096, NULL), -EINVAL);
 
-	/* libfabric does not close the descriptor; the NIC's mapping alone holds the memory. */
+	/* libfabric does not close the descriptor; only the NIC's mapping holds the memory. */
 	CHECK_EQUAL(hlthunk_memory_unmap(device, addresses[1]), -EINVAL);
 	nic_unmap(second, SIZE / 2);
 	CHECK_EQUAL(close(fd), 0);

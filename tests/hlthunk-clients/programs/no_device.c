@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* What the libraries answer where no device can be opened. */
+/* Results of the libraries if no device can be opened. */
 
 #include "check.h"
 #include "synapse_api.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* What the libraries answer where libhl-thunk.so cannot be loaded. */
+/* Results of the libraries if libhl-thunk.so cannot be loaded. */
 
 #include "check.h"
 #include "scal.h"
 #include "synapse_api.h"
 
-/* Of hlthunk_err_inject.h, whose hlthunk.h the program does not need. */
+/* Declared here, because hlthunk_err_inject.h includes hlthunk.h, which is not needed. */
 int hlthunk_err_inject_thermal_event(int fd);
 
 int main(void)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * The calls of perftest --use_hl, in its order, for two buffers. Linked to libhl-thunk and
- * libSynapse, as perftest is. In place of the NIC the program copies between the dma-bufs.
+ * The calls of perftest --use_hl, in its order, for two buffers. Linked with libhl-thunk and
+ * libSynapse, like perftest. The program copies between the dma-bufs instead of a NIC.
  */
 
 #include "check.h"
@@ -50,7 +50,7 @@ static void run(const char *bus_id)
 	int device = hlthunk_open(HLTHUNK_DEVICE_DONT_CARE, bus_id);
 
 	CHECK(device >= 0);
-	/* perftest opens the device once in each process. */
+	/* perftest opens the device once per process. */
 	int second = hlthunk_open(HLTHUNK_DEVICE_DONT_CARE, bus_id);
 	CHECK(second < 0 && errno == EBUSY);
 
@@ -76,7 +76,7 @@ int main(void)
 	CHECK_EQUAL(hlthunk_get_pci_bus_id_from_fd(device, bus_id, sizeof(bus_id)), 0);
 	CHECK_EQUAL(hlthunk_close(device), 0);
 	run(bus_id);
-	/* The library is linked, although no call of perftest needs it. */
+	/* The library is linked, although perftest calls no function of it. */
 	CHECK_EQUAL(synDeviceGetCount(NULL), synUninitialized);
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* Threads with a stream each, and a fork child, which has no device on a mock. */
+/* Threads with one stream each, and a fork child, which cannot use a mock. */
 
 #include <pthread.h>
 #include <sys/wait.h>
@@ -58,7 +58,7 @@ static void run(void)
 		CHECK_EQUAL(pthread_join(threads[i], NULL), 0);
 }
 
-/* The device belongs to the parent. The child's calls fail, and its end changes nothing. */
+/* The device belongs to the parent. The child's calls fail, and its exit changes nothing. */
 static void child(synStreamHandle stream, uint64_t buffer)
 {
 	synDeviceId own;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * The calls of UCX's gaudi_gdr in the order of `ucx_info -d`: with a device that it opens itself,
- * and with one that the program acquired through libSynapse. Linked to the four libraries. UCX
- * opens control nodes by their path, which a mock does not have; the program asks the library.
+ * The calls of UCX's gaudi_gdr in the order of `ucx_info -d`, with a device that it opens itself,
+ * and with one that the program acquired through libSynapse. Linked with the four libraries. UCX
+ * opens control nodes by path, which a mock does not have, so the program uses the library.
  */
 
 #include "check.h"
@@ -28,7 +28,7 @@ static scal_memory_pool_infoV2 pool_of(int fd, bool is_known)
 	CHECK(strcmp(info.name, "global_hbm") == 0);
 	CHECK(info.scal == scal && info.totalSize > 0);
 
-	/* Handles that are not of this kind, and names that are not a pool's. */
+	/* Handles of the wrong kind, and an unknown pool name. */
 	CHECK_EQUAL(scal_get_pool_handle_by_name(scal, "hbm", &pool), SCAL_NOT_FOUND);
 	CHECK_EQUAL(scal_get_pool_handle_by_name(scal, NULL, &pool), SCAL_INVALID_PARAM);
 	CHECK_EQUAL(scal_get_pool_handle_by_name(scal, "global_hbm", NULL), SCAL_INVALID_PARAM);
@@ -68,7 +68,7 @@ static void own_device(void)
 	CHECK(dmabuf >= 0);
 	CHECK_EQUAL(hlthunk_get_pci_bus_id_from_fd(fd, bus_id, sizeof(bus_id)), 0);
 
-	/* A duplicate is the same open of the device. */
+	/* A duplicate refers to the same open of the device. */
 	int duplicate = dup(fd);
 	CHECK_EQUAL(pool_of(duplicate, true).device_base_address, pool.device_base_address);
 	CHECK_EQUAL(close(duplicate), 0);
@@ -76,7 +76,7 @@ static void own_device(void)
 	CHECK_EQUAL(hlthunk_close(fd), 0);
 }
 
-/* Memory of synDeviceMalloc lies in the dma-buf that UCX makes of the pool. */
+/* The dma-buf that UCX creates of the pool contains memory of synDeviceMalloc. */
 static void acquired_device(void)
 {
 	enum { SIZE = 12345 };
@@ -103,7 +103,7 @@ static void acquired_device(void)
 	CHECK(memcmp(nic, sent, SIZE) == 0);
 	nic_unmap(nic, SIZE);
 
-	/* libfabric's call for the same memory, in the pool and beside it. */
+	/* libfabric's call for the same memory: inside the pool and outside it. */
 	int own;
 	CHECK_EQUAL(hcclLookupDMABuff(buffer, SIZE, &own), 0);
 	nic = nic_map(own, SIZE);
@@ -112,7 +112,7 @@ static void acquired_device(void)
 	CHECK_EQUAL(close(own), 0);
 	CHECK_EQUAL(hcclLookupDMABuff(buffer + (1 << 20), 4096, &own), -EINVAL);
 	CHECK_EQUAL(own, -1);
-	/* The page that the pool left to the program. */
+	/* The page that the pool leaves to the program. */
 	uint64_t handle = hlthunk_device_memory_alloc(info.fd, 4096, 0, true, false);
 	CHECK(handle != 0);
 	uint64_t mapped = hlthunk_device_memory_map(info.fd, handle, 0);
@@ -137,7 +137,7 @@ int main(void)
 	scal_destroy(NULL);
 	scal_destroy((scal_handle_t)(uintptr_t)&scal);
 	for (int i = 0; i < 3; i++) {
-		/* The number of the descriptor is the same each time, and the pool is a new one. */
+		/* The descriptor number is the same each time, but the pool is a new one. */
 		own_device();
 		acquired_device();
 	}

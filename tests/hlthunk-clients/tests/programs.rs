@@ -1,4 +1,4 @@
-//! Compiles each program, and runs it with the libraries of this build.
+//! Compiles each program and runs it with the libraries of this build.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// The library's own name, and the name of cargo's file.
+/// The SONAME of each library, and the name of cargo's file.
 const LIBRARIES: [(&str, &str); 5] = [
     ("libhl-thunk.so", "libhl_thunk.so"),
     ("libhl-thunk-err_injection.so", "libhl_thunk_err_injection.so"),
@@ -17,19 +17,19 @@ const LIBRARIES: [(&str, &str); 5] = [
 ];
 const ALL: [&str; 4] = ["hl-thunk", "scal", "Synapse", "SynapseMme"];
 
-/// A folder with libraries under their own names, and a program.
+/// A directory with libraries under their SONAMEs, and a program.
 struct Place(TempDir);
 
 impl Place {
-    /// With all libraries but `without`.
+    /// Creates a directory with all libraries except `without`.
     fn new(without: Option<&str>) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let test = std::env::current_exe().expect("the test's own path");
-        let built = test.parent().expect("the test lies in a folder");
+        let built = test.parent().expect("the test's path has a directory");
         for (name, file) in LIBRARIES.iter().filter(|row| Some(row.0) != without) {
             let library = built.join(file);
             assert!(library.is_file(), "cargo did not build {}", library.display());
-            symlink(library, dir.path().join(name)).expect("a link in the temporary folder");
+            symlink(library, dir.path().join(name)).expect("a link in the temporary directory");
         }
         Self(dir)
     }
@@ -38,7 +38,7 @@ impl Place {
         self.0.path()
     }
 
-    /// Compiles a program and links it to libraries.
+    /// Compiles a program and links it with libraries.
     fn compile(&self, name: &str, libraries: &[&str]) -> PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let program = self.path().join(name);
@@ -52,7 +52,7 @@ impl Place {
             .arg(&program)
             .arg("-L")
             .arg(self.path())
-            // UCX's build links them all, and programs that call none of one keep it.
+            // UCX's build links all libraries, and keeps those that a program does not call.
             .arg("-Wl,--no-as-needed")
             .args(libraries.iter().map(|library| format!("-l{library}")));
         let output = command.output().expect("a C compiler ($CC, or gcc)");
@@ -166,7 +166,7 @@ fn missing_library_is_reported() {
     let program = place.compile("no_library", &["Synapse", "scal", "hl-thunk-err_injection"]);
     let output = place.run(&program, "mock:gaudi2");
     assert!(output.status.success(), "{}", text(&output));
-    // Shims name themselves where they print.
+    // Shims print their names.
     let printed = text(&output);
     for name in [
         "libSynapse.so (shim",
@@ -178,7 +178,7 @@ fn missing_library_is_reported() {
     assert!(printed.contains("libhl-thunk.so: cannot open"), "{printed}");
 }
 
-/// The dynamic symbols of a library that it defines.
+/// Returns the dynamic symbols that a library defines.
 fn exports(library: &str) -> Vec<String> {
     let place = Place::new(None);
     let output = Command::new("nm")
@@ -192,12 +192,12 @@ fn exports(library: &str) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The functions that a header of `drivers/hlthunk/include` declares, sorted.
+/// Returns the functions that a header of `drivers/hlthunk/include` declares, sorted.
 fn declared(header: &str, prefixes: &[&str]) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let path = root.join("../../drivers/hlthunk/include").join(header);
     let text = fs::read_to_string(path).expect("the header");
-    // A prototype is a line that begins with a type, and has the name before the first parenthesis.
+    // A prototype is a line that starts with a type; its name precedes the first parenthesis.
     let lines = text
         .lines()
         .filter(|line| line.starts_with(|c: char| c.is_ascii_alphabetic()));

@@ -1,6 +1,6 @@
 /*
- * A program in C, linked with -lhl-thunk as its clients are. Each case runs in a process of its own:
- * `client CASE` ends with 0, or prints why not.
+ * A C program, linked with -lhl-thunk like the library's clients. Each case runs in a separate
+ * process: `client CASE` exits with 0, or prints the reason for the failure.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -89,7 +89,7 @@ static int buffers(void)
 	return 0;
 }
 
-/* Runs packets that lie in a mapped command buffer. */
+/* Executes packets in a mapped command buffer. */
 static int run(const uint32_t *packets, uint32_t size)
 {
 	struct hl_cs_chunk chunk;
@@ -239,7 +239,7 @@ int main(int argc, char **argv)
 	for (nth = 0; nth < sizeof(cases) / sizeof(cases[0]); nth++) {
 		if (argc != 2 || strcmp(argv[1], cases[nth].name))
 			continue;
-		/* The driver ends the last user's session by a reset. */
+		/* The driver resets the device when its last user closes it. */
 		for (tries = 0; tries < 600 && device < 0; tries++) {
 			device = hlthunk_open(HLTHUNK_DEVICE_DONT_CARE, NULL);
 			if (device < 0 && errno != EBUSY && errno != EAGAIN)
@@ -252,6 +252,6 @@ int main(int argc, char **argv)
 		CHECK(hlthunk_close(device) == 0);
 		return code;
 	}
-	printf("no such case\n");
+	printf("unknown case\n");
 	return 2;
 }

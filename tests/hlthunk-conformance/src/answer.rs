@@ -1,6 +1,6 @@
-//! Checks of a C function's answer by the conventions of hl-thunk.
+//! Checks the result of a C function against the conventions of hl-thunk.
 //!
-//! Each reads errno first: the answer is the last call's.
+//! Each check reads errno first, so that it is the errno of the last call.
 
 use std::ffi::c_int;
 
@@ -38,7 +38,7 @@ pub(crate) fn handle(what: &str, value: u64) -> Result<u64, Failure> {
     Err(Failure::new(what, "not 0", seen(value, errno)))
 }
 
-/// Checks that the driver refused a call: `-errno`, and errno is set.
+/// Checks that the driver rejected a call: returns `-errno` and sets errno.
 pub(crate) fn refused(what: &str, code: c_int, errno: Errno) -> Verdict {
     let last = Errno::last_raw();
     if code == -(errno as i32) && last == errno as i32 {
@@ -48,7 +48,7 @@ pub(crate) fn refused(what: &str, code: c_int, errno: Errno) -> Verdict {
     Err(Failure::new(what, expected, seen(code, last)))
 }
 
-/// Checks that the library refused a call: `-errno`. errno is not part of that promise.
+/// Checks that the library rejected a call: returns `-errno`. errno is not checked.
 pub(crate) fn rejected(what: &str, code: c_int, errno: Errno) -> Verdict {
     let last = Errno::last_raw();
     if code == -(errno as i32) {
@@ -61,7 +61,7 @@ pub(crate) fn rejected(what: &str, code: c_int, errno: Errno) -> Verdict {
     ))
 }
 
-/// Checks that a call returned -1 and set errno, as system calls do.
+/// Checks that a call returned -1 and set errno, like a system call.
 pub(crate) fn minus_one(what: &str, code: c_int, errno: Errno) -> Verdict {
     let last = Errno::last_raw();
     if code == -1 && last == errno as i32 {
@@ -70,7 +70,7 @@ pub(crate) fn minus_one(what: &str, code: c_int, errno: Errno) -> Verdict {
     Err(Failure::new(what, seen(-1, errno as i32), seen(code, last)))
 }
 
-/// Checks that a call returned 0 for a handle or an address, and set errno.
+/// Checks that a call returned 0 instead of a handle or an address, and set errno.
 pub(crate) fn none(what: &str, value: u64, errno: Errno) -> Verdict {
     let last = Errno::last_raw();
     if value == 0 && last == errno as i32 {
@@ -83,7 +83,7 @@ pub(crate) fn none(what: &str, value: u64, errno: Errno) -> Verdict {
     ))
 }
 
-/// Checks that a call failed, where no client can depend on the errno.
+/// Checks that a call failed, where clients do not depend on the errno.
 pub(crate) fn fails(what: &str, code: c_int) -> Verdict {
     let last = Errno::last_raw();
     if code < 0 {

@@ -1,4 +1,4 @@
-//! [`Bench`]: the device that cases share, and its required state after each.
+//! [`Bench`]: the device that the cases share, and the check of its state after each case.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -15,43 +15,43 @@ use crate::card::Card;
 use crate::library::Library;
 use crate::types::{EnginesIdleInfo, HwIpInfo, name};
 
-/// The variable that selects the library's device.
+/// The environment variable that selects the library's device.
 pub const DEVICE: &str = "GAUDI_DEVICE";
 
-/// What the library runs on.
+/// The backend of the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// The mock, selected by [`DEVICE`].
     Mock,
-    /// The kernel's driver.
+    /// The kernel driver.
     Driver,
 }
 
-/// How long the driver may take to end the last user's session: it resets the chip.
+/// Timeout for the end of the last user's session, in which the driver resets the chip.
 const RESET: Duration = Duration::from_secs(60);
 
-/// A device that is opened once for many cases: the driver resets the chip at every close.
+/// A device that stays open for many cases, because the driver resets the chip at every close.
 #[derive(Debug)]
 pub struct Bench {
     /// The library.
     pub(crate) hl: &'static Library,
-    /// What it runs on.
+    /// The library's backend.
     pub(crate) backend: Backend,
     fd: Option<c_int>,
-    /// This process's descriptors before the case.
+    /// The descriptors of this process before the case.
     descriptors: BTreeSet<String>,
     /// Whether the mock has signalled an eventfd.
     has_signalled: bool,
 }
 
-/// Returns this process's descriptors with their files, without the directory's own.
+/// Returns this process's descriptors and their files, except for the directory used to list them.
 pub(crate) fn descriptors() -> BTreeSet<String> {
     let listed = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let link = |entry: fs::DirEntry| {
         let target = fs::read_link(entry.path()).ok()?;
         Some(format!("{:?} {}", entry.file_name(), target.display()))
     };
-    // The directory itself is open meanwhile.
+    // Skip the descriptor of the directory itself.
     listed
         .filter_map(link)
         .filter(|row| !row.ends_with("/fd"))
@@ -59,7 +59,7 @@ pub(crate) fn descriptors() -> BTreeSet<String> {
 }
 
 impl Bench {
-    /// Creates a bench; the first case opens the device.
+    /// Creates a bench. The first case opens the device.
     pub fn new(hl: &'static Library) -> Self {
         let backend = match env::var_os(DEVICE) {
             Some(_) => Backend::Mock,
@@ -74,7 +74,7 @@ impl Bench {
         }
     }
 
-    /// Whether the library runs on the mock.
+    /// Returns whether the library runs on the mock.
     pub(crate) fn is_mock(&self) -> bool {
         self.backend == Backend::Mock
     }
@@ -89,7 +89,7 @@ impl Bench {
         Ok(Card { hl: self.hl, fd })
     }
 
-    /// Calls an open function until the last user's session has ended.
+    /// Retries an open function until the last user's session has ended.
     pub(crate) fn open_patiently(&self, open: impl Fn(&Library) -> c_int) -> Result<c_int, Failure> {
         let begin = Instant::now();
         loop {
@@ -121,27 +121,27 @@ impl Bench {
         }
     }
 
-    /// Takes the descriptor out: the case closes it.
+    /// Transfers the descriptor to the case, which closes it.
     pub(crate) fn take(&mut self) -> Result<Card, Failure> {
         let card = self.card()?;
         self.fd = None;
         Ok(card)
     }
 
-    /// Closes and opens.
+    /// Closes and reopens the device.
     pub(crate) fn reopen(&mut self) -> Result<Card, Failure> {
         self.close()?;
         self.card()
     }
 
-    /// Opens the device and notes what the process has.
+    /// Opens the device and records the process's descriptors.
     pub(crate) fn begin(&mut self) -> Verdict {
         self.card()?;
         self.descriptors = self.others();
         Ok(())
     }
 
-    /// The descriptors beside the device's own, which a case may close and open anew.
+    /// Returns the descriptors except the device's own, which a case may close and reopen.
     fn others(&self) -> BTreeSet<String> {
         let own = self.fd.map(|fd| format!("\"{fd}\" "));
         let mut all = descriptors();
@@ -149,7 +149,7 @@ impl Bench {
         all
     }
 
-    /// Checks that a case left nothing and that the device works.
+    /// Checks that a case released all its resources and that the device works.
     pub(crate) fn ledger(&mut self) -> Verdict {
         let card = self.card()?;
         equal(
@@ -179,15 +179,16 @@ impl Bench {
             self.hl.get_busy_engines_mask(card.fd, Some(&mut idle)),
         )?;
         holds("all engines are idle after the case", idle.is_idle == 1, idle)?;
-        // The library notices at an open that a mock's node was closed by close(2).
+        // The library detects at the next open that close(2) closed a mock's node.
         drop(self.control()?);
         let new: Vec<_> = self.others().difference(&self.descriptors).cloned().collect();
         let is_own = new.is_empty() || self.is_mock_file(&new);
         holds("the case left no descriptor open", is_own, new)
     }
 
-    /// Whether these are the mock's own: a mock that a case opened anew has other numbers, and the
-    /// first eventfd that it signals needs another for the process's life (gaudi-sys's aio.rs).
+    /// Returns whether the new descriptors belong to the mock: reopening a mock changes its
+    /// numbers, and the first eventfd that it signals keeps one more open until exit (gaudi-sys's
+    /// aio.rs).
     fn is_mock_file(&mut self, new: &[String]) -> bool {
         let is_event = |row: &&String| row.ends_with("anon_inode:[eventfd]");
         let kept = usize::from(!self.has_signalled && new.iter().any(|row| is_event(&row)));

@@ -1,6 +1,6 @@
-//! [`Card`]: the open device, and the objects of cases, each released on drop.
+//! [`Card`]: the open device, and the objects of cases, which are released on drop.
 
-#![expect(unsafe_code, reason = "descriptors are numbers in a C ABI")]
+#![expect(unsafe_code, reason = "the C ABI passes descriptors as integers")]
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
@@ -18,11 +18,11 @@ use crate::answer::{handle, number, ok};
 use crate::library::Library;
 use crate::types::{CsIn, CsOut, DramUsageInfo};
 
-/// Bytes in a page of this process.
+/// Page size of this process in bytes.
 pub(crate) const PAGE: usize = 4096;
-/// Bytes in a page of device memory.
+/// Page size of device memory in bytes.
 pub(crate) const DRAM_PAGE: u64 = gaudi_spec::gaudi2::DRAM_PAGE;
-/// Longer than any program of a case, in microseconds; shorter than the driver's own timeout.
+/// A timeout in microseconds, longer than any case's program and shorter than the driver's timeout.
 pub(crate) const LONG: u64 = 10_000_000;
 
 /// `HL_WAIT_CS_STATUS_COMPLETED`.
@@ -30,9 +30,9 @@ pub(crate) const COMPLETED: u32 = 0;
 /// `HL_WAIT_CS_STATUS_BUSY`.
 pub(crate) const BUSY: u32 = 1;
 
-/// The queue of most cases.
+/// The queue that most cases use.
 pub(crate) const Q: QueueId = queue::PDMA_0_0;
-/// Another DMA engine's.
+/// A queue of another DMA engine.
 pub(crate) const OTHER: QueueId = queue::PDMA_1_0;
 
 /// The library, and a descriptor of its device.
@@ -44,7 +44,7 @@ pub(crate) struct Card {
     pub(crate) fd: c_int,
 }
 
-/// Returns the address of a value, as the structs of the ABI carry it.
+/// Returns the address of a value, as an integer for the structs of the ABI.
 pub(crate) fn address_of<T: ?Sized>(value: &T) -> u64 {
     ptr::from_ref(value).cast::<c_void>().expose_provenance() as u64
 }
@@ -66,30 +66,31 @@ pub(crate) fn own(what: &str, code: c_int) -> Result<OwnedFd, Failure> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Borrows a descriptor that the caller keeps open meanwhile.
+/// Borrows a descriptor that the caller keeps open during the borrow.
 pub(crate) fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
-    // SAFETY: callers hold the descriptor open; only system calls that check it get it.
+    // SAFETY: callers keep the descriptor open, and pass it only to system calls, which check it.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 impl Card {
-    /// Maps a handle as programs do: by mmap(2) of the descriptor at the handle.
+    /// Maps a handle like a program does: mmap(2) of the descriptor at the handle.
     pub(crate) fn mmap(self, handle: u64, len: usize) -> SysResult<RawMapping> {
         RawMapping::of_fd(borrow(self.fd), handle, len)
     }
 
-    /// Asks an INFO question by `hlthunk_get_info`.
+    /// Performs an INFO query with `hlthunk_get_info`.
     pub(crate) fn query<A: InfoAnswer>(self) -> Result<A, Failure> {
         let mut answer = A::new_zeroed();
         let to = address_of_mut(&mut answer);
         let mut args = HlInfoArgs::new(A::OP, to, size_of::<A>() as u32, 0);
         ok("hlthunk_get_info", self.hl.get_info(self.fd, Some(&mut args)))?;
-        // The library wrote it by its address: make the compiler read it again.
+        // The library wrote the answer through its address, so the compiler must reload it.
         std::hint::black_box(&mut answer);
         Ok(answer)
     }
 
-    /// Asks an INFO question with room for `room` bytes. Returns the library's code and the bytes.
+    /// Performs an INFO query with a buffer of `room` bytes. Returns the library's result and the
+    /// bytes.
     pub(crate) fn ask(self, op: InfoOp, arg: u32, room: usize) -> (c_int, Vec<u8>) {
         let answer = RawMapping::anonymous(room.max(1).next_multiple_of(PAGE), true);
         let answer = answer.expect("pages for an answer");
@@ -105,7 +106,7 @@ impl Card {
         (code, bytes)
     }
 
-    /// Bytes of device memory that this user has.
+    /// Returns the device memory usage of this user.
     pub(crate) fn usage(self) -> Result<DramUsageInfo, Failure> {
         let mut usage = DramUsageInfo::default();
         ok(
@@ -115,7 +116,7 @@ impl Card {
         Ok(usage)
     }
 
-    /// Submits chunks with flags. Returns the library's code and its answer.
+    /// Submits chunks with flags. Returns the library's result and its output struct.
     pub(crate) fn try_submit(self, chunks: &[HlCsChunk], flags: CsFlags) -> (c_int, CsOut) {
         let input = submission(chunks, &[], flags);
         let mut output = CsOut::default();
@@ -142,7 +143,7 @@ impl Card {
         Ok(status)
     }
 
-    /// Waits for a submission that nothing delays, and checks that it completes.
+    /// Waits for a submission that nothing blocks, and checks that it completes.
     pub(crate) fn finish(self, seq: u64) -> Verdict {
         equal(
             "the status of a submission that nothing delays",
@@ -151,14 +152,14 @@ impl Card {
         )
     }
 
-    /// Runs a program to its end.
+    /// Runs a program and waits until it completes.
     pub(crate) fn run(self, queue: QueueId, program: Program) -> Verdict {
         let buffer = Buffer::new(self, program)?;
         self.finish(buffer.submit(queue)?)
     }
 }
 
-/// Returns the struct of a submission.
+/// Returns the input struct of a submission.
 pub(crate) fn submission(execute: &[HlCsChunk], restore: &[HlCsChunk], flags: CsFlags) -> CsIn {
     let address = |chunks: &[HlCsChunk]| if chunks.is_empty() { 0 } else { address_of(chunks) };
     CsIn {
@@ -170,7 +171,7 @@ pub(crate) fn submission(execute: &[HlCsChunk], restore: &[HlCsChunk], flags: Cs
     }
 }
 
-/// Returns a chunk with only a queue: signals and waits need no more.
+/// Returns a chunk with only a queue, which is sufficient for signals and waits.
 pub(crate) fn chunk_on(queue: u32) -> HlCsChunk {
     HlCsChunk {
         queue_index: queue,
@@ -196,12 +197,12 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Allocates as most clients do: the default page size, not contiguous, not shared.
+    /// Allocates with the arguments of most clients: default page size, not contiguous, not shared.
     pub(crate) fn new(card: Card, size: u64) -> Result<Self, Failure> {
         Self::with(card, size, 0, false, false)
     }
 
-    /// Allocates with every argument.
+    /// Allocates with all arguments.
     pub(crate) fn with(
         card: Card,
         size: u64,
@@ -219,14 +220,14 @@ impl Memory {
         })
     }
 
-    /// Maps it.
+    /// Maps the memory.
     pub(crate) fn map(&self, hint: u64) -> Result<Mapped, Failure> {
         let card = self.card;
         let va = card.hl.device_memory_map(card.fd, self.handle, hint);
         Ok(Mapped::new(card, handle("hlthunk_device_memory_map", va)?))
     }
 
-    /// Frees it now, with the library's code. If that is refused, drop frees it again.
+    /// Frees the memory and returns the library's result. If it fails, drop retries.
     pub(crate) fn free(&mut self) -> c_int {
         let code = self.card.hl.device_memory_free(self.card.fd, self.handle);
         self.released |= code == 0;
@@ -237,7 +238,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if !self.released {
-            // The bench reports what could not be freed.
+            // The bench reports memory that could not be freed.
             self.card.hl.device_memory_free(self.card.fd, self.handle);
         }
     }
@@ -253,7 +254,7 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    /// Owns the mapping at an address.
+    /// Takes ownership of the mapping at an address.
     pub(crate) fn new(card: Card, va: u64) -> Self {
         Self {
             card,
@@ -262,7 +263,7 @@ impl Mapped {
         }
     }
 
-    /// Unmaps it now, with the library's code. If that is refused, drop unmaps it again.
+    /// Unmaps the memory and returns the library's result. If it fails, drop retries.
     pub(crate) fn unmap(&mut self) -> c_int {
         let code = self.card.hl.memory_unmap(self.card.fd, self.va.0);
         self.released |= code == 0;
@@ -278,7 +279,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Device memory, allocated and mapped. Fields drop in order: the mapping first.
+/// Device memory, allocated and mapped. Field order unmaps before freeing.
 #[derive(Debug)]
 pub(crate) struct Dram {
     /// The mapping.
@@ -295,18 +296,18 @@ impl Dram {
         Ok(Self { mapping, memory })
     }
 
-    /// The device address.
+    /// Returns the device address.
     pub(crate) fn va(&self) -> DeviceVa {
         self.mapping.va
     }
 
-    /// The device address, as the functions take it.
+    /// Returns the device address as an integer.
     pub(crate) fn address(&self) -> u64 {
         self.mapping.va.0
     }
 }
 
-/// Host memory mapped to the device. Fields drop in order: the mapping before the memory.
+/// Host memory mapped on the device. Field order unmaps before freeing.
 #[derive(Debug)]
 pub(crate) struct Host {
     _mapping: Mapped,
@@ -323,7 +324,7 @@ impl Host {
         Self::of(card, memory, 0, len as u64, 0, 0)
     }
 
-    /// Maps a part of memory, with a hint and flags.
+    /// Maps part of the memory, with a hint and flags.
     pub(crate) fn of(
         card: Card,
         memory: RawMapping,
@@ -360,7 +361,7 @@ pub(crate) struct Cb {
 }
 
 impl Cb {
-    /// Creates one that the device does not see.
+    /// Creates a buffer that is not mapped on the device.
     pub(crate) fn new(card: Card, size: u32) -> Result<Self, Failure> {
         let mut value = 0;
         let code = card.hl.request_command_buffer(card.fd, size, Some(&mut value));
@@ -368,7 +369,7 @@ impl Cb {
         Ok(Self::of(card, value))
     }
 
-    /// Creates one that is mapped to the device.
+    /// Creates a buffer that is mapped on the device.
     pub(crate) fn mapped(card: Card, size: u32) -> Result<Self, Failure> {
         let mut value = 0;
         let code = card
@@ -386,12 +387,12 @@ impl Cb {
         }
     }
 
-    /// Maps it to this process.
+    /// Maps the buffer in this process.
     pub(crate) fn view(&self, len: usize) -> SysResult<RawMapping> {
         self.card.mmap(self.handle, len)
     }
 
-    /// Returns the device address of a mapped one.
+    /// Returns the device address of a mapped buffer.
     pub(crate) fn va(&self) -> Result<DeviceVa, Failure> {
         let mut va = 0;
         let code = self
@@ -402,8 +403,8 @@ impl Cb {
         Ok(DeviceVa(va))
     }
 
-    /// Destroys it now, with the library's code. Drop does not repeat it: the number may be another
-    /// buffer's by then.
+    /// Destroys the buffer and returns the library's result. Drop does not retry, because the
+    /// handle may be reused.
     pub(crate) fn destroy(&mut self) -> c_int {
         self.released = true;
         self.card.hl.destroy_command_buffer(self.card.fd, self.handle)
@@ -418,21 +419,21 @@ impl Drop for Cb {
     }
 }
 
-/// A program in a command buffer that is mapped to the device and to this process.
+/// A program in a command buffer that is mapped on the device and in this process.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    /// The view, unmapped before the buffer is destroyed.
+    /// The mapping in this process, unmapped before the buffer is destroyed.
     pub(crate) view: RawMapping,
     /// The buffer.
     pub(crate) cb: Cb,
-    /// Its device address.
+    /// The buffer's device address.
     pub(crate) va: DeviceVa,
-    /// Bytes of the program.
+    /// Length of the program in bytes.
     pub(crate) len: u32,
 }
 
 impl Buffer {
-    /// Stores a program in a new buffer.
+    /// Stores a program in a new command buffer.
     pub(crate) fn new(card: Card, program: Program) -> Result<Self, Failure> {
         let bytes = program.bytes();
         let len = bytes.len() as u32;
@@ -443,34 +444,34 @@ impl Buffer {
         Ok(Self { view, cb, va, len })
     }
 
-    /// The chunk that runs it.
+    /// Returns the chunk that runs the program.
     pub(crate) fn chunk(&self, queue: QueueId) -> HlCsChunk {
         chunk(queue, self.va, self.len)
     }
 
-    /// Submits it. Returns the sequence number.
+    /// Submits the program. Returns the sequence number.
     pub(crate) fn submit(&self, queue: QueueId) -> Result<u64, Failure> {
         self.cb.card.submit(&[self.chunk(queue)])
     }
 }
 
-/// A stream that is held until the gate opens: a fence that a monitor releases.
+/// Blocks a stream until the gate opens: a fence that a monitor releases.
 #[derive(Debug)]
 pub(crate) struct Gate {
     card: Card,
     opener: Buffer,
-    // Held, because the engine reads the program until the gate opens.
+    // Kept alive, because the engine reads the program until the gate opens.
     _held: Buffer,
     seq: Option<u64>,
 }
 
 impl Gate {
-    /// Holds [`Q`] until [`Gate::open`].
+    /// Blocks [`Q`] until [`Gate::open`].
     pub(crate) fn shut(card: Card) -> Result<Self, Failure> {
         Self::shut_with(card, CsFlags::NONE)
     }
 
-    /// As [`Gate::shut`], with flags of the held submission.
+    /// As [`Gate::shut`], with flags for the blocked submission.
     pub(crate) fn shut_with(card: Card, flags: CsFlags) -> Result<Self, Failure> {
         Self::shut_by(card, |chunks| card.try_submit(chunks, flags))
     }
@@ -503,13 +504,13 @@ impl Gate {
         })
     }
 
-    /// The held submission.
+    /// Returns the sequence number of the blocked submission.
     pub(crate) fn seq(&self) -> u64 {
-        // A shut gate has a submission; no submission has number 0.
+        // A closed gate has a submission, and 0 is not a valid sequence number.
         self.seq.unwrap_or(0)
     }
 
-    /// Opens it and waits for the held submission.
+    /// Opens the gate and waits for the blocked submission.
     pub(crate) fn open(mut self) -> Verdict {
         self.release()
     }
@@ -526,18 +527,18 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // A failed case must not leave the stream held; the bench finds out if it does.
+        // A failed case must not leave the stream blocked; the bench checks that.
         let _ = self.release();
     }
 }
 
-/// Device memory with methods that write and read it by the engine.
+/// Device memory that is read and written with the DMA engine.
 #[derive(Debug)]
 pub(crate) struct Window {
     card: Card,
     /// The device memory.
     pub(crate) dram: Dram,
-    /// The host memory beside it.
+    /// The host memory of the copies.
     pub(crate) host: Host,
 }
 
@@ -551,7 +552,7 @@ impl Window {
         })
     }
 
-    /// The device address of a byte.
+    /// Returns the device address of a byte.
     pub(crate) fn at(&self, at: u64) -> DeviceVa {
         offset(self.dram.va(), at)
     }
@@ -572,12 +573,12 @@ impl Window {
     }
 }
 
-/// Copies a C text that the library returned.
+/// Copies a C string that the library returned.
 pub(crate) fn text_at(text: *const std::ffi::c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: the library returned the address of a text with its end, and nobody changes it.
+    // SAFETY: the library returned the address of a NUL-terminated string that nothing modifies.
     let text = unsafe { std::ffi::CStr::from_ptr(text) };
     text.to_string_lossy().into_owned()
 }

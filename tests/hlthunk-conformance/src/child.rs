@@ -1,4 +1,4 @@
-//! Children of the test program that repeat one call until they are killed.
+//! Child processes of the test program that repeat one call until they are killed.
 
 use std::env;
 use std::io::Write as _;
@@ -10,10 +10,10 @@ use crate::bench::Bench;
 use crate::card::{Buffer, Card, Cb, Dram, Gate, Host, LONG, Memory, PAGE, Q, own};
 use crate::library::Library;
 
-/// The argument before a call's name.
+/// The argument that precedes a call's name.
 pub(crate) const FLAG: &str = "--child";
 
-/// A call by its name, and what repeats it.
+/// The name of a call, and a function that performs it.
 pub(crate) type Call = (&'static str, fn(Card) -> Verdict);
 
 /// The calls in which children are killed.
@@ -64,15 +64,15 @@ fn repeat(call: &str) -> Verdict {
     let mut bench = Bench::new(library);
     let card = bench.card()?;
     let mut output = std::io::stdout().lock();
-    let told = output.write_all(b"ready\n").and_then(|()| output.flush());
-    told.map_err(|error| Failure::new("the child's output", "written", error.to_string()))?;
+    let written = output.write_all(b"ready\n").and_then(|()| output.flush());
+    written.map_err(|error| Failure::new("the child's output", "written", error.to_string()))?;
     loop {
         work(card)?;
     }
 }
 
-/// Repeats the call of the command line, if it has one: such a program is a child of a case. Does
-/// not return then.
+/// Repeats the call that the command line names, and does not return. Returns if the command line
+/// names none: the program is then not a child of a case.
 pub fn serve() {
     let mut words = env::args().skip(1);
     if words.next().as_deref() != Some(FLAG) {

@@ -1,4 +1,4 @@
-//! Where the mock and the driver differ by nature: the only table of exceptions.
+//! Inherent differences between the mock and the driver: the only table of exceptions.
 
 use crate::bench::Backend;
 use crate::case::Case;
@@ -8,9 +8,9 @@ use crate::case::Case;
 pub(crate) enum Expectation {
     /// The case passes.
     Pass,
-    /// The backend can never run it, for this reason.
+    /// The backend can never run the case, for this reason.
     Unsupported(&'static str),
-    /// It is skipped until this condition holds.
+    /// The case is skipped until this condition holds.
     Skip(&'static str),
 }
 
@@ -19,8 +19,8 @@ use Backend::{Driver, Mock};
 const NO_SHORT_FORM: &str = "a mock's bus id has domain ffff, which no card has; the short form is of domain 0 \
                              (common/sysfs.c:pci_addr_show)";
 
-/// Case, backend that cannot run it, and why: with the function of the driver that decides it, or
-/// with what the mock's descriptor is.
+/// The case, the backend that cannot run it, and the reason: the driver's function that decides it,
+/// or a property of the mock's descriptor.
 const NEVER: &[(&str, Backend, &str)] = &[
     ("open.by-short-bus-id-opens-the-device", Mock, NO_SHORT_FORM),
     ("open.control.by-short-bus-id-alone-opens", Mock, NO_SHORT_FORM),
@@ -28,27 +28,27 @@ const NEVER: &[(&str, Backend, &str)] = &[
     (
         "buffer.mmap-wrong-length-is-invalid",
         Mock,
-        "a memfd maps any length; the driver refuses it (common/memory_mgr.c:hl_mem_mgr_mmap)",
+        "a memfd can be mapped with any length; the driver rejects it (common/memory_mgr.c:hl_mem_mgr_mmap)",
     ),
     (
         "buffer.mmap-twice-is-invalid",
         Mock,
-        "a memfd maps twice; the driver refuses it (common/memory_mgr.c:hl_mem_mgr_mmap)",
+        "a memfd can be mapped twice; the driver rejects it (common/memory_mgr.c:hl_mem_mgr_mmap)",
     ),
     (
         "buffer.mmap-unknown-handle-is-invalid",
         Mock,
-        "a memfd maps any offset; the driver refuses it (common/memory_mgr.c:hl_mem_mgr_mmap)",
+        "a memfd can be mapped at any offset; the driver rejects it (common/memory_mgr.c:hl_mem_mgr_mmap)",
     ),
     (
         "buffer.mmap-after-destroy-is-invalid",
         Mock,
-        "a memfd maps any offset; the driver refuses it (common/memory_mgr.c:hl_mem_mgr_mmap)",
+        "a memfd can be mapped at any offset; the driver rejects it (common/memory_mgr.c:hl_mem_mgr_mmap)",
     ),
     (
         "process.fork-child-uses-inherited-device",
         Mock,
-        "the mock is memory and threads of the process that opened it: ENODEV in a fork child",
+        "the mock consists of memory and threads of the process that opened it: ENODEV in a fork child",
     ),
     (
         "process.fork-child-is-refused-with-enodev",
@@ -62,24 +62,24 @@ const NEVER: &[(&str, Backend, &str)] = &[
     ),
 ];
 
-/// Case, kernel before which it is skipped, and what would run it.
+/// The case, which is skipped before kernel 7, and what would run it.
 const FROM_7: &[(&str, &str)] = &[
     (
         "process.many-opens-and-closes",
-        "a kernel of 7.3 or later: 30 resets of the card are minutes in a guest",
+        "kernel 7.3 or later: 30 resets of the card take minutes in a guest",
     ),
     (
         "process.kill-inside-calls-leaves-nothing",
-        "a kernel of 7.3 or later: 12 resets of the card are minutes in a guest",
+        "kernel 7.3 or later: 12 resets of the card take minutes in a guest",
     ),
     (
         "interrupt.timestamp-registration-outlives-its-process",
-        "a kernel of 7.3 or later: 6.12 frees DMA memory with interrupts off \
+        "kernel 7.3 or later: 6.12 frees DMA memory with interrupts off \
          (common/command_submission.c:hl_release_pending_user_interrupts)",
     ),
 ];
 
-/// The running kernel's major version, or 0.
+/// Returns the major version of the running kernel, or 0.
 fn major() -> u32 {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     release
@@ -116,7 +116,7 @@ mod tests {
         for id in ids {
             assert!(
                 crate::cases::all().any(|case| case.id == id),
-                "the table of differences has {id:?}, which is not a case"
+                "unknown case {id:?} in the table of differences"
             );
         }
     }

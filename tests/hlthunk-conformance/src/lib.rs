@@ -1,14 +1,14 @@
-//! What programs written for hl-thunk rely on, as named cases against the C ABI.
+//! Behaviour of the hl-thunk C ABI that programs rely on, as named conformance cases.
 //!
-//! - *The library is loaded by dlopen(3)*, as its clients load it: symbols, calling convention and
-//!   layouts are part of what is tested.
-//! - *One list, two backends*: the mock, if `GAUDI_DEVICE` names one, otherwise the kernel's
-//!   driver. What one of them can never do is a row of `differences.rs`.
-//! - *A case asserts by hl-thunk's conventions*: -1 and errno, -errno with errno set, 0 and errno
-//!   for 64-bit results. The facts are those of the driver's functions, which `gaudi-conformance`
-//!   asserts at the seam; here they must survive the library.
+//! - *The library is loaded with dlopen(3)*, like its clients load it: symbols, calling convention
+//!   and layouts are part of the test.
+//! - *One list, two backends*: the mock, if `GAUDI_DEVICE` selects one, otherwise the kernel
+//!   driver. `differences.rs` lists what one of them can never do.
+//! - *Cases check hl-thunk's conventions*: -1 and errno, -errno with errno set, 0 and errno for
+//!   64-bit results. The expected errors are those of the driver's functions, which
+//!   `gaudi-conformance` checks at the seam; here they must pass through the library.
 //! - *Cases share one open device*, because the driver resets the chip at every close. A case that
-//!   leaves memory, work or descriptors fails.
+//!   leaks memory, work or descriptors fails.
 //!
 //! `cargo test -p gaudi-hlthunk-conformance` runs them on the mock, `cargo xtask lab test -p
 //! gaudi-hlthunk-conformance` on the driver of each kernel.

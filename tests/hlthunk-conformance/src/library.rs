@@ -1,9 +1,10 @@
-//! [`Library`]: `libhl-thunk.so`, loaded by dlopen(3), and the prototypes of its functions.
+//! [`Library`]: `libhl-thunk.so`, loaded with dlopen(3), and the prototypes of its functions.
 //!
-//! Prototypes are the vendor's public header's (hlthunk.h). An out-parameter is `Option<&mut T>`:
-//! `None` is NULL. Pointers to arrays are raw, as all pointers of `Table` are.
+//! Prototypes are those of the vendor's public header (hlthunk.h). An output parameter is
+//! `Option<&mut T>`, where `None` is NULL. Pointers to arrays are raw, like all pointers of
+//! `Table`.
 
-#![expect(unsafe_code, reason = "symbols of a C library get their types here")]
+#![expect(unsafe_code, reason = "assigns types to the symbols of a C library")]
 
 use std::env;
 use std::ffi::{c_char, c_int, c_void};
@@ -16,9 +17,9 @@ use nix::errno::Errno;
 
 use crate::types::*;
 
-/// The variable with the path of the library to test.
+/// The environment variable with the path of the library to test.
 pub const VARIABLE: &str = "GAUDI_HLTHUNK_LIBRARY";
-/// The library's name, by which programs link it.
+/// The SONAME of the library.
 pub const SONAME: &str = "libhl-thunk.so";
 
 /// The C type of an argument.
@@ -59,11 +60,11 @@ macro_rules! as_they_are {
 as_they_are!(bool, c_int, u32, u64, usize);
 as_they_are!(*const c_char, *mut c_char, *mut c_void, *const u32, *mut u32);
 
-/// Declares the functions, each with its symbol's name after `hlthunk_`.
+/// Declares the functions by their symbol names without the prefix `hlthunk_`.
 macro_rules! functions {
     ($($name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions as C declares them. A pointer may be dangling while the process has a
-        /// virtual node, except those that follow by contract what they get: `hlthunk_free`.
+        /// The functions as C declares them. While the process has a virtual node, a pointer may be
+        /// dangling, except for functions that must dereference it: `hlthunk_free`.
         #[derive(Clone, Copy)]
         pub(crate) struct Table {
             $($name: extern "C" fn($(<$type as Argument>::C),*) $(-> $result)?,)*
@@ -72,7 +73,7 @@ macro_rules! functions {
         #[expect(clippy::too_many_arguments, reason = "the C functions, as hlthunk.h documents them")]
         impl Table {
             $(
-                /// Clears errno first, so that it is this call's.
+                /// Clears errno first, so that errno is set by this call.
                 pub(crate) fn $name(&self, $($arg: <$type as Argument>::C),*) $(-> $result)? {
                     Errno::clear();
                     (self.$name)($($arg),*)
@@ -99,7 +100,7 @@ macro_rules! functions {
         #[expect(clippy::too_many_arguments, reason = "the C functions, as hlthunk.h documents them")]
         impl Library {
             $(
-                /// Clears errno first, so that it is this call's.
+                /// Clears errno first, so that errno is set by this call.
                 pub fn $name(&self, $($arg: $type),*) $(-> $result)? {
                     self.table.$name($($arg.into_c()),*)
                 }
@@ -108,7 +109,7 @@ macro_rules! functions {
     };
 }
 
-/// The loaded library. It is never unloaded: it may have threads.
+/// The loaded library. It is never unloaded, because it may have threads.
 pub struct Library {
     table: Table,
 }
@@ -120,14 +121,14 @@ impl std::fmt::Debug for Library {
 }
 
 impl Library {
-    /// Loads the library of [`VARIABLE`]. Without the variable, loads the one that cargo built
-    /// beside this program, or else the one that the dynamic linker finds by name.
+    /// Loads the library of [`VARIABLE`]. Otherwise loads the one that cargo built next to this
+    /// program, or the one that the dynamic linker finds by name.
     ///
     /// # Errors
-    /// The dynamic linker's message: no such library, or a function that it does not export.
+    /// The dynamic linker's message: the library or one of its functions is missing.
     pub fn load() -> Result<&'static Self, String> {
         let path = path();
-        // SAFETY: the library's initializers have no precondition, and it is never unloaded.
+        // SAFETY: the library's initializers have no preconditions, and it is never unloaded.
         let library = unsafe { libloading::Library::new(&path) };
         let library = library.map_err(|error| format!("{}: {error}", path.display()))?;
         let library: &'static libloading::Library = Box::leak(Box::new(library));
@@ -135,7 +136,7 @@ impl Library {
         Ok(Box::leak(Box::new(Self { table })))
     }
 
-    /// The functions with raw pointers.
+    /// Returns the functions with raw pointers.
     pub(crate) fn table(&self) -> &Table {
         &self.table
     }
@@ -270,7 +271,7 @@ functions! {
     deprecated_func2(fd: c_int, interrupt: u32, handle: u64, offset: u64, target: u64, timestamps: u64, timestamps_offset: u64) -> c_int;
     deprecated_func3(fd: c_int, elements: u32, handle: Option<&mut u64>) -> c_int;
 
-    // What only the Gaudi3 release's header has.
+    // Functions that only the header of the Gaudi3 release declares.
     get_device_index_from_module_id(module_id: u32) -> c_int;
     get_mac_addr_info(fd: c_int, info: Option<&mut Room>) -> c_int;
     get_habana_link_state(fd: c_int, input: Option<&mut Room>, output: Option<&mut Room>) -> c_int;

@@ -1,12 +1,14 @@
-//! Random sequences of calls: every function, with NULL, dangling, huge and negative arguments.
+//! Random call sequences: every function, with NULL, dangling, huge and negative arguments.
 //!
-//! - *Nothing may crash or leak*: a sequence closes what it opened, and then the process has as
-//!   many descriptors and mappings as before.
-//! - *Every pointer may dangle*, and so may the addresses inside structs: see `Traps`. Only
-//!   `hlthunk_free` follows what it gets, so it gets NULL and what the library allocated.
-//! - *Engines run NOPs alone*, and waits are short: the sequences test the library, not the chip.
+//! - *No crash and no leak*: a sequence closes what it opened, and the process then has the same
+//!   number of descriptors and mappings as before.
+//! - *Every pointer may dangle*, including addresses inside structs: see `Traps`. Only
+//!   `hlthunk_free` must dereference its argument, so it gets NULL or memory that the library
+//!   allocated.
+//! - *Engines execute only NOPs*, and waits are short: the sequences test the library, not the
+//!   chip.
 
-#![expect(unsafe_code, reason = "pages that the traps are made of are protected")]
+#![expect(unsafe_code, reason = "changes the protection of the traps' pages")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs;
@@ -29,10 +31,10 @@ use crate::types::{
     WaitMultiCsIn, name,
 };
 
-/// Calls of a sequence.
+/// Number of calls in a sequence.
 pub const CALLS: u64 = 200;
 
-/// A function by its name, and a call of it with random arguments.
+/// The name of a function, and a call of it with random arguments.
 type Call = (&'static str, fn(&mut World, &Table));
 
 macro_rules! calls {
@@ -41,11 +43,11 @@ macro_rules! calls {
     };
 }
 
-/// What a sequence has: arguments are drawn from it.
+/// The state of a sequence, from which arguments are drawn.
 struct World {
     rng: Rng,
     hl: &'static Library,
-    /// The compute node, which most calls get.
+    /// The compute node, used by most calls.
     fd: c_int,
     /// Other descriptors of the sequence: nodes and exports.
     opened: Vec<c_int>,
@@ -53,19 +55,19 @@ struct World {
     /// Handles and addresses that calls returned.
     values: Vec<u64>,
     views: Vec<RawMapping>,
-    /// Host memory that calls map and ask into.
+    /// Host memory for mappings and query results.
     memory: RawMapping,
-    /// NOPs, for submissions.
+    /// NOPs for submissions.
     program: Option<Buffer>,
     traps: &'static Traps,
 }
 
-/// Addresses that no program may pass. They stay what they are as long as the process lives: an
-/// address that was unmapped may get the heap's next pages.
+/// Invalid addresses. They stay invalid while the process lives, because the heap could reuse an
+/// unmapped address.
 struct Traps {
-    /// A page that can be read and not be written.
+    /// A page that is readable but not writable.
     read_only: RawMapping,
-    /// A page that can be accessed, and one behind it that cannot.
+    /// An accessible page, followed by an inaccessible one.
     cliff: RawMapping,
 }
 
@@ -76,7 +78,7 @@ impl Traps {
         let (read_only, cliff) = (pages(1)?, pages(2)?);
         let protect = |memory: &RawMapping, page: usize, as_what| {
             let start = ptr::NonNull::new(address_in(memory, page * PAGE)).ok_or("no address")?;
-            // SAFETY: a page that was just mapped, and that no reference leads to.
+            // SAFETY: the page was just mapped, and no reference to it exists.
             unsafe { mprotect(start, PAGE, as_what) }.map_err(|errno| errno.to_string())
         };
         protect(&read_only, 0, ProtFlags::PROT_READ)?;
@@ -89,17 +91,17 @@ impl Traps {
         let read_only = at(&self.read_only, rng.below(PAGE as u64) as usize);
         let cliff = at(&self.cliff, 0);
         rng.pick(&[
-            // Below the lowest address that the kernel maps.
+            // Below the lowest address that mmap(2) returns.
             1,
             16,
             4095,
             read_only,
             read_only,
-            // The struct begins in memory and ends outside.
+            // The struct starts in mapped memory and ends outside.
             cliff + PAGE as u64 - 1,
             cliff + PAGE as u64 - 8,
             cliff + PAGE as u64,
-            // Not canonical, the kernel's half, and ends that wrap.
+            // Non-canonical, kernel and overflowing addresses.
             1 << 47,
             0x8000_0000_0000_0000,
             0xffff_8000_0000_0000,
@@ -111,7 +113,7 @@ impl Traps {
     }
 }
 
-/// A descriptor that is never open.
+/// A descriptor number that is never open.
 const CLOSED: c_int = 900;
 
 fn closed_files() -> Debugfs {
@@ -128,12 +130,12 @@ impl World {
         self.rng.percent(50)
     }
 
-    /// An address that dangles.
+    /// Returns a dangling address.
     fn dangling(&mut self) -> u64 {
         self.traps.pick(&mut self.rng)
     }
 
-    /// `valid`, or seldom NULL or dangling.
+    /// Returns `valid`, or rarely NULL or a dangling address.
     fn pointer<T>(&mut self, valid: *mut T) -> *mut T {
         match self.rng.below(10) {
             0 => ptr::null_mut(),
@@ -142,7 +144,7 @@ impl World {
         }
     }
 
-    /// A struct, or seldom NULL or dangling.
+    /// Returns the struct's address, or rarely NULL or a dangling address.
     fn some<T>(&mut self, value: &mut T) -> *mut T {
         self.pointer(ptr::from_mut(value))
     }
@@ -155,7 +157,7 @@ impl World {
         self.pointer(room.as_mut_ptr().cast())
     }
 
-    /// A descriptor: mostly the device's.
+    /// Returns a descriptor, usually the device's.
     fn fd(&mut self) -> c_int {
         match self.rng.below(20) {
             0 => -1,
@@ -170,7 +172,7 @@ impl World {
         if self.rng.percent(60) {
             return self.rng.pick(&[-1, CLOSED, c_int::MIN, c_int::MAX]);
         }
-        // The kernel may give the number to what is opened next.
+        // The kernel may reuse the number for the next open.
         self.opened.pop().unwrap_or(-1)
     }
 
@@ -209,7 +211,7 @@ impl World {
         }
     }
 
-    /// Maps a handle, as programs do, and keeps the view until the sequence ends.
+    /// Maps a handle like a program does, and keeps the mapping until the sequence ends.
     fn view(&mut self, handle: u64) {
         if handle != 0 && self.views.len() < 16 && self.coin() {
             let card = Card {
@@ -287,7 +289,7 @@ impl World {
         }
     }
 
-    /// Microseconds to wait.
+    /// Returns a timeout in microseconds.
     fn soon(&mut self) -> u64 {
         self.rng.pick(&[0, 0, 0, 1, 100, 1000])
     }
@@ -305,7 +307,7 @@ impl World {
         self.pointer(text.as_ptr().cast_mut())
     }
 
-    /// An address that only the driver reads, and a size.
+    /// Returns an address that only the driver reads, and a size.
     fn host(&mut self) -> (*mut c_void, u64) {
         let inside = self.rng.below(PAGE as u64) as usize;
         match self.rng.below(6) {
@@ -333,7 +335,7 @@ impl World {
         }
     }
 
-    /// An address inside a struct, and how many bytes lie there.
+    /// Returns an address for a struct field, and the number of bytes at that address.
     fn room(&mut self) -> (u64, u32) {
         let valid = address_in(&self.memory, 0).expose_provenance() as u64;
         match self.rng.below(4) {
@@ -585,16 +587,16 @@ calls! {
     set_responder_conn_ctx => |w, hl| { hl.set_responder_conn_ctx(w.fd(), w.u32(), w.u32(), w.some(&mut Default::default())); };
 }
 
-/// What a process has: its descriptors, and the number of its mappings.
+/// Returns the process's descriptors and its number of mappings.
 fn holdings() -> (usize, usize) {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     (descriptors().len(), maps.lines().count())
 }
 
-/// Runs sequences until there were `calls` calls. Reports each sequence's number before it begins.
+/// Runs sequences until `calls` calls were made. Reports each sequence's number before it starts.
 ///
 /// # Errors
-/// What a sequence leaked, or an open that did not succeed after one.
+/// A description of what a sequence leaked, or of an open that failed after it.
 pub fn run(hl: &'static Library, seed: u64, calls: u64, mut begins: impl FnMut(u64)) -> Result<(), String> {
     let traps: &'static Traps = Box::leak(Box::new(Traps::new()?));
     let mut first = None;
@@ -602,7 +604,7 @@ pub fn run(hl: &'static Library, seed: u64, calls: u64, mut begins: impl FnMut(u
         begins(case);
         sequence(hl, traps, Rng::of_case(seed, case)).map_err(|why| format!("sequence {case}: {why}"))?;
         let (descriptors, maps) = holdings();
-        // The first sequence loads what is loaded once. The heap's mappings come and go.
+        // The first sequence loads what is loaded once. Ignore mappings of the heap, which vary.
         let (had, mapped) = *first.get_or_insert((descriptors, maps));
         if descriptors != had || maps > mapped + 64 {
             return Err(format!(
@@ -616,7 +618,7 @@ pub fn run(hl: &'static Library, seed: u64, calls: u64, mut begins: impl FnMut(u
 fn sequence(hl: &'static Library, traps: &'static Traps, rng: Rng) -> Result<(), String> {
     let fd = hl.open(name::DONT_CARE, ptr::null());
     if fd < 0 {
-        return Err(format!("the device does not open: {}", Errno::last()));
+        return Err(format!("cannot open the device: {}", Errno::last()));
     }
     let memory = RawMapping::anonymous(16 * PAGE, true).map_err(|error| error.to_string())?;
     let card = Card { hl, fd };
@@ -644,7 +646,7 @@ fn sequence(hl: &'static Library, traps: &'static Traps, rng: Rng) -> Result<(),
         ..
     } = world;
     drop((views, program));
-    // A notifier's number is the program's own; it ends with its node.
+    // The program owns the notifier's descriptor, which it closes with the node.
     for fd in notifiers.into_iter().chain(opened) {
         if nix::fcntl::fcntl(borrow(fd), nix::fcntl::FcntlArg::F_GETFD).is_ok() {
             hl.close(fd);
@@ -665,6 +667,6 @@ mod tests {
     fn every_function_is_called() {
         let called: BTreeSet<_> = TABLE.iter().map(|row| row.0).collect();
         let all: BTreeSet<_> = SYMBOLS.iter().copied().collect();
-        assert_eq!(called, all, "functions with and without a random call");
+        assert_eq!(called, all, "every function has a random call");
     }
 }

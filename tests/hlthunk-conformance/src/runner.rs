@@ -9,10 +9,10 @@ use crate::bench::Bench;
 use crate::case::Case;
 use crate::differences::{Expectation, expectation};
 
-/// Outcome of a case.
+/// The outcome of a case.
 pub type Outcome = gaudi_harness::Outcome<Failure>;
 
-/// Runs a case if its backend supports it. Returns the outcome and how long it ran.
+/// Runs a case if its backend supports it. Returns the outcome and the duration.
 pub fn run(bench: &mut Bench, case: &Case) -> (Outcome, std::time::Duration) {
     let begin = Instant::now();
     let outcome = match expectation(bench.backend, case) {
@@ -26,18 +26,18 @@ pub fn run(bench: &mut Bench, case: &Case) -> (Outcome, std::time::Duration) {
     (outcome, begin.elapsed())
 }
 
-/// Runs a case and checks what it left. The next case begins with a clean device.
+/// Runs a case and checks for leaks. The next case starts with a clean device.
 fn one(bench: &mut Bench, case: &Case) -> Verdict {
     let verdict = catch("the case", || {
         bench.begin()?;
         (case.run)(bench)
     });
-    let ledger = catch("the check of what the case left", || bench.ledger());
+    let ledger = catch("the leak check", || bench.ledger());
     if ledger.is_err() {
-        // The driver frees everything at the close.
+        // The driver frees everything at close.
         let _ = catch("the close after the case", || bench.close());
     }
-    // The case's own failure explains more than the objects that it left because of it.
+    // The case's own failure is more informative than the leaks that it caused.
     verdict.and(ledger)
 }
 

@@ -1,9 +1,9 @@
-//! C structs of hlthunk.h, with the vendor's layouts. A pointer inside a struct is its address.
+//! The C structs of hlthunk.h with the vendor's layouts. A pointer in a struct is a u64 address.
 //!
-//! Independent of the library's own definitions, which `tests/hlthunk-abi` compares with the
-//! header's facts: a mistake in one of the two shows as a wrong value here.
+//! Independent of the library's own definitions, which `tests/hlthunk-abi` compares with the table
+//! of facts: an error in either shows as a wrong value here.
 
-#![expect(missing_docs, reason = "names and meanings are hlthunk.h's")]
+#![expect(missing_docs, reason = "hlthunk.h documents names and meanings")]
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -26,7 +26,7 @@ macro_rules! structs {
     };
 }
 
-/// Room for the largest struct that a function fills, where no case reads the fields.
+/// A buffer for the largest struct that a function fills, if no case reads its fields.
 #[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Room(pub [u64; 1024]);
@@ -95,7 +95,7 @@ structs! {
         hard_reset_count: u32,
         soft_reset_count: u32,
     }
-    /// As in 2023: the Gaudi3 release appended a field of 8 bytes.
+    /// As in 2023; the Gaudi3 release appended a field of 8 bytes.
     TimeSyncInfo = 16 {
         device_time: u64,
         host_time: u64,
@@ -196,7 +196,7 @@ structs! {
         status: u32,
     }
     WaitForSignalData = 32 {
-        /// The address of the array of sequence numbers, or an encapsulated signal's number.
+        /// The address of the array of sequence numbers, or the number of an encapsulated signal.
         signal_seq: u64,
         signal_seq_nr: u32,
         queue_index: u32,
@@ -240,7 +240,7 @@ structs! {
     }
 }
 
-/// `enum hlthunk_device_name`, by what both releases agree on.
+/// `enum hlthunk_device_name`: the values on which both releases agree.
 pub mod name {
     pub const GOYA: u32 = 0;
     pub const GAUDI: u32 = 2;

@@ -1,9 +1,9 @@
-//! Runs every case as a separate test: on the mock, or in a guest of the lab on the driver.
+//! Runs each case as a separate test: on the mock, or on the driver in a guest of the lab.
 //!
-//! The output and the arguments are those of libtest: filters, `--exact`, `--skip`, `--list`.
+//! Output and arguments are those of libtest: filters, `--exact`, `--skip`, `--list`.
 //! `GAUDI_DEVICE` selects another mock, `GAUDI_HLTHUNK_LIBRARY` another library.
 
-#![expect(unsafe_code, reason = "the library's device is selected by the environment")]
+#![expect(unsafe_code, reason = "sets the environment variable that selects the device")]
 
 use std::env;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use gaudi_harness::{Arguments, Session};
 use gaudi_hlthunk_conformance::bench::DEVICE;
 use gaudi_hlthunk_conformance::{Bench, Library, Outcome, cases, run, serve_child};
 
-/// A mock on the machine's clock, as programs get it that set the variable.
+/// A mock with real time, as a program gets it through the variable.
 const MOCK: &str = "mock:gaudi2?name=hlthunk";
 
 /// Selects the mock, unless this is a guest with the driver.
@@ -24,7 +24,7 @@ fn select() {
     }
 }
 
-/// Loads the driver of a guest.
+/// Loads the driver in a guest.
 fn load_driver() {
     if env::var_os(DEVICE).is_some() {
         return;
@@ -32,7 +32,10 @@ fn load_driver() {
     let loaded = std::process::Command::new("lab-card")
         .arg("timeout_locked=5")
         .status();
-    assert!(loaded.is_ok_and(|status| status.success()), "the driver loads");
+    assert!(
+        loaded.is_ok_and(|status| status.success()),
+        "the driver is loaded"
+    );
 }
 
 fn main() -> ExitCode {

@@ -1,6 +1,6 @@
-//! Random sequences of calls on the mock, in a child of this program: a crash ends the child.
+//! Random call sequences on the mock, in a child process, so that a crash kills only the child.
 //!
-//! `GAUDI_TEST_CASES` is the number of calls, `GAUDI_TEST_SEED` replays a run.
+//! `GAUDI_TEST_CASES` sets the number of calls, `GAUDI_TEST_SEED` replays a run.
 
 use std::env;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 use gaudi_hlthunk_conformance::{Library, random};
 
 const CHILD: &str = "GAUDI_HLTHUNK_RANDOM";
-/// Calls without the variable.
+/// Number of calls if the variable is not set.
 const CALLS: u32 = 2000;
 
 fn child(seed: u64, calls: u64) -> Result<(), String> {
     let mut output = std::io::stdout();
     random::run(Library::load()?, seed, calls, |case| {
-        // By the descriptor: libtest captures what macros print.
+        // Write to the descriptor, because libtest captures the output of macros.
         writeln!(output, "sequence {case}").expect("the parent reads");
     })
 }

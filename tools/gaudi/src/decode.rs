@@ -1,4 +1,4 @@
-//! `gaudi decode`: a capture as lines, as JSON Lines, or converted between binary and text.
+//! `gaudi decode`: prints a capture as lines or JSON Lines, or converts it between binary and text.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,16 +15,16 @@ use crate::common::Common;
 use crate::exit;
 use crate::output::Output;
 
-/// Print a capture of `gaudi record`, decoded.
+/// Decode and print a capture of `gaudi record`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gaudi decode run.gcap --errno EINVAL\n  gaudi decode run.gcap --as text --output run.txt"
 )]
 pub(crate) struct Decode {
-    /// The capture, binary or text.
+    /// The capture file, in binary or text form.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// What to write: lines as of strace, or the capture itself as text or binary.
+    /// Output form: decoded lines like strace, or the capture in text or binary form.
     #[arg(long = "as", value_enum, default_value_t = Form::Lines, value_name = "FORM")]
     form: Form,
     #[command(flatten)]
@@ -33,27 +33,27 @@ pub(crate) struct Decode {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Form {
-    /// One line an event.
+    /// One line per event, decoded.
     Lines,
-    /// The capture's text form, which loses nothing.
+    /// The capture's text form. The conversion is lossless.
     Text,
     /// A .gcap file.
     Gcap,
 }
 
-/// Which events are printed.
+/// Selects the events to print.
 #[derive(Debug, Args)]
 pub(crate) struct Filter {
-    /// Print events of this call only, such as HL_IOCTL_MEMORY or HL_MEM_OP_MAP; may be repeated.
+    /// Print only events of this call, such as HL_IOCTL_MEMORY or HL_MEM_OP_MAP; may be repeated.
     #[arg(long = "op", value_name = "NAME")]
     ops: Vec<String>,
-    /// Print failures with this errno only, such as EINVAL; `any` for every failure.
+    /// Print only calls that failed with this errno, such as EINVAL; `any` selects every failure.
     #[arg(long, value_name = "NAME")]
     errno: Option<String>,
-    /// Print calls only that took longer than so many milliseconds.
+    /// Print only calls that took longer than this many milliseconds.
     #[arg(long, value_name = "MS")]
     slower_than: Option<f64>,
-    /// Print events of this thread or process only; may be repeated.
+    /// Print only events of this thread or process; may be repeated.
     #[arg(long = "thread", value_name = "TID")]
     threads: Vec<u32>,
 }
@@ -82,7 +82,7 @@ impl Filter {
     }
 }
 
-/// How much of an event is decoded: a line is for a person.
+/// Returns the decoder's limits for the output: lines are short, JSON is complete.
 pub(crate) fn limits(output: &Output) -> Limits {
     if output.is_json() {
         Limits::ALL
@@ -91,7 +91,7 @@ pub(crate) fn limits(output: &Output) -> Limits {
     }
 }
 
-/// A capture of either form.
+/// A capture in either form.
 struct Capture {
     facts: Vec<(String, String)>,
     events: Box<dyn Iterator<Item = Result<Event>>>,
@@ -117,7 +117,7 @@ fn open(path: &PathBuf) -> Result<Capture> {
     })
 }
 
-/// Writes to an [`Output`].
+/// Adapts an [`Output`] to [`std::io::Write`].
 struct Bytes<'a>(&'a mut Output);
 
 impl std::io::Write for Bytes<'_> {

@@ -1,8 +1,8 @@
-//! `gaudi trace` and `gaudi record`: what a program asks of the driver, as lines or as a capture.
+//! `gaudi trace` and `gaudi record`: print or record a program's requests to the driver.
 
 #![expect(
     unsafe_code,
-    reason = "a handler of SIGINT, and the end by the program's own signal"
+    reason = "installs a SIGINT handler and raises the signal that killed the program"
 )]
 
 use std::ffi::{OsString, c_int};
@@ -31,10 +31,10 @@ use crate::decode::{Filter, limits};
 use crate::exit::{self, Usage};
 use crate::output::Output;
 
-/// Print every request of a program to the driver, decoded, as strace does.
+/// Print every request of a program to the driver, decoded like strace.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The lines go to standard error while a program runs, to standard output with -p.\n\n\
+    after_help = "Lines are printed to standard error if a program is started, and to standard output with -p.\n\n\
                   Examples:\n  gaudi trace -- ./program --its-option\n  sudo gaudi trace -p 4711 --slower-than 1"
 )]
 pub(crate) struct Trace {
@@ -47,7 +47,7 @@ pub(crate) struct Trace {
 /// Record every request of a program to the driver in a .gcap file.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The file is readable up to its last whole record, also after a crash. `gaudi decode` prints it.\n\n\
+    after_help = "After a crash the file is readable up to its last complete record. `gaudi decode` prints it.\n\n\
                   Examples:\n  gaudi record --output run.gcap -- ./program\n  gaudi record --output run.gcap --compress -p 4711"
 )]
 pub(crate) struct Record {
@@ -56,28 +56,27 @@ pub(crate) struct Record {
     /// Compress the file.
     #[arg(long)]
     compress: bool,
-    /// `--output`, which every command has: here the capture itself, and not a result that appears
-    /// when it is complete.
+    /// The common option `--output`: here the capture itself, which is written in place and not
+    /// renamed when complete.
     #[arg(skip)]
     pub(crate) file: Option<PathBuf>,
 }
 
-/// What is traced, and how.
+/// What to trace, and how.
 #[derive(Debug, Args)]
 struct Traced {
-    /// Trace a running process and all that it starts from now on; may be repeated. Interrupting
-    /// the command ends the tracing, not the process.
+    /// Trace a running process and everything that it starts from now on; may be repeated. Ctrl-C
+    /// ends the tracing, not the process.
     #[arg(short, long = "pid", value_name = "PID", conflicts_with = "program")]
     pids: Vec<u32>,
-    /// How to trace: auto takes bpf where it is allowed. bpf costs less than a microsecond an ioctl
-    /// and needs root; ptrace follows every pointer.
+    /// Tracing method: auto uses bpf if permitted. bpf adds less than a microsecond per ioctl and
+    /// needs root; ptrace follows every pointer.
     #[arg(long, value_enum, default_value_t = Kind::Auto, value_name = "KIND")]
     backend: Kind,
-    /// Record the command buffers of submissions too, each up to so many bytes; ptrace only.
+    /// Also record the command buffers of submissions, up to this many bytes each; ptrace only.
     #[arg(long, value_name = "BYTES", value_parser = crate::common::bytes)]
     command_buffers: Option<u64>,
-    /// Trace ioctls of these types on every device, and not only on those of accelerators, RDMA,
-    /// VFIO and dma-bufs.
+    /// Trace these ioctls on every device, not only on accelerators, RDMA, VFIO and dma-bufs.
     #[arg(long)]
     all_devices: bool,
     /// The program and its arguments.
@@ -87,15 +86,15 @@ struct Traced {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Kind {
-    /// The best that works.
+    /// bpf if permitted, otherwise ptrace.
     Auto,
-    /// eBPF on the system call tracepoints.
+    /// eBPF programs on the system call tracepoints.
     Bpf,
     /// ptrace(2), with a seccomp filter.
     Ptrace,
 }
 
-/// The folders of the devices whose ioctls are decoded.
+/// The directories of the devices whose ioctls are decoded.
 const NODES: [&str; 7] = [
     "/dev",
     "/dev/accel",
@@ -105,11 +104,11 @@ const NODES: [&str; 7] = [
     "/dev/vfio",
     "/dev/vfio/devices",
 ];
-/// How the names of those devices begin in `/dev`.
+/// Prefixes of the names of these devices in `/dev`.
 const IN_DEV: [&str; 2] = ["hl", "udmabuf"];
 
-/// The numbers of this machine's devices. Without an accelerator it has none: every device is
-/// traced then, since a program may bring its own.
+/// Returns the device numbers of this machine's devices. Returns an empty list, which traces every
+/// device, if the machine has no accelerator: the program may use a userspace one.
 fn devices() -> Vec<DeviceMatch> {
     let node = |path: &Path| {
         let data = fs::metadata(path).ok()?;
@@ -127,7 +126,7 @@ fn devices() -> Vec<DeviceMatch> {
     let mut found = Vec::new();
     let mut has_accelerator = false;
     for folder in NODES {
-        // A machine without this kind of device has no such folder.
+        // The directory is missing if the machine has no device of this kind.
         let Ok(entries) = fs::read_dir(folder) else {
             continue;
         };
@@ -167,7 +166,8 @@ impl Traced {
         Ok(tracer)
     }
 
-    /// Runs the tracer. The program handles SIGINT itself; without one, SIGINT ends the tracing.
+    /// Runs the tracer. If a program was started, it handles SIGINT itself; otherwise SIGINT ends
+    /// the tracing.
     fn run(&self, tracer: Tracer, on_event: impl FnMut(Event) -> ControlFlow<()>) -> Result<Summary> {
         let watch = Watch::begin(self.program.is_empty().then(|| tracer.stop_handle()))?;
         let summary = tracer.run(on_event);
@@ -176,10 +176,10 @@ impl Traced {
     }
 }
 
-/// A line on standard error.
+/// Prints a note on standard error.
 fn note(output: &Output, text: &str) {
     if !output.is_quiet() {
-        // Standard error may be closed.
+        // Ignore a closed standard error.
         let _ = writeln!(io::stderr(), "note: {text}");
     }
 }
@@ -190,8 +190,8 @@ extern "C" fn on_interrupt(_: c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// While it lives, SIGINT does not end this process. A handler, since a program that is started
-/// inherits an ignored signal.
+/// Keeps SIGINT from ending this process. Installs a handler, because a started program would
+/// inherit an ignored signal.
 struct Watch {
     before: SigAction,
     done: std::sync::Arc<AtomicBool>,
@@ -227,16 +227,16 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.done.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of it was printed.
+            // The thread's panic was already printed.
             let _ = thread.join();
         }
-        // SAFETY: the action of before.
+        // SAFETY: restores the previous action.
         let restored = unsafe { sigaction(Signal::SIGINT, &self.before) };
         debug_assert!(restored.is_ok(), "{restored:?}");
     }
 }
 
-/// Facts of a session.
+/// Returns the facts of a session.
 fn facts(tier: Tier, traced: &Traced) -> Vec<(String, String)> {
     let words = traced.program.iter().map(|word| word.to_string_lossy());
     let pids = traced.pids.iter().map(u32::to_string);
@@ -252,7 +252,7 @@ fn facts(tier: Tier, traced: &Traced) -> Vec<(String, String)> {
     .collect()
 }
 
-/// Prints what was recorded and what was missed.
+/// Prints the numbers of recorded and missed events.
 fn report(output: &Output, summary: &Summary) {
     let Summary {
         tier,
@@ -266,24 +266,21 @@ fn report(output: &Output, summary: &Summary) {
     } = summary;
     note(
         output,
-        &format!("{tier}: {events} events, {ioctls} of them ioctls; {lost} lost, {cut} pieces of memory cut"),
+        &format!("{tier}: {events} events, {ioctls} ioctls; {lost} lost, {cut} memory ranges truncated"),
     );
     if *unreadable > 0 {
-        note(
-            output,
-            &format!("{unreadable} pieces of memory could not be read"),
-        );
+        note(output, &format!("{unreadable} memory ranges could not be read"));
     }
     if *not_followed > 0 {
-        note(output, &format!("{not_followed} threads could not be followed"));
+        note(output, &format!("{not_followed} threads could not be traced"));
     }
     note(
         output,
-        &format!("not seen by {tier}: {}", tier.unseen().join("; ")),
+        &format!("{tier} cannot observe: {}", tier.unseen().join("; ")),
     );
 }
 
-/// Ends as the program did: with its exit code, or by its signal.
+/// Exits like the program: with its exit code, or by raising its signal.
 fn end_as(status: Option<ExitStatus>, output: &mut Output) -> Result<u8> {
     let Some(status) = status else {
         return Ok(exit::DONE);
@@ -294,15 +291,16 @@ fn end_as(status: Option<ExitStatus>, output: &mut Output) -> Result<u8> {
     output.finish()?;
     let signal = status.signal().unwrap_or(libc::SIGKILL);
     if let Ok(signal) = Signal::try_from(signal) {
-        // The program's core file is the one to look at.
+        // Do not overwrite the program's core file.
         let limited = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0);
         debug_assert!(limited.is_ok(), "{limited:?}");
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        // SAFETY: the default action runs no code of ours. It fails for SIGKILL, which needs none.
+        // SAFETY: the default action runs no code. sigaction(2) fails for SIGKILL, whose action is
+        // fixed.
         let _ = unsafe { sigaction(signal, &default) };
-        raise(signal).context("cannot end by the program's signal")?;
+        raise(signal).context("cannot raise the program's signal")?;
     }
-    // A signal that does not end a process did not end the program either.
+    // The signal's default action does not end a process: use the shell's exit code.
     Ok(u8::try_from(128 + signal).unwrap_or(exit::FAILED))
 }
 
@@ -313,7 +311,7 @@ pub(crate) fn trace(common: &Common, trace: &Trace, output: &mut Output) -> Resu
         if to_stderr {
             return writeln!(io::stderr(), "{line}").map_err(anyhow::Error::from);
         }
-        // A reader sees each event when it happens.
+        // Flush each line, so that a reader sees each event when it happens.
         output.line(line).and_then(|()| {
             if common.output.is_none() {
                 output.finish()
@@ -355,7 +353,7 @@ pub(crate) fn trace(common: &Common, trace: &Trace, output: &mut Output) -> Resu
 
 pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result<u8> {
     let Some(path) = &record.file else {
-        return Err(Usage("`gaudi record` needs --output FILE, the capture to write".to_owned()).into());
+        return Err(Usage("`gaudi record` needs --output FILE for the capture".to_owned()).into());
     };
     let name = path.display();
     let cannot = || format!("cannot write {name}");
@@ -370,7 +368,7 @@ pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result
     let mut writer = Writer::new(BufWriter::new(file), &facts, compression).with_context(cannot)?;
     let mut failed = None;
     let summary = record.traced.run(tracer, |event| {
-        // Whole records are in the file after a crash of either side.
+        // Flush, so that the file contains complete records after a crash.
         match writer.write(&event).and_then(|()| writer.flush()) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {

@@ -136,7 +136,7 @@ fn damaged_capture_names_its_offset() {
     assert!(!output.stdout.is_empty(), "what is whole is printed");
     let error = text(&output.stderr);
     assert!(
-        error.contains("capture, byte ") && error.contains("ends within a frame"),
+        error.contains("capture, byte ") && error.contains("ends inside a frame"),
         "{error}"
     );
 }

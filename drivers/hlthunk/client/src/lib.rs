@@ -1,12 +1,12 @@
-//! libhl-thunk.so as the libraries beside it call it: found at run time.
+//! Calls libhl-thunk.so, which is loaded at run time, for the libraries built on it.
 //!
-//! - *No link-time dependency*: the functions of the process are used if it has them (a program
-//!   that links the static library), otherwise those of `libhl-thunk.so`. A second copy of the
-//!   library would not know the descriptors of the first.
-//! - *Public functions alone*: with the prototypes of the vendor's `hlthunk.h`.
-//! - *One convention*: the three of the C functions become `Result<_, Errno>` here.
+//! - *No link-time dependency*: uses the functions that are already in the process (a program can
+//!   link the static library), otherwise those of `libhl-thunk.so`. A second copy of the library
+//!   would not know the descriptors of the first.
+//! - *Public functions only*, with the prototypes of the vendor's `hlthunk.h`.
+//! - *One error convention*: the C functions use three, which become `Result<_, Errno>` here.
 
-#![expect(unsafe_code, reason = "calls of C functions that were found at run time")]
+#![expect(unsafe_code, reason = "calls C functions that are looked up at run time")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
@@ -21,7 +21,7 @@ use nix::errno::Errno;
 const FILE: &str = "libhl-thunk.so";
 /// `HLTHUNK_DEVICE_DONT_CARE` of `enum hlthunk_device_name`.
 const DONT_CARE: c_int = 4;
-/// Bytes of a PCI address as text, its zero included.
+/// Length of a PCI address as a string in bytes, including the NUL.
 const BUS_ID: usize = 13;
 
 /// `struct hlthunk_cs_in`
@@ -45,7 +45,7 @@ struct CsOut {
 
 macro_rules! functions {
     ($($name:ident = $symbol:literal ($($argument:ty),*) -> $answer:ty;)*) => {
-        /// The functions of libhl-thunk that the libraries beside it call.
+        /// The functions of libhl-thunk that this crate calls.
         pub struct HlThunk {
             $($name: unsafe extern "C" fn($($argument),*) -> $answer,)*
         }
@@ -54,7 +54,7 @@ macro_rules! functions {
             fn of(library: &Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
                     $($name: {
-                        // SAFETY: the type is that of the function's prototype in hlthunk.h.
+                        // SAFETY: the type matches the function's prototype in hlthunk.h.
                         let symbol = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
                         *symbol?
                     },)*
@@ -83,7 +83,7 @@ functions! {
     wait_for_cs = "hlthunk_wait_for_cs"(c_int, u64, u64, *mut u32) -> c_int;
 }
 
-/// A function's result that is 0 or a negative errno.
+/// Converts a result that is 0 or a negative errno.
 fn done(result: c_int) -> Result<(), Errno> {
     match result {
         0 => Ok(()),
@@ -91,7 +91,7 @@ fn done(result: c_int) -> Result<(), Errno> {
     }
 }
 
-/// The result of a function that opens: a descriptor, -1 with errno, or a negative errno.
+/// Converts the result of an open function: a descriptor, -1 with errno, or a negative errno.
 fn opened(result: c_int) -> Result<c_int, Errno> {
     match result {
         0.. => Ok(result),
@@ -100,7 +100,7 @@ fn opened(result: c_int) -> Result<c_int, Errno> {
     }
 }
 
-/// A 64-bit result, of which 0 is a failure with errno.
+/// Converts a 64-bit result, where 0 is a failure with errno.
 fn nonzero(result: u64) -> Result<u64, Errno> {
     match result {
         0 => Err(Errno::last()),
@@ -108,32 +108,32 @@ fn nonzero(result: u64) -> Result<u64, Errno> {
     }
 }
 
-/// How a submission ended, as `hlthunk_wait_for_cs` reports it (`HL_WAIT_CS_STATUS_*`).
+/// The result of a wait, as `hlthunk_wait_for_cs` reports it (`HL_WAIT_CS_STATUS_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CsEnd {
-    /// It completed.
+    /// The submission completed.
     Completed,
-    /// It has not ended.
+    /// The submission has not completed.
     Busy,
-    /// It ran into its timeout, or a reset ended it.
+    /// The submission timed out, or a reset aborted it.
     Failed,
 }
 
 impl HlThunk {
-    /// Returns the functions, which are searched until they were found once.
+    /// Returns the functions. Looks them up on each call until the first success.
     ///
     /// # Errors
-    /// The loader's message if the process has no libhl-thunk and none can be loaded.
+    /// The loader's message if libhl-thunk is neither in the process nor loadable.
     pub fn get() -> Result<&'static Self, String> {
         static FOUND: OnceLock<HlThunk> = OnceLock::new();
         if let Some(found) = FOUND.get() {
             return Ok(found);
         }
         let found = Self::of(&Library::this()).or_else(|_| {
-            // SAFETY: the initializers of libhl-thunk have no preconditions.
+            // SAFETY: libhl-thunk's initializers have no preconditions.
             let library = unsafe { Library::new(FILE) }?;
             let found = Self::of(&library)?;
-            // The functions are called until the process ends, so the library stays loaded.
+            // The functions are called until the process exits, so the library must stay loaded.
             let _ = library.into_raw();
             Ok(found)
         });
@@ -142,7 +142,7 @@ impl HlThunk {
             .map_err(|error: libloading::Error| error.to_string())
     }
 
-    /// Opens the device of a PCI address, or the first that opens.
+    /// Opens the device with a PCI address, or the first device that can be opened.
     ///
     /// # Errors
     /// As `hlthunk_open`.
@@ -153,7 +153,7 @@ impl HlThunk {
         opened(unsafe { (self.open)(DONT_CARE, bus_id) })
     }
 
-    /// Opens the device of a module id.
+    /// Opens the device with a module id.
     ///
     /// # Errors
     /// As `hlthunk_open_by_module_id`.
@@ -163,7 +163,7 @@ impl HlThunk {
         opened(unsafe { (self.open_by_module_id)(module) })
     }
 
-    /// Opens the control node of a PCI address.
+    /// Opens the control node of the device with a PCI address.
     ///
     /// # Errors
     /// As `hlthunk_open_control_by_bus_id`.
@@ -199,19 +199,19 @@ impl HlThunk {
     /// Returns the PCI address of an open device.
     ///
     /// # Errors
-    /// `ENODEV` if the descriptor is not a device's, or its address is not known.
+    /// `ENODEV` if the descriptor is not a device node, or the device's address is unknown.
     pub fn bus_id(&self, fd: c_int) -> Result<CString, Errno> {
         let mut text = [0_u8; BUS_ID];
-        // SAFETY: the buffer has the bytes that are passed.
+        // SAFETY: the buffer has the length that is passed.
         let result = unsafe { (self.bus_id)(fd, text.as_mut_ptr().cast(), BUS_ID as c_int) };
-        // The convention of this function's failures is not one: -1 with or without an errno.
+        // This function does not follow a convention: it returns -1 with or without an errno.
         match CStr::from_bytes_until_nul(&text) {
             Ok(text) if result == 0 => Ok(text.to_owned()),
             _ => Err(Errno::ENODEV),
         }
     }
 
-    /// Returns the driver's answer to an INFO operation.
+    /// Returns the answer to an INFO operation.
     ///
     /// # Errors
     /// As `hlthunk_get_info`.
@@ -221,20 +221,20 @@ impl HlThunk {
         Ok(answer)
     }
 
-    /// Asks for an INFO operation, and returns the argument word as the answer has it.
+    /// Performs an INFO operation. Returns the argument word that the driver wrote.
     ///
     /// # Errors
     /// As `hlthunk_get_info`.
     pub fn info_of(&self, fd: c_int, op: InfoOp, word: u32, answer: &mut [u8]) -> Result<u32, Errno> {
-        // Lengths here are sizes of structs.
+        // All lengths here are sizes of structs.
         let (pointer, size) = (answer.as_mut_ptr() as u64, answer.len() as u32);
         let mut args = HlInfoArgs::new(op, pointer, size, word);
-        // SAFETY: the driver writes at most `size` bytes to the answer.
+        // SAFETY: the driver writes at most `size` bytes to `answer`.
         done(unsafe { (self.info)(fd, &raw mut args) })?;
         Ok(args.arg)
     }
 
-    /// Allocates device memory, whose pages are in a row if `contiguous`.
+    /// Allocates device memory, physically contiguous if `contiguous`.
     ///
     /// # Errors
     /// As `hlthunk_device_memory_alloc`.
@@ -252,7 +252,7 @@ impl HlThunk {
         done(unsafe { (self.free)(fd, handle) })
     }
 
-    /// Maps device memory, and returns its device address.
+    /// Maps device memory and returns its device address.
     ///
     /// # Errors
     /// As `hlthunk_device_memory_map`.
@@ -261,21 +261,21 @@ impl HlThunk {
         nonzero(unsafe { (self.map)(fd, handle, 0) })
     }
 
-    /// Maps host memory, and returns its device address.
+    /// Maps host memory and returns its device address.
     ///
     /// # Errors
     /// As `hlthunk_host_memory_map`: `EFAULT` if the range is not mapped memory.
     ///
     /// # Safety
-    /// - The device reads and writes the range until it is unmapped. No reference to it may exist
-    ///   while commands that use it run.
+    /// - The device reads and writes the range until it is unmapped. No reference to the range may
+    ///   exist while commands that use it run.
     pub unsafe fn map_host(&self, fd: c_int, range: Range<u64>) -> Result<u64, Errno> {
         let (address, bytes) = (range.start as *mut c_void, range.end - range.start);
-        // SAFETY: the driver checks the range; accesses to it are the caller's.
+        // SAFETY: the driver checks the range; the caller is responsible for accesses to it.
         nonzero(unsafe { (self.map_host)(fd, address, 0, bytes) })
     }
 
-    /// Unmaps a device address.
+    /// Unmaps the memory at a device address.
     ///
     /// # Errors
     /// As `hlthunk_memory_unmap`.
@@ -284,12 +284,12 @@ impl HlThunk {
         done(unsafe { (self.unmap)(fd, address) })
     }
 
-    /// Exports a part of the mapping that begins at `base` as a dma-buf.
+    /// Exports part of the mapping that starts at `base` as a dma-buf.
     ///
     /// # Errors
     /// As `hlthunk_device_mapped_memory_export_dmabuf_fd`.
     pub fn export(&self, fd: c_int, base: u64, size: u64, offset: u64) -> Result<c_int, Errno> {
-        // The library demands exactly these flags.
+        // The library accepts only these flags.
         let flags = (nix::libc::O_RDWR | nix::libc::O_CLOEXEC) as u32;
         // SAFETY: the function has no preconditions.
         let result = unsafe { (self.export)(fd, base, size, offset, flags) };
@@ -299,7 +299,8 @@ impl HlThunk {
         }
     }
 
-    /// Submits a job, with the driver's timeout or one of `seconds`. Returns its sequence number.
+    /// Submits a job with a timeout of `seconds`, or the driver's default. Returns its sequence
+    /// number.
     ///
     /// # Errors
     /// As `hlthunk_command_submission`.
@@ -314,7 +315,7 @@ impl HlThunk {
         let mut output = CsOut::default();
         let (input, out) = (&raw mut input, &raw mut output);
         done(match seconds {
-            // SAFETY: both structs live during the call, and there is one chunk.
+            // SAFETY: both structs outlive the call, and the array has one chunk.
             Some(seconds) => unsafe { (self.submit_timeout)(fd, input, out, seconds) },
             // SAFETY: as above.
             None => unsafe { (self.submit)(fd, input, out) },
@@ -325,15 +326,15 @@ impl HlThunk {
         }
     }
 
-    /// Waits for the end of a submission.
+    /// Waits until a submission ends.
     ///
     /// # Errors
-    /// As `hlthunk_wait_for_cs`, except for the errnos of submissions that failed.
+    /// As `hlthunk_wait_for_cs`, except that a failed submission is not an error.
     pub fn wait(&self, fd: c_int, seq: u64, timeout_us: u64) -> Result<CsEnd, Errno> {
         let mut status = u32::MAX;
-        // SAFETY: the status lives during the call.
+        // SAFETY: `status` outlives the call.
         let result = unsafe { (self.wait_for_cs)(fd, seq, timeout_us, &raw mut status) };
-        // On failure the status need not have been written.
+        // After a failure the status may be unwritten.
         match (done(result), status) {
             (Ok(()), 0) => Ok(CsEnd::Completed),
             (Ok(()), 1) => Ok(CsEnd::Busy),
@@ -343,8 +344,8 @@ impl HlThunk {
     }
 }
 
-/// Runs the body of a C function. A panic does not cross the boundary: the function returns
-/// `failed`.
+/// Runs the body of a C function. If it panics, returns `failed`, so that the panic does not unwind
+/// into C.
 pub fn guard<T>(failed: T, body: impl FnOnce() -> T) -> T {
     std::panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(failed)
 }

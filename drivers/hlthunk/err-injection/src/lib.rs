@@ -1,13 +1,14 @@
-//! libhl-thunk-err_injection.so: errors on purpose, on a mock.
+//! libhl-thunk-err_injection.so: error injection for mocks.
 //!
-//! - *The channel is one INFO operation* ([`InfoOp::MOCK_FAULT`]) through `hlthunk_get_info`, so it
-//!   passes the layers around the mock as every call does. A driver does not know it.
-//! - *On hardware every function returns `-ENOTSUP`*: the vendor's library injects through debugfs
-//!   of the driver and through registers, which is not a client's part.
-//! - *Functions whose error is fatal close the descriptor*, as the vendor's do: also when they
-//!   fail, if the descriptor is a device's. They return once the device opens again.
-//! - *A node of the mock stays open after such a function*, so that its counts of resets and events
-//!   outlive the close.
+//! - *Faults are injected with one INFO operation* ([`InfoOp::MOCK_FAULT`]) through
+//!   `hlthunk_get_info`, so the request passes the layers around the mock like any other. The
+//!   driver does not implement it.
+//! - *On hardware every function returns `-ENOTSUP`*: the vendor's library injects through the
+//!   driver's debugfs and through registers, which need privileges that a client lacks.
+//! - *Functions that cause a fatal error close the descriptor*, like the vendor's, even if they
+//!   fail, provided that it is a device's. They return when the device can be opened again.
+//! - *A control node of the mock stays open after such a function*, so that its reset and event
+//!   counts survive the close.
 
 #![expect(unsafe_code, reason = "the C functions of libhl-thunk-err_injection.so")]
 
@@ -21,12 +22,12 @@ use gaudi_hlthunk_client::{HlThunk, guard};
 use gaudi_uapi::info::{DeviceStatus, HlInfoDeviceStatus, InfoOp, MockFault};
 use nix::errno::Errno;
 
-/// How long a device may take to open again. The vendor's library waits as long.
+/// How long to wait until a reset device can be opened; the same as in the vendor's library.
 const RESET: Duration = Duration::from_secs(60);
-/// The pause between two attempts.
+/// The interval between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The control node that keeps the last mock that was reset.
+/// A control node of the mock that was reset last. Keeps the mock alive.
 static KEPT: Mutex<Option<c_int>> = Mutex::new(None);
 
 /// Runs the body of a C function.
@@ -40,16 +41,16 @@ fn result(body: impl FnOnce(&HlThunk) -> Result<(), Errno>) -> c_int {
     })
 }
 
-/// Makes an error on a mock, and returns the number of the event that the mock counted.
+/// Injects an error into a mock. Returns the event number that the mock recorded.
 fn inject(thunk: &HlThunk, fd: c_int, fault: MockFault) -> Result<u32, Errno> {
     match thunk.info_of(fd, InfoOp::MOCK_FAULT, fault as u32, &mut []) {
-        // The driver's answer to an operation that it does not know.
+        // The driver's error for an unknown operation.
         Err(Errno::EINVAL) => Err(Errno::ENOTSUP),
         answer => answer,
     }
 }
 
-/// Makes an error for which the driver resets the device, and closes the descriptor.
+/// Injects an error that makes the driver reset the device, and closes the descriptor.
 fn inject_fatal(thunk: &HlThunk, fd: c_int, fault: MockFault) -> Result<u32, Errno> {
     let status: Result<HlInfoDeviceStatus, _> = thunk.info(fd);
     status?;
@@ -65,17 +66,17 @@ fn inject_fatal(thunk: &HlThunk, fd: c_int, fault: MockFault) -> Result<u32, Err
     Ok(event)
 }
 
-/// Opens the device's control node in place of the last that was kept.
+/// Opens the device's control node, and closes the previous one.
 fn keep(thunk: &HlThunk, bus_id: Option<&CString>) {
     let node = bus_id.and_then(|bus_id| thunk.open_control(bus_id).ok());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(old) = std::mem::replace(&mut *kept, node) {
-        // A program that closed every descriptor closed this one, too.
+        // Fails if the program closed all descriptors, including this one.
         let _ = thunk.close(old);
     }
 }
 
-/// Waits until the device can be opened and is not in reset.
+/// Waits until the device can be opened and is no longer in reset.
 fn wait_for_reset(thunk: &HlThunk, bus_id: CString) -> Result<(), Errno> {
     let deadline = Instant::now() + RESET;
     loop {
@@ -93,18 +94,18 @@ fn wait_for_reset(thunk: &HlThunk, bus_id: CString) -> Result<(), Errno> {
     }
 }
 
-/// Injects an error, and stores the number of its event.
+/// Stores an event number.
 ///
 /// # Safety
-/// - `event_num` can be written.
+/// - `event_num` is valid for writes.
 unsafe fn put_event(event_num: *mut c_int, event: u32) {
-    // Events are numbered in 16 bits.
-    // SAFETY: as the caller promises.
+    // Event numbers have 16 bits.
+    // SAFETY: guaranteed by the caller.
     unsafe { event_num.write(event as c_int) };
 }
 
-/// `hlthunk_err_inject_endless_command`: submits a command that never ends. Returns 0 when the
-/// driver timed it out, which resets the device.
+/// `hlthunk_err_inject_endless_command`: submits a command that never completes. Returns 0 after
+/// the driver has timed it out, which resets the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hlthunk_err_inject_endless_command(fd: c_int) -> c_int {
     result(|thunk| {
@@ -113,10 +114,10 @@ pub extern "C" fn hlthunk_err_inject_endless_command(fd: c_int) -> c_int {
     })
 }
 
-/// `hlthunk_err_inject_non_fatal_event`: an event for which the driver does not reset the device.
+/// `hlthunk_err_inject_non_fatal_event`: injects an event that does not cause a reset.
 ///
 /// # Safety
-/// - `event_num` is NULL, or can be written.
+/// - `event_num` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hlthunk_err_inject_non_fatal_event(fd: c_int, event_num: *mut c_int) -> c_int {
     result(|thunk| {
@@ -124,16 +125,16 @@ pub unsafe extern "C" fn hlthunk_err_inject_non_fatal_event(fd: c_int, event_num
             return Err(Errno::EINVAL);
         }
         let event = inject(thunk, fd, MockFault::NonFatalEvent)?;
-        // SAFETY: it can be written, as it is not NULL.
+        // SAFETY: not NULL, so valid for writes.
         unsafe { put_event(event_num, event) };
         Ok(())
     })
 }
 
-/// `hlthunk_err_inject_fatal_event`: an event for which the driver resets the device. Closes `fd`.
+/// `hlthunk_err_inject_fatal_event`: injects an event that causes a reset. Closes `fd`.
 ///
 /// # Safety
-/// - `event_num` is NULL, or can be written.
+/// - `event_num` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hlthunk_err_inject_fatal_event(fd: c_int, event_num: *mut c_int) -> c_int {
     result(|thunk| {
@@ -141,26 +142,26 @@ pub unsafe extern "C" fn hlthunk_err_inject_fatal_event(fd: c_int, event_num: *m
             return Err(Errno::EINVAL);
         }
         let event = inject_fatal(thunk, fd, MockFault::FatalEvent)?;
-        // SAFETY: it can be written, as it is not NULL.
+        // SAFETY: not NULL, so valid for writes.
         unsafe { put_event(event_num, event) };
         Ok(())
     })
 }
 
-/// `hlthunk_err_inject_loss_of_heartbeat`: the firmware stops to answer, and the driver resets the
+/// `hlthunk_err_inject_loss_of_heartbeat`: the firmware stops responding, and the driver resets the
 /// device. Closes `fd`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hlthunk_err_inject_loss_of_heartbeat(fd: c_int) -> c_int {
     result(|thunk| inject_fatal(thunk, fd, MockFault::LossOfHeartbeat).map(drop))
 }
 
-/// `hlthunk_err_inject_thermal_event`: the clocks are throttled because of the temperature.
+/// `hlthunk_err_inject_thermal_event`: starts thermal clock throttling.
 #[unsafe(no_mangle)]
 pub extern "C" fn hlthunk_err_inject_thermal_event(fd: c_int) -> c_int {
     result(|thunk| inject(thunk, fd, MockFault::ThermalEvent).map(drop))
 }
 
-/// `hlthunk_err_eject_thermal_event`: they no longer are.
+/// `hlthunk_err_eject_thermal_event`: ends thermal clock throttling.
 #[unsafe(no_mangle)]
 pub extern "C" fn hlthunk_err_eject_thermal_event(fd: c_int) -> c_int {
     result(|thunk| inject(thunk, fd, MockFault::ThermalEventEnd).map(drop))

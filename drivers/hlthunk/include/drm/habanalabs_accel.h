@@ -5,7 +5,7 @@
  * headers lack this file. Generated from the tables of gaudi-uapi, whose documentation describes
  * every field: SNAPSHOTS=overwrite cargo test -p gaudi-abi --test accel_header
  *
- * The include guard is that of the kernel's header, so that one of the two counts in each program.
+ * The include guard is that of the kernel's header, so that a program uses only one of the two.
  */
 
 #ifndef HABANALABS_H_
@@ -14,7 +14,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* The kernel's header includes it; linux-libc-dev before 6.12 has none. */
+/* The kernel's header includes drm.h, which linux-libc-dev before 6.12 may lack. */
 #ifdef __has_include
 #if __has_include(<drm/drm.h>)
 #include <drm/drm.h>
@@ -77,7 +77,7 @@ enum hl_engine_command {
 #define HL_DEBUG_OP_SCHED_SUBMIT_BUF 1031
 #define HL_DEBUG_OP_READBLOCK 1032
 
-/* How HL_DEBUG_OP_FETCH_TRACE ended */
+/* Result of HL_DEBUG_OP_FETCH_TRACE */
 #define HL_DEBUG_FETCH_STATUS_OK 0
 #define HL_DEBUG_FETCH_STATUS_EMPTY 1
 #define HL_DEBUG_FETCH_STATUS_STOPPED 2
@@ -672,7 +672,7 @@ enum hl_server_type {
 #define HL_CLK_THROTTLE_POWER 1
 #define HL_CLK_THROTTLE_THERMAL 2
 
-/* Bit numbers of the same */
+/* Bit numbers of clk_throttling_reason */
 enum hl_clk_throttling_type {
 	HL_CLK_THROTTLE_TYPE_POWER = 0,
 	HL_CLK_THROTTLE_TYPE_THERMAL = 1
@@ -712,7 +712,7 @@ enum hl_gaudi3_pll_index {
 	HL_GAUDI3_C2M_PLL = 13
 };
 
-/* The answer of HL_INFO_GET_EVENTS */
+/* The result of HL_INFO_GET_EVENTS */
 #define HL_NOTIFIER_EVENT_TPC_ASSERT 1
 #define HL_NOTIFIER_EVENT_UNDEFINED_OPCODE 2
 #define HL_NOTIFIER_EVENT_DEVICE_RESET 4
@@ -1160,7 +1160,7 @@ enum gaudi2_queue_id {
 #define HL_WAIT_CS_FLAGS_INTERRUPT_KERNEL_CQ 0x10
 #define HL_WAIT_CS_FLAGS_REGISTER_INTERRUPT 0x20
 
-/* The interrupt in the same field */
+/* struct hl_wait_cs_in: the interrupt in flags */
 #define HL_WAIT_CS_FLAGS_INTERRUPT_MASK 0xfff00000
 #define HL_WAIT_CS_FLAGS_ANY_CQ_INTERRUPT 0xfff00000
 #define HL_WAIT_CS_FLAGS_ANY_DEC_INTERRUPT 0xffe00000
@@ -1175,7 +1175,7 @@ enum gaudi2_queue_id {
 #define HL_WAIT_CS_STATUS_FLAG_GONE 0x1
 #define HL_WAIT_CS_STATUS_FLAG_TIMESTAMP_VLD 0x2
 
-/* Further sizes and limits */
+/* Other sizes and limits */
 #define GAUDI2_ENGINE_ID_SIZE 79
 #define HL_NIC_USER_BP_OFFS_MAX 16
 #define HL_NIC_FNA_CMPL_ADDR_NUM 2
@@ -2107,7 +2107,7 @@ struct hl_debug_params_read_block {
 	__u32 flags;
 };
 
-/* Indices of the ioctls; their numbers are DRM_IOCTL_HL_* */
+/* Indices of the ioctls; DRM_IOCTL_HL_* are the request numbers */
 #define HL_IOCTL_INFO 0x00
 #define HL_IOCTL_CB 0x01
 #define HL_IOCTL_CS 0x02

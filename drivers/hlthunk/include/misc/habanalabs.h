@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * For programs that include the header of the drivers before DRM (/dev/hlN, Linux up to 6.2).
+ * For programs that include the header of drivers before DRM (/dev/hlN, Linux up to 6.2).
  *
  * HL_IOCTL_* are the request numbers of those drivers. Everything else is as in
- * drm/habanalabs_accel.h: its structs only grew, and a driver fills as much of them as it knows.
+ * drm/habanalabs_accel.h: its structs only grew, and a driver fills the part that it knows.
  */
 
 #ifndef GAUDI_MISC_HABANALABS_H
@@ -19,7 +19,7 @@
 #define HL_RAZWI_PAGE_FAULT 0
 #define HL_RAZWI_MMU_ACCESS_ERROR 1
 
-/* The kernel's header makes these of the indices that HL_IOCTL_* no longer are. */
+/* The kernel's header builds these from HL_IOCTL_* as indices, which they are not here. */
 #undef DRM_IOCTL_HL_INFO
 #undef DRM_IOCTL_HL_CB
 #undef DRM_IOCTL_HL_CS

@@ -1,4 +1,4 @@
-//! The name that programs record when they link the library.
+//! Sets the SONAME.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

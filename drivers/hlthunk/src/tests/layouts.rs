@@ -1,4 +1,4 @@
-//! The Rust structs against the table of facts that the C headers are checked with.
+//! Compares the Rust structs with the facts that the C headers are checked against.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::types::LAYOUTS;
 
 const FACTS: &str = include_str!("../../../../tests/hlthunk-abi/facts/hlthunk.tsv");
 
-/// `HlthunkHwIpInfo` as C spells it.
+/// Returns the C name of a Rust struct such as `HlthunkHwIpInfo`.
 fn c_name(name: &str) -> String {
     let mut text = "struct".to_owned();
     for letter in name.chars() {
@@ -19,7 +19,7 @@ fn c_name(name: &str) -> String {
     text
 }
 
-/// Rows of a kind, cut at the tabs. The newer header's come last.
+/// Returns the rows of a kind, split at tabs. Rows of the newer header come last.
 fn rows(kind: &str) -> Vec<Vec<&'static str>> {
     let rows = FACTS.lines().map(|line| line.split('\t').collect::<Vec<_>>());
     let mut rows: Vec<_> = rows.filter(|row| row[0] == kind).collect();

@@ -1,4 +1,4 @@
-//! Discovery on machines of every layout of `/dev` and `/sys`.
+//! Discovery on machines with each layout of `/dev` and `/sys`.
 
 use std::ffi::{CStr, CString, c_int};
 use std::fs;
@@ -18,14 +18,14 @@ use super::{errno, on_driver};
 use crate::stub::with_machine;
 use crate::*;
 
-/// How a driver shows its devices.
+/// The layout of a driver's nodes and attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     /// `/dev/hlN`.
     Misc,
     /// `/dev/accel/accelN` of the vendor's driver before DRM.
     Accel,
-    /// As today: `pci_addr` in the PCI device's directory.
+    /// The current driver: `pci_addr` in the PCI device's directory.
     Drm,
 }
 
@@ -41,8 +41,8 @@ impl Layout {
         }
     }
 
-    /// A machine with two Gaudi2 of indices 0 and 3. Character devices are files; fstat(2) reports
-    /// 0:0 for both, which is the control node of the second.
+    /// Creates a machine with two Gaudi2 of indices 0 and 3. Its character devices are regular
+    /// files, so fstat(2) reports 0:0 for each, the number of the second device's control node.
     fn machine(self) -> TempDir {
         let dir = tempfile::tempdir().expect("a folder");
         let root = dir.path();
@@ -79,8 +79,7 @@ fn driver(root: &Path) -> impl Fn() -> Driver + 'static {
     move || Driver::at(root.clone(), Arc::new(System))
 }
 
-/// Runs `test` on a machine whose devices are of a chip; the module id is the order of the
-/// question.
+/// Runs `test` on a machine with one kind of chip. The module id counts the queries.
 fn on_machine<T>(layout: Layout, root: &Path, device_id: u32, test: impl FnOnce() -> T) -> T {
     let mut asked = 0;
     let answer = move |ioctl, argument: &mut [u64]| {
@@ -187,7 +186,7 @@ fn module_id_finds_devices() {
         assert_eq!(
             hlthunk_get_device_index_from_module_id(5),
             0,
-            "the third question starts at 5"
+            "the third search starts at 5"
         );
         assert_eq!(hlthunk_open_by_module_id(9), -1);
         assert_eq!(hlthunk_open_control_by_module_id(9), -(Errno::EBADF as c_int));
@@ -227,7 +226,7 @@ fn missing_device_fails_by_convention() {
         assert_eq!(
             errno(),
             Errno::EISDIR,
-            "the second device's ENOENT does not hide it"
+            "the second device's ENOENT does not replace the errno"
         );
         let busid = c"0000:19:00.0".as_ptr();
         assert_eq!(
@@ -255,7 +254,7 @@ fn descriptor_has_its_devices_address() {
             assert_eq!(
                 text[11..13].iter().map(|&byte| byte as u8).collect::<Vec<_>>(),
                 b"1x",
-                "no byte behind"
+                "bytes past the length are unchanged"
             );
             assert_eq!(hlthunk_get_device_id_from_fd(fd), 0x1020);
             assert_eq!(hlthunk_get_device_name_from_fd(fd), HlthunkDeviceName::GAUDI2);
@@ -288,7 +287,7 @@ fn chips_have_names() {
 }
 
 #[test]
-fn machine_without_devices_has_none() {
+fn machine_without_devices_reports_none() {
     let empty = tempfile::tempdir().expect("a folder");
     on_machine(Layout::Drm, empty.path(), 0x1020, || unsafe {
         assert_eq!(hlthunk_get_device_count(HlthunkDeviceName::DONT_CARE), 0);

@@ -1,4 +1,4 @@
-//! The table: function, ioctl and words of the argument.
+//! A table of functions, their ioctl and the words of its argument.
 
 use std::ffi::c_int;
 
@@ -8,10 +8,10 @@ use gaudi_uapi::{Era, Ioctl};
 use super::{FD, Seen, errno, on_driver, on_today};
 use crate::*;
 
-/// A word that the test does not know: an address of the library's own.
+/// A word that the test cannot predict: an address inside the library.
 const ANY: u64 = 0xa11_0a11_0a11_0a11;
 
-/// How a function reports `EBUSY` of the driver.
+/// How a function reports the driver's `EBUSY`.
 #[derive(Clone, Copy)]
 enum Fails {
     /// `-EBUSY`.
@@ -20,7 +20,7 @@ enum Fails {
     Zero,
 }
 
-/// A result of any function.
+/// The result of any function, widened.
 trait Wide {
     fn wide(self) -> i64;
 }
@@ -45,7 +45,7 @@ struct Row {
     call: Box<dyn Fn() -> i64>,
 }
 
-/// Memory for every pointer of a row, above the size of every struct.
+/// Allocates memory for a pointer argument, larger than every struct.
 fn memory(bytes: usize) -> *mut u64 {
     Box::leak(vec![0_u64; bytes / 8].into_boxed_slice()).as_mut_ptr()
 }
@@ -66,7 +66,7 @@ macro_rules! rows {
     };
 }
 
-/// INFO: the caller's struct, or one of the library.
+/// Returns the argument of INFO, for the caller's struct or one of the library.
 fn info(address: u64, size: usize, op: u32, arg: u32) -> [u64; 3] {
     [address, pair(size as u32, op), pair(arg, 0)]
 }
@@ -172,7 +172,7 @@ fn table() -> Vec<Row> {
     rows
 }
 
-/// Rows of the network ports: the operation, and the sizes of its structs.
+/// Returns the rows of the network ports: the operation, and the sizes of its structs.
 fn ports() -> Vec<Row> {
     let at = memory(16 * 1024);
     let second = memory(16 * 1024);
@@ -222,7 +222,7 @@ fn ports() -> Vec<Row> {
 
 fn assert_row(row: &Row, era: Era, seen: &[Seen]) {
     let [seen] = seen else {
-        panic!("{} on {era}: one ioctl, seen {seen:?}", row.name);
+        panic!("{} on {era}: expected one ioctl, seen {seen:?}", row.name);
     };
     assert_eq!((seen.fd, seen.ioctl), (FD, row.ioctl), "{} on {era}", row.name);
     assert_eq!(seen.words.len(), row.words.len(), "{} on {era}", row.name);
@@ -237,7 +237,7 @@ fn assert_row(row: &Row, era: Era, seen: &[Seen]) {
     }
 }
 
-/// A release closes the event descriptor of the test's number, which is not open.
+/// The release function closes the test's event descriptor, which is not open.
 fn wanted_success(row: &Row) -> i64 {
     if row.name == "hlthunk_notifier_release" {
         -(Errno::EBADF as i64)
@@ -254,7 +254,7 @@ fn each_function_makes_one_request() {
             let (value, seen) = on_driver(
                 era,
                 |_, argument| {
-                    // The answer to a request that is no INFO: zeros.
+                    // Answer requests other than INFO with zeros.
                     if argument.len() != 3 {
                         argument.fill(0);
                     }
@@ -279,7 +279,7 @@ fn each_function_makes_one_request() {
 fn each_function_reports_errno() {
     for row in table().into_iter().chain(ports()) {
         let (value, seen) = on_today(|_, _| Err(Errno::EBUSY), &row.call);
-        assert_eq!(seen.len(), 1, "{}: EBUSY is not repeated", row.name);
+        assert_eq!(seen.len(), 1, "{}: EBUSY is not retried", row.name);
         let wanted = match row.fails {
             Fails::Negative => -(Errno::EBUSY as i64),
             Fails::Zero => 0,
@@ -308,7 +308,7 @@ fn each_function_repeats_eintr_and_eagain() {
         assert_eq!(seen.len(), 4, "{}: {value}", row.name);
         let shortened = |seen: &Seen| {
             let mut words = seen.words.clone();
-            // The rest of a timeout.
+            // The remaining time of a timeout may differ.
             if seen.ioctl == Ioctl::WaitCs {
                 words[1] = 0;
                 words[3] = 0;
@@ -326,7 +326,7 @@ fn each_function_repeats_eintr_and_eagain() {
     }
 }
 
-/// Every pointer of every function that the library itself follows.
+/// Covers every pointer that the library itself dereferences.
 #[test]
 fn null_is_einval_without_a_request() {
     use std::ptr::{null, null_mut};

@@ -1,4 +1,4 @@
-//! Answers of submissions and waits.
+//! Results of submissions and waits.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ fn cs_in(flags: u32) -> HlthunkCsIn {
     }
 }
 
-/// The answer of the driver to a submission.
+/// Writes the driver's answer to a submission.
 fn submitted(argument: &mut [u64]) -> Result<(), Errno> {
     argument.copy_from_slice(&[0x77, 5 << 32, 9, 0, 0, 0]);
     Ok(())
@@ -76,7 +76,7 @@ fn stages_need_their_flag() {
     assert_eq!((seen[1].words[2], seen[1].words[4]), (6, 0x840 << 32));
 }
 
-/// The 64 bytes of the chunk that a request names.
+/// Returns the 64 bytes of the chunk that a request refers to.
 fn chunk(words: &[u64]) -> Vec<u64> {
     let address = words[1] as *const u64;
     unsafe { std::slice::from_raw_parts(address, 8) }.to_vec()
@@ -115,7 +115,7 @@ fn signals_are_chunks_of_the_driver() {
     assert_eq!(
         (value, errno()),
         (-(Errno::EINVAL as c_int), Errno::EINVAL),
-        "a status that is no success"
+        "a failed status"
     );
 }
 
@@ -190,7 +190,7 @@ fn waits_for_signals_name_one_signal() {
             (*input).hlthunk_wait_for_signal = std::ptr::null_mut();
         }
         let (value, _) = on_today(|_, _| Ok(()), || unsafe { wait(FD, input, out) });
-        assert_eq!(value, -(Errno::EINVAL as c_int), "no signal");
+        assert_eq!(value, -(Errno::EINVAL as c_int), "the signal is missing");
         unsafe { (*input).hlthunk_wait_for_signal = (&raw mut signal).cast() };
     }
 }
@@ -243,7 +243,7 @@ fn failed_wait_writes_no_garbage() {
     assert_eq!(
         wait(Errno::EINVAL, untouched),
         (99, 98),
-        "the driver reported nothing"
+        "the status is unchanged"
     );
     assert_eq!(
         wait(Errno::ETIMEDOUT, untouched),
@@ -252,7 +252,11 @@ fn failed_wait_writes_no_garbage() {
     );
     assert_eq!(wait(Errno::EIO, untouched), (3, 98), "HL_WAIT_CS_STATUS_ABORTED");
     let reported: fn(&mut [u64]) = |argument| argument.copy_from_slice(&[2 << 32 | 3, 55, 0, 0, 0, 0, 0]);
-    assert_eq!(wait(Errno::ENODEV, reported), (3, 55), "the driver's report");
+    assert_eq!(
+        wait(Errno::ENODEV, reported),
+        (3, 55),
+        "the driver's status is reported"
+    );
 }
 
 #[test]
@@ -334,10 +338,10 @@ fn signals_shorten_a_wait() {
         let last = timeouts[2];
         assert!(
             last <= 998_000 && last >= 1_000_000 - passed,
-            "2 ms to {passed} us passed: {timeouts:?}"
+            "between 2 ms and {passed} us passed: {timeouts:?}"
         );
     }
-    // No timeout stays none.
+    // An infinite timeout stays infinite.
     let mut tries = 0;
     let driver = move |_, argument: &mut [u64]| {
         tries += 1;
@@ -351,7 +355,7 @@ fn signals_shorten_a_wait() {
     assert_eq!(value, 0);
 }
 
-/// 60 full queues: the caller sleeps between most of them.
+/// 60 submissions find the queue full: the caller sleeps between most of them.
 #[test]
 fn full_queue_does_not_spin() {
     let mut left = 60;

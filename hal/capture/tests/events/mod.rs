@@ -183,7 +183,7 @@ fn small((time_ns, pid, tid): Head) -> impl Strategy<Value = Event> {
     )
 }
 
-/// Events of any kind with any content.
+/// Returns events of any kind with any content.
 pub(crate) fn all() -> impl Strategy<Value = Vec<Event>> {
     let head = (any::<u64>(), any::<u32>(), any::<u32>());
     let event = head.prop_flat_map(|head| {

@@ -1,4 +1,4 @@
-//! A capture of a session, with what a tracer can miss and what a traced program can do to it.
+//! A capture of a session that includes missing data and hostile input.
 
 use gaudi_capture::record::{
     DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment, OpenRecord,
@@ -17,7 +17,7 @@ use zerocopy::{FromZeros as _, IntoBytes};
 
 const PID: u32 = 4711;
 const ACCEL: i32 = 3;
-/// Where the program has its structs, and host memory that the device reaches.
+/// Addresses of the program's structs, and of host memory mapped on the device.
 const STACK: u64 = 0x7ffd_1000_0000;
 const HOST: u64 = 0x7f32_0000_0000;
 const HOST_VA: u64 = 0xfff0_1000_0000_0000;
@@ -127,7 +127,7 @@ fn piece(address: u64, at: Moment, bytes: &[u8]) -> Memory {
     }
 }
 
-/// Two packets: NOP, and LIN_DMA of 4 KiB.
+/// Returns two packets: NOP, and LIN_DMA of 4 KiB.
 fn packets() -> Vec<u8> {
     let words = [
         0,
@@ -142,7 +142,7 @@ fn packets() -> Vec<u8> {
     words.into_iter().flat_map(u32::to_le_bytes).collect()
 }
 
-/// The capture.
+/// Returns the capture.
 pub(crate) fn capture() -> Vec<Event> {
     let mut session = Session {
         now: 1_000_000,
@@ -202,10 +202,10 @@ fn hw_ip_info(s: &mut Session) {
     let mut info = HlInfoHwIpInfo::new_zeroed();
     info.device_id = 0x1020;
     info.dram_size = 96 << 30;
-    // A firmware that writes to the terminal.
+    // A firmware version with terminal control characters.
     info.card_name[..12].copy_from_slice(b"HL-225\x1b]0;x\x07");
     let question = HlInfoArgs::new(InfoOp::HW_IP_INFO, STACK + 0x200, 304, 0);
-    // Tier B reads no more than this.
+    // The bpf tracer reads no further than this.
     let memory = Memory {
         whole: 304,
         ..piece(STACK + 0x200, Moment::Exit, &info.as_bytes()[..240])
@@ -267,7 +267,7 @@ fn submit(s: &mut Session) {
     let memory = vec![
         chunks.clone(),
         piece(HOST + 0x2000, Moment::Entry, &packets()),
-        // The kernel's buffer holds an invalid packet behind the first.
+        // The kernel buffer holds an invalid packet after the first one.
         piece(
             0x7f33_0000_0000,
             Moment::Entry,
@@ -276,7 +276,7 @@ fn submit(s: &mut Session) {
     ];
     let input = HlCsArgs::from(request);
     s.call(Ioctl::Cs, input.as_bytes(), output.as_bytes(), 0, memory);
-    // The second chunk and every command buffer were not recorded.
+    // The second chunk and all command buffers are missing in the record.
     let cut = Memory {
         bytes: chunks.bytes[..64].to_vec(),
         ..chunks
@@ -356,7 +356,7 @@ fn others(s: &mut Session) {
     );
     s.open(b"", 11, None, FdSource::Received);
     s.open(b"/dev/dri/renderD128", 12, Some((226, 128)), FdSource::Open);
-    // Another driver's ioctl with the number of HL_IOCTL_CB.
+    // An ioctl of another driver that has the number of HL_IOCTL_CB.
     let request = Era::AccelDrm.request(Ioctl::Cb).unwrap();
     s.ioctl(12, request, &[1; 24], &[1; 24], 0, Vec::new());
     s.open(b"/dev/accel/accel1", 13, Some((261, 1)), FdSource::Open);
@@ -369,7 +369,7 @@ fn others(s: &mut Session) {
     s.ioctl(11, iowr(0x1b, 1, 24), verbs.as_bytes(), &[], -95, Vec::new());
     s.ioctl(0, ioc(2, b'T', 0x13, 8), &[0; 8], &[0; 8], 0, Vec::new());
     s.ioctl(11, iowr(b'd', 0x2d, 12), &[0; 12], &[0; 12], 0, Vec::new());
-    // A struct that could not be read, one that is too short, and a 32-bit program's.
+    // An unreadable struct, a truncated one, and one of a 32-bit program.
     s.call(Ioctl::Memory, &[], &[], -14, Vec::new());
     s.call(
         Ioctl::Memory,

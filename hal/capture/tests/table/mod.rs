@@ -1,4 +1,4 @@
-//! A capture with every operation and flag of gaudi-uapi's rows, made by a walk of the rows.
+//! A capture with every operation and flag in gaudi-uapi's tables, generated from the tables.
 
 use gaudi_capture::record::{Event, IoctlRecord, Memory, Moment};
 use gaudi_uapi::info::InfoOp;
@@ -6,15 +6,15 @@ use gaudi_uapi::ioctl::Parts;
 use gaudi_uapi::view::{At, CALLS, CallView, Count, OTHERS, Part, Pointee, Pointer, Shape, Way};
 use gaudi_uapi::{CField, CStruct, CType, Era, Ioctl, Names, Print};
 
-/// A struct of a request in the making.
+/// A request under construction.
 struct Draft {
     bytes: Vec<u8>,
     memory: Vec<Memory>,
-    /// Where the next piece of memory goes.
+    /// The address of the next piece of memory.
     free: u64,
 }
 
-/// A field with this name in C, and its place in the outer struct.
+/// Returns the field with this name in C, and its offset in the outer struct.
 fn field(of: &'static CStruct, name: &str) -> Option<(&'static CField, usize)> {
     let fits = |field: &&CField| {
         let c_names = field
@@ -32,12 +32,12 @@ fn set(bytes: &mut [u8], (of, offset): (&CField, usize), value: u64) {
     bytes[offset..end].copy_from_slice(&value.to_le_bytes()[..end - offset]);
 }
 
-/// All flags of a set.
+/// Returns the union of all flags of a set.
 fn every_flag(names: &Names) -> u64 {
     names.rows.iter().fold(0, |all, row| all | row.value)
 }
 
-/// Gives each field of a struct a value of its own. `nth` chooses among the values of open enums.
+/// Sets each field of a struct to a unique value. `nth` selects the values of open enums.
 fn fill(of: &'static CStruct, bytes: &mut [u8], nth: usize) {
     for (place, field) in of.fields.iter().enumerate() {
         let offset = of.view_at.unwrap_or(0) + field.offset;
@@ -79,7 +79,7 @@ fn fill_parts(shape: &Shape, bytes: &mut [u8], nth: usize) {
     }
 }
 
-/// The field of a shape with this name.
+/// Returns the field of a shape with this name.
 fn in_shape(shape: &Shape, name: &str) -> (&'static CField, usize) {
     let mut all = shape.parts.iter().map(|part| part.of).chain([shape.base]);
     let found = all.find_map(|of| field(of, name));
@@ -87,7 +87,7 @@ fn in_shape(shape: &Shape, name: &str) -> (&'static CField, usize) {
 }
 
 impl Draft {
-    /// Lets a pointer lead to two elements, or to some bytes.
+    /// Sets a pointer to two elements, or to some bytes.
     fn follow(&mut self, shape: &Shape, pointer: &Pointer, op: u32, nth: usize, at: usize) {
         let to = match pointer.to {
             Pointee::ByOp(of) => match of(op) {
@@ -157,7 +157,7 @@ impl Draft {
     }
 }
 
-/// An ioctl whose every field has a value.
+/// Returns an ioctl in which every field has a value.
 fn record(
     request: u32,
     shape: &Shape,
@@ -188,7 +188,7 @@ fn record(
     };
     fill_parts(&outputs, &mut answer, nth);
     for pointer in shape.pointers {
-        // The driver filled less than there is room for.
+        // The driver returned fewer elements than the buffer can hold.
         if let Some(name) = pointer.filled {
             let found = output.iter().find_map(|part| field(part.of, name));
             let units = match name {
@@ -218,7 +218,7 @@ fn set_named(shape: &Shape, bytes: &mut [u8], name: &str, value: u64) {
     set(bytes, field(shape.base, name).unwrap(), value);
 }
 
-/// A record of a row, with its operation and flags and then `more`.
+/// Returns a record of a row with its operation and flags; sets the flags in `more` as well.
 fn of_row(row: &CallView, op: Option<u32>, more: u64, nth: usize) -> IoctlRecord {
     let era = row.era.unwrap_or(match (row.ioctl, nth % 3) {
         (Ioctl::Nic, _) | (_, 0 | 1) => Era::AccelDrm,
@@ -242,7 +242,7 @@ fn of_row(row: &CallView, op: Option<u32>, more: u64, nth: usize) -> IoctlRecord
     record(request, &row.input, row.output, prepare, nth)
 }
 
-/// The names of a field.
+/// Returns the names of a field's values.
 pub(crate) fn names_of(base: &'static CStruct, name: &str) -> Option<&'static Names> {
     match field(base, name)?.0.kind {
         CType::Named(names) => Some(names),
@@ -250,7 +250,7 @@ pub(crate) fn names_of(base: &'static CStruct, name: &str) -> Option<&'static Na
     }
 }
 
-/// Every row, then every operation without a row of its own, then every flag.
+/// Returns a record for each row, each operation without its own row, and each flag.
 pub(crate) fn capture() -> Vec<Event> {
     let mut records = Vec::new();
     for row in CALLS {
@@ -286,7 +286,7 @@ pub(crate) fn capture() -> Vec<Event> {
                 records.push(of_row(row.unwrap_or(last), None, flag.value, records.len()));
             }
         }
-        // An operation and flags that no header names.
+        // An operation and flags without a name in the headers.
         if names_of(base, "op").is_some() {
             records.push(of_row(last, Some(77), 0, records.len()));
         }

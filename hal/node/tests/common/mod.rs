@@ -1,6 +1,6 @@
-//! A program that has the descriptor of a virtual node.
+//! A program that holds the descriptor of a virtual node.
 
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, reason = "each test uses only some of these items")]
 #![expect(unsafe_code, reason = "an ioctl can map host memory; none here does")]
 
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ pub(crate) type Outcome<T> = Result<T, Errno>;
 
 pub(crate) const PAGE: usize = 4096;
 
-/// The spec of a mock that no other test has, with a small device memory.
+/// Returns the spec of a mock that is unique to a test, with a small device memory.
 pub(crate) fn spec(name: &str) -> DeviceSpec {
     format!("mock:gaudi2?name={name}").parse().expect("a device spec")
 }
@@ -61,7 +61,7 @@ impl Program {
         cb(&self.node, HlCbIn::device_va(handle)).map(|args| DeviceVa(args.answer().device_va()))
     }
 
-    /// mmap(2) of the program's descriptor at a handle.
+    /// Maps the buffer `handle` with mmap(2) on the program's descriptor.
     pub(crate) fn map(&self, handle: u64, len: usize) -> Outcome<RawMapping> {
         RawMapping::of_fd(&self.fd, handle, len)
     }
@@ -78,7 +78,7 @@ impl Program {
         Ok(args.answer())
     }
 
-    /// Submits `len` bytes at a device address, and waits until they are executed.
+    /// Submits `len` bytes at a device address, and waits until the queue has executed them.
     pub(crate) fn run(&self, queue: QueueId, at: DeviceVa, len: usize) {
         let chunk = HlCsChunk::user(queue.0, at.0, len as u32);
         let mut request = HlCsIn {
@@ -95,14 +95,14 @@ impl Program {
         assert_eq!(answer.map(|answer| answer.status), Ok(WaitCsStatus::COMPLETED));
     }
 
-    /// Writes packets to the start of a buffer through its mapping, and runs them.
+    /// Writes packets to the start of a buffer through its mapping, then executes them.
     pub(crate) fn execute(&self, buffer: &Mapped, packets: &[u8]) {
         buffer.memory.write(0, packets).expect("the packets fit");
         self.run(queue::PDMA_0_0, buffer.va, packets.len());
     }
 }
 
-/// A command buffer with a device address that the program maps.
+/// A command buffer that has a device address and is mapped by the program.
 pub(crate) struct Mapped {
     pub(crate) handle: u64,
     pub(crate) va: DeviceVa,
@@ -111,24 +111,28 @@ pub(crate) struct Mapped {
 
 impl Mapped {
     pub(crate) fn new(program: &Program, size: usize) -> Self {
-        let handle = program.create_mapped(size).expect("a command buffer");
+        let handle = program.create_mapped(size).expect("HL_CB_OP_CREATE succeeds");
         Self {
             handle,
-            va: program.device_va(handle).expect("it has a device address"),
-            memory: program.map(handle, size).expect("mmap(2) of its handle"),
+            va: program
+                .device_va(handle)
+                .expect("the buffer has a device address"),
+            memory: program.map(handle, size).expect("mmap(2) of the handle succeeds"),
         }
     }
 }
 
 pub(crate) fn bytes<const N: usize>(memory: &RawMapping, at: usize) -> [u8; N] {
     let mut bytes = [0; N];
-    memory.read(at, &mut bytes).expect("a mapped range");
+    memory.read(at, &mut bytes).expect("the range is mapped");
     bytes
 }
 
 pub(crate) fn ioctl(node: &VirtualNode, ioctl: Ioctl, arg: &mut [u8]) -> Outcome<()> {
-    let request = Era::AccelDrm.request(ioctl).expect("a number of the newest era");
-    // SAFETY: no test maps host memory.
+    let request = Era::AccelDrm
+        .request(ioctl)
+        .expect("the newest era has this ioctl");
+    // SAFETY: these tests do not map host memory.
     unsafe { node.ioctl(request, arg, &OwnMemory) }
 }
 

@@ -9,12 +9,12 @@ use crate::request::{ExportRequest, MapDevice, MmapRequest};
 use crate::rule::{Condition, Rule, Subject, rows};
 use crate::state::DriverState;
 
-/// A handle as people read it.
+/// Formats a handle in hexadecimal.
 fn hex(handle: u64) -> String {
     format!("{handle:#x}")
 }
 
-/// The range of an export that leaves its mapping.
+/// Returns the range of an export if it exceeds its mapping.
 fn past_the_end(request: &ExportRequest, driver: &dyn DriverState) -> Option<String> {
     let ExportRequest { size, offset, .. } = *request;
     let whole = driver.mapping(request.address)?.size;
@@ -22,15 +22,16 @@ fn past_the_end(request: &ExportRequest, driver: &dyn DriverState) -> Option<Str
     (!is_inside).then(|| format!("offset {offset} + {size} of {whole} bytes"))
 }
 
-/// A hint whose sum with the size of the memory wraps. Device memory has pages of no power of two,
-/// so the driver ignores no hint outside its addresses for its alignment.
+/// Returns the hint if hint + size overflows 64 bits. The page size of device memory is not a power
+/// of two: the driver then ignores a misaligned hint only inside the DRAM address range, where the
+/// sum cannot overflow.
 fn hint_wraps(request: &MapDevice, driver: &dyn DriverState) -> Option<String> {
     let size = driver.allocated(request.handle)?;
     let hint = request.hint.filter(|hint| hint.0.checked_add(size).is_none())?;
     Some(format!("{size} bytes at {hint}"))
 }
 
-/// A length that is not the one to map.
+/// Returns the requested length if it is not the object's length.
 fn wrong_length(request: &MmapRequest, driver: &dyn DriverState) -> Option<String> {
     let whole = driver.mmap_len(request.offset)?;
     (request.whole_pages() != whole).then(|| format!("{} of {whole} bytes", request.len))
@@ -105,7 +106,7 @@ rows! {
             "no device addresses are left for it, or the hint is taken and FORCE_HINT is set",
             "common/memory.c:map_device_va";
         HINT_WRAPS "memory.map.hint-wraps" [MemMapDevice MemMapHost] ENOMEM as InvalidInput
-            "hint and size pass the end of 64 bits: the driver also damages its list of free addresses",
+            "hint + size overflows 64 bits; the driver also corrupts its list of free addresses",
             "common/memory.c:get_va_block", "close the device: later mappings may fail with EINVAL"
             state |MemMapDevice(request), driver| hint_wraps(request, driver);
         HOST_MAPPED "memory.map-host.address-mapped" [MemMapHost] EINVAL ; rare;
@@ -173,13 +174,13 @@ rows! {
                 => request.address;
         SIZE "export.size" [ExportDmabuf] EINVAL
             "the size is 0 or not a multiple of 4096", "common/memory.c:validate_export_params_common",
-            "export whole pages, of memory with pages of its own"
+            "export whole pages that contain no other allocation"
             late |ExportDmabuf(request), _| request.size == 0 || request.size % PAGE != 0 => request.size;
         UNALIGNED_OFFSET "export.unaligned-offset" [ExportDmabuf] EINVAL
             "the offset is not a multiple of 4096", "common/memory.c:validate_export_params_common"
             late |ExportDmabuf(request), _| request.offset % PAGE != 0 => request.offset;
         PAST_THE_END "export.past-the-end" [ExportDmabuf] EINVAL
-            "offset and size leave the mapping", "common/memory.c:validate_export_params"
+            "offset + size exceeds the mapping", "common/memory.c:validate_export_params"
             state |ExportDmabuf(request), driver| past_the_end(request, driver);
         OUTSIDE_BAR "export.outside-the-bar" [ExportDmabuf] EINVAL
             "a page of the mapping lies outside the memory BAR (the whole mapping must lie inside)",

@@ -42,7 +42,7 @@ fn lacks_room(info: &Info<'_>) -> bool {
     info.answer.len() < least
 }
 
-/// Whether the request enters or leaves debug mode.
+/// Returns whether the request switches debug mode to `on`.
 fn sets_mode(request: &DebugRequest<'_>, on: bool) -> bool {
     request.op == DebugOp::SET_MODE && request.enable == on
 }
@@ -112,7 +112,7 @@ rows! {
         UNKNOWN "info.unknown-operation" [Info] EINVAL
             "the driver does not know this op", "common/habanalabs_ioctl.c:_hl_info_ioctl";
         IN_RESET "info.in-reset" [Info] EBUSY
-            "the device is in reset, and the op reads the chip", "common/habanalabs_ioctl.c:_hl_info_ioctl"
+            "the device is in reset, and the operation reads the chip", "common/habanalabs_ioctl.c:_hl_info_ioctl"
             state |Info(info), driver|
                 info.request.needs_operation() && driver.status() != DeviceStatus::OPERATIONAL => driver.status();
         CONTROL_EVENTS "info.control-events" [Info RegisterEvents UnregisterEvents] EOPNOTSUPP

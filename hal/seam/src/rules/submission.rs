@@ -40,14 +40,14 @@ fn unstallable(asic: &Asic, engines: &[u32], command: EngineCommand) -> impl Ite
     engines.filter(|&engine| (asic.engines.stallable)(engine).is_none())
 }
 
-/// The first number above the last one submitted.
+/// Returns the first sequence number that was not yet submitted.
 fn future(seqs: &[CsSeq], driver: &dyn DriverState) -> Option<String> {
     let last = driver.last_submission();
     let seq = seqs.iter().find(|seq| seq.0 > last)?;
     Some(format!("{} of {last}", seq.0))
 }
 
-/// The counter in a command buffer that a wait watches.
+/// Returns the counter in a command buffer that a wait watches.
 fn watched(wait: &InterruptWait) -> Option<CqCounter> {
     match wait.word {
         InterruptWord::User(_) => None,
@@ -55,7 +55,7 @@ fn watched(wait: &InterruptWait) -> Option<CqCounter> {
     }
 }
 
-/// The handle of a counter whose buffer does not exist.
+/// Returns the handle of a counter whose buffer does not exist.
 fn lost(counter: CqCounter, driver: &dyn DriverState) -> Option<String> {
     let CqCounter { handle, .. } = counter;
     driver
@@ -64,7 +64,7 @@ fn lost(counter: CqCounter, driver: &dyn DriverState) -> Option<String> {
         .then(|| format!("{:#x}", handle.0))
 }
 
-/// The index of a counter behind its buffer's end.
+/// Returns the index of a counter if it is past the end of its buffer.
 fn counter_behind(counter: CqCounter, driver: &dyn DriverState) -> Option<String> {
     behind(counter.offset, driver.buffer(counter.handle)?.counters)
 }
@@ -312,9 +312,9 @@ rows! {
             "no such buffer of counters", "common/command_submission.c:_hl_interrupt_wait_ioctl"
             state |WaitInterrupt(wait), driver| watched(wait).and_then(|counter| lost(counter, driver));
         COUNTER_INDEX "wait.counter.index" [WaitInterrupt] EINVAL
-            "the counter's index is behind the buffer's end",
+            "the counter's index is past the end of the buffer",
             "common/command_submission.c:_hl_interrupt_wait_ioctl",
-            "a counter is named by its index, not by its first byte"
+            "pass the counter's index, not its byte offset"
             state |WaitInterrupt(wait), driver|
                 watched(wait).and_then(|counter| counter_behind(counter, driver));
         COUNTER_ABORTED "wait.counter.aborted-by-reset" [WaitInterrupt] EIO
@@ -323,16 +323,16 @@ rows! {
             "no such buffer of counters", "common/command_submission.c:_hl_interrupt_ts_reg_ioctl"
             state |RegisterTimestamp(request), driver| lost(request.counter, driver);
         TIMESTAMP_COUNTER_INDEX "wait.timestamp.counter-index" [RegisterTimestamp] EINVAL
-            "the counter's index is behind the buffer's end",
+            "the counter's index is past the end of the buffer",
             "common/command_submission.c:_hl_interrupt_ts_reg_ioctl",
-            "a counter is named by its index, not by its first byte"
+            "pass the counter's index, not its byte offset"
             state |RegisterTimestamp(request), driver| counter_behind(request.counter, driver);
         TIMESTAMP_BUFFER "wait.timestamp.no-such-buffer" [RegisterTimestamp] EINVAL
             "no such timestamps buffer", "common/command_submission.c:_hl_interrupt_ts_reg_ioctl"
             state |RegisterTimestamp(request), driver|
                 driver.timestamps(request.buffer).is_none() => format!("{:#x}", request.buffer.0);
         TIMESTAMP_INDEX "wait.timestamp.index" [RegisterTimestamp] EINVAL
-            "the timestamp's index is behind the buffer's end",
+            "the timestamp's index is past the end of the buffer",
             "common/command_submission.c:validate_and_get_ts_record"
             state |RegisterTimestamp(request), driver|
                 driver.timestamps(request.buffer).and_then(|len| behind(request.index, len.into()));

@@ -1,12 +1,12 @@
-//! An assembler for eBPF: instructions as data, labels for jumps.
+//! An assembler for eBPF: instructions as values, labels as jump targets.
 //!
-//! Not `rbpf`: its builder has no labels, and comes with an interpreter and a compiler. Not
-//! `aya-obj`: it loads what clang built. Neither makes the constants of a run (device numbers,
-//! offsets of the running kernel) part of the program, which is what saves map lookups here.
-//! Instruction set: Documentation/bpf/standardization/instruction-set.rst.
+//! `rbpf` was rejected: its builder has no labels, and it includes an interpreter and a compiler.
+//! `aya-obj` was rejected: it loads objects built by clang. Neither can put values known only at
+//! run time (device numbers, struct offsets of the running kernel) into the program as constants,
+//! which saves map lookups. Instruction set: Documentation/bpf/standardization/instruction-set.rst.
 
-/// A register. `R0` holds results, `R1` to `R5` arguments, `R6` to `R9` survive calls, `FP` is the
-/// end of the stack.
+/// A register. `R0` holds results, `R1` to `R5` hold arguments, calls preserve `R6` to `R9`, and
+/// `FP` points to the end of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reg(u8);
 
@@ -44,7 +44,7 @@ pub(crate) enum Alu {
     Mov = 0xb0,
 }
 
-/// When a jump is taken; comparisons are unsigned unless named `S…`.
+/// The condition of a jump. Comparisons are unsigned unless the name starts with `S`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum If {
     Eq = 0x10,
@@ -56,7 +56,7 @@ pub(crate) enum If {
     SLess = 0xc0,
 }
 
-/// The second operand: a register or a sign-extended number.
+/// The second operand: a register or a sign-extended immediate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operand {
     Reg(Reg),
@@ -75,7 +75,7 @@ impl From<i32> for Operand {
     }
 }
 
-/// A helper function of the kernel, by its number in `enum bpf_func_id`.
+/// A kernel helper function, with its number in `enum bpf_func_id`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Helper {
     MapLookup = 1,
@@ -93,11 +93,11 @@ pub(crate) enum Helper {
     RingbufOutput = 130,
 }
 
-/// A place in the program.
+/// A jump target in the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label(usize);
 
-/// What the bytes of `struct bpf_insn` hold.
+/// The fields of `struct bpf_insn`.
 #[derive(Clone, Copy, Debug)]
 struct Instruction {
     code: u8,
@@ -110,7 +110,7 @@ struct Instruction {
 pub(crate) struct Assembler {
     code: Vec<Instruction>,
     labels: Vec<Option<usize>>,
-    /// Instructions that wait for a label: jumps, and calls of a subprogram.
+    /// Instructions whose label is not resolved yet: jumps, and calls of a subprogram.
     jumps: Vec<(usize, Label)>,
     calls: Vec<(usize, Label)>,
 }
@@ -131,7 +131,7 @@ impl Assembler {
         Label(self.labels.len() - 1)
     }
 
-    /// The label stands for the next instruction.
+    /// Binds `label` to the next instruction.
     pub(crate) fn bind(&mut self, label: Label) {
         self.labels[label.0] = Some(self.code.len());
     }
@@ -162,12 +162,12 @@ impl Assembler {
         self.push(0, R0, R0, 0, (number >> 32) as u32 as i32);
     }
 
-    /// A 64-bit number.
+    /// Loads a 64-bit immediate.
     pub(crate) fn number(&mut self, dst: Reg, number: u64) {
         self.wide(dst, R0, number);
     }
 
-    /// The address of a map (`BPF_PSEUDO_MAP_FD`).
+    /// Loads the address of a map (`BPF_PSEUDO_MAP_FD`).
     pub(crate) fn map(&mut self, dst: Reg, fd: i32) {
         self.wide(dst, Reg(1), u64::from(fd as u32));
     }
@@ -203,12 +203,12 @@ impl Assembler {
         }
     }
 
-    /// Calls a helper; `R1` to `R5` are lost.
+    /// Calls a helper, which clobbers `R1` to `R5`.
     pub(crate) fn call(&mut self, helper: Helper) {
         self.push(0x85, R0, R0, 0, helper as i32);
     }
 
-    /// Calls a subprogram of this program (`BPF_PSEUDO_CALL`); `R1` to `R5` are lost.
+    /// Calls a subprogram of this program (`BPF_PSEUDO_CALL`), which clobbers `R1` to `R5`.
     pub(crate) fn call_local(&mut self, label: Label) {
         self.calls.push((self.code.len(), label));
         self.push(0x85, R0, Reg(1), 0, 0);
@@ -218,10 +218,11 @@ impl Assembler {
         self.push(0x95, R0, R0, 0, 0);
     }
 
-    /// The program as the kernel takes it: `struct bpf_insn` in the machine's byte order.
+    /// Returns the program as the kernel expects it: `struct bpf_insn` in native byte order.
     ///
     /// # Panics
-    /// A label is unbound or too far away: a defect of the program, which is the same in every run.
+    /// Panics if a label is unbound or out of range. The programs are the same in every run, so
+    /// this is a bug in this crate.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         let distance = |labels: &[Option<usize>], from: usize, label: Label| {
             let to = labels[label.0].expect("every label is bound before the program ends");
@@ -229,11 +230,11 @@ impl Assembler {
         };
         for (at, label) in std::mem::take(&mut self.jumps) {
             let distance = distance(&self.labels, at, label);
-            self.code[at].offset = i16::try_from(distance).expect("a program is shorter than a jump");
+            self.code[at].offset = i16::try_from(distance).expect("a jump reaches the whole program");
         }
         for (at, label) in std::mem::take(&mut self.calls) {
             let distance = distance(&self.labels, at, label);
-            self.code[at].immediate = i32::try_from(distance).expect("a program is shorter than a call");
+            self.code[at].immediate = i32::try_from(distance).expect("a call reaches the whole program");
         }
         self.code.iter().flat_map(Instruction::bytes).collect()
     }
@@ -241,8 +242,8 @@ impl Assembler {
 
 impl Instruction {
     fn bytes(&self) -> [u8; 8] {
-        // The halves of `registers` are bit fields, which a big-endian machine swaps; neither
-        // machine of this crate is one.
+        // The two nibbles of `registers` are bit fields, which are swapped on big-endian machines.
+        // This crate supports little-endian machines only.
         let [o0, o1] = self.offset.to_ne_bytes();
         let [i0, i1, i2, i3] = self.immediate.to_ne_bytes();
         [self.code, self.registers, o0, o1, i0, i1, i2, i3]

@@ -1,7 +1,7 @@
-//! Where the running kernel's structs have their fields, from `/sys/kernel/btf/vmlinux`.
+//! Field offsets in the structs of the running kernel, from `/sys/kernel/btf/vmlinux`.
 //!
-//! Not `btf-rs` nor `aya-obj`: a handful of offsets needs a walk over one table
-//! (Documentation/bpf/btf.rst), and `aya-obj` relocates clang's objects only.
+//! `btf-rs` and `aya-obj` were rejected: a few offsets need one pass over one table
+//! (Documentation/bpf/btf.rst), and `aya-obj` only relocates objects built by clang.
 
 use std::collections::HashMap;
 
@@ -9,19 +9,19 @@ use std::collections::HashMap;
 const MAGIC: u16 = 0xeb9f;
 /// `struct btf_type`.
 const TYPE: usize = 12;
-/// How deep structs nest without a name, and qualifiers stand before a type.
+/// Maximum nesting of unnamed structs, and of qualifiers before a type.
 const DEPTH: usize = 8;
 
-/// `BTF_KIND_*` of the types that are looked into.
+/// The `BTF_KIND_*` values of types that have members.
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
 
-/// The type information of a kernel.
+/// The BTF type information of a kernel.
 #[derive(Debug)]
 pub(crate) struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
-    /// Where type `n + 1` begins; type 0 is `void`.
+    /// The offset of type `n + 1`; type 0 is `void`.
     starts: Vec<usize>,
     /// The named structs.
     structs: HashMap<&'a [u8], u32>,
@@ -32,7 +32,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// `info`, taken apart: the kind, the number of members, and whether offsets carry a size of bits.
+/// Splits `info` into the kind, the number of members, and whether offsets include a bit-field
+/// size.
 fn info(word: u32) -> (u32, usize, bool) {
     (word >> 24 & 0x1f, (word & 0xffff) as usize, word >> 31 != 0)
 }
@@ -63,7 +64,7 @@ impl<'a> Btf<'a> {
             if kind == STRUCT && !name.is_empty() {
                 btf.structs.insert(name, u32::try_from(btf.starts.len()).ok()?);
             }
-            // What follows each kind; the sizes are part of the format.
+            // The data that follows each kind. The format defines the sizes.
             let more = match kind {
                 1 | 14 | 17 => 4,
                 3 => 12,
@@ -82,13 +83,13 @@ impl<'a> Btf<'a> {
         rest.split(|&byte| byte == 0).next()
     }
 
-    /// Bytes from the start of struct `name` to a member, or to a member of a member: `a.b`.
+    /// Returns the offset in bytes of a member of struct `name`, or of a nested member: `a.b`.
     pub(crate) fn offset(&self, name: &str, path: &str) -> Option<u32> {
         let mut id = *self.structs.get(name.as_bytes())?;
         let mut sum = 0_u32;
         for member in path.split('.') {
             let (bits, of) = self.member(id, member.as_bytes(), DEPTH)?;
-            // A bit field has no address.
+            // A bit field has no byte offset.
             if bits % 8 != 0 {
                 return None;
             }
@@ -98,11 +99,11 @@ impl<'a> Btf<'a> {
         Some(sum)
     }
 
-    /// Bits to a member, and its type; looks into members without a name.
+    /// Returns the offset in bits and the type of a member. Searches unnamed members as well.
     fn member(&self, id: u32, wanted: &[u8], depth: usize) -> Option<(u32, u32)> {
         let start = *self.starts.get((id as usize).checked_sub(1)?)?;
         let (kind, count, bit_fields) = info(word(self.types, start + 4)?);
-        // A qualifier or typedef leads to the struct by its third word.
+        // The third word of a qualifier or typedef is the type it refers to.
         if matches!(kind, 8..=11) && depth > 0 {
             return self.member(word(self.types, start + 8)?, wanted, depth - 1);
         }
@@ -127,7 +128,7 @@ impl<'a> Btf<'a> {
     }
 }
 
-/// The offsets that the programs need.
+/// The offsets that the eBPF programs need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offsets {
     pub(crate) task_pid: u32,
@@ -148,10 +149,10 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Looks the fields up.
+    /// Looks up all offsets.
     ///
     /// # Errors
-    /// The struct or field that the kernel does not describe.
+    /// The struct or field that the kernel's BTF does not contain.
     pub(crate) fn of(btf: &Btf<'_>) -> Result<Self, &'static str> {
         let compat = match crate::calls::registers::COMPAT_FIELD {
             "status" => (
@@ -195,14 +196,14 @@ impl Offsets {
 mod tests {
     use super::*;
 
-    /// The types of `struct outer { int a; struct { int pad; int b; }; }`.
+    /// Returns the types of `struct outer { int a; struct { int pad; int b; }; }`.
     fn sample() -> Vec<u8> {
         let strings = b"\0int\0outer\0a\0b\0pad\0";
         let types: [u32; 29] = [
             1,
             1 << 24,
             4,
-            32, // 1: int, with its encoding
+            32, // 1: int, followed by its encoding
             0,
             STRUCT << 24 | 2,
             8,
@@ -227,7 +228,7 @@ mod tests {
             0,
             8 << 24,
             1,
-            0, // 5: typedef, and one word too many for it
+            0, // 5: typedef, followed by one word too many
         ];
         let types = &types[..types.len() - 1];
         let mut bytes = MAGIC.to_ne_bytes().to_vec();
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_members_are_looked_into() {
+    fn unnamed_members_are_searched() {
         let bytes = sample();
         let btf = Btf::parse(&bytes).unwrap();
         assert_eq!(btf.offset("outer", "a"), Some(0));
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_types_never_panic() {
+    fn corrupt_types_never_panic() {
         let bytes = sample();
         for at in 0..bytes.len() {
             for value in [0, 1, 0x7f, 0xff] {

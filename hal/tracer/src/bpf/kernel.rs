@@ -2,7 +2,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "libc has no wrapper for bpf(2), which takes addresses in its argument"
+    reason = "libc has no wrapper for bpf(2), whose argument contains addresses"
 )]
 
 use std::ffi::CStr;
@@ -33,16 +33,17 @@ pub(crate) enum MapType {
 
 /// `BPF_PROG_TYPE_RAW_TRACEPOINT`.
 const RAW_TRACEPOINT: u32 = 17;
-/// `struct bpf_prog_info` up to `recursion_misses` (Linux 5.12), and where that lies.
+/// The size of `struct bpf_prog_info` up to `recursion_misses` (Linux 5.12), and that field's
+/// offset.
 const PROG_INFO: usize = 216;
 const RECURSION_MISSES: usize = 208;
-/// Bytes of the verifier's log. Only its end is of use.
+/// Size of the verifier's log in bytes. Only its end is used.
 const LOG: usize = 1 << 20;
 
 /// `union bpf_attr`, as words.
 type Attr = [u64; 16];
 
-/// Two 32-bit fields that share a word, in memory order.
+/// Combines two 32-bit fields in one word, in memory order.
 fn pair(first: u32, second: u32) -> u64 {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&first.to_ne_bytes());
@@ -51,9 +52,9 @@ fn pair(first: u32, second: u32) -> u64 {
 }
 
 /// # Safety
-/// - Every address in `attr` is valid for what the command reads and writes there, for the call.
+/// - Every address in `attr` is valid for the command's reads and writes until the call returns.
 unsafe fn bpf(command: Command, attr: &mut Attr) -> Result<i64, Errno> {
-    // SAFETY: `attr` is as long as its size argument states; the caller promises what it leads to.
+    // SAFETY: `attr` has the size that is passed; the caller guarantees the addresses in it.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -67,11 +68,11 @@ unsafe fn bpf(command: Command, attr: &mut Attr) -> Result<i64, Errno> {
 
 fn own(number: i64) -> Result<OwnedFd, Errno> {
     let number = RawFd::try_from(number).map_err(|_| Errno::EBADF)?;
-    // SAFETY: the call that returned the number made the descriptor, which nothing else owns.
+    // SAFETY: the call that returned `number` created the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// A map with keys of four bytes, or a ring buffer.
+/// A map with 4-byte keys, or a ring buffer.
 #[derive(Debug)]
 pub(crate) struct Map {
     fd: OwnedFd,
@@ -87,27 +88,28 @@ impl Map {
         let mut attr = Attr::default();
         attr[0] = pair(kind as u32, key);
         attr[1] = pair(bytes, entries);
-        // SAFETY: the command takes no addresses.
+        // SAFETY: the command's argument contains no addresses.
         let fd = own(unsafe { bpf(Command::MapCreate, &mut attr) }?)?;
         Ok(Self { fd, value })
     }
 
-    /// The number to write into a program.
+    /// Returns the descriptor number, to embed in a program.
     pub(crate) fn number(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
     pub(crate) fn set(&self, key: u32, value: &[u8]) -> Result<(), Errno> {
-        assert_eq!(value.len(), self.value, "a map's values have one size");
+        assert_eq!(value.len(), self.value, "the value has the map's value size");
         let mut attr = self.element(&key);
         attr[2] = value.as_ptr().addr() as u64;
-        // SAFETY: the key has four bytes, as every map here has, and the value's size was compared.
+        // SAFETY: the key has 4 bytes, like the keys of every map here; the value's size is
+        // asserted above.
         unsafe { bpf(Command::MapUpdate, &mut attr) }.map(drop)
     }
 
-    /// The value of `key`, of a map that is not per processor.
+    /// Returns the value of `key`. The map must not be a per-CPU map.
     pub(crate) fn get<const N: usize>(&self, key: u32) -> Result<[u8; N], Errno> {
-        assert_eq!(N, self.value, "a map's values have one size");
+        assert_eq!(N, self.value, "the value has the map's value size");
         let mut value = [0; N];
         let mut attr = self.element(&key);
         attr[2] = value.as_mut_ptr().expose_provenance() as u64;
@@ -152,7 +154,7 @@ impl Program {
                     log: String::new(),
                 });
             }
-            // The log costs time, so only a rejected program gets one.
+            // The log is slow, so it is requested only after a rejection.
             let mut log = vec![0_u8; LOG];
             Self::try_load(code, name, Some(&mut log)).map_err(|errno| {
                 let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
@@ -165,7 +167,7 @@ impl Program {
     }
 
     fn try_load(code: &[u8], name: &str, log: Option<&mut Vec<u8>>) -> Result<Self, Errno> {
-        /// Helpers that read kernel memory are for programs under this license.
+        /// The kernel restricts helpers that read kernel memory to GPL-compatible programs.
         const LICENSE: &CStr = c"Dual MIT/GPL";
         let count = u32::try_from(code.len() / 8).map_err(|_| Errno::E2BIG)?;
         let mut attr = Attr::default();
@@ -186,31 +188,31 @@ impl Program {
             u64::from_ne_bytes(word)
         });
         (attr[6], attr[7]) = (low, high);
-        // SAFETY: the code has `count` instructions, the license ends with a zero, the log is as
-        // long as its size states; all outlive the call.
+        // SAFETY: the code has `count` instructions, the license is NUL-terminated, and the log has
+        // the stated size; all outlive the call.
         own(unsafe { bpf(Command::ProgLoad, &mut attr) }?).map(Self)
     }
 
-    /// Runs the program at a raw tracepoint until the result is dropped.
+    /// Attaches the program to a raw tracepoint until the result is dropped.
     pub(crate) fn attach(&self, tracepoint: &CStr) -> Result<OwnedFd, Errno> {
         let mut attr = Attr::default();
         attr[0] = tracepoint.as_ptr().expose_provenance() as u64;
         attr[1] = pair(self.0.as_raw_fd() as u32, 0);
-        // SAFETY: the name ends with a zero and outlives the call.
+        // SAFETY: the name is NUL-terminated and outlives the call.
         own(unsafe { bpf(Command::RawTracepointOpen, &mut attr) }?)
     }
 
-    /// How often the kernel skipped the program because it already ran on that processor. 0 before
-    /// Linux 5.12, which did not count.
+    /// Returns how often the kernel skipped the program because it was already running on the same
+    /// CPU. Returns 0 before Linux 5.12, which does not count this.
     pub(crate) fn skipped(&self) -> u64 {
         let mut info = [0_u8; PROG_INFO];
         let mut attr = Attr::default();
         attr[0] = pair(self.0.as_raw_fd() as u32, PROG_INFO as u32);
         attr[1] = info.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: the kernel writes at most `PROG_INFO` bytes to `info`, which outlives the call;
-        // its zeros ask for no further arrays.
+        // SAFETY: the kernel writes at most `PROG_INFO` bytes to `info`, which outlives the call.
+        // Its zeros request no further arrays.
         let answer = unsafe { bpf(Command::ObjGetInfo, &mut attr) };
-        // A kernel whose struct is shorter answers with zeros here.
+        // A kernel with a shorter struct leaves zeros here.
         let misses = info
             .get(RECURSION_MISSES..)
             .and_then(|bytes| bytes.try_into().ok());

@@ -1,7 +1,7 @@
 //! Tier B: eBPF programs on the system call tracepoints, loaded through bpf(2).
 //!
-//! Raw tracepoints only: every kernel with a ring buffer map (5.8) has them (4.17), and unlike
-//! plain tracepoints they need no tracefs.
+//! Uses only raw tracepoints: every kernel with a ring buffer map (5.8) supports them (4.17), and
+//! unlike plain tracepoints they do not need tracefs.
 
 mod asm;
 mod btf;
@@ -31,16 +31,16 @@ use crate::recorder::{Finished, Recorder};
 
 /// `PROC_PID_INIT_INO` (linux/proc_ns.h): the inode of the host's pid namespace.
 const HOST_PID_NAMESPACE: u64 = 0xefff_fffc;
-/// The most threads that are followed at a time.
+/// Maximum number of threads that are traced at the same time.
 const MAX_THREADS: u32 = 1 << 15;
-/// The smallest ring in bytes: it holds several of the largest records.
+/// Minimum size of the ring in bytes: it holds several records of maximum size.
 const MIN_RING: u32 = 1 << 16;
-/// The largest (`RINGBUF_MAX_DATA_SZ` is above).
+/// Maximum size of the ring in bytes (`RINGBUF_MAX_DATA_SZ` is larger).
 const MAX_RING: u32 = 1 << 30;
-/// Records that are read before the caller gets their events.
+/// Maximum number of records read before their events are passed to the caller.
 const BATCH: usize = 1024;
 
-/// The loaded programs, and what they write to.
+/// The loaded programs and their maps.
 #[derive(Debug)]
 pub(crate) struct Bpf {
     threads: Map,
@@ -48,10 +48,10 @@ pub(crate) struct Bpf {
     programs: Vec<Program>,
     links: Vec<OwnedFd>,
     ring: Ring,
-    /// What of the counters was reported.
+    /// The counter values that were already reported.
     reported: u64,
     cgroup: bool,
-    /// Maps that only the programs use.
+    /// Maps that only the programs access.
     _others: [Map; 5],
 }
 
@@ -65,7 +65,7 @@ impl Bpf {
         let size = options.ring_bytes.clamp(MIN_RING, MAX_RING).next_power_of_two();
         let map =
             |kind, value, entries, what| Map::new(kind, value, entries).map_err(|errno| refused(errno, what));
-        // The ring first: a kernel without it is the likeliest lack.
+        // Create the ring first: it is the feature most likely to be missing.
         let ring = map(MapType::Ringbuf, 0, size, "ring buffer map (Linux 5.8)")?;
         let threads = map(MapType::Hash, 8, MAX_THREADS, "hash map")?;
         let mappers = map(MapType::Hash, 8, MAX_THREADS, "hash map")?;
@@ -73,16 +73,11 @@ impl Bpf {
             MapType::Hash,
             slot::SIZE as usize,
             options.threads.max(1),
-            "map of that many threads",
+            "hash map with that many entries",
         )?;
         let empty = map(MapType::Array, slot::SIZE as usize, 1, "array map")?;
         let counters = map(MapType::Array, COUNTERS, 1, "array map")?;
-        let scratch = map(
-            MapType::PerCpuArray,
-            slot::SIZE as usize,
-            1,
-            "array map per processor",
-        )?;
+        let scratch = map(MapType::PerCpuArray, slot::SIZE as usize, 1, "per-CPU array map")?;
 
         let types = fs::read("/sys/kernel/btf/vmlinux");
         let types =
@@ -118,7 +113,8 @@ impl Bpf {
                 }),
             })
         };
-        // Processes are followed before their calls are recorded.
+        // Attach the process programs first, so that a thread is known before its calls are
+        // recorded.
         let programs = [
             (c"sched_process_fork", load("gaudi_fork", programs.fork())?),
             (c"sched_process_exec", load("gaudi_exec", programs.exec())?),
@@ -148,23 +144,23 @@ impl Bpf {
         })
     }
 
-    /// Whether it follows a cgroup, which has no end.
+    /// Returns whether a cgroup is traced. Such a run does not end by itself.
     pub(crate) fn follows_cgroup(&self) -> bool {
         self.cgroup
     }
 
-    /// Follows one thread, and every thread that it makes from now on.
+    /// Traces one thread, and every thread that it creates from now on.
     pub(crate) fn follow(&self, tid: u32) -> Result<(), Error> {
         self.threads
             .set(tid, &1_u64.to_ne_bytes())
             .map_err(|errno| Error::system("bpf(2)", errno))
     }
 
-    /// Follows all threads of a process.
+    /// Traces all threads of a process.
     pub(crate) fn follow_process(&self, pid: u32, recorder: &mut Recorder) -> Result<(), Error> {
         let program = process::program(pid);
-        // The address of the thread's table is not known before its first call, so each process
-        // gets a number of its own that no kernel address has.
+        // The address of the process's `files_struct` is unknown until its first call. Use the pid
+        // as the table id until then: it is not a kernel address.
         let table = u64::from(pid);
         let mut seen = HashSet::new();
         loop {
@@ -191,14 +187,14 @@ impl Bpf {
         Ok(())
     }
 
-    /// Reads some records. Returns how many there were.
+    /// Reads a batch of records. Returns their number.
     pub(crate) fn read(&mut self, recorder: &mut Recorder) -> usize {
         self.ring.drain(BATCH, |bytes| take(recorder, Record(bytes)))
     }
 
-    /// Reports what was lost since the last time.
+    /// Reports events lost since the last call.
     pub(crate) fn count_lost(&mut self, recorder: &mut Recorder) {
-        // The map exists as long as its descriptor, so the lookup cannot fail.
+        // The map exists while its descriptor is open, so the lookup cannot fail.
         let counters: [u8; COUNTERS] = self.counters.get(0).unwrap_or([0; COUNTERS]);
         let counted: u64 = counters
             .chunks_exact(8)
@@ -210,7 +206,7 @@ impl Bpf {
         self.reported = lost;
     }
 
-    /// Removes the programs from the tracepoints; what they wrote can still be read.
+    /// Detaches the programs. Records already in the ring can still be read.
     pub(crate) fn detach(&mut self) {
         self.links.clear();
     }
@@ -232,7 +228,7 @@ fn refused(errno: Errno, what: &'static str) -> Error {
     }
 }
 
-/// The id of a cgroup, and its level below the root of cgroup2.
+/// Returns the id of a cgroup and its depth below the root of cgroup2.
 fn cgroup(directory: &Path) -> Result<(u64, i32), Error> {
     let no_cgroup = |_| Error::refused(BpfRefusal::NoCgroup);
     let directory = directory.canonicalize().map_err(no_cgroup)?;
@@ -250,7 +246,7 @@ fn cgroup(directory: &Path) -> Result<(u64, i32), Error> {
     Ok((id, i32::try_from(level).unwrap_or(i32::MAX)))
 }
 
-/// Makes events of a record.
+/// Converts a record to events.
 fn take(recorder: &mut Recorder, record: Record<'_>) {
     let (pid, tid) = (record.half(slot::PID), record.half(slot::TID));
     let (table, time_ns) = (record.word(slot::TABLE), record.word(slot::ENTER));
@@ -265,7 +261,7 @@ fn take(recorder: &mut Recorder, record: Record<'_>) {
             let bitmap = record.data(slot::MAX_PATH as usize, record.half(slot::OUTPUT) as usize);
             let is_open = |fd: i32| {
                 let byte = usize::try_from(fd / 8).ok().and_then(|at| bitmap.get(at));
-                // What lies beyond the bitmap is taken as open: its next use shows the truth.
+                // Descriptors beyond the bitmap are assumed open; their next use corrects it.
                 byte.is_none_or(|byte| byte >> (fd % 8) & 1 != 0)
             };
             recorder.executed(time_ns, pid, old_tid as u32, table, record.path(), is_open);

@@ -1,8 +1,8 @@
-//! The programs that run inside the kernel, as instructions.
+//! The eBPF programs, as instructions.
 //!
-//! The offsets of the kernel's structs, the device numbers and the type bytes are constants of the
-//! program: it is assembled anew for every run. Each thread has a slot, which `enter` fills and
-//! `exit` completes and copies to the ring. Calls that are not recorded cost one comparison at
+//! The offsets of kernel structs, the device numbers and the type bytes are constants in the
+//! programs, which are assembled for each run. Each thread has a slot: `enter` fills it, and `exit`
+//! completes it and copies it to the ring. A call that is not recorded costs one comparison at
 //! entry and one read at exit.
 
 use gaudi_capture::record::Moment;
@@ -23,45 +23,45 @@ const S_IFCHR: i32 = 0o020_000;
 const S_IFBLK: i32 = 0o060_000;
 /// `ANON_INODE_FS_MAGIC` (linux/magic.h).
 const ANON_INODE_FS_MAGIC: i32 = 0x0904_1934;
-/// `BPF_RB_NO_WAKEUP`: the tracer polls.
+/// `BPF_RB_NO_WAKEUP`: the tracer polls the ring.
 const NO_WAKEUP: i32 = 1;
 
-/// The stack of `enter` and `exit`.
+/// Stack offsets in `enter` and `exit`.
 const KEY: i16 = -8;
 const REGISTERS: i16 = -16 - registers::LEN as i16;
 const FILE: i16 = REGISTERS - 16;
 const SCRATCH: i16 = FILE - 16;
 const SYSCALL: i16 = SCRATCH - 8;
 
-/// What `walk` writes: [`slot::FLAGS`] bits, the device, the table.
+/// The output of `walk`: [`slot::FLAGS`] bits, device number, descriptor table.
 const FILE_FLAGS: i16 = FILE;
 const FILE_DEV: i16 = FILE + 4;
 const FILE_TABLE: i16 = FILE + 8;
 
-/// Counters of what was lost, 8 bytes each: records without room in the ring, threads without a
-/// slot, threads that could not be followed.
+/// Loss counters of 8 bytes each: records that did not fit in the ring, calls of threads without a
+/// slot, and threads that could not be traced.
 pub(crate) const COUNTERS: usize = 24;
 const LOST_RING: i16 = 0;
 const LOST_SLOT: i16 = 8;
 const LOST_TASK: i16 = 16;
 
-/// The maps' numbers.
+/// The descriptor numbers of the maps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Maps {
     pub(crate) ring: i32,
-    /// Followed threads.
+    /// Traced threads.
     pub(crate) threads: i32,
     /// Processes with recorded mappings.
     pub(crate) mappers: i32,
     pub(crate) slots: i32,
-    /// One slot of zeros.
+    /// A zeroed slot.
     pub(crate) empty: i32,
     pub(crate) counters: i32,
-    /// One slot a processor, for events of processes.
+    /// One slot per CPU, for process events.
     pub(crate) scratch: i32,
 }
 
-/// What the programs are made from.
+/// The parameters of the programs.
 #[derive(Debug)]
 pub(crate) struct Programs {
     pub(crate) maps: Maps,
@@ -69,12 +69,12 @@ pub(crate) struct Programs {
     pub(crate) types: Vec<u8>,
     pub(crate) devices: Vec<DeviceMatch>,
     pub(crate) files: bool,
-    /// A cgroup's id and its level below the root.
+    /// The id of the cgroup and its depth below the root.
     pub(crate) cgroup: Option<(u64, i32)>,
     pub(crate) pointers: Vec<Row>,
 }
 
-/// Subprograms of a program.
+/// The subprograms of a program.
 #[derive(Clone, Copy, Debug)]
 struct Locals {
     walk: Label,
@@ -90,7 +90,7 @@ fn slot_argument(index: i16) -> i16 {
 }
 
 impl Programs {
-    /// sys_enter(regs, number).
+    /// The program for sys_enter(regs, number).
     pub(crate) fn enter(&self) -> Vec<u8> {
         let mut a = Assembler::default();
         let locals = Locals {
@@ -113,7 +113,7 @@ impl Programs {
         a.load(Width::W, R9, FP, SCRATCH);
         a.alu(Alu::And, R9, registers::COMPAT_BIT);
         a.jump_if(If::Eq, R9, 0, native);
-        // Other calls of the 32-bit ABI have the numbers of calls that are followed.
+        // Other calls of the 32-bit ABI have numbers that mean recorded calls in the native ABI.
         a.jump_if(If::Ne, R7, COMPAT_IOCTL as i32, out);
         for (from, to) in registers::COMPAT.into_iter().zip(registers::ARGUMENTS) {
             a.load(Width::W, R1, FP, REGISTERS + from);
@@ -154,7 +154,7 @@ impl Programs {
         a.finish()
     }
 
-    /// Jumps to `out` unless the number is that of a followed call.
+    /// Jumps to `out` unless `number` is a recorded call.
     fn only_followed_calls(&self, a: &mut Assembler, number: Reg, out: Label) {
         let (high, follow) = (a.label(), a.label());
         let mut low_mask = 1_u64 << COMPAT_IOCTL;
@@ -181,8 +181,8 @@ impl Programs {
         a.bind(follow);
     }
 
-    /// Jumps to `out` unless the current thread is followed. Leaves `pid_tgid` in `R8` and the
-    /// thread's id at `key`.
+    /// Jumps to `out` unless the current thread is traced. Leaves `pid_tgid` in `R8` and the thread
+    /// id at `key`.
     fn only_followed_threads(&self, a: &mut Assembler, key: i16, out: Label) {
         let followed = a.label();
         a.call(Helper::GetCurrentPidTgid);
@@ -202,11 +202,11 @@ impl Programs {
         a.bind(followed);
     }
 
-    /// Sends each native call to its checks; leaves the call in `R7`.
+    /// Dispatches a native call to its checks. Leaves the call in `R7`.
     fn dispatch(&self, a: &mut Assembler, locals: Locals, (ioctl, fill, out): (Label, Label, Label)) {
         let next = a.label();
         a.jump_if(If::Ne, R7, X32_IOCTL as i32, next);
-        // x32 passes arguments in the same registers.
+        // x32 passes arguments in the same registers as x86-64.
         a.mov(R9, slot::COMPAT);
         a.jump(ioctl);
         a.bind(next);
@@ -229,7 +229,7 @@ impl Programs {
         }
     }
 
-    /// Whether a call that takes a descriptor or memory is recorded, as far as it shows at entry.
+    /// Decides at entry whether a call that takes a descriptor or memory may be recorded.
     fn check(&self, a: &mut Assembler, locals: Locals, call: Call, (fill, out): (Label, Label)) {
         match call {
             Call::Fcntl => {
@@ -261,7 +261,7 @@ impl Programs {
                 let no = if call == Call::DupTo { a.label() } else { out };
                 self.only_recorded_files(a, fill, no);
                 if call == Call::DupTo {
-                    // The number that it overwrites can be one that matters.
+                    // The call may close a recorded descriptor.
                     a.bind(no);
                     a.load(Width::W, R1, FP, argument(1));
                     walk(a, locals);
@@ -273,7 +273,7 @@ impl Programs {
                 }
             }
             None => {
-                // For the table alone: there is no such descriptor.
+                // The call takes no descriptor: use an invalid one to read only the table.
                 a.mov(R1, -1);
                 walk(a, locals);
                 a.store(Width::W, FP, FILE_FLAGS, 0);
@@ -282,7 +282,8 @@ impl Programs {
         }
     }
 
-    /// Goes to `yes` or `no` by what `walk` found: is the coming and going of the file recorded?
+    /// Jumps to `yes` if opens and closes of the file found by `walk` are recorded, otherwise to
+    /// `no`.
     fn only_recorded_files(&self, a: &mut Assembler, yes: Label, no: Label) {
         let device = a.label();
         a.load(Width::W, R1, FP, FILE_FLAGS);
@@ -312,7 +313,7 @@ impl Programs {
         a.jump(no);
     }
 
-    /// Fills the thread's slot. `R7`: the call; `R8`: `pid_tgid`; `R9`: flags.
+    /// Fills the thread's slot. Inputs: `R7` the call, `R8` `pid_tgid`, `R9` flags.
     fn fill(&self, a: &mut Assembler, locals: Locals, out: Label) {
         let [have, finish] = [(); 2].map(|()| a.label());
         lookup(a, self.maps.slots, KEY);
@@ -364,7 +365,7 @@ impl Programs {
         if self.files {
             let read = a.label();
             a.bind(how);
-            // `struct open_how` begins with the flags.
+            // `struct open_how` starts with the flags.
             a.address(R1, R6, i32::from(slot_argument(2)));
             a.mov(R2, 8);
             a.load(Width::D, R3, R6, slot_argument(2));
@@ -406,7 +407,8 @@ impl Programs {
         a.store(Width::H, R6, slot::KIND, R7);
     }
 
-    /// Reads what the argument's pointers lead to. `R6`: the slot with the argument at entry.
+    /// Reads the memory that pointers in the argument refer to. `R6` is the slot, which holds the
+    /// argument.
     fn pointers(&self, a: &mut Assembler, locals: Locals, at: Moment) {
         let (done, vfio) = (a.label(), a.label());
         a.load(Width::W, R1, R6, slot_argument(1));
@@ -444,7 +446,7 @@ impl Programs {
         a.bind(done);
     }
 
-    /// sys_exit(regs, result).
+    /// The program for sys_exit(regs, result).
     pub(crate) fn exit(&self) -> Vec<u8> {
         let mut a = Assembler::default();
         let locals = Locals {
@@ -517,8 +519,8 @@ impl Programs {
         a.finish()
     }
 
-    /// What the end of a call decides, ioctls apart. `R7`: the call; `R8`: the result; `R9`:
-    /// `pid_tgid`.
+    /// Decides at exit whether a call other than ioctl is recorded. Inputs: `R7` the call, `R8` the
+    /// result, `R9` `pid_tgid`.
     fn completed(&self, a: &mut Assembler, locals: Locals, (send, clear): (Label, Label)) {
         let [opened, mapped, received] = [(); 3].map(|()| a.label());
         for call in [
@@ -528,7 +530,7 @@ impl Programs {
             Call::OpenAt2,
             Call::PidfdGetfd,
         ] {
-            debug_assert!(call.opens(), "{call:?} returns a descriptor");
+            debug_assert!(call.opens(), "{call:?} does not return a descriptor");
             a.jump_if(If::Eq, R7, i32::from(call as u16), opened);
         }
         a.jump_if(If::Eq, R7, Call::Mmap as i32, mapped);
@@ -550,7 +552,7 @@ impl Programs {
         a.store(Width::W, R6, slot::DEV, R1);
         a.jump(send);
         a.bind(failed);
-        // There is no file to judge by; a path of a device can be one that matters.
+        // A failed open has no file: record it if its path is in /dev.
         a.load(Width::W, R1, R6, slot::INPUT);
         a.jump_if(If::Eq, R1, 0, clear);
         a.load(Width::W, R1, R6, slot::DATA);
@@ -590,7 +592,7 @@ impl Programs {
         a.jump(send);
     }
 
-    /// sched_process_fork(parent, child), in the parent.
+    /// The program for sched_process_fork(parent, child), which runs in the parent.
     pub(crate) fn fork(&self) -> Vec<u8> {
         const CHILD: i16 = KEY - 8;
         const VALUE: i16 = CHILD - 8;
@@ -618,9 +620,7 @@ impl Programs {
         read_kernel(&mut a, VALUE, 4);
         a.load(Width::W, R1, FP, VALUE);
         a.store(Width::W, R6, slot::PID, R1);
-        a.address(R3, R7, self.offsets.task_files as i32);
-        read_kernel(&mut a, VALUE, 8);
-        a.load(Width::D, R1, FP, VALUE);
+        load_kernel(&mut a, R1, R7, self.offsets.task_files, VALUE);
         a.store(Width::D, R6, slot::TABLE, R1);
         a.mov(R1, R8);
         a.alu(Alu::Rsh, R1, 32);
@@ -628,11 +628,9 @@ impl Programs {
         a.load(Width::W, R1, FP, KEY);
         a.store(Width::D, R6, slot_argument(1), R1);
         a.call(Helper::GetCurrentTask);
-        a.address(R3, R0, self.offsets.task_files as i32);
-        read_kernel(&mut a, VALUE, 8);
-        a.load(Width::D, R1, FP, VALUE);
+        load_kernel(&mut a, R1, R0, self.offsets.task_files, VALUE);
         a.store(Width::D, R6, slot_argument(2), R1);
-        // A process with mappings of the parent can unmap them.
+        // A child process can unmap mappings that it inherited.
         let unmapped = a.label();
         a.store(Width::D, FP, VALUE, R8);
         a.alu(Alu::Rsh, R8, 32);
@@ -660,7 +658,7 @@ impl Programs {
         a.finish()
     }
 
-    /// sched_process_exec(task, old_pid, bprm), in the task.
+    /// The program for sched_process_exec(task, old_pid, bprm), which runs in the task.
     pub(crate) fn exec(&self) -> Vec<u8> {
         const OLD: i16 = KEY - 8;
         const VALUE: i16 = OLD - 8;
@@ -671,7 +669,8 @@ impl Programs {
         a.load(Width::W, R9, R1, 8);
         a.store(Width::D, FP, OLD, 0);
         a.store(Width::W, FP, OLD, R9);
-        // A thread that is not the leader gets the leader's id, which the leader's exit removed.
+        // If a thread other than the leader calls exec, it takes over the leader's id. The leader's
+        // exit has removed that id from the map.
         a.call(Helper::GetCurrentPidTgid);
         a.store(Width::W, FP, KEY, R0);
         a.alu(Alu::Lsh, R0, 32);
@@ -701,15 +700,11 @@ impl Programs {
         a.load(Width::D, R3, FP, VALUE);
         a.call(Helper::ProbeReadKernelStr);
         a.store(Width::W, R6, slot::INPUT, R0);
-        // Which of the first descriptors are open, now that close-on-exec took effect.
+        // Records which of the first descriptors are still open after close-on-exec.
         a.call(Helper::GetCurrentTask);
-        a.address(R3, R0, self.offsets.task_files as i32);
-        read_kernel(&mut a, VALUE, 8);
-        a.load(Width::D, R1, FP, VALUE);
+        load_kernel(&mut a, R1, R0, self.offsets.task_files, VALUE);
         a.store(Width::D, R6, slot::TABLE, R1);
-        a.address(R3, R1, self.offsets.files_fdt as i32);
-        read_kernel(&mut a, VALUE, 8);
-        a.load(Width::D, R7, FP, VALUE);
+        load_kernel(&mut a, R7, R1, self.offsets.files_fdt, VALUE);
         a.store(Width::D, FP, LIMIT, 0);
         a.address(R3, R7, self.offsets.fdt_max as i32);
         read_kernel(&mut a, LIMIT, 4);
@@ -737,13 +732,13 @@ impl Programs {
         a.finish()
     }
 
-    /// sched_process_exit(task), in the task.
+    /// The program for sched_process_exit(task), which runs in the task.
     pub(crate) fn exit_task(&self) -> Vec<u8> {
         const VALUE: i16 = KEY - 8;
         let mut a = Assembler::default();
         let [out, idle, thread] = [(); 3].map(|()| a.label());
         self.only_followed_threads(&mut a, KEY, out);
-        // It can die inside a call, which then has no exit.
+        // A thread killed in a call never reaches sys_exit.
         lookup(&mut a, self.maps.slots, KEY);
         a.jump_if(If::Eq, R0, 0, idle);
         a.mov(R6, R0);
@@ -752,7 +747,7 @@ impl Programs {
         a.load(Width::H, R1, R6, slot::FLAGS);
         a.alu(Alu::Or, R1, slot::DIED);
         a.store(Width::H, R6, slot::FLAGS, R1);
-        // No pointers of the exit follow, and the result is that of an interrupted call.
+        // Skip pointers at exit, and report the result of an interrupted call.
         a.mov(R1, -crate::ERESTARTSYS);
         a.store(Width::D, R6, slot::RESULT, R1);
         a.load(Width::W, R3, R6, slot::CURSOR);
@@ -787,7 +782,7 @@ impl Programs {
         a.finish()
     }
 
-    /// Points `R6` at this processor's slot, emptied, with the time.
+    /// Points `R6` to this CPU's scratch slot, cleared and with the current time.
     fn scratch(&self, a: &mut Assembler, out: Label) {
         const ZERO: i16 = KEY - 40;
         a.store(Width::W, FP, ZERO, 0);
@@ -802,7 +797,7 @@ impl Programs {
         a.store(Width::D, R6, slot::EXIT, R0);
     }
 
-    /// Copies `R3` bytes of the slot in `R6` to the ring.
+    /// Copies the first `R3` bytes of the slot in `R6` to the ring.
     fn send(&self, a: &mut Assembler, scratch: i16) {
         let sent = a.label();
         a.map(R1, self.maps.ring);
@@ -825,7 +820,7 @@ impl Programs {
         a.bind(missing);
     }
 
-    /// walk(fd, file): writes what the file of a descriptor is to `file`.
+    /// walk(fd, file): writes the properties of a descriptor's file to `file`.
     fn walk_body(&self, a: &mut Assembler, label: Label) {
         const WORD: i16 = -8;
         const MAX: i16 = -16;
@@ -899,7 +894,7 @@ fn walk(a: &mut Assembler, locals: Locals) {
     a.call_local(locals.walk);
 }
 
-/// Looks the key at `key` up; the value's address, or 0, is in `R0`.
+/// Looks up the key at `key`. Leaves the value's address, or 0, in `R0`.
 fn lookup(a: &mut Assembler, map: i32, key: i16) {
     a.map(R1, map);
     a.address(R2, FP, i32::from(key));
@@ -912,15 +907,24 @@ fn delete(a: &mut Assembler, map: i32, key: i16) {
     a.call(Helper::MapDelete);
 }
 
-/// Reads kernel memory at `R3` to the stack; zeros if it cannot be read.
+/// Copies kernel memory at `R3` to the stack. The destination is zeroed if the memory cannot be
+/// read.
 fn read_kernel(a: &mut Assembler, to: i16, bytes: i32) {
     a.address(R1, FP, i32::from(to));
     a.mov(R2, bytes);
     a.call(Helper::ProbeReadKernel);
 }
 
-/// Puts the argument's size into `R8`, by the request in the slot; goes to `none` if there is no
-/// argument. The same as [`argument_size`](crate::pointers::argument_size).
+/// Loads the 64-bit word at `from + offset` of kernel memory into `to`, through the stack at
+/// `scratch`.
+fn load_kernel(a: &mut Assembler, to: Reg, from: Reg, offset: u32, scratch: i16) {
+    a.address(R3, from, offset as i32);
+    read_kernel(a, scratch, 8);
+    a.load(Width::D, to, FP, scratch);
+}
+
+/// Loads the argument's size, from the request in the slot, into `R8`; jumps to `none` if there is
+/// no argument. Equivalent to [`argument_size`](crate::pointers::argument_size).
 fn argument_size(a: &mut Assembler, none: Label) {
     let [numbered, name, done] = [(); 3].map(|()| a.label());
     a.load(Width::W, R1, R6, slot_argument(1));
@@ -943,7 +947,7 @@ fn argument_size(a: &mut Assembler, none: Label) {
     a.bind(done);
 }
 
-/// Reads what one pointer leads to; the same as [`Pointer::target`].
+/// Reads the memory that one pointer refers to. Equivalent to [`Pointer::target`].
 fn follow(a: &mut Assembler, locals: Locals, pointer: &Pointer) {
     let skip = a.label();
     let field = |offset: usize| slot::DATA + offset as i16;
@@ -1013,7 +1017,7 @@ fn piece_body(a: &mut Assembler, label: Label) {
     a.jump_if(If::Ge, R8, R2, fits);
     a.mov(R2, R8);
     a.bind(fits);
-    // The verifier of older kernels learns nothing from comparing two registers.
+    // Older verifiers do not derive a bound from comparing two registers.
     a.jump_if(If::Gt, R2, slot::MAX_MEMORY, done);
     a.jump_if(If::Eq, R2, 0, done);
     a.mov(R8, R2);
@@ -1030,7 +1034,8 @@ fn piece_body(a: &mut Assembler, label: Label) {
     a.jump_if(If::SLess, R0, 0, retry);
     a.jump(read);
     a.bind(retry);
-    // All or nothing is read. What lies in the first page can be resident although the rest is not.
+    // bpf_probe_read_user copies all bytes or none. Retry with the first page, which may be
+    // resident even if the rest is not.
     a.mov(R1, R7);
     a.alu(Alu::And, R1, 4095);
     a.mov(R5, 4096);

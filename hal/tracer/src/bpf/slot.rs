@@ -1,13 +1,14 @@
-//! The record that the programs fill and the tracer reads: offsets of its fields in bytes, and its
-//! taking apart.
+//! The record that the programs fill and the tracer decodes: the byte offsets of its fields, and
+//! the decoder.
 
 use gaudi_capture::record::{DeviceNumber, IoctlRecord, Memory, Moment};
 
 use crate::process::FileKind;
 
-/// `u16`: a [`Call`](crate::calls::Call), or one of the below. 0: the slot is free.
+/// `u16`: a [`Call`](crate::calls::Call), or one of the process event kinds below. 0: the slot is
+/// free.
 pub(crate) const KIND: i16 = 0;
-/// `u16`: bits of the below.
+/// `u16`: the flag bits below.
 pub(crate) const FLAGS: i16 = 2;
 /// `u32`: the kernel's `dev_t` of a device node.
 pub(crate) const DEV: i16 = 4;
@@ -20,15 +21,15 @@ pub(crate) const ARGUMENTS: i16 = 40;
 pub(crate) const NUMBER: i16 = 88;
 /// The address of the thread's `struct files_struct`.
 pub(crate) const TABLE: i16 = 96;
-/// Bytes in the data area, in this order: argument at entry (or path), pieces at entry, argument
-/// at exit, pieces at exit.
+/// Lengths of the parts of the data area, in order: argument at entry (or path), pieces at entry,
+/// argument at exit, pieces at exit.
 pub(crate) const INPUT: i16 = 104;
 pub(crate) const OUTPUT: i16 = 108;
 pub(crate) const CURSOR: i16 = 112;
-/// How many pieces there are, and their bytes.
+/// The number of pieces, and their total length in bytes.
 pub(crate) const PIECES: i16 = 116;
 pub(crate) const USED: i16 = 120;
-/// Pieces: address, whole length, bytes read, moment.
+/// A piece: address, full length, bytes read, moment.
 pub(crate) const PIECE: i16 = 128;
 pub(crate) const PIECE_ADDRESS: i16 = PIECE;
 pub(crate) const PIECE_WHOLE: i16 = PIECE + 8;
@@ -38,31 +39,31 @@ pub(crate) const PIECE_SIZE: i32 = 24;
 pub(crate) const MAX_PIECES: i32 = 4;
 pub(crate) const DATA: i16 = PIECE + (PIECE_SIZE * MAX_PIECES) as i16;
 
-/// The most bytes of pieces in a record.
+/// Maximum total length of the pieces in a record, in bytes.
 pub(crate) const MAX_MEMORY: i32 = 4096;
-/// The most bytes of a path with its zero, and of the bitmap of open descriptors.
+/// Maximum length of a path with its NUL, and of the bitmap of open descriptors, in bytes.
 pub(crate) const MAX_PATH: i32 = 256;
 pub(crate) const MAX_OPEN: i32 = 128;
-/// The verifier bounds each length and position alone, not their sum: so the room is for the
-/// largest of each.
+/// The verifier bounds each length and position separately, not their sum, so there must be room
+/// for the maximum of each.
 pub(crate) const DATA_SIZE: i32 = 2 * crate::pointers::MAX_ARGUMENT as i32 + 2 * MAX_MEMORY;
 pub(crate) const SIZE: i32 = DATA as i32 + DATA_SIZE;
 
-/// Kinds beside [`Call`](crate::calls::Call).
+/// Record kinds in addition to [`Call`](crate::calls::Call).
 pub(crate) const STARTED: u16 = 32;
 pub(crate) const EXECUTED: u16 = 33;
 pub(crate) const EXITED: u16 = 34;
 
 /// The call was made through a 32-bit ABI.
 pub(crate) const COMPAT: i32 = 1;
-/// The descriptor is open; of an anonymous inode or dma-buf; of a device node.
+/// The descriptor is open; its file is an anonymous inode or dma-buf; its file is a device node.
 pub(crate) const OPEN: i32 = 2;
 pub(crate) const FROM_DRIVER: i32 = 4;
 pub(crate) const DEVICE: i32 = 8;
 /// The thread died inside the call.
 pub(crate) const DIED: i32 = 16;
 
-/// A record of the ring. Its bytes come from the kernel's programs; a short one yields zeros.
+/// A record from the ring. Fields past its end read as zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a>(pub(crate) &'a [u8]);
 
@@ -119,20 +120,20 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Bytes of the data area.
+    /// Returns bytes of the data area.
     pub(crate) fn data(self, at: usize, length: usize) -> &'a [u8] {
         let data = self.0.get(DATA as usize..).unwrap_or(&[]);
         let data = data.get(at..).unwrap_or(&[]);
         data.get(..length).unwrap_or(data)
     }
 
-    /// The path of an open or exec, without its zero.
+    /// Returns the path of an open or exec, without the NUL.
     pub(crate) fn path(self) -> &'a [u8] {
         let text = self.data(0, self.half(INPUT) as usize);
         text.split(|&byte| byte == 0).next().unwrap_or(text)
     }
 
-    /// The pieces with their bytes, in order.
+    /// Returns the pieces with their bytes, in order.
     fn pieces(self) -> Vec<Memory> {
         let input = self.half(INPUT) as usize;
         let output = self.half(OUTPUT) as usize;
@@ -158,7 +159,7 @@ impl<'a> Record<'a> {
         pieces
     }
 
-    /// The bytes of pieces read at entry, which lie before the argument at exit.
+    /// Returns the length of the pieces read at entry, which precede the argument at exit.
     fn entry_bytes(self) -> usize {
         let count = self.half(PIECES).min(MAX_PIECES as u32) as i16;
         let bases = (0..count).map(|index| index * PIECE_SIZE as i16);
@@ -166,7 +167,7 @@ impl<'a> Record<'a> {
         entry.map(|base| self.half(PIECE_LENGTH + base) as usize).sum()
     }
 
-    /// The control data of a received message.
+    /// Returns the control data of a received message.
     pub(crate) fn control(self) -> &'a [u8] {
         self.data(0, self.half(PIECE_LENGTH) as usize)
     }

@@ -1,4 +1,4 @@
-//! Another process's memory, and what an ioctl's argument leads to in it.
+//! Memory of another process, and the memory that an ioctl's argument refers to.
 
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -15,17 +15,18 @@ use nix::unistd::Pid;
 use crate::pointers::{Field, Row, is_vfio, of_vfio};
 use crate::recorder::piece;
 
-/// A page of the machine, at least: reads are split there, because a range is read as a whole.
+/// Minimum page size. Reads are split at pages, because the kernel reads each range completely or
+/// not at all.
 const PAGE: usize = 4096;
-/// The most bytes of one piece, and of a call.
+/// Maximum length of one piece, and of all pieces of a call, in bytes.
 const MAX_PIECE: usize = 1 << 20;
 const MAX_CALL: usize = 4 << 20;
-/// The most mappings of host memory that are remembered.
+/// Maximum number of tracked host memory mappings.
 const MAX_KNOWN: usize = 1 << 16;
-/// The most pages of one process_vm_readv(2) (`UIO_MAXIOV`).
+/// Maximum number of pages in one process_vm_readv(2) (`UIO_MAXIOV`).
 const MAX_VECTORS: usize = 1024;
 
-/// Reads up to `length` bytes of a process, up to the first that cannot be read.
+/// Reads up to `length` bytes of a process. Stops at the first byte that cannot be read.
 pub(crate) fn read(tid: u32, address: u64, length: usize) -> Vec<u8> {
     let (Ok(pid), Ok(mut at)) = (i32::try_from(tid), usize::try_from(address)) else {
         return Vec::new();
@@ -48,7 +49,7 @@ pub(crate) fn read(tid: u32, address: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What the pieces of one call may still take.
+/// The number of bytes that the pieces of one call may still use.
 #[derive(Debug)]
 pub(crate) struct Budget(usize);
 
@@ -68,7 +69,7 @@ impl Budget {
     }
 }
 
-/// Reads what the pointers of `argument` lead to at `at`, one level deep.
+/// Reads the memory that the pointers of `argument` refer to at moment `at`, one level deep.
 pub(crate) fn follow(
     table: &[Row],
     tid: u32,
@@ -107,31 +108,31 @@ const fn field(offset: usize, width: usize) -> Field {
     Field { offset, width }
 }
 
-/// Where the command buffers of a process lie.
+/// The addresses of a process's command buffers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buffers {
-    /// Those of the kernel, by the offset of their mapping, which is their handle.
+    /// Kernel command buffers, by the mmap(2) offset of their mapping, which is their handle.
     kernel: BTreeMap<u64, (u64, u64)>,
-    /// Host memory by the device address that it is mapped at: host address and bytes.
+    /// Mapped host memory, by device address: host address and length.
     host: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Buffers {
-    /// A file was mapped.
+    /// Records the mapping of a file.
     pub(crate) fn mapped(&mut self, offset: u64, address: u64, length: u64) {
         if self.kernel.len() < MAX_KNOWN {
             self.kernel.insert(offset, (address, length));
         }
     }
 
-    /// A range was unmapped.
+    /// Records an munmap(2).
     pub(crate) fn unmapped(&mut self, address: u64, length: u64) {
         let end = address.saturating_add(length);
         self.kernel
             .retain(|_, &mut (start, bytes)| start.saturating_add(bytes) <= address || end <= start);
     }
 
-    /// An ioctl succeeded: a mapping of host memory is remembered.
+    /// Records a successful ioctl. Tracks mappings of host memory.
     pub(crate) fn completed(&mut self, request: u32, input: &[u8], output: &[u8]) {
         if driver_ioctl(request) != Some(Ioctl::Memory) {
             return;
@@ -156,7 +157,7 @@ impl Buffers {
         }
     }
 
-    /// Where `bytes` from a device address on lie in the process.
+    /// Returns the host address of `bytes` bytes at a device address.
     fn of_device(&self, device: u64, bytes: u64) -> Option<u64> {
         let (start, &(address, size)) = self.host.range(..=device).next_back()?;
         let into = device - start;
@@ -165,8 +166,8 @@ impl Buffers {
             .flatten()
     }
 
-    /// What the chunks of a submission lead to: sequence numbers of signals to wait for, and
-    /// command buffers up to `limit` bytes each.
+    /// Reads the memory that the chunks of a submission refer to: the sequence numbers of signals
+    /// to wait for, and command buffers of up to `limit` bytes each.
     pub(crate) fn of_chunks(
         &self,
         tid: u32,
@@ -196,7 +197,7 @@ impl Buffers {
             let user =
                 word(offset_of!(HlCsChunk, cs_chunk_flags), 4) as u32 & CsChunkFlags::USER_ALLOC_CB.0 != 0;
             let target = if waits {
-                // With encapsulated signals it is a number, not an address.
+                // With encapsulated signals the field is a number, not an address.
                 let is_list = !has(CsFlags::ENCAP_SIGNALS);
                 is_list.then(|| (handle, size.saturating_mul(8)))
             } else if limit.is_none() {
@@ -218,8 +219,8 @@ impl Buffers {
     }
 }
 
-/// What the attributes of an RDMA ioctl lead to (`struct ib_uverbs_attr`): id, length, flags, data.
-/// Data of up to 8 bytes lies in the attribute itself.
+/// Reads the data that the attributes of an RDMA ioctl refer to (`struct ib_uverbs_attr`: id,
+/// length, flags, data). Data of up to 8 bytes is stored in the attribute itself.
 pub(crate) fn of_attributes(
     tid: u32,
     request: u32,

@@ -1,5 +1,5 @@
 //! Tier C: ptrace(2). Spawned programs get a seccomp filter, so that only calls that may be
-//! recorded stop; processes that it attaches to stop at every system call.
+//! recorded stop. Processes that were attached to stop at every system call.
 
 mod memory;
 mod seccomp;
@@ -25,7 +25,7 @@ use crate::recorder::{Finished, Recorder, TableId, is_errno};
 
 pub(crate) use crate::ptrace::wake::Waiter;
 
-/// The longest path that is recorded (`PATH_MAX`), and the most control data of a message.
+/// Maximum length of a recorded path (`PATH_MAX`), and of a message's control data.
 const MAX_PATH: usize = 4096;
 const MAX_CONTROL: usize = 1 << 16;
 
@@ -37,7 +37,7 @@ struct Entered {
     time_ns: u64,
     arguments: [u64; 6],
     file: FileKind,
-    /// The argument of an ioctl, or the path of an open.
+    /// The bytes read at entry: the argument of an ioctl, or the path of an open.
     input: Vec<u8>,
     memory: Vec<Memory>,
     budget: Budget,
@@ -50,13 +50,13 @@ struct Tracee {
     entered: Option<Entered>,
 }
 
-/// How the loop goes on.
+/// What the event loop does with a stopped thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Record,
-    /// Processes that it attached to are let go of.
+    /// Detaches from the processes that were attached to.
     Detach,
-    /// A program with the filter cannot run without a tracer: it is followed, nothing is recorded.
+    /// Continues to trace without recording. A program with the filter cannot run without a tracer.
     Follow,
 }
 
@@ -69,11 +69,11 @@ pub(crate) struct Ptrace {
     mode: Mode,
     pointers: Vec<Row>,
     tracees: HashMap<u32, Tracee>,
-    /// New threads that stopped before the thread that made them reported it.
+    /// New threads that stopped before their creator reported them.
     early: HashSet<u32>,
     buffers: HashMap<u32, Buffers>,
     tables: TableId,
-    /// The spawned process, and its status once it ended.
+    /// The spawned process, and its status after it exited.
     root: Option<u32>,
     pub(crate) status: Option<u32>,
     pub(crate) not_followed: u64,
@@ -125,7 +125,8 @@ impl Ptrace {
         let mut this = Self::new(options, false)?;
         for &pid in pids {
             if let Err(error) = this.attach_process(pid, recorder) {
-                // What was attached already is let go of by the kernel only when this thread ends.
+                // The kernel would detach the processes attached so far only when this thread
+                // exits.
                 this.mode = Mode::Detach;
                 this.release(recorder);
                 return Err(error);
@@ -138,7 +139,7 @@ impl Ptrace {
         let mut tried = HashSet::new();
         let mut last = Errno::ESRCH;
         let mut attached = false;
-        // Threads that a thread makes before it is seized are found by the next look.
+        // Repeat: a thread can create others until it is seized.
         loop {
             let new: Vec<u32> = process::threads(pid)
                 .into_iter()
@@ -158,7 +159,7 @@ impl Ptrace {
                         attached = true;
                         self.add(pid, tid, recorder, true);
                     }
-                    // It ended in between, or a traced thread made it.
+                    // The thread exited, or a traced thread created it.
                     Err(Errno::ESRCH) => {}
                     Err(errno) if process::is_alive(tid) && !attached => last = errno,
                     Err(_) => self.not_followed += 1,
@@ -173,7 +174,7 @@ impl Ptrace {
         self.tables
     }
 
-    /// A thread that no traced thread made.
+    /// Adds a thread that was not created by a traced thread.
     fn add(&mut self, pid: u32, tid: u32, recorder: &mut Recorder, ran_before: bool) {
         let same = self
             .tracees
@@ -193,8 +194,8 @@ impl Ptrace {
         recorder.found(pid, tid, table, program.as_deref());
     }
 
-    /// Traces until no thread is left. `next` is called after every stop, with whether the wait was
-    /// interrupted, and returns whether to go on recording.
+    /// Traces until no thread is left. `next` is called after every stop, and returns whether to
+    /// continue recording.
     pub(crate) fn run(
         &mut self,
         recorder: &mut Recorder,
@@ -204,7 +205,7 @@ impl Ptrace {
             if !next(recorder) && self.mode == Mode::Record {
                 self.stop();
             }
-            // The wait would go on for children that are not traced.
+            // waitpid(2) would also wait for children that are not traced.
             if self.is_done() {
                 return Ok(());
             }
@@ -221,13 +222,13 @@ impl Ptrace {
         self.mode = if self.filtered { Mode::Follow } else { Mode::Detach };
         if self.mode == Mode::Detach {
             for &tid in self.tracees.keys() {
-                // It stops soon, or has ended, which the wait reports.
+                // The thread stops soon, or waitpid(2) reports its exit.
                 stops::interrupt(tid).unwrap_or(());
             }
         }
     }
 
-    /// Lets go of every thread.
+    /// Detaches from every thread.
     fn release(&mut self, recorder: &mut Recorder) {
         self.stop();
         while !self.is_done() {
@@ -254,24 +255,25 @@ impl Ptrace {
             } else {
                 0
             };
-            // Its end is reported by the wait.
+            // If the thread is dead, waitpid(2) reports it.
             stops::detach(tid, signal).unwrap_or(());
             self.tracees.remove(&tid);
             recorder.forget(tid);
             return;
         }
         if !self.tracees.contains_key(&tid) {
-            // Its maker reports it soon; until then its calls have no process to belong to.
+            // The creator reports the thread soon. Until then its process is unknown, so its calls
+            // cannot be recorded.
             self.early.insert(tid);
             return;
         }
         let mut signal = 0;
         match stop {
             Stop::Syscall | Stop::Filtered => self.syscall(tid, recorder),
-            Stop::Made => self.made(tid, recorder),
+            Stop::Cloned => self.cloned(tid, recorder),
             Stop::Executed => self.executed(tid, recorder),
             Stop::Group => {
-                // ESRCH: it was killed, which the wait reports.
+                // ESRCH: the thread was killed; waitpid(2) reports it.
                 stops::listen(tid).unwrap_or(());
                 return;
             }
@@ -286,7 +288,7 @@ impl Ptrace {
             .tracees
             .get(&tid)
             .is_some_and(|tracee| tracee.entered.is_some());
-        // ESRCH: it was killed, which the wait reports.
+        // ESRCH: the thread was killed; waitpid(2) reports it.
         stops::resume(tid, signal, entered || !self.filtered).unwrap_or(());
     }
 
@@ -296,7 +298,7 @@ impl Ptrace {
             self.status = Some(status);
         }
         if let Some(mut tracee) = self.tracees.remove(&tid) {
-            // It died inside an ioctl: the last that the program asked for.
+            // The thread died in an ioctl: record it without an answer.
             if let Some(entered) = tracee
                 .entered
                 .take()
@@ -317,7 +319,7 @@ impl Ptrace {
                 self.buffers.remove(&tid);
             }
         }
-        // A maker that is dead reports nothing: what it made is taken as found.
+        // If the creator is dead, it cannot report the new threads: add them as existing threads.
         let early: Vec<u32> = self.early.drain().collect();
         for tid in early {
             if let Some(pid) = process::thread_group(tid) {
@@ -327,8 +329,8 @@ impl Ptrace {
         }
     }
 
-    fn made(&mut self, parent: u32, recorder: &mut Recorder) {
-        // ESRCH: the maker was killed; `dead` takes care of what it made.
+    fn cloned(&mut self, parent: u32, recorder: &mut Recorder) {
+        // ESRCH: the creator was killed; `dead` adds the threads that it created.
         let Ok(tid) = stops::message(parent) else {
             return;
         };
@@ -376,7 +378,8 @@ impl Ptrace {
         let old = stops::message(pid).unwrap_or(pid);
         let table = self.tracees.remove(&old).or_else(|| self.tracees.remove(&pid));
         let mut table = table.map_or(0, |tracee| tracee.table);
-        // The kernel reports the end of the other threads, except of one that took the leader's id.
+        // The kernel reports the exit of the other threads, except for the one that took the
+        // leader's id.
         self.tracees.remove(&pid);
         // exec(2) unshares the table.
         if self
@@ -428,15 +431,15 @@ impl Ptrace {
                     .get_mut(&tid)
                     .and_then(|tracee| tracee.entered.take());
                 if let Some(entered) = entered {
-                    self.left(tid, entered, result, recorder);
+                    self.returned(tid, entered, result, recorder);
                 }
             }
-            // Killed: the wait reports it.
+            // Killed: waitpid(2) reports it.
             Ok(Syscall::None) | Err(_) => {}
         }
     }
 
-    /// A call begins. Returns it if its end is to be recorded.
+    /// Handles the entry of a call. Returns the call if its exit is needed.
     fn entered(
         &self,
         tid: u32,
@@ -466,17 +469,17 @@ impl Ptrace {
             file = process::file_kind(tid, arguments[index] as i32);
         }
         let takes = match call {
-            Call::Ioctl => self.types.contains(&((request >> 8) as u8)) && recorder.takes_ioctl(file),
-            Call::Fcntl => DUPLICATES.contains(&request) && recorder.takes_file(file),
-            Call::Mmap => fourth as u32 & MAP_ANONYMOUS == 0 && recorder.takes_file(file),
+            Call::Ioctl => self.types.contains(&((request >> 8) as u8)) && recorder.records_ioctl(file),
+            Call::Fcntl => DUPLICATES.contains(&request) && recorder.records_file(file),
+            Call::Mmap => fourth as u32 & MAP_ANONYMOUS == 0 && recorder.records_file(file),
             Call::Munmap => self
                 .tracees
                 .get(&tid)
                 .is_some_and(|tracee| recorder.has_mappings(tracee.pid)),
             Call::DupTo => {
-                recorder.takes_file(file) || recorder.takes_file(process::file_kind(tid, second as i32))
+                recorder.records_file(file) || recorder.records_file(process::file_kind(tid, second as i32))
             }
-            Call::Close | Call::Dup => recorder.takes_file(file),
+            Call::Close | Call::Dup => recorder.records_file(file),
             _ => true,
         };
         if !takes {
@@ -489,7 +492,7 @@ impl Ptrace {
             if third != 0 {
                 input = memory::read(tid, third, argument_size(request));
             }
-            // The 32-bit ABI has pointers of other sizes.
+            // Structs of the 32-bit ABI have other layouts, so pointers are not followed.
             if !compat {
                 let at = Moment::Entry;
                 memory = memory::follow(&self.pointers, tid, request, third, &input, at, &mut budget);
@@ -521,8 +524,8 @@ impl Ptrace {
         })
     }
 
-    /// A call ended.
-    fn left(&mut self, tid: u32, mut entered: Entered, result: i64, recorder: &mut Recorder) {
+    /// Handles the exit of a call.
+    fn returned(&mut self, tid: u32, mut entered: Entered, result: i64, recorder: &mut Recorder) {
         let Some(tracee) = self.tracees.get(&tid) else {
             return;
         };
@@ -559,11 +562,11 @@ impl Ptrace {
             match i32::try_from(result) {
                 Ok(fd) if fd >= 0 => {
                     file = process::file_kind(tid, fd);
-                    if !recorder.takes_file(file) {
+                    if !recorder.records_file(file) {
                         return;
                     }
                 }
-                // There is no file to judge by; a path of a device can be one that matters.
+                // A failed open has no file: record it if its path is in /dev.
                 _ if entered.input.starts_with(b"/dev/") => {}
                 _ => return,
             }
@@ -631,7 +634,7 @@ fn ioctl_record(
     }
 }
 
-/// The bytes before the first zero.
+/// Returns the bytes before the first NUL.
 fn text(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     bytes.truncate(end);
@@ -646,5 +649,5 @@ fn refused(pid: u32, errno: Errno) -> Error {
     Error::new(kind, std::io::Error::from(errno))
 }
 
-/// The end of a killed call; never seen by programs (include/linux/errno.h).
+/// A killed call returns this value, which programs never see (include/linux/errno.h).
 const _: () = assert!(crate::ERESTARTSYS > libc::EHWPOISON);

@@ -1,5 +1,5 @@
-//! The seccomp filter of spawned programs: only calls that may be recorded stop, the others run at
-//! full speed. Classic BPF; seccomp(2).
+//! The seccomp filter of spawned programs (classic BPF): only calls that may be recorded stop; all
+//! others run at full speed.
 
 #![expect(unsafe_code, reason = "seccomp(2) takes an address and has no wrapper")]
 
@@ -11,7 +11,7 @@ use nix::libc;
 use crate::calls::{AUDIT_ARCH, COMPAT_IOCTL, Call, DUPLICATES, MAP_ANONYMOUS, NUMBERS, X32_IOCTL};
 use crate::options::Options;
 
-/// `struct seccomp_data`: the number, the architecture, the low half of an argument.
+/// Offsets in `struct seccomp_data`: the number, the architecture, the low half of an argument.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const fn argument(index: u32) -> u32 {
@@ -26,12 +26,12 @@ const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const TRACE: u32 = libc::SECCOMP_RET_TRACE;
 
-/// The filter, as the kernel takes it.
+/// The filter in the kernel's format.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter(Vec<libc::sock_filter>);
 
 impl Filter {
-    /// The filter for the calls of `options`.
+    /// Builds the filter for the calls that `options` selects.
     pub(crate) fn new(options: &Options) -> Self {
         let mut filter = Self(Vec::new());
         let ioctl = filter.ioctl_block(&options.types);
@@ -75,7 +75,7 @@ impl Filter {
         filter
     }
 
-    /// Decides an ioctl by its type byte.
+    /// Builds the block that selects ioctls by their type byte.
     fn ioctl_block(&self, types: &[u8]) -> Vec<libc::sock_filter> {
         debug_assert!(self.0.is_empty(), "the block ends the filter");
         let mut block = Self(vec![statement(LOAD, argument(1)), statement(AND, 0xff00)]);
@@ -90,9 +90,9 @@ impl Filter {
         self.0.push(statement(code, value));
     }
 
-    /// Runs `block`, which returns, if the accumulator is `value`.
+    /// Runs `block`, which returns, if the accumulator equals `value`.
     fn when(&mut self, value: u32, block: &[libc::sock_filter]) {
-        // A jump that is too far for one byte needs a long jump over the block.
+        // A conditional jump reaches 255 instructions. A longer block needs an unconditional jump.
         match u8::try_from(block.len()) {
             Ok(length) => self.0.push(jump(EQUAL, value, 0, length)),
             Err(_) => {
@@ -104,18 +104,18 @@ impl Filter {
         self.0.extend_from_slice(block);
     }
 
-    /// Runs `block`, which returns, unless the accumulator is `value`.
+    /// Runs `block`, which returns, if the accumulator differs from `value`.
     fn unless(&mut self, value: u32, block: &[libc::sock_filter]) {
         self.0.push(jump(EQUAL, value, 1, 0));
         let always = (libc::BPF_JMP | libc::BPF_JA) as u16;
-        // Over the jump that leads around the block, into the block.
+        // Jump to the block, past the jump that skips it.
         self.0.push(statement(always, 1));
         self.0.push(statement(always, block.len() as u32));
         self.0.extend_from_slice(block);
     }
 
-    /// Installs the filter for this thread and what it becomes. Sets no_new_privs if the thread
-    /// may not filter without. Safe between fork(2) and execve(2).
+    /// Installs the filter for this thread and its descendants. Sets no_new_privs if the thread
+    /// lacks CAP_SYS_ADMIN. Async-signal-safe: callable between fork(2) and execve(2).
     pub(crate) fn install(&self) -> io::Result<()> {
         match self.try_install() {
             Err(Errno::EACCES | Errno::EPERM) => {
@@ -155,7 +155,8 @@ const fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 mod tests {
     use super::*;
 
-    /// What the filter answers to a call; runs classic BPF as far as the filter uses it.
+    /// Returns the filter's result for a call. Interprets the classic BPF instructions that the
+    /// filter uses.
     fn answer(filter: &Filter, arch: u32, number: u32, arguments: [u32; 6]) -> u32 {
         let word = |at: u32| match at {
             NUMBER => number,

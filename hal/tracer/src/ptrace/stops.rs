@@ -1,52 +1,49 @@
-//! ptrace(2) and waitpid(2), as far as a tracer needs them.
+//! ptrace(2) and waitpid(2), reduced to what the tracer needs.
 //!
-//! Not `nix`: its `WaitStatus` has no room for real-time signals, which a traced program uses as
-//! any other, and it has no PTRACE_LISTEN.
+//! `nix` was rejected: its `WaitStatus` cannot represent real-time signals, and it lacks
+//! PTRACE_LISTEN.
 
-#![expect(
-    unsafe_code,
-    reason = "ptrace(2) takes addresses in arguments that are numbers"
-)]
+#![expect(unsafe_code, reason = "ptrace(2) takes addresses as integer arguments")]
 
 use nix::errno::Errno;
 use nix::libc;
 
-/// What is followed automatically.
+/// ptrace options: trace new threads and processes automatically.
 const FOLLOW: i32 = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACEEXEC;
-/// What a program with the filter needs besides: without its tracer, every call that the filter
-/// stops fails with ENOSYS, so it dies with it.
+/// Additional options for a program with the filter. Without a tracer, every call that the filter
+/// stops fails with ENOSYS, so the program is killed when the tracer dies.
 const FILTERED: i32 = FOLLOW | libc::PTRACE_O_TRACESECCOMP | libc::PTRACE_O_EXITKILL;
 /// `KCMP_FILES`.
 const KCMP_FILES: i32 = 2;
 /// `struct ptrace_syscall_info` in words.
 const INFO_WORDS: usize = 11;
 
-/// What waitpid(2) reported of a thread.
+/// A change of state that waitpid(2) reported for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// It is dead; the status of wait(2).
+    /// The thread is dead. Holds the status of wait(2).
     Dead(u32),
-    /// It enters or leaves a system call.
+    /// The thread enters or leaves a system call.
     Syscall,
-    /// The seccomp filter stopped it at the entry of a system call.
+    /// The seccomp filter stopped the thread at the entry of a system call.
     Filtered,
-    /// It made another thread or process.
-    Made,
-    /// It executed a program.
+    /// The thread created another thread or process.
+    Cloned,
+    /// The thread executed a program.
     Executed,
-    /// It is in a stop that SIGSTOP and the like cause.
+    /// The thread is in a group stop, caused by SIGSTOP or a similar signal.
     Group,
-    /// It stopped for the tracer: newly attached, interrupted, or continued.
+    /// The thread stopped for the tracer: newly attached, interrupted, or continued.
     Trap,
-    /// It gets a signal.
+    /// A signal is delivered to the thread.
     Signal(i32),
 }
 
-/// Which side of a system call, and its numbers.
+/// Entry or exit of a system call, with its registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Syscall {
     Entry {
@@ -57,29 +54,30 @@ pub(crate) enum Syscall {
     Exit {
         result: i64,
     },
-    /// Not in a system call that the kernel knows.
+    /// The thread is not in a system call.
     None,
 }
 
 fn ptrace(request: libc::c_uint, tid: u32, address: usize, data: usize) -> Result<i64, Errno> {
     let tid = libc::pid_t::try_from(tid).map_err(|_| Errno::ESRCH)?;
-    // SAFETY: the callers below pass requests whose address and data are numbers, or addresses of
-    // locals that are as large as the request writes.
+    // SAFETY: the callers below pass integers, or addresses of locals that are as large as the
+    // request's output.
     Errno::result(unsafe { libc::ptrace(request, tid, address, data) })
 }
 
-/// Starts to trace a thread without stopping it.
+/// Starts tracing a thread without stopping it.
 pub(crate) fn seize(tid: u32, filtered: bool) -> Result<(), Errno> {
     let options = if filtered { FILTERED } else { FOLLOW };
     ptrace(libc::PTRACE_SEIZE, tid, 0, options as usize).map(drop)
 }
 
-/// Makes a thread stop soon ([`Stop::Trap`]).
+/// Requests that a thread stops soon ([`Stop::Trap`]).
 pub(crate) fn interrupt(tid: u32) -> Result<(), Errno> {
     ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0).map(drop)
 }
 
-/// Lets a thread run, with a signal or 0; to the next side of a system call if `to_syscall`.
+/// Resumes a thread and delivers `signal` unless it is 0. With `to_syscall`, the thread stops at
+/// the next entry or exit of a system call.
 pub(crate) fn resume(tid: u32, signal: i32, to_syscall: bool) -> Result<(), Errno> {
     let request = if to_syscall {
         libc::PTRACE_SYSCALL
@@ -89,17 +87,18 @@ pub(crate) fn resume(tid: u32, signal: i32, to_syscall: bool) -> Result<(), Errn
     ptrace(request, tid, 0, signal as usize).map(drop)
 }
 
-/// Leaves a thread in its group stop, but hears of its end.
+/// Keeps a thread in its group stop and reports later events (PTRACE_LISTEN).
 pub(crate) fn listen(tid: u32) -> Result<(), Errno> {
     ptrace(libc::PTRACE_LISTEN, tid, 0, 0).map(drop)
 }
 
-/// Ends the tracing of a stopped thread, with a signal or 0.
+/// Detaches from a stopped thread and delivers `signal` unless it is 0.
 pub(crate) fn detach(tid: u32, signal: i32) -> Result<(), Errno> {
     ptrace(libc::PTRACE_DETACH, tid, 0, signal as usize).map(drop)
 }
 
-/// The number that comes with [`Stop::Made`] (the new thread) and [`Stop::Executed`] (the old id).
+/// Returns the event message of [`Stop::Cloned`] (the new thread) or [`Stop::Executed`] (the
+/// old id).
 pub(crate) fn message(tid: u32) -> Result<u32, Errno> {
     let mut number: libc::c_ulong = 0;
     ptrace(
@@ -111,7 +110,7 @@ pub(crate) fn message(tid: u32) -> Result<u32, Errno> {
     u32::try_from(number).map_err(|_| Errno::ERANGE)
 }
 
-/// The system call of a stopped thread (Linux 5.3).
+/// Returns the system call of a stopped thread (Linux 5.3).
 pub(crate) fn syscall(tid: u32) -> Result<Syscall, Errno> {
     let mut words = [0_u64; INFO_WORDS];
     let size = size_of_val(&words);
@@ -136,11 +135,11 @@ pub(crate) fn syscall(tid: u32) -> Result<Syscall, Errno> {
     })
 }
 
-/// Waits until a thread that this thread traces stops or dies.
+/// Waits until a thread that this thread traces changes its state.
 ///
 /// # Errors
-/// - `ECHILD`: none is left.
-/// - `EINTR`: a signal came.
+/// - `ECHILD`: no traced thread is left.
+/// - `EINTR`: a signal interrupted the wait.
 pub(crate) fn wait() -> Result<(u32, Stop), Errno> {
     let mut status = 0;
     // SAFETY: the status outlives the call.
@@ -154,7 +153,7 @@ pub(crate) fn wait() -> Result<(u32, Stop), Errno> {
         0 if signal == libc::SIGTRAP | 0x80 => Stop::Syscall,
         0 => Stop::Signal(signal),
         libc::PTRACE_EVENT_SECCOMP => Stop::Filtered,
-        libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => Stop::Made,
+        libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => Stop::Cloned,
         libc::PTRACE_EVENT_EXEC => Stop::Executed,
         libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Stop::Trap,
         libc::PTRACE_EVENT_STOP => Stop::Group,
@@ -163,9 +162,9 @@ pub(crate) fn wait() -> Result<(u32, Stop), Errno> {
     Ok((tid, stop))
 }
 
-/// Whether two threads share their descriptor table; nothing if the kernel does not tell.
+/// Returns whether two threads share their descriptor table; `None` if kcmp(2) fails.
 pub(crate) fn share_files(one: u32, other: u32) -> Option<bool> {
-    // SAFETY: the call takes numbers only.
+    // SAFETY: all arguments are integers.
     let answer = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) };
     Errno::result(answer).ok().map(|order| order == 0)
 }

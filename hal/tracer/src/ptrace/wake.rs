@@ -1,5 +1,5 @@
-//! Interrupts the tracing thread in waitpid(2), which has no timeout: a real-time signal with a
-//! handler that does nothing.
+//! Interrupts the tracing thread in waitpid(2), which has no timeout, with a real-time signal whose
+//! handler does nothing.
 
 #![expect(unsafe_code, reason = "nix has neither real-time signals nor tgkill(2)")]
 
@@ -8,24 +8,25 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use nix::errno::Errno;
 use nix::libc;
 
-/// The signal: programs count real-time signals from the lowest, so the second highest is free.
+/// The second highest real-time signal: programs usually allocate real-time signals from the
+/// lowest.
 fn signal() -> libc::c_int {
     libc::SIGRTMAX() - 1
 }
 
 extern "C" fn nothing(_: libc::c_int) {}
 
-/// The thread that waits, if one does.
+/// The thread id of the waiting thread, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter(Mutex<Option<libc::pid_t>>);
 
-/// While it lives, the thread can be interrupted.
+/// Guard: the thread can be interrupted while this value exists.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a>(&'a Waiter);
 
-/// Installs the handler, for as long as the process lives: other tracers may use it.
+/// Installs the handler. It stays installed, because other tracers of this process may use it.
 fn install() -> Result<(), Errno> {
-    // SAFETY: a sigaction of zeros is the default action without flags, and so without SA_RESTART.
+    // SAFETY: a zeroed sigaction is the default action without flags, so SA_RESTART is not set.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     let handler: extern "C" fn(libc::c_int) = nothing;
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
@@ -34,7 +35,7 @@ fn install() -> Result<(), Errno> {
 }
 
 impl Waiter {
-    /// The calling thread is about to wait.
+    /// Marks the calling thread as waiting.
     pub(crate) fn enter(&self) -> Result<Waiting<'_>, Errno> {
         static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
         (*INSTALLED.get_or_init(install))?;
@@ -43,15 +44,15 @@ impl Waiter {
         Ok(Waiting(self))
     }
 
-    /// Interrupts the thread that waits. Returns whether there was one.
+    /// Interrupts the waiting thread. Returns false if no thread is waiting.
     pub(crate) fn interrupt(&self) -> bool {
-        // The lock is held for the call, so that the thread exists and the handler is there.
+        // The lock is held during the call, so the thread and the handler exist.
         let waiter = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tid) = *waiter else {
             return false;
         };
         let pid = nix::unistd::getpid().as_raw();
-        // SAFETY: takes numbers; the handler touches nothing.
+        // SAFETY: all arguments are integers; the handler accesses no memory.
         unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal()) };
         true
     }

@@ -1,34 +1,34 @@
-//! Errors on purpose: a private operation of INFO. A mock serves it; a driver refuses it as it
-//! refuses every unknown operation (`EINVAL`, habanalabs_ioctl.c `_hl_info_ioctl`).
+//! Error injection: a private operation of INFO. The mock implements it; the driver rejects it like
+//! every unknown operation (`EINVAL`, habanalabs_ioctl.c:_hl_info_ioctl).
 
 use super::InfoOp;
 
 impl InfoOp {
-    /// Injects the [`MockFault`] whose number is the argument word. The word of the answer is the
-    /// number of the event that the mock counted; 0 if it counted none.
+    /// Injects the [`MockFault`] whose number is the argument word. The answer's word is the number
+    /// of the event that the mock recorded, or 0 if it recorded none.
     pub const MOCK_FAULT: Self = Self(u32::from_be_bytes(*b"MOCK"));
 }
 
-/// An error that a mock makes on request.
+/// An error that a mock injects on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MockFault {
-    /// No error: shows that the node is a mock's.
+    /// No error. Succeeds only on a mock.
     None,
     /// An error that the chip corrected.
     NonFatalEvent,
     /// An error for which the driver resets the chip.
     FatalEvent,
-    /// The firmware does not answer.
+    /// The firmware does not respond.
     LossOfHeartbeat,
-    /// The chip throttles its clocks because of the temperature.
+    /// Thermal clock throttling starts.
     ThermalEvent,
-    /// It no longer does.
+    /// Thermal clock throttling ends.
     ThermalEventEnd,
 }
 
 impl MockFault {
-    /// All of them, in the order of their numbers.
+    /// All faults, ordered by number.
     pub const ALL: [Self; 6] = [
         Self::None,
         Self::NonFatalEvent,

@@ -48,7 +48,7 @@ cases! { "buffer":
     "closed-descriptor-is-ebadf", "hlthunk.h:hlthunk_request_command_buffer" => on_closed;
 }
 
-/// A handle that no buffer has.
+/// A handle that does not exist.
 const UNKNOWN: u64 = 0x2 << 59 | 0x7ff << 12;
 
 fn round_trip(card: Card, size: u32, len: usize) -> Verdict {
@@ -131,8 +131,12 @@ fn mapped_is_zeroed(bench: &mut Bench) -> Verdict {
 fn handles(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (a, b) = (Cb::new(card, 1)?, Cb::new(card, 1)?);
-    holds("two handles", a.handle != b.handle, (a.handle, b.handle))?;
-    // mmap(2) takes the handle as the offset: an off_t, in pages.
+    holds(
+        "two buffers have different handles",
+        a.handle != b.handle,
+        (a.handle, b.handle),
+    )?;
+    // mmap(2) takes the handle as a page-aligned offset (off_t).
     let are_offsets = [&a, &b]
         .iter()
         .all(|cb| cb.handle % 4096 == 0 && cb.handle >> 63 == 0);
@@ -146,12 +150,12 @@ fn handles(bench: &mut Bench) -> Verdict {
 fn null_handle(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     rejected(
-        "a buffer into NULL",
+        "a buffer with a NULL handle pointer",
         card.hl.request_command_buffer(card.fd, 1, None),
         Errno::EINVAL,
     )?;
     rejected(
-        "a mapped buffer into NULL",
+        "a mapped buffer with a NULL handle pointer",
         card.hl.request_mapped_command_buffer(card.fd, 1, None),
         Errno::EINVAL,
     )
@@ -163,7 +167,7 @@ fn keeps_bytes(bench: &mut Bench) -> Verdict {
     cb.view(PAGE)?.write(0, &bytes)?;
     let mut seen = [0; 100];
     cb.view(PAGE)?.read(0, &mut seen)?;
-    same_bytes("what an earlier mapping wrote", &seen, &bytes)
+    same_bytes("bytes written through an earlier mapping", &seen, &bytes)
 }
 
 fn no_mmap(what: &str, mapped: gaudi_sys::SysResult<gaudi_sys::RawMapping>) -> Verdict {
@@ -182,7 +186,7 @@ fn wrong_length(bench: &mut Bench) -> Verdict {
 fn mmap_twice(bench: &mut Bench) -> Verdict {
     let cb = Cb::new(bench.card()?, 1)?;
     let _view = cb.view(PAGE)?;
-    no_mmap("mapping what is mapped", cb.view(PAGE))
+    no_mmap("mapping a mapped buffer", cb.view(PAGE))
 }
 
 fn mmap_unknown(bench: &mut Bench) -> Verdict {
@@ -196,7 +200,7 @@ fn mmap_unknown(bench: &mut Bench) -> Verdict {
 fn mmap_after_destroy(bench: &mut Bench) -> Verdict {
     let mut cb = Cb::new(bench.card()?, 1)?;
     ok("the destroy", cb.destroy())?;
-    no_mmap("mapping what was destroyed", cb.view(PAGE))
+    no_mmap("mapping a destroyed buffer", cb.view(PAGE))
 }
 
 fn destroy_twice(bench: &mut Bench) -> Verdict {
@@ -225,7 +229,7 @@ fn destroy_while_mapped(bench: &mut Bench) -> Verdict {
     other.view(PAGE)?.fill(0, PAGE, 0xee)?;
     let mut seen = vec![0; PAGE];
     view.read(0, &mut seen)?;
-    same_bytes("memory of what was destroyed while mapped", &seen, &bytes)
+    same_bytes("memory of a buffer destroyed while mapped", &seen, &bytes)
 }
 
 fn destroy_twice_mapped(bench: &mut Bench) -> Verdict {
@@ -262,7 +266,7 @@ fn left_behind(bench: &mut Bench) -> Verdict {
     let cb = Cb::new(card, 4096)?;
     let view = cb.view(PAGE)?;
     view.fill(0, PAGE, 1)?;
-    // The close destroys it; the mapping ends the session, as the driver's file does.
+    // The close destroys the buffer; the mapping keeps the session open, like the driver's file.
     std::mem::forget(cb);
     drop(view);
     bench.reopen()?.usage().map(drop)
@@ -273,7 +277,7 @@ fn device_address(bench: &mut Bench) -> Verdict {
     for size in [1, 4096, 5000, HL_MAX_CB_SIZE] {
         let va = Cb::mapped(card, size)?.va()?;
         let is_there = HOST_VA.contains(va, u64::from(size)) && va.0 % 4096 == 0;
-        holds("a buffer lies among host addresses, on a page", is_there, va)?;
+        holds("the device address is a page in the host range", is_there, va)?;
     }
     Ok(())
 }
@@ -322,7 +326,7 @@ fn address_null(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let cb = Cb::mapped(card, 1)?;
     fails(
-        "an address into NULL",
+        "an address with a NULL pointer",
         card.hl
             .get_mapped_cb_device_va_by_handle(card.fd, cb.handle, None),
     )
@@ -334,12 +338,12 @@ fn usage(bench: &mut Bench) -> Verdict {
     let seq = buffer.submit(Q)?;
     let mut count = u32::MAX;
     ok(
-        "the count",
+        "the usage count",
         card.hl
             .get_cb_usage_count(card.fd, buffer.cb.handle, Some(&mut count)),
     )?;
-    // Gaudi2's queues take addresses: a submission does not use the buffer.
-    equal("the count", count, 0)?;
+    // Gaudi2's queues take addresses, so a submission does not use the buffer.
+    equal("the usage count", count, 0)?;
     card.finish(seq)
 }
 
@@ -347,7 +351,7 @@ fn usage_unknown(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let mut count = 7;
     refused(
-        "the count",
+        "the usage count",
         card.hl.get_cb_usage_count(card.fd, UNKNOWN, Some(&mut count)),
         Errno::EINVAL,
     )?;
@@ -358,7 +362,7 @@ fn usage_null(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let cb = Cb::new(card, 1)?;
     rejected(
-        "a count into NULL",
+        "a usage count with a NULL pointer",
         card.hl.get_cb_usage_count(card.fd, cb.handle, None),
         Errno::EINVAL,
     )
@@ -373,7 +377,7 @@ fn late_writes(bench: &mut Bench) -> Verdict {
         buffer.view.write(0, &store(value).bytes())?;
         card.finish(buffer.submit(Q)?)?;
         same_bytes(
-            "what the program of now stored",
+            "the word that the rewritten program stored",
             &target.bytes(0, 4)?,
             &u32::to_le_bytes(value),
         )?;
@@ -388,7 +392,7 @@ fn many(bench: &mut Bench) -> Verdict {
         let view = cb.view(PAGE)?;
         let mut first = [0xff];
         view.read(0, &mut first)?;
-        equal(&format!("buffer {nth} is its own"), first, [0])?;
+        equal(&format!("buffer {nth} has its own contents"), first, [0])?;
         view.fill(0, PAGE, 1)?;
     }
     Ok(())

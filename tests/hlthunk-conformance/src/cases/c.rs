@@ -1,5 +1,5 @@
-//! Cases in C (`c/client.c`), compiled by cc(1) and linked with `-lhl-thunk` against this tree's
-//! headers.
+//! Cases in C (`c/client.c`), compiled with cc(1) against this tree's headers and linked with
+//! `-lhl-thunk`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -26,17 +26,18 @@ cases! { "c":
     "timeouts", "hlthunk.h:hlthunk_wait_for_interrupt" => |bench| run(bench, "timeouts");
 }
 
-/// The program, compiled by this crate's build script. Empty without a compiler, or after an error.
+/// The program, compiled by this crate's build script. Empty if there was no compiler, or after an
+/// error.
 const CLIENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/client"));
-/// What the compiler reported.
+/// The compiler's messages.
 const MESSAGES: &str = include_str!(concat!(env!("OUT_DIR"), "/messages"));
 
-/// Whether the machine that built this program had a compiler.
+/// Returns whether the machine that built this program had a C compiler.
 pub(crate) fn is_compiled() -> bool {
     !CLIENT.is_empty() || !MESSAGES.is_empty()
 }
 
-/// Writes the program once. Returns its folder, which has the library by its name.
+/// Writes the program once. Returns its directory, which contains the library under its SONAME.
 fn program() -> Result<&'static Path, Failure> {
     static FOLDER: OnceLock<Result<tempfile::TempDir, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {

@@ -35,7 +35,7 @@ cases! { "debug":
     "deprecated-3-is-eperm", "hlthunk.h:hlthunk_deprecated_func3" => deprecated_3;
 }
 
-/// The argument that switches debug mode.
+/// Returns the argument that switches debug mode.
 pub(crate) fn set_mode(on: bool) -> HlDebugArgs {
     HlDebugArgs {
         op: DebugOp::SET_MODE,
@@ -51,33 +51,33 @@ fn switch(card: Card, on: bool) -> i32 {
 fn mode(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     for _ in 0..2 {
-        ok("debug mode", switch(card, true))?;
-        ok("its end", switch(card, false))?;
+        ok("entering debug mode", switch(card, true))?;
+        ok("leaving debug mode", switch(card, false))?;
     }
     Ok(())
 }
 
 fn twice(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    ok("debug mode", switch(card, true))?;
-    let verdict = refused("debug mode in debug mode", switch(card, true), Errno::EFAULT);
-    ok("its end", switch(card, false))?;
+    ok("entering debug mode", switch(card, true))?;
+    let verdict = refused("entering debug mode twice", switch(card, true), Errno::EFAULT);
+    ok("leaving debug mode", switch(card, false))?;
     verdict
 }
 
 fn off(bench: &mut Bench) -> Verdict {
     refused(
-        "no debug mode outside it",
+        "leaving debug mode when it is off",
         switch(bench.card()?, false),
         Errno::EFAULT,
     )
 }
 
 fn ends(bench: &mut Bench) -> Verdict {
-    ok("debug mode", switch(bench.card()?, true))?;
+    ok("entering debug mode", switch(bench.card()?, true))?;
     let card = bench.reopen()?;
-    ok("debug mode of the next user", switch(card, true))?;
-    ok("its end", switch(card, false))
+    ok("entering debug mode as the next user", switch(card, true))?;
+    ok("leaving debug mode", switch(card, false))
 }
 
 fn run(card: Card, op: DebugOp, input: u64, len: u32) -> i32 {
@@ -105,10 +105,10 @@ fn outside(bench: &mut Bench) -> Verdict {
 
 fn component(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    ok("debug mode", switch(card, true))?;
+    ok("entering debug mode", switch(card, true))?;
     let code = run(card, DebugOp::TIMESTAMP, 0, 0);
     let verdict = ok("the timestamp generator", code);
-    ok("its end", switch(card, false))?;
+    ok("leaving debug mode", switch(card, false))?;
     verdict
 }
 
@@ -126,16 +126,16 @@ fn unknown(bench: &mut Bench) -> Verdict {
 
 fn fault(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    ok("debug mode", switch(card, true))?;
+    ok("entering debug mode", switch(card, true))?;
     let code = run(card, DebugOp::STM, 16, 24);
     let verdict = refused("input at an unmapped address", code, Errno::EFAULT);
-    ok("its end", switch(card, false))?;
+    ok("leaving debug mode", switch(card, false))?;
     verdict
 }
 
 fn null(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    fails("a request at NULL", card.hl.debug(card.fd, None))
+    fails("a NULL request", card.hl.debug(card.fd, None))
 }
 
 fn on_foreign(bench: &mut Bench) -> Verdict {
@@ -145,7 +145,7 @@ fn on_foreign(bench: &mut Bench) -> Verdict {
         hl: bench.hl,
         fd: file.as_raw_fd(),
     };
-    refused("debug mode of /dev/null", switch(card, true), Errno::ENOTTY)
+    refused("debug mode on /dev/null", switch(card, true), Errno::ENOTTY)
 }
 
 fn profiler(bench: &mut Bench) -> Verdict {
@@ -172,7 +172,7 @@ fn debugfs_foreign(bench: &mut Bench) -> Verdict {
     let mut debugfs = Debugfs::default();
     for fd in [file.as_raw_fd(), -1] {
         let code = bench.hl.debugfs_open(fd, Some(&mut debugfs));
-        rejected("debugfs of no device", code, Errno::ENODEV)?;
+        rejected("debugfs of another file", code, Errno::ENODEV)?;
     }
     Ok(())
 }
@@ -188,7 +188,7 @@ fn debugfs_refused(bench: &mut Bench) -> Verdict {
     };
     let code = card.hl.debugfs_open(card.fd, Some(&mut debugfs));
     if code == 0 {
-        // Root's debugfs of a real card.
+        // Root may open debugfs of a real card.
         ok("hlthunk_debugfs_close", card.hl.debugfs_close(Some(&mut debugfs)))?;
     }
     equal("descriptors afterwards", crate::bench::descriptors(), before)
@@ -197,9 +197,12 @@ fn debugfs_refused(bench: &mut Bench) -> Verdict {
 fn debugfs_null(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (hl, mut value) = (card.hl, 0);
-    fails("opening into NULL", hl.debugfs_open(card.fd, None))?;
-    fails("reading from NULL", hl.debugfs_read(None, 0, Some(&mut value)))?;
-    fails("writing to NULL", hl.debugfs_write(None, 0, 0))?;
+    fails("opening with a NULL struct", hl.debugfs_open(card.fd, None))?;
+    fails(
+        "reading with a NULL struct",
+        hl.debugfs_read(None, 0, Some(&mut value)),
+    )?;
+    fails("writing with a NULL struct", hl.debugfs_write(None, 0, 0))?;
     fails("closing NULL", hl.debugfs_close(None))
 }
 
@@ -213,18 +216,15 @@ const NOTHING: Debugfs = Debugfs {
 fn debugfs_closed(bench: &mut Bench) -> Verdict {
     let (mut debugfs, mut value) = (NOTHING, 7);
     let code = bench.hl.debugfs_read(Some(&mut debugfs), 0, Some(&mut value));
-    rejected("reading what is not open", code, Errno::EBADF)?;
+    rejected("reading with closed files", code, Errno::EBADF)?;
     let code = bench.hl.debugfs_write(Some(&mut debugfs), 0, 0);
-    rejected("writing what is not open", code, Errno::EBADF)?;
+    rejected("writing with closed files", code, Errno::EBADF)?;
     equal("the value after a failure", value, 7)
 }
 
 fn debugfs_close_nothing(bench: &mut Bench) -> Verdict {
     let mut debugfs = NOTHING;
-    ok(
-        "closing what is not open",
-        bench.hl.debugfs_close(Some(&mut debugfs)),
-    )
+    ok("closing closed files", bench.hl.debugfs_close(Some(&mut debugfs)))
 }
 
 fn deprecated_1(bench: &mut Bench) -> Verdict {
@@ -240,7 +240,7 @@ fn deprecated_1(bench: &mut Bench) -> Verdict {
         hl.deprecated_func1(-1, 1, 0, None, None),
         Errno::EPERM,
     )?;
-    equal("its out-parameters", (status, time), (7, 8))
+    equal("the output parameters", (status, time), (7, 8))
 }
 
 fn deprecated_2(bench: &mut Bench) -> Verdict {
@@ -265,5 +265,5 @@ fn deprecated_3(bench: &mut Bench) -> Verdict {
         card.hl.deprecated_func3(-1, 1, None),
         Errno::EPERM,
     )?;
-    equal("its out-parameter", handle, 7)
+    equal("the output parameter", handle, 7)
 }

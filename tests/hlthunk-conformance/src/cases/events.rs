@@ -1,4 +1,4 @@
-//! The notifier, and records of the last errors.
+//! The notifier, and error records.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -76,7 +76,7 @@ fn create(bench: &mut Bench) -> Verdict {
     let notifier = Notifier::new(bench.card()?)?;
     let link = gaudi_sys::fd::link(borrow(notifier.handle))?;
     equal(
-        "its file",
+        "the notifier's file",
         link.as_os_str().to_str(),
         Some("anon_inode:[eventfd]"),
     )
@@ -131,7 +131,7 @@ fn release_closes(bench: &mut Bench) -> Verdict {
 fn release_none(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     refused(
-        "releasing what is not registered",
+        "releasing an unregistered notifier",
         card.hl.notifier_release(card.fd, -1),
         Errno::EINVAL,
     )
@@ -140,7 +140,7 @@ fn release_none(bench: &mut Bench) -> Verdict {
 fn recv_nothing(bench: &mut Bench) -> Verdict {
     let notifier = Notifier::new(bench.card()?)?;
     let (_, count) = notifier.recv(0)?;
-    equal("the count of a poll", count, 0)?;
+    equal("the event count of a poll", count, 0)?;
     let [is_readable] = readable([borrow(notifier.handle)], Duration::ZERO)?;
     equal("the descriptor is readable", is_readable, false)
 }
@@ -149,9 +149,9 @@ fn recv_waits(bench: &mut Bench) -> Verdict {
     let notifier = Notifier::new(bench.card()?)?;
     let begin = Instant::now();
     let (_, count) = notifier.recv(50)?;
-    equal("the count after 50 ms", count, 0)?;
+    equal("the event count after 50 ms", count, 0)?;
     holds(
-        "the call waited",
+        "the call waited 50 ms",
         begin.elapsed() >= Duration::from_millis(45),
         begin.elapsed(),
     )
@@ -162,12 +162,12 @@ fn recv_null(bench: &mut Bench) -> Verdict {
     let notifier = Notifier::new(card)?;
     let (hl, fd, handle, mut word) = (card.hl, card.fd, notifier.handle, 0);
     rejected(
-        "no events",
+        "a NULL events pointer",
         hl.notifier_recv(fd, handle, None, Some(&mut word), 0, 0),
         Errno::EINVAL,
     )?;
     rejected(
-        "no count",
+        "a NULL count pointer",
         hl.notifier_recv(fd, handle, Some(&mut word), None, 0, 0),
         Errno::EINVAL,
     )
@@ -182,12 +182,12 @@ fn recv_bad(bench: &mut Bench) -> Verdict {
     let code = card
         .hl
         .notifier_recv(card.fd, handle, Some(&mut events), Some(&mut count), 0, 0);
-    // The number is closed: poll(2) reports that, and read(2) fails.
-    let verdict = fails("receiving by a closed descriptor", code);
+    // The descriptor is closed: poll(2) reports that, and read(2) fails.
+    let verdict = fails("receiving from a closed descriptor", code);
     let released = card.hl.notifier_release(card.fd, -1);
     verdict?;
     fails(
-        "releasing by it, which unregisters and then cannot close",
+        "releasing a closed descriptor: deregisters it, then close(2) fails",
         released,
     )
 }
@@ -236,17 +236,17 @@ fn signalled(bench: &mut Bench) -> Verdict {
 fn on_foreign(bench: &mut Bench) -> Verdict {
     let file = super::open::foreign()?;
     refused(
-        "a notifier of /dev/null",
+        "a notifier on /dev/null",
         bench.hl.notifier_create(file.as_raw_fd()),
         Errno::ENOTTY,
     )?;
     refused(
-        "a release",
+        "a release on /dev/null",
         bench.hl.notifier_release(file.as_raw_fd(), -1),
         Errno::ENOTTY,
     )?;
     refused(
-        "a notifier of no device",
+        "a notifier on descriptor -1",
         bench.hl.notifier_create(-1),
         Errno::EBADF,
     )
@@ -272,7 +272,7 @@ fn answers(bench: &mut Bench, event: u32) -> Verdict {
 }
 
 fn empty(bench: &mut Bench, event: u32) -> Verdict {
-    equal("the time of an error that was not", ask(bench, event)?.0[0], 0)
+    equal("the timestamp without an error", ask(bench, event)?.0[0], 0)
 }
 
 fn unknown(bench: &mut Bench) -> Verdict {
@@ -290,7 +290,7 @@ fn null(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     for event in 0..=record::FW_ERR {
         rejected(
-            "a record into NULL",
+            "a record with a NULL buffer",
             card.hl.get_event_record(card.fd, event, None),
             Errno::EINVAL,
         )?;
@@ -304,14 +304,14 @@ fn record_foreign(bench: &mut Bench) -> Verdict {
         let code = bench
             .hl
             .get_event_record(file.as_raw_fd(), event, Some(&mut Room::default()));
-        refused("a record of /dev/null", code, Errno::ENOTTY)?;
+        refused("a record on /dev/null", code, Errno::ENOTTY)?;
     }
     Ok(())
 }
 
 fn overruns_nothing(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    // Words of each 2023 struct: open time, timeout, RAZWI, opcode, hardware, firmware.
+    // Sizes of the 2023 structs in words: open time, timeout, RAZWI, opcode, hardware, firmware.
     for (event, words) in (0..).zip([1, 2, 35, 36, 2, 2]) {
         let mut room = Room([u64::MAX; 1024]);
         ok(
@@ -320,7 +320,7 @@ fn overruns_nothing(bench: &mut Bench) -> Verdict {
         )?;
         let behind = &room.0[words..];
         holds(
-            &format!("nothing behind record {event}"),
+            &format!("words past the struct of record {event}"),
             behind.iter().all(|&word| word == u64::MAX),
             words,
         )?;
@@ -340,14 +340,14 @@ fn page_fault(bench: &mut Bench) -> Verdict {
         "hlthunk_get_page_fault_info",
         card.hl.get_page_fault_info(card.fd, Some(&mut info), 16),
     )?;
-    equal("the time of a fault that was not", info.timestamp, 0)?;
-    equal("mappings at that time", info.num_of_mappings, 0)
+    equal("the timestamp without a page fault", info.timestamp, 0)?;
+    equal("the number of mappings", info.num_of_mappings, 0)
 }
 
 fn page_fault_null(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     rejected(
-        "a fault into NULL",
+        "a page fault with a NULL struct",
         card.hl.get_page_fault_info(card.fd, None, 1),
         Errno::EINVAL,
     )
@@ -357,14 +357,14 @@ fn page_fault_no_room(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let mut info = PageFaultInfo::default();
     rejected(
-        "mappings at NULL",
+        "a NULL array of mappings",
         card.hl.get_page_fault_info(card.fd, Some(&mut info), 4),
         Errno::EINVAL,
     )?;
     let mut one = [0_u64; 2];
     info.mappings_buf = crate::card::address_of_mut(&mut one);
     rejected(
-        "room for 0 mappings",
+        "an array of 0 mappings",
         card.hl.get_page_fault_info(card.fd, Some(&mut info), 0),
         Errno::EINVAL,
     )

@@ -1,4 +1,4 @@
-//! dma-bufs: what perftest, UCX and libfabric do.
+//! dma-bufs, as perftest, UCX and libfabric use them.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -42,7 +42,7 @@ cases! { "export":
     "export-has-a-size", "common/memory.c:export_dmabuf" => has_size;
 }
 
-/// `O_RDWR | O_CLOEXEC`, which perftest and UCX pass, and the only value that is valid.
+/// `O_RDWR | O_CLOEXEC`: the flags that perftest and UCX pass, and the only valid ones.
 pub(crate) const FLAGS: u32 = (OFlag::O_RDWR.bits() | OFlag::O_CLOEXEC.bits()) as u32;
 
 fn try_export(card: Card, address: u64, size: u64, offset: u64) -> c_int {
@@ -55,7 +55,7 @@ fn export(card: Card, dram: &Dram, size: u64, offset: u64) -> Result<OwnedFd, Fa
     own("hlthunk_device_mapped_memory_export_dmabuf_fd", code)
 }
 
-/// One page of memory, mapped.
+/// Allocates and maps one page.
 fn page(bench: &mut Bench) -> Result<(Card, Dram), Failure> {
     let card = bench.card()?;
     Ok((card, Dram::new(card, 1)?))
@@ -208,7 +208,7 @@ fn unknown(bench: &mut Bench) -> Verdict {
 
 fn handle_as_address(bench: &mut Bench) -> Verdict {
     let (card, dram) = page(bench)?;
-    // What programs for kernels before 6.3 pass.
+    // Programs for kernels before 6.3 pass the handle.
     let handle = dram.memory.handle;
     refused(
         "exporting a handle",
@@ -216,7 +216,7 @@ fn handle_as_address(bench: &mut Bench) -> Verdict {
         Errno::EINVAL,
     )?;
     let code = card.hl.device_memory_export_dmabuf_fd(card.fd, handle, P, FLAGS);
-    refused("exporting a handle by the other function", code, Errno::EINVAL)
+    refused("exporting a handle with the offset function", code, Errno::EINVAL)
 }
 
 fn host_memory(bench: &mut Bench) -> Verdict {
@@ -242,7 +242,7 @@ fn refused_holds_nothing(bench: &mut Bench) -> Verdict {
 fn unmap_exported(bench: &mut Bench) -> Verdict {
     let (card, mut dram) = page(bench)?;
     let fd = export(card, &dram, P, 8 * P)?;
-    refused("unmapping what is exported", dram.mapping.unmap(), Errno::EINVAL)?;
+    refused("unmapping exported memory", dram.mapping.unmap(), Errno::EINVAL)?;
     drop(fd);
     ok("the unmap after the close", dram.mapping.unmap())
 }
@@ -250,7 +250,7 @@ fn unmap_exported(bench: &mut Bench) -> Verdict {
 fn free_exported(bench: &mut Bench) -> Verdict {
     let (card, mut dram) = page(bench)?;
     let _fd = export(card, &dram, P, 0)?;
-    refused("freeing what is exported", dram.memory.free(), Errno::EINVAL)
+    refused("freeing exported memory", dram.memory.free(), Errno::EINVAL)
 }
 
 fn two_of_one(bench: &mut Bench) -> Verdict {
@@ -258,7 +258,7 @@ fn two_of_one(bench: &mut Bench) -> Verdict {
     let (a, b) = (export(card, &dram, 2 * P, 0)?, export(card, &dram, 2 * P, P)?);
     drop(a);
     refused(
-        "unmapping while the second lives",
+        "unmapping while the second export is open",
         dram.mapping.unmap(),
         Errno::EINVAL,
     )?;
@@ -272,7 +272,7 @@ fn duplicate_holds(bench: &mut Bench) -> Verdict {
     let twin = gaudi_sys::fd::duplicate(&fd)?;
     drop(fd);
     refused(
-        "unmapping while a duplicate lives",
+        "unmapping while a duplicate is open",
         dram.mapping.unmap(),
         Errno::EINVAL,
     )?;
@@ -289,7 +289,7 @@ fn other_mapping(bench: &mut Bench) -> Verdict {
 
 fn closed_frees(bench: &mut Bench) -> Verdict {
     let (card, mut dram) = page(bench)?;
-    // perftest closes it as soon as it has registered it.
+    // perftest closes the descriptor as soon as it has registered the memory.
     drop(export(card, &dram, DRAM_PAGE, 0)?);
     ok("the unmap", dram.mapping.unmap())?;
     ok("the free", dram.memory.free())
@@ -307,7 +307,7 @@ fn left_over(bench: &mut Bench) -> Result<OwnedFd, Failure> {
     let card = bench.take()?;
     let dram = Dram::new(card, 1)?;
     let fd = export(card, &dram, P, 0)?;
-    // Left to the close.
+    // The close of the device unmaps it.
     std::mem::forget(dram);
     ok("hlthunk_close", card.hl.close(card.fd))?;
     Ok(fd)
@@ -318,7 +318,7 @@ fn keeps_device(bench: &mut Bench) -> Verdict {
     let code = bench.hl.open(crate::types::name::DONT_CARE, std::ptr::null());
     let errno = Errno::last();
     drop(export);
-    holds("an open while an export lives is refused", code == -1, code)?;
+    holds("an open fails while an export exists", code == -1, code)?;
     equal("errno of that open", errno, Errno::EBUSY)
 }
 

@@ -1,4 +1,4 @@
-//! The functions that only the Gaudi3 release has: refused on this device by their conventions.
+//! Functions that exist only in the Gaudi3 release: they fail on this device by their conventions.
 
 use std::ptr;
 
@@ -71,7 +71,7 @@ fn signed(bench: &mut Bench) -> Verdict {
         "hlthunk_get_dev_info_signed",
         card.hl.get_dev_info_signed(card.fd, 78, Some(&mut info)),
     )?;
-    holds("it has content", info != Room::default(), "none")
+    holds("the answer has content", info != Room::default(), "none")
 }
 
 fn ports(bench: &mut Bench) -> Verdict {
@@ -81,7 +81,7 @@ fn ports(bench: &mut Bench) -> Verdict {
         "hlthunk_nic_get_ports_masks",
         card.hl.nic_get_ports_masks(card.fd, Some(&mut masks)),
     )?;
-    equal("behind the two masks", masks.0[2], u64::MAX)
+    equal("the word past the two masks", masks.0[2], u64::MAX)
 }
 
 fn link_state(bench: &mut Bench) -> Verdict {
@@ -93,7 +93,7 @@ fn link_state(bench: &mut Bench) -> Verdict {
             .get_habana_link_state(card.fd, Some(&mut input), Some(&mut output)),
     )?;
     fails(
-        "its counters",
+        "a link's counters",
         card.hl
             .get_habana_link_statistics(card.fd, Some(&mut input), Some(&mut output)),
     )
@@ -101,7 +101,10 @@ fn link_state(bench: &mut Bench) -> Verdict {
 
 fn mac(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    fails("addresses into NULL", card.hl.get_mac_addr_info(card.fd, None))
+    fails(
+        "MAC addresses with a NULL struct",
+        card.hl.get_mac_addr_info(card.fd, None),
+    )
 }
 
 fn read_block(bench: &mut Bench) -> Verdict {
@@ -117,14 +120,14 @@ fn xe(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (hl, fd, mut vm, mut vm_fd) = (card.hl, card.fd, 0, 0);
     fails(
-        "a space",
+        "creating an address space",
         hl.nic_xe_vm_create(fd, Some(&mut vm), Some(&mut vm_fd)),
     )?;
-    fails("its end", hl.nic_xe_vm_destroy(fd, 0, -1))?;
+    fails("destroying an address space", hl.nic_xe_vm_destroy(fd, 0, -1))?;
     let memory = hl.nic_xe_device_memory_alloc(fd, 0, 4096);
     let errno = Errno::last();
     equal("an allocation", memory, 0)?;
-    holds("errno says why", errno as i32 != 0, errno)?;
+    holds("errno is set", errno as i32 != 0, errno)?;
     fails("a free", hl.nic_xe_device_memory_free(fd, 1))?;
     fails(
         "a mapping",
@@ -152,7 +155,7 @@ fn connections(bench: &mut Bench) -> Verdict {
         "set_responder_conn_ctx",
         hl.set_responder_conn_ctx(fd, 0, 0, Some(&mut room())),
     )?;
-    equal("the connection's number after refusals", id, 7)
+    equal("the connection id after failures", id, 7)
 }
 
 fn completion_queues(bench: &mut Bench) -> Verdict {

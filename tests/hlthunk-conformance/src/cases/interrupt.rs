@@ -47,10 +47,10 @@ cases! { "interrupt":
 }
 
 const FIRST: u32 = USER_INTERRUPTS.start as u32;
-/// Any completion queue's interrupt, as `UINT_MAX`.
+/// `UINT_MAX`: the interrupt of any completion queue.
 const ANY: u32 = u32::MAX;
 
-/// A word of host memory mapped to the device.
+/// A word of host memory mapped on the device.
 struct Word {
     card: Card,
     host: Host,
@@ -78,7 +78,7 @@ impl Word {
         Ok(status)
     }
 
-    /// A program that sets the word and raises the interrupt.
+    /// Returns a program that sets the word and raises the interrupt.
     fn ring(&self, value: u32, interrupt: u32) -> Program {
         ring(self.host.va, value, interrupt)
     }
@@ -95,7 +95,7 @@ fn reached(bench: &mut Bench) -> Verdict {
     word.set(9)?;
     for (target, timeout) in [(0, 0), (8, LONG), (9, 0), (9, LONG), (9, u64::MAX)] {
         equal(
-            "a wait for what is reached",
+            "a wait for a value already reached",
             word.wait(FIRST, target, timeout)?,
             COMPLETED,
         )?;
@@ -108,7 +108,7 @@ fn poll(bench: &mut Bench) -> Verdict {
     word.set(9)?;
     for target in [10, u64::MAX] {
         equal(
-            "a poll for what is not reached",
+            "a poll for a value not yet reached",
             word.wait(FIRST, target, 0)?,
             BUSY,
         )?;
@@ -163,7 +163,7 @@ fn other_thread(bench: &mut Bench) -> Verdict {
         let status = word.wait(FIRST, 3, LONG);
         let opened = opener
             .join()
-            .map_err(|_| Failure::new("the opener", "an end", "a panic"))?;
+            .map_err(|_| Failure::new("the opening thread", "an end", "a panic"))?;
         opened?;
         equal("the waiter's status", status?, COMPLETED)
     })
@@ -204,7 +204,7 @@ fn fault(bench: &mut Bench) -> Verdict {
             let code = card
                 .hl
                 .wait_for_interrupt(card.fd, to, 1, FIRST, timeout, Some(&mut status));
-            refused(&format!("a word at {address:#x}"), code, Errno::EFAULT)?;
+            refused(&format!("a user address of {address:#x}"), code, Errno::EFAULT)?;
         }
     }
     Ok(())
@@ -216,7 +216,7 @@ fn null_address(bench: &mut Bench) -> Verdict {
     let code = card
         .hl
         .wait_for_interrupt(card.fd, ptr::null_mut(), 0, FIRST, 0, Some(&mut status));
-    rejected("a word at NULL", code, Errno::EINVAL)
+    rejected("a NULL user address", code, Errno::EINVAL)
 }
 
 fn null_status(bench: &mut Bench) -> Verdict {
@@ -224,12 +224,12 @@ fn null_status(bench: &mut Bench) -> Verdict {
     let word = Word::new(card)?;
     let (hl, fd, at) = (card.hl, card.fd, word.address());
     rejected(
-        "no status",
+        "a NULL status",
         hl.wait_for_interrupt(fd, at, 0, FIRST, 0, None),
         Errno::EINVAL,
     )?;
     let code = hl.wait_for_interrupt_with_timestamp(fd, at, 0, FIRST, 0, None, Some(&mut 0));
-    rejected("no status, timed", code, Errno::EINVAL)
+    rejected("a NULL status, with timestamp", code, Errno::EINVAL)
 }
 
 fn null_timestamp(bench: &mut Bench) -> Verdict {
@@ -238,7 +238,7 @@ fn null_timestamp(bench: &mut Bench) -> Verdict {
     let mut status = u32::MAX;
     let (hl, fd, at) = (card.hl, card.fd, word.address());
     ok(
-        "no time",
+        "a NULL timestamp",
         hl.wait_for_interrupt_with_timestamp(fd, at, 0, FIRST, 0, Some(&mut status), None),
     )?;
     equal("the status", status, COMPLETED)
@@ -257,7 +257,7 @@ fn timestamp(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (status, time) = timed(card, &Word::new(card)?, 0)?;
     equal("the status", status, COMPLETED)?;
-    holds("no interrupt came, so the time is now", time > 7, time)
+    holds("the timestamp is the current time", time > 7, time)
 }
 
 fn timestamp_busy(bench: &mut Bench) -> Verdict {
@@ -283,7 +283,7 @@ fn on_foreign(bench: &mut Bench) -> Verdict {
     refused("a registration", code, Errno::ENOTTY)
 }
 
-/// A page of counters mapped to the process and the device.
+/// A page of counters mapped in the process and on the device.
 struct Counters {
     card: Card,
     view: RawMapping,
@@ -316,7 +316,7 @@ impl Counters {
         Ok(self.view.write(8 * nth, &value.to_le_bytes())?)
     }
 
-    /// Sets a counter by the engine and raises the interrupt.
+    /// Sets a counter with the engine and raises the interrupt.
     fn ring(&self, nth: u64, value: u32) -> Verdict {
         self.card.run(Q, ring(offset(self.va, 8 * nth), value, FIRST))
     }
@@ -327,7 +327,7 @@ fn handle_reached(bench: &mut Bench) -> Verdict {
     counters.set(3, 9)?;
     for (target, timeout) in [(0, 0), (9, LONG)] {
         equal(
-            "a wait for a counter that is there",
+            "a wait for a counter already at its target",
             counters.wait(3, target, timeout)?,
             COMPLETED,
         )?;
@@ -344,9 +344,9 @@ fn handle_reached(bench: &mut Bench) -> Verdict {
         Some(&mut status),
         Some(&mut time),
     );
-    ok("the wait with a time", code)?;
-    equal("its status", status, COMPLETED)?;
-    holds("its time is now", time > 0, time)
+    ok("the wait with a timestamp", code)?;
+    equal("the status with a timestamp", status, COMPLETED)?;
+    holds("the timestamp is the current time", time > 0, time)
 }
 
 fn handle_poll(bench: &mut Bench) -> Verdict {
@@ -362,7 +362,11 @@ fn handle_counted(bench: &mut Bench) -> Verdict {
     let seq = buffer.submit(Q)?;
     let status = counters.wait(5, 7, LONG);
     card.finish(seq)?;
-    equal("a wait for what the device counts", status?, COMPLETED)
+    equal(
+        "a wait for a counter that the device increments",
+        status?,
+        COMPLETED,
+    )
 }
 
 fn handle_unknown(bench: &mut Bench) -> Verdict {
@@ -387,10 +391,10 @@ fn handle_null_status(bench: &mut Bench) -> Verdict {
     let counters = Counters::new(bench.card()?)?;
     let (hl, fd, handle) = (counters.card.hl, counters.card.fd, counters.cb.handle);
     let code = hl.wait_for_interrupt_by_handle(fd, handle, 0, 0, FIRST, 0, None);
-    rejected("no status", code, Errno::EINVAL)
+    rejected("a NULL status", code, Errno::EINVAL)
 }
 
-/// A buffer of 16 timestamps, and its page.
+/// A buffer of 16 timestamps, and its mapping.
 struct Stamps {
     card: Card,
     handle: u64,
@@ -419,7 +423,7 @@ impl Stamps {
     }
 }
 
-/// Counters and timestamps of a new session: nothing frees them before the close.
+/// Creates counters and timestamps in a new session, because only the close frees them.
 fn both(bench: &mut Bench) -> Result<(Counters, Stamps), Failure> {
     let card = bench.reopen()?;
     Ok((Counters::new(card)?, Stamps::new(card)?))
@@ -432,7 +436,7 @@ fn stamped_at_once(bench: &mut Bench) -> Verdict {
     let (before, written) = (stamps.read(1)?, stamps.read(2)?);
     drop((counters, stamps));
     bench.close()?;
-    holds("the time is written at once", written > 0, written)?;
+    holds("the time is written immediately", written > 0, written)?;
     equal("the element before it", before, 0)
 }
 
@@ -441,7 +445,7 @@ fn stamped(bench: &mut Bench) -> Verdict {
     ok("the registration", stamps.register(&counters, 1, 4, 0))?;
     let before = stamps.read(0)?;
     counters.ring(1, 4)?;
-    // The driver stamps when it handles the interrupt.
+    // The driver takes the timestamp when it handles the interrupt.
     for _ in 0..100 {
         if stamps.read(0)? > 0 {
             break;
@@ -460,7 +464,7 @@ fn stamp_no_buffer(bench: &mut Bench) -> Verdict {
     let (hl, fd) = (stamps.card.hl, stamps.card.fd);
     let unknown = stamps.handle + (9 << 12);
     let code = hl.register_timestamp_interrupt(fd, FIRST, counters.cb.handle, 0, 1, unknown, 0);
-    let verdict = refused("a time in no buffer", code, Errno::EINVAL);
+    let verdict = refused("a timestamp in an unknown buffer", code, Errno::EINVAL);
     drop((counters, stamps));
     bench.close().and(verdict)
 }
@@ -481,7 +485,7 @@ fn stamp_no_interrupt(bench: &mut Bench) -> Verdict {
     let (hl, fd) = (stamps.card.hl, stamps.card.fd);
     let number = u32::from(USER_INTERRUPTS.end);
     let code = hl.register_timestamp_interrupt(fd, number, counters.cb.handle, 0, 1, stamps.handle, 0);
-    let verdict = refused("a time at no interrupt", code, Errno::EINVAL);
+    let verdict = refused("a timestamp of an invalid interrupt", code, Errno::EINVAL);
     drop((counters, stamps));
     bench.close().and(verdict)
 }

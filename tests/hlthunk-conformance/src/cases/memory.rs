@@ -1,4 +1,4 @@
-//! Device memory, host memory, blocks and timestamps.
+//! Device memory, host memory, register blocks and timestamps.
 
 use std::ptr;
 
@@ -94,7 +94,7 @@ fn map_host(card: Card, address: u64, size: u64) -> u64 {
 fn alloc_byte(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let _memory = Memory::new(card, 1)?;
-    equal("bytes that it takes", card.usage()?.ctx_dram_mem, DRAM_PAGE)
+    equal("memory used by one byte", card.usage()?.ctx_dram_mem, DRAM_PAGE)
 }
 
 fn alloc_rounds(bench: &mut Bench) -> Verdict {
@@ -102,7 +102,7 @@ fn alloc_rounds(bench: &mut Bench) -> Verdict {
     for (size, pages) in [(DRAM_PAGE, 1), (DRAM_PAGE + 1, 2), (3 * DRAM_PAGE - 1, 3)] {
         let _memory = Memory::new(card, size)?;
         equal(
-            &format!("bytes that {size} take"),
+            &format!("memory used by {size} bytes"),
             card.usage()?.ctx_dram_mem,
             pages * DRAM_PAGE,
         )?;
@@ -136,11 +136,11 @@ fn alloc_too_much(bench: &mut Bench) -> Verdict {
     for contiguous in [false, true] {
         let size = before.dram_free_mem + 1;
         none(
-            "one byte more than there is",
+            "one byte more than the free memory",
             alloc(card, size, contiguous),
             Errno::ENOMEM,
         )?;
-        equal("the usage after that", card.usage()?, before)?;
+        equal("the usage after a failed allocation", card.usage()?, before)?;
     }
     Ok(())
 }
@@ -149,7 +149,7 @@ fn alloc_whole(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let _all = Memory::new(card, card.usage()?.dram_free_mem)?;
     equal("free memory", card.usage()?.dram_free_mem, 0)?;
-    none("one byte more", alloc(card, 1, false), Errno::ENOMEM)
+    none("allocating one more byte", alloc(card, 1, false), Errno::ENOMEM)
 }
 
 fn alloc_until_full(bench: &mut Bench) -> Verdict {
@@ -159,7 +159,7 @@ fn alloc_until_full(bench: &mut Bench) -> Verdict {
         let all: Result<Vec<_>, _> = (0..pages).map(|_| Memory::new(card, DRAM_PAGE)).collect();
         let all = all?;
         none(
-            &format!("a page more, round {round}"),
+            &format!("one more page, round {round}"),
             alloc(card, 1, false),
             Errno::ENOMEM,
         )?;
@@ -173,7 +173,7 @@ fn alloc_page_size(bench: &mut Bench) -> Verdict {
     for page in [1, 12_345, 2 << 20, DRAM_PAGE] {
         let _memory = Memory::with(card, 1, page, false, false)?;
         equal(
-            &format!("bytes taken with pages of {page}"),
+            &format!("memory used with a page size of {page}"),
             card.usage()?.ctx_dram_mem,
             DRAM_PAGE,
         )?;
@@ -185,7 +185,11 @@ fn alloc_contiguous(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let memory = Memory::with(card, 4 * DRAM_PAGE, 0, true, false)?;
     memory.map(0)?;
-    equal("bytes of four pages", card.usage()?.ctx_dram_mem, 4 * DRAM_PAGE)
+    equal(
+        "memory used by four pages",
+        card.usage()?.ctx_dram_mem,
+        4 * DRAM_PAGE,
+    )
 }
 
 fn alloc_no_run(bench: &mut Bench) -> Verdict {
@@ -193,7 +197,7 @@ fn alloc_no_run(bench: &mut Bench) -> Verdict {
     let pages = card.usage()?.dram_free_mem / DRAM_PAGE;
     let hole = Memory::new(card, 1)?;
     let _between = Memory::new(card, (pages - 2) * DRAM_PAGE)?;
-    // Two pages are free now: the first and the last.
+    // Two pages are free: the first and the last.
     drop(hole);
     let none_left = alloc(card, 2 * DRAM_PAGE, true);
     none("two contiguous pages", none_left, Errno::ENOMEM)?;
@@ -209,7 +213,7 @@ fn alloc_handles(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let all: Result<Vec<_>, _> = (0..4).map(|_| Memory::new(card, 1)).collect();
     let handles: std::collections::BTreeSet<_> = all?.iter().map(|memory| memory.handle).collect();
-    equal("different handles of four allocations", handles.len(), 4)
+    equal("distinct handles of four allocations", handles.len(), 4)
 }
 
 fn free_unknown(bench: &mut Bench) -> Verdict {
@@ -223,7 +227,7 @@ fn free_unknown(bench: &mut Bench) -> Verdict {
 
 fn free_mapped(bench: &mut Bench) -> Verdict {
     let mut dram = Dram::new(bench.card()?, 1)?;
-    refused("freeing what is mapped", dram.memory.free(), Errno::EINVAL)?;
+    refused("freeing mapped memory", dram.memory.free(), Errno::EINVAL)?;
     ok("the unmap", dram.mapping.unmap())?;
     ok("the free", dram.memory.free())
 }
@@ -245,7 +249,11 @@ fn map_twice(bench: &mut Bench) -> Verdict {
     let (mut a, mut b) = (memory.map(0)?, memory.map(0)?);
     holds("two mappings have two addresses", a.va != b.va, a.va)?;
     ok("the first unmap", a.unmap())?;
-    refused("freeing while the second is there", memory.free(), Errno::EINVAL)?;
+    refused(
+        "freeing while the second mapping exists",
+        memory.free(),
+        Errno::EINVAL,
+    )?;
     ok("the second unmap", b.unmap())?;
     ok("the free", memory.free())
 }
@@ -255,7 +263,7 @@ fn map_range(bench: &mut Bench) -> Verdict {
     let is_there =
         DRAM_VA.contains(dram.va(), 3 * DRAM_PAGE) && dram.va().0 % DRAM_PAGE == DRAM_VA.start.0 % DRAM_PAGE;
     holds(
-        "the mapping lies among device addresses, on a page",
+        "the mapping is a page in the device memory range",
         is_there,
         dram.va(),
     )
@@ -275,7 +283,7 @@ fn map_freed(bench: &mut Bench) -> Verdict {
     let mut memory = Memory::new(card, 1)?;
     ok("the free", memory.free())?;
     none(
-        "mapping what was freed",
+        "mapping freed memory",
         card.hl.device_memory_map(card.fd, memory.handle, 0),
         Errno::EINVAL,
     )
@@ -289,7 +297,7 @@ fn map_same_bytes(bench: &mut Bench) -> Verdict {
     let other = window.dram.memory.map(0)?;
     card.run(Q, Program::new().copy(window.host.va, other.va, 256))?;
     same_bytes(
-        "what the second mapping reads",
+        "bytes read through the second mapping",
         &window.host.bytes(0, 256)?,
         &bytes,
     )
@@ -303,7 +311,7 @@ fn hint_free(bench: &mut Bench) -> Verdict {
 fn hint_taken(bench: &mut Bench) -> Verdict {
     let memory = Memory::new(bench.card()?, 1)?;
     let (first, second) = (memory.map(SPARE)?, memory.map(SPARE)?);
-    holds("the second address is another", first.va != second.va, second.va)
+    holds("the second address differs", first.va != second.va, second.va)
 }
 
 fn hint_misaligned(bench: &mut Bench) -> Verdict {
@@ -314,11 +322,11 @@ fn hint_misaligned(bench: &mut Bench) -> Verdict {
 
 fn hint_outside(bench: &mut Bench) -> Verdict {
     let memory = Memory::new(bench.card()?, 1)?;
-    // Not u64::MAX: see `hint_wraps`.
+    // u64::MAX is covered by `hint_wraps`.
     for hint in [4096, HOST_VA.start.0, DRAM_VA.end.0] {
         let at = memory.map(hint)?;
         holds(
-            &format!("hint {hint:#x} gives a device address"),
+            &format!("hint {hint:#x} is ignored"),
             DRAM_VA.contains(at.va, DRAM_PAGE),
             at.va,
         )?;
@@ -326,7 +334,7 @@ fn hint_outside(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-/// The driver's list of free addresses is damaged afterwards, until the close of the device.
+/// Corrupts the driver's list of free addresses until the device is closed.
 fn hint_wraps(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let memory = Memory::new(card, 1)?;
@@ -356,7 +364,7 @@ fn forced_taken(bench: &mut Bench) -> Verdict {
     let va = card
         .hl
         .host_memory_map_flags(card.fd, start, HOST_SPARE, PAGE as u64, MemFlags::FORCE_HINT.0);
-    none("insisting on a taken address", va, Errno::ENOMEM)
+    none("forcing a hint that is in use", va, Errno::ENOMEM)
 }
 
 fn forced_unaligned(bench: &mut Bench) -> Verdict {
@@ -366,36 +374,27 @@ fn forced_unaligned(bench: &mut Bench) -> Verdict {
     let va = card
         .hl
         .host_memory_map_flags(card.fd, start, HOST_SPARE, PAGE as u64, MemFlags::FORCE_HINT.0);
-    none("insisting on an address for unaligned memory", va, Errno::EINVAL)
+    none("forcing a hint for unaligned memory", va, Errno::EINVAL)
+}
+
+fn unmaps_fail(card: Card, addresses: &[u64]) -> Verdict {
+    for &va in addresses {
+        let what = format!("unmapping {va:#x}");
+        refused(&what, card.hl.memory_unmap(card.fd, va), Errno::EINVAL)?;
+    }
+    Ok(())
 }
 
 fn unmap_unknown(bench: &mut Bench) -> Verdict {
-    let card = bench.card()?;
-    for va in [0, DRAM_VA.start.0, HOST_VA.start.0, u64::MAX] {
-        refused(
-            &format!("unmapping {va:#x}"),
-            card.hl.memory_unmap(card.fd, va),
-            Errno::EINVAL,
-        )?;
-    }
-    Ok(())
+    unmaps_fail(bench.card()?, &[0, DRAM_VA.start.0, HOST_VA.start.0, u64::MAX])
 }
 
 fn unmap_interior(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (dram, host) = (Dram::new(card, 2 * DRAM_PAGE)?, Host::new(card, 2 * PAGE)?);
-    for va in [
-        dram.address() + 1,
-        dram.address() + DRAM_PAGE,
-        host.va.0 + PAGE as u64,
-    ] {
-        refused(
-            &format!("unmapping {va:#x}"),
-            card.hl.memory_unmap(card.fd, va),
-            Errno::EINVAL,
-        )?;
-    }
-    Ok(())
+    let inside_dram = [dram.address() + 1, dram.address() + DRAM_PAGE];
+    unmaps_fail(card, &inside_dram)?;
+    unmaps_fail(card, &[host.va.0 + PAGE as u64])
 }
 
 fn unmap_twice(bench: &mut Bench) -> Verdict {
@@ -422,7 +421,7 @@ fn host_keeps_offset(bench: &mut Bench) -> Verdict {
             0,
         )?;
         equal(
-            &format!("the place in its page of {len} bytes from {from}"),
+            &format!("the page offset of {len} bytes from {from}"),
             host.va.0 % 4096,
             from as u64 % 4096,
         )?;
@@ -434,7 +433,7 @@ fn host_range(bench: &mut Bench) -> Verdict {
     let host = Host::new(bench.card()?, 3 * PAGE)?;
     let len = 3 * PAGE as u64;
     let is_there = HOST_VA.contains(host.va, len) || HOST_HUGE_VA.contains(host.va, len);
-    holds("host memory lies among host addresses", is_there, host.va)
+    holds("the address is in the host range", is_there, host.va)
 }
 
 fn host_zero(bench: &mut Bench) -> Verdict {
@@ -491,7 +490,7 @@ fn host_read_only(bench: &mut Bench) -> Verdict {
     static CONSTANT: [u8; 3 * PAGE] = [1; 3 * PAGE];
     let start = crate::card::address_of(&CONSTANT).next_multiple_of(PAGE as u64);
     none(
-        "mapping what may not be written",
+        "mapping read-only memory",
         map_host(bench.card()?, start, PAGE as u64),
         Errno::EFAULT,
     )
@@ -499,13 +498,13 @@ fn host_read_only(bench: &mut Bench) -> Verdict {
 
 fn host_half(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    // The second page lies past the end of the file.
+    // The second page is past the end of the file.
     let file = Memfd::sparse(c"hlthunk-one-page", PAGE as u64)?;
     let memory = RawMapping::of_fd(&file, 0, 2 * PAGE)?;
     let va = card
         .hl
         .host_memory_map(card.fd, address_in(&memory, 0), 0, 2 * PAGE as u64);
-    none("mapping memory of which one page is missing", va, Errno::ENOMEM)
+    none("mapping memory with a missing page", va, Errno::ENOMEM)
 }
 
 fn host_twice(bench: &mut Bench) -> Verdict {
@@ -566,13 +565,13 @@ fn host_unaligned_copy(bench: &mut Bench) -> Verdict {
         0,
     )?;
     card.run(Q, Program::new().copy(to.va, from.va, bytes.len() as u32))?;
-    same_bytes("what was copied", &to.bytes(77, bytes.len())?, &bytes)?;
+    same_bytes("the copied bytes", &to.bytes(77, bytes.len())?, &bytes)?;
     same_bytes("the byte before", &to.bytes(76, 1)?, &[0])
 }
 
 fn host_heap(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    // As malloc(3) gives it: not aligned to pages.
+    // malloc(3) memory, which is not page-aligned.
     let memory = card.hl.malloc(10_000);
     let va = card.hl.host_memory_map(card.fd, memory, 0, 10_000);
     let mapped = handle("mapping memory of the heap", va).map(|va| Mapped::new(card, va));
@@ -585,7 +584,11 @@ fn dma_both_ways(bench: &mut Bench) -> Verdict {
     let window = Window::new(bench.card()?, PAGE)?;
     let bytes = pattern(PAGE, 1);
     window.write(0, &bytes)?;
-    same_bytes("bytes up and down", &window.read(0, PAGE)?, &bytes)
+    same_bytes(
+        "bytes copied to the device and back",
+        &window.read(0, PAGE)?,
+        &bytes,
+    )
 }
 
 fn dma_sizes(bench: &mut Bench) -> Verdict {
@@ -594,7 +597,7 @@ fn dma_sizes(bench: &mut Bench) -> Verdict {
         let bytes = pattern(len, len as u8);
         window.write(4096 - 7, &bytes)?;
         same_bytes(
-            &format!("{len} bytes up and down"),
+            &format!("{len} bytes copied to the device and back"),
             &window.read(4096 - 7, len)?,
             &bytes,
         )?;
@@ -611,11 +614,7 @@ fn dma_across(bench: &mut Bench) -> Verdict {
     let middle = gaudi_conformance::offset(dram.va(), DRAM_PAGE - PAGE as u64);
     card.run(Q, Program::new().copy(middle, up.va, 2 * PAGE as u32))?;
     card.run(Q, Program::new().copy(down.va, middle, 2 * PAGE as u32))?;
-    same_bytes(
-        "bytes on both sides of a page's end",
-        &down.bytes(0, 2 * PAGE)?,
-        &bytes,
-    )
+    same_bytes("bytes across a page boundary", &down.bytes(0, 2 * PAGE)?, &bytes)
 }
 
 fn dma_sram(bench: &mut Bench) -> Verdict {
@@ -633,7 +632,7 @@ fn dma_second_mapping(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let window = Window::new(card, PAGE)?;
     window.write(0, &[0x5a; 64])?;
-    // Another mapping of other memory does not show these bytes' page.
+    // Map other memory a second time: it must not alias these bytes.
     let other = Dram::new(card, 1)?;
     card.run(Q, Program::new().copy(other.va(), window.host.va, 64))?;
     window.write(0, &[0xa5; 64])?;
@@ -650,7 +649,7 @@ fn block_known(bench: &mut Bench) -> Verdict {
             .get_hw_block(card.fd, row.address.0, Some(&mut size), Some(&mut value));
         ok("hlthunk_get_hw_block", code)?;
         equal("the block's size", size, row.size)?;
-        holds("the handle is there", value != 0, value)?;
+        holds("the handle is not 0", value != 0, value)?;
     }
     Ok(())
 }
@@ -665,7 +664,7 @@ fn block_memory(bench: &mut Bench) -> Verdict {
     };
     let (mut size, mut value) = (0, 0);
     ok(
-        "the block",
+        "mapping the block",
         card.hl
             .get_hw_block(card.fd, arc.address.0, Some(&mut size), Some(&mut value)),
     )?;
@@ -673,7 +672,7 @@ fn block_memory(bench: &mut Bench) -> Verdict {
     one.write(size as usize - 4, b"ring")?;
     let mut seen = [0; 4];
     other.read(size as usize - 4, &mut seen)?;
-    equal("what the other mapping reads", &seen, b"ring")
+    equal("bytes read through the other mapping", &seen, b"ring")
 }
 
 fn block_unknown(bench: &mut Bench) -> Verdict {
@@ -694,12 +693,12 @@ fn block_null(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (mut size, mut value) = (0, 0);
     rejected(
-        "no place for the size",
+        "a NULL size pointer",
         card.hl.get_hw_block(card.fd, 0, None, Some(&mut value)),
         Errno::EINVAL,
     )?;
     rejected(
-        "no place for the handle",
+        "a NULL handle pointer",
         card.hl.get_hw_block(card.fd, 0, Some(&mut size), None),
         Errno::EINVAL,
     )
@@ -717,13 +716,13 @@ fn timestamps(bench: &mut Bench) -> Verdict {
     let mut times = [0xff; 8000];
     memory.read(0, &mut times)?;
     holds(
-        "no time is stamped",
+        "the timestamps are zero",
         times.iter().all(|&byte| byte == 0),
-        "one is",
+        "a timestamp is not zero",
     )?;
     memory.write(7992, &[7; 8])?;
     drop(memory);
-    // No operation frees it; the close does.
+    // Only the close of the device frees it.
     bench.close()
 }
 
@@ -731,7 +730,7 @@ fn timestamps_none(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let mut value = 0;
     let code = card.hl.allocate_timestamp_elements(card.fd, 0, Some(&mut value));
-    refused("timestamps of nothing", code, Errno::ENOMEM)
+    refused("0 timestamps", code, Errno::ENOMEM)
 }
 
 fn timestamps_many(bench: &mut Bench) -> Verdict {
@@ -749,12 +748,12 @@ fn timestamps_many(bench: &mut Bench) -> Verdict {
 fn timestamps_null(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     fails(
-        "timestamps into NULL",
+        "timestamps with a NULL handle pointer",
         card.hl.allocate_timestamp_elements(card.fd, 1, None),
     )
 }
 
-/// Every function of this file on a descriptor.
+/// Calls every function of this file on a descriptor.
 fn all(card: Card, errno: Errno) -> Verdict {
     let (hl, fd) = (card.hl, card.fd);
     let memory = RawMapping::anonymous(PAGE, true)?;

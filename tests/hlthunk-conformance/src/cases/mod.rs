@@ -58,6 +58,6 @@ mod tests {
                 "{case:?} has a source without a function"
             );
         }
-        assert!(seen.len() >= 250, "the suite has {} cases", seen.len());
+        assert!(seen.len() >= 250, "the suite has only {} cases", seen.len());
     }
 }

@@ -101,7 +101,7 @@ cases! { "open":
     "discovery.free-of-null-is-nothing", "hlthunk.h:hlthunk_free" => free_null;
 }
 
-/// A bus id that no device has.
+/// A bus id that does not exist.
 const NOWHERE: &CStr = c"ffff:ff:1f.7";
 
 /// Returns the device's bus id, as the library reports it.
@@ -116,7 +116,7 @@ pub(crate) fn bus_id(card: Card) -> Result<CString, Failure> {
         .map_err(|_| Failure::new("the bus id", "a text with its end", "none"))
 }
 
-/// The bus id without the domain, which is 0 of every device here.
+/// Returns the bus id without the domain, which is 0 for every device here.
 fn short(full: &CStr) -> Result<CString, Failure> {
     let text = full.to_str().unwrap_or_default();
     match text.strip_prefix("0000:").map(CString::new) {
@@ -134,7 +134,7 @@ fn module_id(card: Card) -> Result<u32, Failure> {
     Ok(info.module_id)
 }
 
-/// A descriptor that is not a device's.
+/// Returns a descriptor that is not a device's.
 pub(crate) fn foreign() -> Result<std::os::fd::OwnedFd, Failure> {
     let file = std::fs::File::open("/dev/null");
     file.map(Into::into)
@@ -166,7 +166,7 @@ fn by_other_name(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-/// Closes the device, opens it anew with `open`, checks it and closes it.
+/// Closes the device, opens it with `open`, checks it and closes it.
 fn opened_by(bench: &mut Bench, open: impl Fn(&Library) -> c_int) -> Verdict {
     bench.close()?;
     let fd = bench.open_patiently(open)?;
@@ -189,7 +189,7 @@ fn by_short_bus_id(bench: &mut Bench) -> Verdict {
 
 fn by_unknown_bus_id(bench: &mut Bench) -> Verdict {
     rejected(
-        "opening a bus id that is not there",
+        "opening an unknown bus id",
         bench.hl.open(name::DONT_CARE, NOWHERE.as_ptr()),
         Errno::EINVAL,
     )
@@ -306,7 +306,7 @@ fn real_file(bench: &mut Bench) -> Verdict {
     for fd in [card.fd, control.card.fd] {
         let link = gaudi_sys::fd::link(borrow(fd))?;
         holds(
-            "the descriptor has a file in /proc",
+            "the descriptor is listed in /proc",
             !link.as_os_str().is_empty(),
             link,
         )?;
@@ -324,10 +324,17 @@ fn duplicate_same(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (_twin, other) = duplicate(card)?;
     let memory = crate::card::Memory::new(card, 1)?;
-    equal("memory as the duplicate counts it", other.usage()?, card.usage()?)?;
+    equal(
+        "memory usage through the duplicate",
+        other.usage()?,
+        card.usage()?,
+    )?;
     let va = other.hl.device_memory_map(other.fd, memory.handle, 0);
-    let va = crate::answer::handle("mapping by the duplicate", va)?;
-    ok("unmapping by the first", card.hl.memory_unmap(card.fd, va))
+    let va = crate::answer::handle("mapping through the duplicate", va)?;
+    ok(
+        "unmapping through the original",
+        card.hl.memory_unmap(card.fd, va),
+    )
 }
 
 fn duplicate_keeps(bench: &mut Bench) -> Verdict {
@@ -335,7 +342,7 @@ fn duplicate_keeps(bench: &mut Bench) -> Verdict {
     let (twin, other) = duplicate(card)?;
     ok("hlthunk_close", card.hl.close(card.fd))?;
     let busy = minus_one(
-        "an open while a duplicate lives",
+        "an open while a duplicate is open",
         card.hl.open(name::DONT_CARE, ptr::null()),
         Errno::EBUSY,
     );
@@ -351,7 +358,7 @@ fn duplicate_outlives(bench: &mut Bench) -> Verdict {
     let (twin, other) = duplicate(card)?;
     ok("hlthunk_close", card.hl.close(card.fd))?;
     let freed = ok(
-        "freeing by the duplicate",
+        "freeing through the duplicate",
         other.hl.device_memory_free(other.fd, memory),
     );
     drop(twin);
@@ -360,7 +367,7 @@ fn duplicate_outlives(bench: &mut Bench) -> Verdict {
 
 fn dup_onto_number(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    // At a number that a program chose, as a shell or a launcher does.
+    // Use a number that the program chooses, like a shell or a launcher.
     let number = 200;
     let moved = fcntl(borrow(card.fd), FcntlArg::F_DUPFD_CLOEXEC(number))?;
     let moved = own("fcntl", moved)?;
@@ -432,14 +439,14 @@ fn close_ends_calls(bench: &mut Bench) -> Verdict {
 fn number_reused(bench: &mut Bench) -> Verdict {
     let card = bench.take()?;
     ok("hlthunk_close", card.hl.close(card.fd))?;
-    // The kernel gives the lowest number: likely the device's. The library must not take it for the
-    // device.
+    // The kernel reuses the lowest number, likely the device's. The library must not mistake the
+    // file for the device.
     let file = foreign()?;
     let code = card
         .hl
         .get_dram_usage(file.as_raw_fd(), Some(&mut Default::default()));
     refused(
-        "a question to a file with the device's old number",
+        "a query on a file with the device's old number",
         code,
         Errno::ENOTTY,
     )
@@ -447,7 +454,7 @@ fn number_reused(bench: &mut Bench) -> Verdict {
 
 fn session_starts_empty(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    // Left to the close.
+    // The close frees it.
     let memory = card.hl.device_memory_alloc(card.fd, 1, 0, false, false);
     let va = card.hl.device_memory_map(card.fd, memory, 0);
     holds("memory is mapped", va != 0, va)?;
@@ -460,19 +467,19 @@ fn session_starts_empty(bench: &mut Bench) -> Verdict {
     let card = bench.reopen()?;
     equal("memory of the next user", card.usage()?.ctx_dram_mem, 0)?;
     refused(
-        "unmapping the last user's",
+        "unmapping the last user's memory",
         card.hl.memory_unmap(card.fd, va),
         Errno::EINVAL,
     )?;
     refused(
-        "destroying the last user's",
+        "destroying the last user's buffer",
         card.hl.destroy_command_buffer(card.fd, cb),
         Errno::EINVAL,
     )
 }
 
 fn every_symbol(bench: &mut Bench) -> Verdict {
-    // The library was loaded with all of them.
+    // Loading the library resolved all of them.
     bench.card()?;
     equal("functions of both releases", SYMBOLS.len(), 143)
 }
@@ -481,7 +488,7 @@ fn reopen_many(bench: &mut Bench) -> Verdict {
     let times = if bench.is_mock() { 100 } else { 2 };
     for _ in 0..times {
         let card = bench.reopen()?;
-        // Left to the close, each time.
+        // The close frees it, each time.
         card.hl.device_memory_alloc(card.fd, 1, 0, false, false);
         let mut cb = 0;
         ok(
@@ -505,7 +512,7 @@ fn control_by_number(bench: &mut Bench) -> Verdict {
     )
 }
 
-/// Opens a control node by `open`, and checks that it is this device's.
+/// Opens a control node with `open`, and checks that it belongs to this device.
 fn control_opened(bench: &mut Bench, open: impl FnOnce(&Library) -> c_int) -> Verdict {
     let card = bench.card()?;
     let id = bus_id(card)?;
@@ -519,7 +526,7 @@ fn control_opened(bench: &mut Bench, open: impl FnOnce(&Library) -> c_int) -> Ve
 
 fn control_by_bus_id(bench: &mut Bench) -> Verdict {
     let id = bus_id(bench.card()?)?;
-    // The number is ignored.
+    // The index is ignored.
     control_opened(bench, |hl| hl.open_control(99, id.as_ptr()))
 }
 
@@ -573,7 +580,7 @@ fn control_unknown_bus_id(bench: &mut Bench) -> Verdict {
 
 fn control_null_bus_id(bench: &mut Bench) -> Verdict {
     rejected(
-        "a control node at NULL",
+        "a control node with a NULL bus id",
         bench.hl.open_control_by_bus_id(ptr::null()),
         Errno::EINVAL,
     )
@@ -750,7 +757,7 @@ fn count_while_busy(bench: &mut Bench) -> Verdict {
     let free = bench.hl.get_device_count(name::DONT_CARE);
     bench.card()?;
     equal(
-        "devices while one is open and before",
+        "the device count while a device is open",
         (free, bench.hl.get_device_count(name::DONT_CARE)),
         (1, 1),
     )
@@ -769,7 +776,7 @@ fn device_id_foreign(bench: &mut Bench) -> Verdict {
     let file = foreign()?;
     for fd in [file.as_raw_fd(), -1, c_int::MAX] {
         equal(
-            "the PCI device id of what is no device",
+            "the PCI device id of another file",
             bench.hl.get_device_id_from_fd(fd),
             0,
         )?;
@@ -781,7 +788,7 @@ fn device_name(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let control = bench.control()?;
     for fd in [card.fd, control.card.fd] {
-        // As in 2023; the Gaudi3 release has names for later revisions too.
+        // As in 2023; the Gaudi3 release has names for later revisions.
         equal(
             "the device's name",
             card.hl.get_device_name_from_fd(fd),
@@ -795,7 +802,7 @@ fn device_name_foreign(bench: &mut Bench) -> Verdict {
     let file = foreign()?;
     for fd in [file.as_raw_fd(), -1, c_int::MAX] {
         equal(
-            "the name of what is no device",
+            "the name of another file",
             bench.hl.get_device_name_from_fd(fd),
             name::INVALID,
         )?;
@@ -832,25 +839,25 @@ fn bus_id_foreign(bench: &mut Bench) -> Verdict {
         let code = bench.hl.get_pci_bus_id_from_fd(fd, text.as_mut_ptr().cast(), 16);
         fails(&format!("the bus id of descriptor {fd}"), code)?;
     }
-    equal("the text of a failed call", text, [0; 16])
+    equal("the buffer after a failed call", text, [0; 16])
 }
 
 fn bus_id_null(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let code = card.hl.get_pci_bus_id_from_fd(card.fd, ptr::null_mut(), 13);
-    rejected("a bus id into NULL", code, Errno::EINVAL)
+    rejected("a bus id with a NULL buffer", code, Errno::EINVAL)
 }
 
 fn bus_id_short_room(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     for len in [0, 1, 5, 12] {
         let mut text = [0x55_u8; 32];
-        // Whether it fits is the caller's business; what lies behind is not.
+        // The caller is responsible for the length, but bytes past it must not change.
         card.hl
             .get_pci_bus_id_from_fd(card.fd, text.as_mut_ptr().cast(), len);
         let behind = &text[len as usize..];
         holds(
-            &format!("bytes behind a room of {len}"),
+            &format!("bytes past a buffer of {len}"),
             behind.iter().all(|&byte| byte == 0x55),
             behind,
         )?;
@@ -859,8 +866,8 @@ fn bus_id_short_room(bench: &mut Bench) -> Verdict {
     let code = card
         .hl
         .get_pci_bus_id_from_fd(card.fd, text.as_mut_ptr().cast(), -1);
-    fails("a room of -1 bytes", code)?;
-    holds("nothing is written into it", text == [0x55; 32], text)
+    fails("a buffer of -1 bytes", code)?;
+    holds("the buffer is unchanged", text == [0x55; 32], text)
 }
 
 fn index_from_bus_id(bench: &mut Bench) -> Verdict {
@@ -876,7 +883,7 @@ fn index_from_short(bench: &mut Bench) -> Verdict {
     let id = bus_id(bench.card()?)?;
     let short = short(&id)?;
     let index = |id: &CStr| bench.hl.get_device_index_from_pci_bus_id(id.as_ptr());
-    equal("the index by both forms", index(&short), index(&id))
+    equal("the index for both forms", index(&short), index(&id))
 }
 
 fn index_unknown(bench: &mut Bench) -> Verdict {
@@ -910,7 +917,7 @@ fn module_id_finds(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let id = module_id(card)?;
     equal(
-        "the module id by the seam",
+        "the module id from the seam",
         card.query::<gaudi_uapi::info::HlInfoHwIpInfo>()?.module_id,
         id,
     )?;
@@ -920,7 +927,7 @@ fn module_id_finds(bench: &mut Bench) -> Verdict {
 fn version(bench: &mut Bench) -> Verdict {
     let (one, other) = (bench.hl.get_version(), bench.hl.get_version());
     holds(
-        "each caller gets a text of its own",
+        "each call returns a new string",
         !one.is_null() && one != other,
         (one, other),
     )?;
@@ -939,7 +946,7 @@ fn version(bench: &mut Bench) -> Verdict {
 fn malloc_zeroed(bench: &mut Bench) -> Verdict {
     for size in [1_usize, 100, 1 << 20] {
         let memory = bench.hl.malloc(size);
-        holds("memory is there", !memory.is_null(), size)?;
+        holds("the allocation succeeds", !memory.is_null(), size)?;
         let bytes = crate::card::bytes_at(memory, size);
         bench.hl.free(memory);
         holds("memory is zeroed", bytes.iter().all(|&byte| byte == 0), size)?;

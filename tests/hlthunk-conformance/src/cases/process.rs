@@ -1,6 +1,6 @@
 //! Threads, fork children and killed processes.
 
-#![expect(unsafe_code, reason = "fork children call the library and end")]
+#![expect(unsafe_code, reason = "fork children call the library and _exit(2)")]
 
 use std::ffi::c_int;
 use std::io::{BufRead as _, BufReader};
@@ -46,7 +46,7 @@ cases! { "process":
     "kill-inside-calls-leaves-nothing", "common/habanalabs_drv.c:hl_device_release" => killed;
 }
 
-/// Runs `work` in threads that start together.
+/// Runs `work` in threads that start at the same time.
 fn together(threads: usize, work: impl Fn(usize) -> Verdict + Sync) -> Verdict {
     let barrier = Barrier::new(threads);
     std::thread::scope(|scope| {
@@ -69,7 +69,7 @@ fn together(threads: usize, work: impl Fn(usize) -> Verdict + Sync) -> Verdict {
     })
 }
 
-/// A number of threads for each backend: the driver's guests have two processors without KVM.
+/// Returns the number of threads for a backend: guests have two processors and may lack KVM.
 fn threads(bench: &Bench) -> usize {
     match bench.backend {
         Backend::Mock => 512,
@@ -94,7 +94,7 @@ fn threads_submit(bench: &mut Bench) -> Verdict {
     })?;
     let expected: Vec<u8> = (1..=buffers.len() as u32).flat_map(u32::to_le_bytes).collect();
     same_bytes(
-        "a word of each thread",
+        "the word of each thread",
         &target.bytes(0, expected.len())?,
         &expected,
     )
@@ -123,7 +123,7 @@ fn threads_buffers(bench: &mut Bench) -> Verdict {
             std::thread::yield_now();
             let mut seen = [0xff; PAGE];
             view.read(0, &mut seen)?;
-            same_bytes("a thread's own buffer", &seen, &[nth as u8; PAGE])?;
+            same_bytes("the thread's own buffer", &seen, &[nth as u8; PAGE])?;
         }
         Ok(())
     })
@@ -143,7 +143,7 @@ fn threads_ask(bench: &mut Bench) -> Verdict {
 }
 
 fn threads_open(bench: &mut Bench) -> Verdict {
-    // Opened and closed once more: a driver in reset refuses every open.
+    // Close and reopen first: during a reset the driver rejects every open.
     let hl = bench.reopen()?.hl;
     bench.close()?;
     let winner = std::sync::Mutex::new(Vec::new());
@@ -160,7 +160,11 @@ fn threads_open(bench: &mut Bench) -> Verdict {
                 return Ok(());
             }
             let is_busy = [Errno::EBUSY, Errno::EAGAIN].contains(&errno);
-            holds("a refused open is busy", fd == -1 && is_busy, (fd, errno))
+            holds(
+                "a rejected open fails with EBUSY",
+                fd == -1 && is_busy,
+                (fd, errno),
+            )
         })?;
         let opened = winner.lock().map_or(0, |opened| opened.len());
         if opened > 0 || bench.is_mock() {
@@ -183,7 +187,7 @@ fn threads_wait(bench: &mut Bench) -> Verdict {
         let waiters: Vec<_> = (0..16)
             .map(|_| scope.spawn(move || card.wait(seq, LONG)))
             .collect();
-        equal("a poll meanwhile", card.wait(seq, 0)?, BUSY)?;
+        equal("a poll during the waits", card.wait(seq, 0)?, BUSY)?;
         gate.open()?;
         for waiter in waiters {
             let status = waiter
@@ -201,8 +205,9 @@ extern "C" fn count_signal(_: c_int) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Waits for `seq` in a thread that gets a signal every 2 ms for at most 3 s, and calls `meanwhile`
-/// after 20. The handler lets no system call restart. Returns the wait's status.
+/// Waits for `seq` in a thread that receives a signal every 2 ms for at most 3 s, and calls
+/// `meanwhile` after 20 signals. The handler is installed without SA_RESTART. Returns the wait's
+/// status.
 fn wait_under_signals(
     card: Card,
     seq: u64,
@@ -214,12 +219,12 @@ fn wait_under_signals(
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = count_signal as extern "C" fn(c_int) as usize;
     let mut before = action;
-    // SAFETY: the handler only adds to an atomic number.
+    // SAFETY: the handler only increments an atomic counter.
     Errno::result(unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, &raw mut before) })?;
     let (sender, receiver) = std::sync::mpsc::channel();
     let status = std::thread::scope(|scope| {
         let waiter = scope.spawn(move || {
-            // SAFETY: takes nothing.
+            // SAFETY: no arguments.
             let sent = sender.send(unsafe { libc::pthread_self() });
             sent.expect("the receiver is in use until the thread ends");
             card.wait(seq, timeout_us)
@@ -229,7 +234,7 @@ fn wait_under_signals(
         while !waiter.is_finished() {
             std::thread::sleep(Duration::from_millis(2));
             if begin.elapsed() < Duration::from_secs(3) {
-                // SAFETY: the thread is not joined yet; if it has ended, nothing happens.
+                // SAFETY: the thread is not joined yet, so its id is valid even if it has exited.
                 unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
             }
             if SIGNALS.load(Ordering::Relaxed) >= 20 {
@@ -239,7 +244,7 @@ fn wait_under_signals(
         let ended = waiter.join();
         ended.unwrap_or_else(|_| Err(Failure::new("a waiter", "an end", "a panic")))
     });
-    // SAFETY: the action that the process had.
+    // SAFETY: restores the previous action.
     Errno::result(unsafe { libc::sigaction(libc::SIGUSR1, &raw const before, ptr::null_mut()) })?;
     status
 }
@@ -251,10 +256,10 @@ fn signals_in_wait(bench: &mut Bench) -> Verdict {
     let status = wait_under_signals(card, seq, LONG, || gate.open())?;
     equal("the wait's status", status, COMPLETED)?;
     let signals = SIGNALS.load(Ordering::Relaxed);
-    holds("the wait outlives 20 signals", signals >= 20, signals)
+    holds("the wait survives 20 signals", signals >= 20, signals)
 }
 
-/// Every signal would begin the timeout anew if the library passed the same one again.
+/// If the library reused the full timeout, each signal would restart it.
 fn signals_and_timeout(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let gate = Gate::shut(card)?;
@@ -263,7 +268,7 @@ fn signals_and_timeout(bench: &mut Bench) -> Verdict {
     let took = begin.elapsed();
     equal("the wait's status", status, BUSY)?;
     let is_right = (Duration::from_millis(50)..Duration::from_millis(2500)).contains(&took);
-    holds("a wait of 50 ms under signals", is_right, format!("{took:?}"))?;
+    holds("a wait of 50 ms with signals", is_right, format!("{took:?}"))?;
     gate.open()
 }
 
@@ -289,9 +294,9 @@ fn many_opens(bench: &mut Bench) -> Verdict {
     equal("memory of the next user", bench.card()?.usage()?.ctx_dram_mem, 0)
 }
 
-/// Runs `work` in a fork child. Returns what it returned, or `None` if a signal ended the child.
+/// Runs `work` in a fork child. Returns its result, or `None` if a signal killed the child.
 fn in_fork(work: impl FnOnce() -> u8) -> Result<Option<u8>, Failure> {
-    // SAFETY: the child calls the library, which must work there or refuse, and ends by _exit(2).
+    // SAFETY: the child calls the library, which must work there or fail, and exits with _exit(2).
     match unsafe { fork() }? {
         ForkResult::Child => {
             let code = work();
@@ -305,7 +310,7 @@ fn in_fork(work: impl FnOnce() -> u8) -> Result<Option<u8>, Failure> {
     }
 }
 
-/// The number of the first call that does not fail with an errno, or 0.
+/// Returns the number of the first call that does not fail with `errno`, or 0.
 fn first_unlike(card: Card, errno: Errno) -> u8 {
     let (hl, fd) = (card.hl, card.fd);
     let (mut handle, mut status) = (0, 0);
@@ -336,7 +341,7 @@ fn fork_refused(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let code = in_fork(|| first_unlike(card, Errno::ENODEV))?;
     equal(
-        "the call of a fork child that is not refused with ENODEV",
+        "the first call in a fork child that does not fail with ENODEV",
         code,
         Some(0),
     )?;
@@ -350,7 +355,7 @@ fn fork_inherits(bench: &mut Bench) -> Verdict {
         Ok(usage) => u8::from(usage.ctx_dram_mem != DRAM_PAGE),
         Err(_) => 2,
     })?;
-    equal("a fork child's question", code, Some(0))
+    equal("a query in a fork child", code, Some(0))
 }
 
 fn fork_parent(bench: &mut Bench) -> Verdict {
@@ -359,7 +364,7 @@ fn fork_parent(bench: &mut Bench) -> Verdict {
     for _ in 0..3 {
         equal("a fork child that does nothing", in_fork(|| 0)?, Some(0))?;
     }
-    equal("the held submission", card.wait(gate.seq(), 0)?, BUSY)?;
+    equal("the blocked submission", card.wait(gate.seq(), 0)?, BUSY)?;
     gate.open()
 }
 
@@ -367,11 +372,11 @@ fn fork_mapped(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (up, down) = (Host::new(card, PAGE)?, Host::new(card, PAGE)?);
     equal("a fork child", in_fork(|| 0)?, Some(0))?;
-    // After a fork, a write may give this process another page than the one that is mapped.
+    // After fork(2), copy-on-write may give this process another page than the mapped one.
     up.memory.fill(0, PAGE, 0x77)?;
     card.run(Q, Program::new().copy(down.va, up.va, PAGE as u32))?;
     same_bytes(
-        "what the engine read after a fork",
+        "bytes that the engine read after a fork",
         &down.bytes(0, PAGE)?,
         &[0x77; PAGE],
     )
@@ -381,7 +386,7 @@ fn fork_ends(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let dram = Dram::new(card, 1)?;
     let hl = card.hl;
-    // Its end closes its copy of the descriptor; an explicit close does the same.
+    // The child's exit closes its copy of the descriptor, like an explicit close.
     equal(
         "a fork child that closes",
         in_fork(|| u8::from(hl.close(card.fd) != 0))?,
@@ -427,7 +432,7 @@ fn exec_child(bench: &mut Bench) -> Verdict {
     let killed = child.kill().and_then(|()| child.wait());
     killed.map_err(|error| Failure::new("the child's end", "one", error.to_string()))?;
     equal(
-        "an open beside another process",
+        "an open while another process has the device",
         (code, errno),
         (-1, Errno::EBUSY),
     )?;
@@ -438,7 +443,7 @@ fn killed(bench: &mut Bench) -> Verdict {
     bench.close()?;
     for (nth, (call, _)) in CALLS.iter().enumerate() {
         let mut child = child(call)?;
-        // Somewhere inside the call, which the child repeats.
+        // The kill hits the child at a random point in the repeated call.
         std::thread::sleep(Duration::from_micros(2_000 + 997 * nth as u64));
         let ended = child.kill().and_then(|()| child.wait());
         ended.map_err(|error| Failure::new("the child's end", "one", error.to_string()))?;

@@ -36,7 +36,7 @@ cases! { "signal":
     "foreign-descriptor-is-enotty", "hlthunk.h:hlthunk_signal_submission" => on_foreign;
 }
 
-/// The number of what is no submission.
+/// Not a sequence number of any submission.
 const NONE: u64 = u64::MAX;
 const WAITER: u32 = queue::PDMA_0_1.0;
 
@@ -62,7 +62,7 @@ fn signal(card: Card) -> Result<SignalOut, Failure> {
     Ok(out)
 }
 
-/// Calls `wait` with the struct of a wait for one signal.
+/// Calls `wait` with the input struct of a wait for one signal.
 fn wait_data(data: &WaitForSignalData, wait: impl FnOnce(&WaitIn) -> i32) -> i32 {
     wait(&WaitIn {
         wait_for_signal: address_of(data),
@@ -101,7 +101,7 @@ fn counts(bench: &mut Bench) -> Verdict {
         let out = signal(card)?;
         equal("the count", out.sob_count_before_submission, nth)?;
         equal(
-            "where the object lies, which this chip does not report",
+            "the sync object's offset, which this chip does not report",
             out.sob_base_addr_offset,
             0,
         )?;
@@ -127,7 +127,11 @@ fn holds_waiter(bench: &mut Bench) -> Verdict {
     let signalled = signal(card)?.seq;
     let waiting = wait(card, signalled)?;
     for _ in 0..20 {
-        equal("the waiter before the signal", card.wait(waiting, 0)?, BUSY)?;
+        equal(
+            "the waiting submission before the signal",
+            card.wait(waiting, 0)?,
+            BUSY,
+        )?;
     }
     gate.open()?;
     card.finish(signalled)?;
@@ -155,7 +159,11 @@ fn wait_done(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let number = signal(card)?.seq;
     card.finish(number)?;
-    equal("the number of a wait for what is done", wait(card, number)?, NONE)?;
+    equal(
+        "the sequence number of a wait for a completed signal",
+        wait(card, number)?,
+        NONE,
+    )?;
     let code = card.hl.wait_for_cs(card.fd, NONE, 0, Some(&mut 0));
     refused("waiting for that number", code, Errno::EINVAL)
 }
@@ -166,7 +174,7 @@ fn wait_other(bench: &mut Bench) -> Verdict {
     let seq = buffer.submit(Q)?;
     card.finish(seq)?;
     refused(
-        "a wait for what is no signal",
+        "a wait for a submission that is not a signal",
         try_wait(card, seq).0,
         Errno::EINVAL,
     )
@@ -178,7 +186,7 @@ fn wait_future(bench: &mut Bench) -> Verdict {
     card.finish(last)?;
     for number in [last + 1, u64::MAX] {
         refused(
-            "a wait for a signal to come",
+            "a wait for a future signal",
             try_wait(card, number).0,
             Errno::EINVAL,
         )?;
@@ -225,7 +233,7 @@ fn wait_fault(bench: &mut Bench) -> Verdict {
         let code = wait_data(&data, |input| {
             card.hl.wait_for_signal(card.fd, Some(input), Some(&mut out))
         });
-        refused(&format!("a number at {address:#x}"), code, Errno::EFAULT)?;
+        refused(&format!("a sequence number at {address:#x}"), code, Errno::EFAULT)?;
     }
     Ok(())
 }
@@ -264,7 +272,7 @@ fn unknown_queue(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-/// The first and last queues of the NICs, and those of the management processor.
+/// Queues without a sync object: the first and last NIC queue, and the management processor's.
 const WITHOUT: [u32; 3] = [156, 251, 260];
 
 fn queue_without(bench: &mut Bench) -> Verdict {
@@ -297,11 +305,11 @@ fn collective(bench: &mut Bench) -> Verdict {
         let code = wait_data(&data, |input| {
             hl.wait_for_collective_signal_timeout(fd, Some(input), Some(&mut out), 1)
         });
-        refused("one with a timeout", code, Errno::EINVAL)?;
+        refused("a collective wait with a timeout", code, Errno::EINVAL)?;
         let code = wait_data(&data, |input| {
             hl.wait_for_reserved_encaps_collective_signals(fd, Some(input), Some(&mut out))
         });
-        fails("one for reserved signals", code)?;
+        fails("a collective wait for reserved signals", code)?;
     }
     Ok(())
 }
@@ -333,7 +341,7 @@ fn release(card: Card, handle: &ReserveSigHandle) -> i32 {
 fn reserve(bench: &mut Bench) -> Verdict {
     let card = bench.reopen()?;
     let first = reserved(card, 10)?;
-    equal("number and count of 10 signals", (first.id, first.count), (1, 11))?;
+    equal("id and count of 10 signals", (first.id, first.count), (1, 11))?;
     let second = reserved(card, 5)?;
     equal("of 5 more", (second.id, second.count), (2, 16))?;
     refused(
@@ -401,11 +409,11 @@ fn wait_unused(bench: &mut Bench) -> Verdict {
         (code, out.seq)
     };
     let (code, seq) = try_wait(u64::MAX);
-    ok("a wait where nothing is reserved", code)?;
-    equal("its number", seq, NONE)?;
+    ok("a wait without a reservation", code)?;
+    equal("the sequence number without a reservation", seq, NONE)?;
     let handle = reserved(card, 4)?;
     let refusal = refused(
-        "a wait for what no submission uses",
+        "a wait for an unused reservation",
         try_wait(u64::MAX).0,
         Errno::EINVAL,
     );
@@ -426,11 +434,11 @@ fn null_arguments(bench: &mut Bench) -> Verdict {
         hl.signal_submission(fd, Some(&on(Q.0)), None),
     )?;
     fails(
-        "a timed one without input",
+        "a signal with timeout, without input",
         hl.signal_submission_timeout(fd, None, Some(&mut out), 1),
     )?;
     fails(
-        "a timed one without output",
+        "a signal with timeout, without output",
         hl.signal_submission_timeout(fd, Some(&on(Q.0)), None, 1),
     )?;
     let mut waited = WaitOut::default();
@@ -442,7 +450,10 @@ fn null_arguments(bench: &mut Bench) -> Verdict {
         "a wait without output",
         hl.wait_for_signal(fd, Some(&WaitIn::default()), None),
     )?;
-    fails("a collective one", hl.wait_for_collective_signal(fd, None, None))?;
+    fails(
+        "a collective wait without input and output",
+        hl.wait_for_collective_signal(fd, None, None),
+    )?;
     fails(
         "a reservation without input",
         hl.reserve_encaps_signals(fd, None, Some(&mut SigResOut::default())),
@@ -459,7 +470,7 @@ fn null_arguments(bench: &mut Bench) -> Verdict {
         "a release without handle",
         hl.unreserve_encaps_signals(fd, None, Some(&mut 0)),
     )?;
-    // None of them took a signal: nothing is reserved.
+    // None of the calls reserved a signal.
     let handle = ReserveSigHandle {
         id: 1,
         ..ReserveSigHandle::default()
@@ -485,7 +496,7 @@ fn on_foreign(bench: &mut Bench) -> Verdict {
         release(card, &ReserveSigHandle::default()),
         Errno::ENOTTY,
     )?;
-    // As a program submits it that fills the chunk itself.
+    // Like a program that fills the chunk itself.
     let chunk: [HlCsChunk; 1] = [chunk_on(0)];
     let (code, _): (i32, CsOut) = card.try_submit(&chunk, CsFlags::SIGNAL);
     refused("a raw signal", code, Errno::ENOTTY)

@@ -1,4 +1,4 @@
-//! Submissions and commands to engines.
+//! Submissions and engine commands.
 
 use std::ptr;
 
@@ -78,7 +78,7 @@ fn nop(card: Card) -> Result<Buffer, gaudi_conformance::Failure> {
     Buffer::new(card, Program::new().nop())
 }
 
-/// A chunk with a buffer that is not mapped: the driver checks its range alone.
+/// Returns a chunk with an unmapped buffer: the driver checks only its address range.
 fn somewhere(queue: u32) -> HlCsChunk {
     chunk(QueueId(queue), gaudi2::HOST_VA.start, 8)
 }
@@ -120,7 +120,7 @@ fn increases(bench: &mut Bench) -> Verdict {
     (0..10).try_for_each(|nth| card.finish(first + nth))
 }
 
-/// Programs that each write one word of host memory.
+/// Returns programs that each write one word of host memory.
 fn marks(card: Card, count: u32) -> Result<(Host, Vec<Buffer>), gaudi_conformance::Failure> {
     let target = Host::new(card, PAGE)?;
     let buffers: Result<Vec<_>, _> = (0..count)
@@ -143,7 +143,11 @@ fn several_queues(bench: &mut Bench) -> Verdict {
         .collect();
     card.finish(card.submit(&chunks)?)?;
     let expected: Vec<u8> = (1..=4_u32).flat_map(u32::to_le_bytes).collect();
-    same_bytes("a word of each of four queues", &target.bytes(0, 16)?, &expected)
+    same_bytes(
+        "the word of each of four queues",
+        &target.bytes(0, 16)?,
+        &expected,
+    )
 }
 
 fn same_buffer(bench: &mut Bench) -> Verdict {
@@ -153,11 +157,11 @@ fn same_buffer(bench: &mut Bench) -> Verdict {
     seqs?.into_iter().try_for_each(|seq| card.finish(seq))
 }
 
-/// Runs a program from an address, and checks the word that it stores.
+/// Runs a program at an address, and checks the word that it stores.
 fn run_at(card: Card, va: gaudi_spec::DeviceVa, len: u32, target: &Host) -> Verdict {
     card.finish(card.submit(&[chunk(Q, va, len)])?)?;
     same_bytes(
-        "what the program stored",
+        "the word that the program stored",
         &target.bytes(0, 4)?,
         &77_u32.to_le_bytes(),
     )
@@ -226,14 +230,14 @@ fn null_input(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let mut out = CsOut::default();
     rejected(
-        "no input",
+        "a NULL input",
         card.hl.command_submission(card.fd, None, Some(&mut out)),
         Errno::EINVAL,
     )?;
     let code = card
         .hl
         .command_submission_timeout(card.fd, None, Some(&mut out), 1);
-    rejected("no input with a timeout", code, Errno::EINVAL)
+    rejected("a NULL input with a timeout", code, Errno::EINVAL)
 }
 
 fn null_output(bench: &mut Bench) -> Verdict {
@@ -243,15 +247,15 @@ fn null_output(bench: &mut Bench) -> Verdict {
     let input = submission(&chunks, &[], CsFlags::NONE);
     let first = card.submit(&chunks)?;
     rejected(
-        "no output",
+        "a NULL output",
         card.hl.command_submission(card.fd, Some(&input), None),
         Errno::EINVAL,
     )?;
     let code = card.hl.command_submission_timeout(card.fd, Some(&input), None, 1);
-    rejected("no output with a timeout", code, Errno::EINVAL)?;
+    rejected("a NULL output with a timeout", code, Errno::EINVAL)?;
     let second = card.submit(&chunks)?;
     card.finish(second)?;
-    equal("the number after two refusals", second, first + 1)
+    equal("the sequence number after two failures", second, first + 1)
 }
 
 fn try_chunks(card: Card, address: u64, count: u32) -> i32 {
@@ -267,7 +271,7 @@ fn try_chunks(card: Card, address: u64, count: u32) -> i32 {
 fn null_chunks(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let code = try_chunks(card, 0, 1);
-    fails("a chunk at NULL", code)
+    fails("a NULL chunk", code)
 }
 
 fn unmapped_chunks(bench: &mut Bench) -> Verdict {
@@ -285,39 +289,25 @@ fn unmapped_chunks(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-fn unknown_queue(bench: &mut Bench) -> Verdict {
+fn queues_fail(bench: &mut Bench, queues: &[u32]) -> Verdict {
     let card = bench.card()?;
-    for queue in [queue::COUNT, 1000, u32::MAX] {
-        refuse(
-            card,
-            &format!("queue {queue}"),
-            &[somewhere(queue)],
-            Errno::EINVAL,
-        )?;
+    for &queue in queues {
+        let what = format!("queue {queue}");
+        refuse(card, &what, &[somewhere(queue)], Errno::EINVAL)?;
     }
     Ok(())
+}
+
+fn unknown_queue(bench: &mut Bench) -> Verdict {
+    queues_fail(bench, &[queue::COUNT, 1000, u32::MAX])
 }
 
 fn driver_queue(bench: &mut Bench) -> Verdict {
-    refuse(
-        bench.card()?,
-        "the management processor's queue",
-        &[somewhere(queue::CPU.0)],
-        Errno::EINVAL,
-    )
+    queues_fail(bench, &[queue::CPU.0])
 }
 
 fn disabled_queue(bench: &mut Bench) -> Verdict {
-    let card = bench.card()?;
-    for queue in [2, 3, 5, 6, 7, 156, 251] {
-        refuse(
-            card,
-            &format!("queue {queue}"),
-            &[somewhere(queue)],
-            Errno::EINVAL,
-        )?;
-    }
-    Ok(())
+    queues_fail(bench, &[2, 3, 5, 6, 7, 156, 251])
 }
 
 fn kernel_buffer(bench: &mut Bench) -> Verdict {
@@ -368,12 +358,12 @@ fn bad_chunk(bench: &mut Bench) -> Verdict {
     let chunks = [buffers[0].chunk(Q), buffers[1].chunk(QueueId(2))];
     refuse(
         card,
-        "a submission whose second chunk is bad",
+        "a submission whose second chunk is invalid",
         &chunks,
         Errno::EINVAL,
     )?;
     card.run(Q, Program::new().nop())?;
-    same_bytes("what its first would have stored", &target.bytes(0, 8)?, &[0; 8])
+    same_bytes("the target of the first chunk", &target.bytes(0, 8)?, &[0; 8])
 }
 
 fn exclusive(bench: &mut Bench) -> Verdict {
@@ -387,7 +377,7 @@ fn exclusive(bench: &mut Bench) -> Verdict {
     for pair in kinds.windows(2) {
         let flags = pair[0] | pair[1];
         let (code, _) = card.try_submit(&[somewhere(Q.0)], flags);
-        refused(&format!("a submission that is {flags}"), code, Errno::EINVAL)?;
+        refused(&format!("a submission with flags {flags}"), code, Errno::EINVAL)?;
     }
     Ok(())
 }
@@ -406,7 +396,7 @@ fn untouched(bench: &mut Bench) -> Verdict {
         card.hl.command_submission(card.fd, Some(&input), Some(&mut out)),
         Errno::EINVAL,
     )?;
-    equal("the output after a refusal", (out.seq, out.status), (7, 8))
+    equal("the output after a failure", (out.seq, out.status), (7, 8))
 }
 
 fn output(bench: &mut Bench) -> Verdict {
@@ -467,11 +457,15 @@ fn timeout_reported(bench: &mut Bench) -> Verdict {
         .get_event_record(card.fd, record::CS_TIMEOUT, Some(&mut event));
     gate.open()?;
     ok("hlthunk_get_event_record", code)?;
-    equal("the number in the record of the last timeout", event.0[1], seq)?;
-    equal("a wait past the limit of what is not reset", status?, BUSY)
+    equal("the sequence number in the timeout record", event.0[1], seq)?;
+    equal(
+        "a wait for a timed-out submission before the reset",
+        status?,
+        BUSY,
+    )
 }
 
-/// Copies a byte in the restore phase to the source of a copy in the execution phase. Returns
+/// Runs a restore phase that copies a byte to the source of a copy in the execute phase. Returns
 /// whether the restore phase ran.
 fn restore(bench: &mut Bench, flags: CsFlags) -> Result<bool, gaudi_conformance::Failure> {
     let card = bench.card()?;
@@ -493,7 +487,7 @@ fn restore(bench: &mut Bench, flags: CsFlags) -> Result<bool, gaudi_conformance:
 
 fn restore_forced(bench: &mut Bench) -> Verdict {
     equal(
-        "what was restored comes first",
+        "the restore phase runs first",
         restore(bench, CsFlags::FORCE_RESTORE)?,
         true,
     )
@@ -501,7 +495,7 @@ fn restore_forced(bench: &mut Bench) -> Verdict {
 
 fn restore_ignored(bench: &mut Bench) -> Verdict {
     equal(
-        "what is to be restored is left out",
+        "the restore phase is skipped",
         restore(bench, CsFlags::NONE)?,
         false,
     )
@@ -550,9 +544,9 @@ fn staged(bench: &mut Bench) -> Verdict {
     for flags in [FIRST_STAGE, CsFlags::STAGED_SUBMISSION] {
         let input = submission(&chunks, &[], flags);
         let code = hl.staged_command_submission(fd, 0, Some(&input), Some(&mut out));
-        refused("a submission in stages", code, Errno::EPERM)?;
+        refused("a staged submission", code, Errno::EPERM)?;
         let code = hl.staged_command_submission_timeout(fd, 0, Some(&input), Some(&mut out), 1);
-        refused("one with a timeout", code, Errno::EPERM)?;
+        refused("a staged submission with a timeout", code, Errno::EPERM)?;
     }
     Ok(())
 }
@@ -579,27 +573,27 @@ fn staged_null(bench: &mut Bench) -> Verdict {
         ..CsIn::default()
     };
     fails(
-        "no input",
+        "a NULL input",
         hl.staged_command_submission(fd, 0, None, Some(&mut out)),
     )?;
     fails(
-        "no output",
+        "a NULL output",
         hl.staged_command_submission(fd, 0, Some(&input), None),
     )?;
     fails(
-        "no input, timed",
+        "a NULL input, with timeout",
         hl.staged_command_submission_timeout(fd, 0, None, Some(&mut out), 1),
     )?;
     fails(
-        "no output, timed",
+        "a NULL output, with timeout",
         hl.staged_command_submission_timeout(fd, 0, Some(&input), None, 1),
     )?;
     fails(
-        "no input, signals",
+        "a NULL input, with signals",
         hl.staged_command_submission_encaps_signals(fd, 0, None, Some(&mut out)),
     )?;
     fails(
-        "no output, signals",
+        "a NULL output, with signals",
         hl.staged_command_submission_encaps_signals(fd, 0, Some(&input), None),
     )
 }
@@ -729,7 +723,7 @@ fn cores_null(bench: &mut Bench) -> Verdict {
     let code = card
         .hl
         .engine_cores_set_mode(card.fd, ptr::null(), 1, EngineCommand::CORE_HALT.0);
-    rejected("cores at NULL", code, Errno::EINVAL)
+    rejected("a NULL array of cores", code, Errno::EINVAL)
 }
 
 fn cores_fault(bench: &mut Bench) -> Verdict {
@@ -811,6 +805,6 @@ fn engines_null(bench: &mut Bench) -> Verdict {
     let code = card
         .hl
         .engines_command(card.fd, ptr::null(), 1, EngineCommand::STALL.0);
-    rejected("engines at NULL", code, Errno::EINVAL)?;
+    rejected("a NULL array of engines", code, Errno::EINVAL)?;
     holds("the device still works", card.usage().is_ok(), ())
 }

@@ -86,7 +86,7 @@ fn longest(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let seq = ended(card)?;
     equal(
-        "a wait without end for what is done",
+        "an infinite wait for a completed submission",
         card.wait(seq, u64::MAX)?,
         COMPLETED,
     )
@@ -99,12 +99,16 @@ fn gone(bench: &mut Bench) -> Verdict {
     for _ in 0..64 {
         card.finish(buffer.submit(Q)?)?;
     }
-    equal("a wait for the 65th last", card.wait(seq, LONG)?, COMPLETED)
+    equal(
+        "a wait for the 65th last submission",
+        card.wait(seq, LONG)?,
+        COMPLETED,
+    )
 }
 
 fn zero(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
-    equal("a wait for number 0", card.wait(0, LONG)?, COMPLETED)
+    equal("a wait for sequence number 0", card.wait(0, LONG)?, COMPLETED)
 }
 
 fn future(bench: &mut Bench) -> Verdict {
@@ -114,7 +118,7 @@ fn future(bench: &mut Bench) -> Verdict {
         let mut status = 0;
         let code = card.hl.wait_for_cs(card.fd, number, 0, Some(&mut status));
         refused(
-            &format!("waiting for {number} when {last} is the last"),
+            &format!("a wait for {number} when {last} is the last"),
             code,
             Errno::EINVAL,
         )?;
@@ -125,7 +129,7 @@ fn future(bench: &mut Bench) -> Verdict {
 fn null_status(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     rejected(
-        "a wait into NULL",
+        "a wait with a NULL status",
         card.hl.wait_for_cs(card.fd, 1, 0, None),
         Errno::EINVAL,
     )
@@ -177,12 +181,12 @@ fn on_foreign(bench: &mut Bench) -> Verdict {
         Errno::ENOTTY,
     )?;
     let code = hl.wait_for_cs_with_timestamp(fd, 1, 0, Some(&mut status), Some(&mut time));
-    refused("a wait with a time", code, Errno::ENOTTY)?;
+    refused("a wait with a timestamp", code, Errno::ENOTTY)?;
     let mut out = WaitMultiCsOut::default();
     let code = hl.wait_for_multi_cs(fd, Some(&WaitMultiCsIn::default()), Some(&mut out));
-    refused("a wait for several", code, Errno::ENOTTY)?;
+    refused("a multi-CS wait", code, Errno::ENOTTY)?;
     refused(
-        "a wait of no device",
+        "a wait on descriptor -1",
         hl.wait_for_cs(-1, 1, 0, Some(&mut status)),
         Errno::EBADF,
     )
@@ -197,8 +201,12 @@ fn refused_number(bench: &mut Bench) -> Verdict {
         card.try_submit(&[nowhere], CsFlags::NONE).0,
         Errno::EINVAL,
     )?;
-    equal("the number after a refusal", ended(card)?, first + 2)?;
-    equal("a wait for the refused one", card.wait(first + 1, 0)?, COMPLETED)
+    equal("the sequence number after a failure", ended(card)?, first + 2)?;
+    equal(
+        "a wait for the failed submission",
+        card.wait(first + 1, 0)?,
+        COMPLETED,
+    )
 }
 
 fn stamped(card: Card, flags: CsFlags) -> Result<(u32, u64), Failure> {
@@ -216,7 +224,7 @@ fn stamped(card: Card, flags: CsFlags) -> Result<(u32, u64), Failure> {
 fn timestamp(bench: &mut Bench) -> Verdict {
     let (status, time) = stamped(bench.card()?, CsFlags::TIMESTAMP)?;
     equal("the status", status, COMPLETED)?;
-    holds("the time is there", time > 7, time)
+    holds("the timestamp is written", time > 7, time)
 }
 
 fn timestamp_ordered(bench: &mut Bench) -> Verdict {
@@ -224,11 +232,7 @@ fn timestamp_ordered(bench: &mut Bench) -> Verdict {
     let mut last = 0;
     for _ in 0..10 {
         let (_, time) = stamped(card, CsFlags::TIMESTAMP)?;
-        holds(
-            "a later submission has no earlier time",
-            time >= last,
-            (last, time),
-        )?;
+        holds("timestamps are ordered", time >= last, (last, time))?;
         last = time;
     }
     Ok(())
@@ -258,12 +262,12 @@ fn timestamp_null(bench: &mut Bench) -> Verdict {
     let card = bench.card()?;
     let (hl, fd, mut status, mut time) = (card.hl, card.fd, 0, 0);
     rejected(
-        "no status",
+        "a NULL status",
         hl.wait_for_cs_with_timestamp(fd, 0, 0, None, Some(&mut time)),
         Errno::EINVAL,
     )?;
     rejected(
-        "no time",
+        "a NULL timestamp",
         hl.wait_for_cs_with_timestamp(fd, 0, 0, Some(&mut status), None),
         Errno::EINVAL,
     )
@@ -295,7 +299,7 @@ fn multi(bench: &mut Bench) -> Verdict {
             Errno::EPERM,
         )?;
         equal(
-            "what completed, after a refusal",
+            "the completion mask after a failure",
             (out.seq_set, out.completed),
             (7, 8),
         )?;
@@ -321,19 +325,19 @@ fn multi_null(bench: &mut Bench) -> Verdict {
     let (hl, fd) = (card.hl, card.fd);
     let (input, mut out, mut time) = (WaitMultiCsIn::default(), WaitMultiCsOut::default(), 0);
     rejected(
-        "no input",
+        "a NULL input",
         hl.wait_for_multi_cs(fd, None, Some(&mut out)),
         Errno::EINVAL,
     )?;
     rejected(
-        "no output",
+        "a NULL output",
         hl.wait_for_multi_cs(fd, Some(&input), None),
         Errno::EINVAL,
     )?;
     let code = hl.wait_for_multi_cs_with_timestamp(fd, Some(&input), Some(&mut out), None);
-    rejected("no time", code, Errno::EINVAL)?;
+    rejected("a NULL timestamp", code, Errno::EINVAL)?;
     fails(
-        "no input, timed",
+        "a NULL input, with timestamp",
         hl.wait_for_multi_cs_with_timestamp(fd, None, Some(&mut out), Some(&mut time)),
     )
 }
@@ -348,6 +352,6 @@ fn multi_timestamp(bench: &mut Bench) -> Verdict {
         Some(&mut WaitMultiCsOut::default()),
         Some(&mut time),
     );
-    refused("a wait for several with a time", code, Errno::EPERM)?;
-    equal("the time after a refusal", time, 0)
+    refused("a multi-CS wait with a timestamp", code, Errno::EPERM)?;
+    equal("the timestamp after a failure", time, 0)
 }

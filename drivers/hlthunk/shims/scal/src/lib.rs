@@ -1,11 +1,11 @@
-//! libscal.so: a shim with the calls that UCX's `gaudi_gdr` makes, over libhl-thunk.so.
+//! libscal.so: a shim with the functions that UCX's `gaudi_gdr` calls, over libhl-thunk.so.
 //!
-//! - *One pool*: `global_hbm`, a single mapping of the device's free memory but one page, so that
-//!   one dma-buf covers it. The last page is left to the program's own allocations.
-//! - *A handle belongs to an open of the device*, which its file and the driver's count of opens
-//!   name. After the device was closed and opened again, the old handle is not found.
-//! - *Handles are numbers*: a handle that is not one of ours is refused and not dereferenced.
-//! - *No configuration is read*, and no firmware is loaded.
+//! - *One pool*: `global_hbm`, a single mapping of the device's free memory except for one page, so
+//!   that one dma-buf covers it. The last page is left for the program's own allocations.
+//! - *A handle belongs to one open of the device*, identified by the file and the driver's open
+//!   count. After the device is closed and reopened, the old handle is not found.
+//! - *Handles are numbers*: an invalid handle is rejected and not dereferenced.
+//! - *No configuration file is read*, and no firmware is loaded.
 
 #![expect(unsafe_code, reason = "the C functions of libscal.so")]
 
@@ -43,7 +43,7 @@ pub struct ScalMemoryPoolInfoV2 {
     device_base_allocated_address: u64,
 }
 
-/// Runs the body of a C function, and returns its result by the library's numbers.
+/// Runs the body of a C function and converts its result to the library's codes.
 fn result(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     guard(FAILURE, || match body() {
         Ok(()) => SUCCESS,
@@ -60,21 +60,21 @@ fn result(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
 /// Writes an output argument.
 ///
 /// # Safety
-/// - `to` is NULL, or can be written.
+/// - `to` is NULL or valid for writes.
 unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Failure> {
     if to.is_null() {
         return Err(Failure::Invalid);
     }
-    // SAFETY: it can be written, as it is not NULL.
+    // SAFETY: not NULL, so valid for writes.
     unsafe { to.write(value) };
     Ok(())
 }
 
-/// `scal_init`: takes the device's memory for the pool. A second call for the same open of the
-/// device returns the same handle, which is then destroyed twice.
+/// `scal_init`: allocates the pool from the device's memory. A second call for the same open of the
+/// device returns the same handle, which must then be destroyed twice.
 ///
 /// # Safety
-/// - `scal` is NULL, or can be written.
+/// - `scal` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn scal_init(
     fd: c_int,
@@ -87,32 +87,32 @@ pub unsafe extern "C" fn scal_init(
             return Err(Failure::Invalid);
         }
         let id = pool::create(fd)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { put(scal, scal_handle(id)) }
     })
 }
 
-/// `scal_destroy`: frees the pool with the last handle.
+/// `scal_destroy`: drops a reference to the pool, which is freed with the last one.
 #[unsafe(no_mangle)]
 pub extern "C" fn scal_destroy(scal: Handle) {
     result(|| pool::destroy(scal_id(scal)?));
 }
 
-/// `scal_get_handle_from_fd`: the handle of an open device, by any of its descriptors.
+/// `scal_get_handle_from_fd`: returns the handle of an open device, for any descriptor of it.
 ///
 /// # Safety
-/// - `scal` is NULL, or can be written.
+/// - `scal` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn scal_get_handle_from_fd(fd: c_int, scal: *mut Handle) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     result(|| pool::find(fd).and_then(|id| unsafe { put(scal, scal_handle(id)) }))
 }
 
-/// `scal_get_pool_handle_by_name`: the pool `global_hbm`.
+/// `scal_get_pool_handle_by_name`: returns the pool `global_hbm`.
 ///
 /// # Safety
 /// - `pool_name` is NULL or a C string.
-/// - `pool` is NULL, or can be written.
+/// - `pool` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn scal_get_pool_handle_by_name(
     scal: Handle,
@@ -125,20 +125,20 @@ pub unsafe extern "C" fn scal_get_pool_handle_by_name(
         if pool_name.is_null() {
             return Err(Failure::Invalid);
         }
-        // SAFETY: a C string, as the caller promises.
+        // SAFETY: a C string, guaranteed by the caller.
         if unsafe { CStr::from_ptr(pool_name) } != GLOBAL_HBM {
             return Err(Failure::NotFound);
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { put(pool, pool_handle(id)) }
     })
 }
 
-/// `scal_pool_get_infoV2`: where the pool lies. The shim does not allocate from it, so all of it is
-/// free.
+/// `scal_pool_get_infoV2`: returns the address and size of the pool. The shim does not allocate
+/// from the pool, so all of it is free.
 ///
 /// # Safety
-/// - `info` is NULL, or can be written.
+/// - `info` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn scal_pool_get_infoV2(pool: Handle, info: *mut ScalMemoryPoolInfoV2) -> c_int {
     result(|| {
@@ -155,12 +155,12 @@ pub unsafe extern "C" fn scal_pool_get_infoV2(pool: Handle, info: *mut ScalMemor
             free_size: bytes,
             device_base_allocated_address: base,
         };
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { put(info, answer) }
     })
 }
 
-/// Even numbers from 2 on are devices, and the odd ones after them their pools.
+/// Even numbers from 2 are devices; the next odd number is the device's pool.
 fn scal_handle(id: usize) -> Handle {
     std::ptr::without_provenance_mut(2 * id)
 }

@@ -1,4 +1,4 @@
-//! The pools of the process: one for each open of a device.
+//! The pools of the process: one per open of a device.
 
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -9,7 +9,7 @@ use gaudi_uapi::info::{HlInfoDramUsage, HlInfoHwIpInfo, HlOpenStatsInfo};
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
-/// Why a function failed.
+/// The reason why a function failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Invalid,
@@ -30,8 +30,8 @@ pub(crate) struct Pool {
     users: u32,
 }
 
-/// What names an open of a device: its file, and how often the device was opened. A number of a
-/// descriptor alone would name the next device that gets it, too.
+/// Identifies an open of a device: its file, and the driver's open count. A descriptor number alone
+/// could be reused for another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Open {
     device: u64,
@@ -45,8 +45,8 @@ impl Open {
             return Err(Failure::Invalid);
         }
         let stats: HlOpenStatsInfo = thunk.info(fd).map_err(|_| Failure::Invalid)?;
-        // SAFETY: the descriptor is open, as libhl-thunk has just used it; a program that closes it
-        // in another thread gets EBADF here.
+        // SAFETY: libhl-thunk has just used the descriptor. If another thread of the program closed
+        // it since, fstat(2) fails with EBADF.
         let file = fstat(unsafe { BorrowedFd::borrow_raw(fd) }).map_err(|_| Failure::Invalid)?;
         Ok(Self {
             device: file.st_dev,
@@ -58,7 +58,7 @@ impl Open {
 
 struct Table {
     pools: Vec<Pool>,
-    /// The number of the last pool. Numbers are not used again.
+    /// The number of the last pool. Numbers are not reused.
     last: usize,
 }
 
@@ -68,7 +68,7 @@ static TABLE: Mutex<Table> = Mutex::new(Table {
 });
 
 fn table() -> MutexGuard<'static, Table> {
-    // Every change of the table is one statement.
+    // Each change of the table is a single statement, so a poisoned table is consistent.
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -76,7 +76,7 @@ fn thunk() -> Result<&'static HlThunk, Failure> {
     HlThunk::get().map_err(Failure::Other)
 }
 
-/// The pool of an open device, which is created if there is none. Returns its number.
+/// Returns the number of an open device's pool. Creates the pool if necessary.
 pub(crate) fn create(fd: c_int) -> Result<usize, Failure> {
     let thunk = thunk()?;
     let mut table = table();
@@ -85,15 +85,13 @@ pub(crate) fn create(fd: c_int) -> Result<usize, Failure> {
         pool.users += 1;
         return Ok(pool.id);
     }
-    // Pools of an earlier open of the same device: the driver freed them when it was closed.
+    // Remove pools of earlier opens of the device: the driver freed them at close.
     table
         .pools
         .retain(|pool| (pool.open.device, pool.open.inode) != (open.device, open.inode));
     let (handle, base, bytes) = take(thunk, fd).map_err(|errno| match errno {
         Errno::ENOMEM => Failure::OutOfMemory,
-        errno => Failure::Other(format!(
-            "the device's memory cannot be taken for global_hbm: {errno}"
-        )),
+        errno => Failure::Other(format!("cannot allocate device memory for global_hbm: {errno}")),
     })?;
     table.last += 1;
     let id = table.last;
@@ -109,7 +107,7 @@ pub(crate) fn create(fd: c_int) -> Result<usize, Failure> {
     Ok(id)
 }
 
-/// Takes the free device memory but one page, in one mapping.
+/// Allocates and maps the free device memory except for one page.
 fn take(thunk: &HlThunk, fd: c_int) -> Result<(u64, u64, u64), Errno> {
     let free = thunk.info::<HlInfoDramUsage>(fd)?.dram_free_mem;
     let page = thunk.info::<HlInfoHwIpInfo>(fd)?.dram_page_size;
@@ -119,21 +117,21 @@ fn take(thunk: &HlThunk, fd: c_int) -> Result<(u64, u64, u64), Errno> {
         1 => page,
         pages => (pages - 1) * page,
     };
-    // A mock exports pages in a row only; a driver exports any.
+    // A mock can export only contiguous pages; the driver exports any.
     let handle = thunk
         .alloc(fd, bytes, true)
         .or_else(|_| thunk.alloc(fd, bytes, false))?;
     match thunk.map(fd, handle) {
         Ok(base) => Ok((handle, base, bytes)),
         Err(errno) => {
-            // The failure that is reported is the first.
+            // Report the first failure.
             let _ = thunk.free(fd, handle);
             Err(errno)
         }
     }
 }
 
-/// Frees a pool with its last user.
+/// Drops a reference to a pool, and frees the pool with the last one.
 pub(crate) fn destroy(id: usize) -> Result<(), Failure> {
     let thunk = thunk()?;
     let mut table = table();
@@ -146,16 +144,16 @@ pub(crate) fn destroy(id: usize) -> Result<(), Failure> {
         return Ok(());
     }
     let pool = table.pools.remove(at);
-    // The driver freed it if the device was closed. Another device may have the number now.
+    // If the device was closed, the driver has freed the memory, and the descriptor may be reused.
     if !Open::of(thunk, pool.fd).is_ok_and(|open| open == pool.open) {
         return Ok(());
     }
-    let failed = |errno| Failure::Other(format!("global_hbm cannot be freed: {errno}"));
+    let failed = |errno| Failure::Other(format!("cannot free global_hbm: {errno}"));
     thunk.unmap(pool.fd, pool.base).map_err(failed)?;
     thunk.free(pool.fd, pool.handle).map_err(failed)
 }
 
-/// The number of an open device's pool.
+/// Returns the number of an open device's pool.
 pub(crate) fn find(fd: c_int) -> Result<usize, Failure> {
     let open = Open::of(thunk()?, fd)?;
     let table = table();
@@ -163,7 +161,7 @@ pub(crate) fn find(fd: c_int) -> Result<usize, Failure> {
     found.map(|pool| pool.id).ok_or(Failure::NotFound)
 }
 
-/// The pool of a number.
+/// Returns the pool with a number.
 pub(crate) fn get(id: usize) -> Result<Pool, Failure> {
     let table = table();
     let found = table.pools.iter().find(|pool| pool.id == id);

@@ -1,4 +1,3 @@
-//! libSynapseMme.so: a shim without a function. UCX's build links `-lSynapseMme` and calls nothing
-//! of it.
+//! libSynapseMme.so: an empty shim. UCX's build links `-lSynapseMme` and calls no function of it.
 
 #![allow(non_snake_case, reason = "the crate has the library's name")]

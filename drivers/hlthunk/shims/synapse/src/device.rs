@@ -1,4 +1,4 @@
-//! The device that the process acquired, and everything that it holds of it.
+//! The acquired device, and all resources that the process holds on it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -30,19 +30,19 @@ pub(crate) struct Device {
     pub(crate) ip: HlInfoHwIpInfo,
     pub(crate) heap: Heap,
     engine: Engine,
-    /// Of `synHostMalloc`, by address.
+    /// Memory of `synHostMalloc`, by address.
     host: BTreeMap<u64, HostMemory>,
-    /// The last job of each stream, by the stream's number.
+    /// The last job of each stream, indexed by the stream's number.
     streams: Vec<Option<u64>>,
     pool: Pool,
 }
 
-/// A descriptor that is closed unless the device is complete.
+/// A descriptor that is closed on drop, until the device is complete.
 struct Opened<'a>(&'a HlThunk, c_int);
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
-        // The failure that is reported is the one before.
+        // Report the failure that caused the drop.
         let _ = self.0.close(self.1);
     }
 }
@@ -57,7 +57,7 @@ impl Device {
         let fd = opened.1;
         let ip: HlInfoHwIpInfo = thunk.info(fd)?;
         let asic = chip(&ip).ok_or_else(|| {
-            report(format_args!("the chip {:#x} is not supported", ip.device_id));
+            report(format_args!("unsupported chip {:#x}", ip.device_id));
             SynStatus::Unsupported
         })?;
         let scal = Scal::get().map_err(|why| {
@@ -84,7 +84,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Waits for all work, frees everything and closes the device.
+    /// Waits for all work, frees all resources and closes the device.
     pub(crate) fn release(self) -> Result<(), SynStatus> {
         let closed = self.engine.close();
         let mut freed = Ok(());
@@ -97,7 +97,7 @@ impl Device {
         closed
     }
 
-    /// Allocates from the pool, at an address if it is not 0.
+    /// Allocates from the pool, at address `wanted` unless it is 0.
     pub(crate) fn alloc(&mut self, bytes: u64, wanted: u64) -> Result<u64, SynStatus> {
         if bytes == 0 {
             return Err(SynStatus::InvalidArgument);
@@ -106,7 +106,7 @@ impl Device {
         self.heap.take(bytes, wanted).ok_or(SynStatus::OutOfDeviceMemory)
     }
 
-    /// Frees an allocation, after all work: a job in flight could write to its next owner's bytes.
+    /// Frees an allocation after all jobs have completed, because a job could still write to it.
     pub(crate) fn free(&mut self, address: u64) -> Result<(), SynStatus> {
         if !self.heap.holds(address, 1) {
             return Err(SynStatus::InvalidArgument);
@@ -134,13 +134,13 @@ impl Device {
         Ok(memory.free(self.thunk, self.fd)?)
     }
 
-    /// Creates a stream, and returns its number.
+    /// Creates a stream and returns its number.
     pub(crate) fn create_stream(&mut self) -> usize {
         self.streams.push(None);
         self.streams.len() - 1
     }
 
-    /// The last job of a stream.
+    /// Returns the last job of a stream.
     pub(crate) fn last_job(&self, stream: usize) -> Result<Option<u64>, SynStatus> {
         self.streams
             .get(stream)
@@ -148,7 +148,7 @@ impl Device {
             .ok_or(SynStatus::InvalidArgument)
     }
 
-    /// A job and all before it have ended.
+    /// Releases the resources of job `seq` and all earlier jobs, which have completed.
     pub(crate) fn ended(&mut self, seq: u64) {
         self.engine.ended(seq);
     }
@@ -165,11 +165,11 @@ impl Device {
         Ok(())
     }
 
-    /// Copies between device memory of the pool and host memory. Host memory that is not of
-    /// `synHostMalloc` is mapped until the copy has ended.
+    /// Copies between device memory of the pool and host memory. Host memory that `synHostMalloc`
+    /// did not allocate is mapped until the copy has completed.
     ///
     /// # Safety
-    /// - No reference to the host memory may exist until the stream was synchronized.
+    /// - No reference to the host memory exists until the stream is synchronized.
     pub(crate) unsafe fn copy(
         &mut self,
         stream: usize,
@@ -193,7 +193,7 @@ impl Device {
         let mut mapped = None;
         let host = match host {
             None => 0,
-            // SAFETY: as the caller promises.
+            // SAFETY: guaranteed by the caller.
             Some(start) => unsafe { self.host_address(start, bytes, &mut mapped) }?,
         };
         let (dst, src) = match direction {
@@ -203,14 +203,14 @@ impl Device {
         };
         let submitted = self.engine.submit(dst, Source::Copy(src), bytes, mapped);
         if let (Err(_), Some(address)) = (submitted, mapped) {
-            // The failure that is reported is the first.
+            // Report the first failure.
             let _ = self.thunk.unmap(self.fd, address);
         }
         self.streams[stream] = Some(submitted?);
         Ok(())
     }
 
-    /// The device address of host memory, which is mapped if it is not of `synHostMalloc`.
+    /// Returns the device address of host memory. Maps it if `synHostMalloc` did not allocate it.
     ///
     /// # Safety
     /// - As [`copy`](Self::copy).
@@ -225,14 +225,14 @@ impl Device {
             return Ok(address);
         }
         let end = start.checked_add(bytes).ok_or(SynStatus::InvalidArgument)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         let address = unsafe { self.thunk.map_host(self.fd, start..end) };
         let address = address.map_err(|_| SynStatus::MappingNotFound)?;
         *mapped = Some(address);
         Ok(address)
     }
 
-    /// Exports a range of one allocation; `None` if the range is not in the pool.
+    /// Exports a range of one allocation. Returns `None` if the range is not in the pool.
     pub(crate) fn export(&self, range: Range) -> Option<Result<c_int, Errno>> {
         let offset = range.start.checked_sub(self.heap.base())?;
         if offset >= self.heap.bytes() {
@@ -245,7 +245,7 @@ impl Device {
     }
 }
 
-/// The row of the device's chip.
+/// Returns the description of the device's chip.
 fn chip(ip: &HlInfoHwIpInfo) -> Option<&'static Asic> {
     ASICS
         .into_iter()

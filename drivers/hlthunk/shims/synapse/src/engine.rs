@@ -1,7 +1,8 @@
-//! Copies and fills: command buffers of LIN_DMA packets on one queue of the device.
+//! Copies and fills: command buffers with LIN_DMA packets on one queue of the device.
 //!
-//! All streams share the queue, which executes its jobs in their order; a barrier ends each job. So
-//! a stream keeps its order over both directions, and the end of a job is the end of all before it.
+//! All streams share the queue, which executes jobs in order; each job ends with a barrier. So
+//! copies of both directions in a stream stay in order, and a completed job implies that all
+//! earlier jobs have completed.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -18,15 +19,15 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::status::SynStatus;
 
-/// Jobs in flight; the driver allows 64 a device.
+/// Maximum number of jobs in flight. The driver allows 64 per device.
 const JOBS: usize = 32;
-/// Bytes of a job's command buffer.
+/// Size of a job's command buffer in bytes.
 const BUFFER: usize = 4096;
-/// Bytes that one packet moves.
+/// Maximum number of bytes that one packet copies.
 const MOST: u64 = 1 << 30;
-/// Packets of a job.
+/// Maximum number of packets in a job.
 const PACKETS: u64 = ((BUFFER - Nop::LEN) / LinDma::LEN) as u64;
-/// Microseconds for which one wait lasts. A job that does not end runs into the driver's timeout.
+/// Timeout of one wait in microseconds. The driver's timeout ends a hung job.
 const WAIT: u64 = 1_000_000;
 
 /// Host memory that the device can access.
@@ -36,7 +37,7 @@ pub(crate) struct HostMemory {
     device: u64,
 }
 
-// SAFETY: the memory is the owner's alone, and is accessed through raw pointers.
+// SAFETY: the struct owns the memory, which is accessed through raw pointers only.
 unsafe impl Send for HostMemory {}
 
 impl HostMemory {
@@ -73,14 +74,14 @@ impl HostMemory {
         self.start.addr().get() as u64
     }
 
-    /// The device address of a range; `None` if it is not inside.
+    /// Returns the device address of a range; `None` if the range is outside this memory.
     pub(crate) fn device(&self, start: u64, bytes: u64) -> Option<u64> {
         let offset = start.checked_sub(self.address())?;
         let end = offset.checked_add(bytes)?;
         (end <= self.bytes as u64).then_some(self.device + offset)
     }
 
-    /// Frees the memory, which no job in flight may use.
+    /// Frees the memory. No job in flight may use it.
     pub(crate) fn free(self, thunk: &HlThunk, fd: c_int) -> Result<(), Errno> {
         let unmapped = thunk.unmap(fd, self.device);
         self.unmap_of_host();
@@ -88,7 +89,7 @@ impl HostMemory {
     }
 
     fn unmap_of_host(&self) {
-        // SAFETY: the mapping is this struct's, whose owner drops it now.
+        // SAFETY: this struct owns the mapping, and its owner drops the struct now.
         let unmapped = unsafe { munmap(self.start.cast(), self.bytes) };
         debug_assert_eq!(unmapped, Ok(()), "the mapping exists");
     }
@@ -97,11 +98,11 @@ impl HostMemory {
 /// A job in flight.
 struct Job {
     seq: u64,
-    /// A mapping of host memory that the job alone uses.
+    /// A mapping of host memory that only this job uses.
     mapped: Option<u64>,
 }
 
-/// Where the bytes of a job come from.
+/// The source of a job's data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
     Copy(u64),
@@ -114,13 +115,13 @@ pub(crate) struct Engine {
     fd: c_int,
     queue: QueueId,
     buffers: HostMemory,
-    /// The slot of the next job's command buffer.
+    /// The index of the next job's command buffer.
     next: usize,
     jobs: VecDeque<Job>,
 }
 
 impl Engine {
-    /// Returns `Unsupported` for a chip without a queue between host and device.
+    /// Creates an engine. Returns `Unsupported` if the chip has no queue between host and device.
     pub(crate) fn new(thunk: &'static HlThunk, fd: c_int, asic: &Asic) -> Result<Self, SynStatus> {
         let mut rows = (0..asic.queue_count).filter_map(|number| (asic.queue)(QueueId(number)));
         let row = rows.find(|row| row.user && row.engine == QueueEngine::Pdma);
@@ -134,8 +135,8 @@ impl Engine {
         })
     }
 
-    /// Submits a job, and returns its sequence number. `mapped` is unmapped when the job has ended;
-    /// on failure it is the caller's.
+    /// Submits a job and returns its sequence number. `mapped` is unmapped when the job has
+    /// completed; on failure the caller still owns it.
     pub(crate) fn submit(
         &mut self,
         destination: u64,
@@ -165,8 +166,8 @@ impl Engine {
 
         let offset = self.next * BUFFER;
         let slot = self.buffers.start.as_ptr().wrapping_add(offset);
-        // SAFETY: the slot has BUFFER bytes, which is at least the packets' length; the job that
-        // used it has ended.
+        // SAFETY: the slot has BUFFER bytes, at least the packets' length; the last job that used
+        // it has completed.
         unsafe { slot.copy_from_nonoverlapping(packets.as_ptr(), packets.len()) };
         let address = self.buffers.device + offset as u64;
         let chunk = HlCsChunk::user(self.queue.0, address, packets.len() as u32);
@@ -177,18 +178,18 @@ impl Engine {
         Ok(seq)
     }
 
-    /// Waits for a job and all before it.
+    /// Waits for a job and all earlier jobs.
     pub(crate) fn wait(&mut self, seq: u64) -> Result<(), SynStatus> {
         let ended = wait(self.thunk, self.fd, seq);
         self.ended(seq);
         ended
     }
 
-    /// A job and all before it have ended: releases what they use.
+    /// Releases the resources of job `seq` and all earlier jobs, which have completed.
     pub(crate) fn ended(&mut self, seq: u64) {
         let ended = self.jobs.partition_point(|job| job.seq <= seq);
         for address in self.jobs.drain(..ended).filter_map(|job| job.mapped) {
-            // Refused while the device is in reset; its close unmaps the memory.
+            // Fails while the device is in reset. Closing the device unmaps the memory.
             let _ = self.thunk.unmap(self.fd, address);
         }
     }
@@ -201,7 +202,7 @@ impl Engine {
             .map_or(Ok(()), |seq| self.wait(seq))
     }
 
-    /// Frees the command buffers, after the jobs have ended.
+    /// Waits for all jobs, then frees the command buffers.
     pub(crate) fn close(mut self) -> Result<(), SynStatus> {
         let drained = self.drain();
         self.buffers.free(self.thunk, self.fd)?;
@@ -209,7 +210,7 @@ impl Engine {
     }
 }
 
-/// Waits for a job without the library's lock.
+/// Waits for a job without holding the library's lock.
 pub(crate) fn wait(thunk: &HlThunk, fd: c_int, seq: u64) -> Result<(), SynStatus> {
     loop {
         match thunk.wait(fd, seq, WAIT)? {

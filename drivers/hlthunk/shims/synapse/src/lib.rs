@@ -1,14 +1,14 @@
-//! libSynapse.so: a shim with the calls that RDMA programs make, over libhl-thunk.so and
+//! libSynapse.so: a shim with the functions that RDMA programs call, over libhl-thunk.so and
 //! libscal.so.
 //!
-//! - *Only these calls*: those of libfabric, fabtests, NIXL and UCX. perftest links the library and
-//!   calls nothing of it. It compiles and runs no graphs.
-//! - *One device* at a time, whose identifier is 0, in one pool: `synDeviceMalloc` takes ranges of
-//!   a single mapping that begins at `globalHbmBaseAddress`, because fabtests exports relative to
+//! - *Only these functions*: those that libfabric, fabtests, NIXL and UCX call. perftest links the
+//!   library without calling it. Graphs are neither compiled nor run.
+//! - *One device* at a time, with identifier 0, and one pool: `synDeviceMalloc` allocates from a
+//!   single mapping that starts at `globalHbmBaseAddress`, because fabtests exports relative to
 //!   that address.
 //! - *Streams are real*: a copy or a fill is a command buffer of LIN_DMA packets. All streams share
 //!   one queue of the device.
-//! - *Handles are numbers*: one that is not of this library is refused and not dereferenced.
+//! - *Handles are numbers*: an invalid handle is rejected and not dereferenced.
 
 #![allow(non_snake_case, reason = "the crate has the library's name")]
 #![expect(unsafe_code, reason = "the C functions of libSynapse.so")]
@@ -35,9 +35,9 @@ type Stream = *mut c_void;
 
 /// The identifier of the device.
 const DEVICE: u32 = 0;
-/// UCX asks for the device that the process has, whichever it is.
+/// UCX requests the acquired device without its identifier.
 const ANY_DEVICE: u32 = u32::MAX;
-/// `synDeviceGaudi2` of `synDeviceType`: the only chip that this library accepts.
+/// `synDeviceGaudi2` of `synDeviceType`: the only chip that this library supports.
 const DEVICE_TYPE: u32 = 4;
 
 /// `synDeviceInfo`
@@ -75,7 +75,7 @@ static LIBRARY: Mutex<Library> = Mutex::new(Library {
 });
 
 fn library() -> MutexGuard<'static, Library> {
-    // A panic is a defect of this library. The device may be missing after it, which is an error.
+    // A panic is a bug in this library. The device may be missing afterwards, which callers report.
     LIBRARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -94,12 +94,12 @@ impl Library {
     }
 }
 
-/// Runs the body of a C function, and returns its status.
+/// Runs the body of a C function and returns its status.
 fn result(body: impl FnOnce() -> Result<(), SynStatus>) -> SynStatus {
     guard(SynStatus::Fail, || body().err().unwrap_or(SynStatus::Success))
 }
 
-/// Checks an output argument.
+/// Checks that an output argument is not NULL.
 fn writable<T>(to: *mut T) -> Result<*mut T, SynStatus> {
     match to.is_null() {
         true => Err(SynStatus::InvalidArgument),
@@ -107,7 +107,7 @@ fn writable<T>(to: *mut T) -> Result<*mut T, SynStatus> {
     }
 }
 
-/// `synInitialize`: finds libhl-thunk.so. A second call does nothing.
+/// `synInitialize`: loads libhl-thunk.so. A second call has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn synInitialize() -> SynStatus {
     result(|| {
@@ -131,25 +131,25 @@ pub extern "C" fn synDestroy() -> SynStatus {
     })
 }
 
-/// `synDeviceGetCount`: the number of devices.
+/// `synDeviceGetCount`: returns the number of devices.
 ///
 /// # Safety
-/// - `count` is NULL, or can be written.
+/// - `count` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn synDeviceGetCount(count: *mut u32) -> SynStatus {
     result(|| {
         let thunk = library().thunk()?;
         let devices = thunk.device_count()?;
-        // SAFETY: it can be written, as it is not NULL.
+        // SAFETY: not NULL, so valid for writes.
         unsafe { writable(count)?.write(devices) };
         Ok(())
     })
 }
 
-/// `synDeviceAcquireByModuleId`: opens a device and takes its memory.
+/// `synDeviceAcquireByModuleId`: opens a device and allocates its memory.
 ///
 /// # Safety
-/// - `device_id` is NULL, or can be written.
+/// - `device_id` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn synDeviceAcquireByModuleId(device_id: *mut u32, module_id: u32) -> SynStatus {
     result(|| {
@@ -160,16 +160,16 @@ pub unsafe extern "C" fn synDeviceAcquireByModuleId(device_id: *mut u32, module_
             return Err(SynStatus::DeviceAlreadyAcquired);
         }
         library.device = Some(Device::acquire(thunk, module_id)?);
-        // SAFETY: it can be written, as it is not NULL.
+        // SAFETY: not NULL, so valid for writes.
         unsafe { device_id.write(DEVICE) };
         Ok(())
     })
 }
 
-/// `synDeviceMalloc`: allocates device memory, at `wanted` if it is not 0.
+/// `synDeviceMalloc`: allocates device memory, at `wanted` unless it is 0.
 ///
 /// # Safety
-/// - `buffer` is NULL, or can be written.
+/// - `buffer` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn synDeviceMalloc(
     device_id: u32,
@@ -181,13 +181,13 @@ pub unsafe extern "C" fn synDeviceMalloc(
     result(|| {
         let buffer = writable(buffer)?;
         let address = library().device(device_id)?.alloc(size, wanted)?;
-        // SAFETY: it can be written, as it is not NULL.
+        // SAFETY: not NULL, so valid for writes.
         unsafe { buffer.write(address) };
         Ok(())
     })
 }
 
-/// `synDeviceFree`: frees device memory, after all work has ended.
+/// `synDeviceFree`: frees device memory after all work has completed.
 #[unsafe(no_mangle)]
 pub extern "C" fn synDeviceFree(device_id: u32, buffer: u64, _flags: u32) -> SynStatus {
     result(|| library().device(device_id)?.free(buffer))
@@ -196,7 +196,7 @@ pub extern "C" fn synDeviceFree(device_id: u32, buffer: u64, _flags: u32) -> Syn
 /// `synHostMalloc`: allocates host memory that the device can access.
 ///
 /// # Safety
-/// - `buffer` is NULL, or can be written.
+/// - `buffer` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn synHostMalloc(
     device_id: u32,
@@ -207,13 +207,13 @@ pub unsafe extern "C" fn synHostMalloc(
     result(|| {
         let buffer = writable(buffer)?;
         let start = library().device(device_id)?.alloc_host(size)?;
-        // SAFETY: it can be written, as it is not NULL.
+        // SAFETY: not NULL, so valid for writes.
         unsafe { buffer.write(start.cast()) };
         Ok(())
     })
 }
 
-/// `synHostFree`: frees memory of `synHostMalloc`, after all work has ended.
+/// `synHostFree`: frees memory of `synHostMalloc` after all work has completed.
 #[unsafe(no_mangle)]
 pub extern "C" fn synHostFree(device_id: u32, buffer: *const c_void, _flags: u32) -> SynStatus {
     result(|| library().device(device_id)?.free_host(buffer.addr() as u64))
@@ -222,7 +222,7 @@ pub extern "C" fn synHostFree(device_id: u32, buffer: *const c_void, _flags: u32
 /// `synStreamCreateGeneric`: creates a stream.
 ///
 /// # Safety
-/// - `stream` is NULL, or can be written.
+/// - `stream` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn synStreamCreateGeneric(
     stream: *mut Stream,
@@ -232,18 +232,18 @@ pub unsafe extern "C" fn synStreamCreateGeneric(
     result(|| {
         let stream = writable(stream)?;
         let number = library().device(device_id)?.create_stream();
-        // SAFETY: it can be written, as it is not NULL.
+        // SAFETY: not NULL, so valid for writes.
         unsafe { stream.write(std::ptr::without_provenance_mut(number + 1)) };
         Ok(())
     })
 }
 
-/// The number of a stream; none has the number of a handle that is NULL.
+/// Converts a handle to a stream's number. NULL becomes a number that no stream has.
 fn stream(handle: Stream) -> usize {
     handle.addr().wrapping_sub(1)
 }
 
-/// `synStreamSynchronize`: waits until the work of a stream has ended.
+/// `synStreamSynchronize`: waits until all work of a stream has completed.
 #[unsafe(no_mangle)]
 pub extern "C" fn synStreamSynchronize(handle: Stream) -> SynStatus {
     result(|| {
@@ -256,7 +256,7 @@ pub extern "C" fn synStreamSynchronize(handle: Stream) -> SynStatus {
                 None => return Ok(()),
             }
         };
-        // Other threads use the device meanwhile.
+        // Release the lock, so that other threads can use the device during the wait.
         let ended = engine::wait(thunk, fd, seq);
         if let Ok(device) = library().device(DEVICE) {
             device.ended(seq);
@@ -279,7 +279,7 @@ pub extern "C" fn synMemsetD8Async(address: u64, value: c_uchar, count: usize, h
 /// `synMemCopyAsync`: copies between host and device memory.
 ///
 /// # Safety
-/// - Host memory of the copy stays valid and is not used until the stream was synchronized.
+/// - The copy's host memory stays valid and is not accessed until the stream is synchronized.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn synMemCopyAsync(
     handle: Stream,
@@ -297,12 +297,12 @@ pub unsafe extern "C" fn synMemCopyAsync(
         };
         let mut library = library();
         let device = library.device(DEVICE)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { device.copy(stream(handle), src, size, dst, direction) }
     })
 }
 
-/// The acquired device's description.
+/// Describes the acquired device.
 fn describe(device_id: u32) -> Result<SynDeviceInfoV2, SynStatus> {
     let mut library = library();
     let id = if device_id == ANY_DEVICE {
@@ -320,54 +320,54 @@ fn describe(device_id: u32) -> Result<SynDeviceInfoV2, SynStatus> {
         tpc_enabled_mask: ip.tpc_enabled_mask_ext,
         dram_enabled: ip.dram_enabled,
         device_id: DEVICE,
-        // An open descriptor is not negative.
+        // An open descriptor is not negative, so the cast preserves its value.
         fd: device.fd as u32,
         device_type: DEVICE_TYPE,
     };
     Ok(SynDeviceInfoV2 {
         first,
-        // A host has few modules.
+        // Module ids of a host are small.
         device_index: device.module as u8,
         global_hbm_base_address: device.heap.base(),
     })
 }
 
-/// `synDeviceGetInfo`: describes a device that this process acquired; any, if the identifier is -1.
+/// `synDeviceGetInfo`: describes the acquired device, which the identifier -1 selects as well.
 ///
 /// # Safety
-/// - `info` is NULL, or can be written.
+/// - `info` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn synDeviceGetInfo(device_id: u32, info: *mut SynDeviceInfo) -> SynStatus {
     result(|| {
         let info = writable(info)?;
         let answer = describe(device_id)?.first;
-        // SAFETY: it can be written, as it is not NULL.
+        // SAFETY: not NULL, so valid for writes.
         unsafe { info.write(answer) };
         Ok(())
     })
 }
 
-/// `synDeviceGetInfoV2`: as `synDeviceGetInfo`, with the start of the pool.
+/// `synDeviceGetInfoV2`: as `synDeviceGetInfo`, with the start address of the pool.
 ///
 /// # Safety
-/// - `info` is NULL, or can be written.
+/// - `info` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn synDeviceGetInfoV2(device_id: u32, info: *mut SynDeviceInfoV2) -> SynStatus {
     result(|| {
         let info = writable(info)?;
         let answer = describe(device_id)?;
-        // SAFETY: it can be written, as it is not NULL.
+        // SAFETY: not NULL, so valid for writes.
         unsafe { info.write(answer) };
         Ok(())
     })
 }
 
-/// `hcclLookupDMABuff`: exports the device memory at an address as a new dma-buf, which begins at
-/// the address. Returns 0 or a negative errno; the descriptor is -1 on failure, because libfabric
-/// looks at the descriptor alone.
+/// `hcclLookupDMABuff`: exports device memory as a new dma-buf that starts at `address`. Returns 0
+/// or a negative errno. On failure the descriptor is -1, because libfabric checks only the
+/// descriptor.
 ///
 /// # Safety
-/// - `fd` is NULL, or can be written.
+/// - `fd` is NULL or valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hcclLookupDMABuff(address: u64, size: u64, fd: *mut c_int) -> c_int {
     if fd.is_null() {
@@ -384,7 +384,7 @@ pub unsafe extern "C" fn hcclLookupDMABuff(address: u64, size: u64, fd: *mut c_i
             lookup::export_of_process(thunk, range)
         })
     });
-    // SAFETY: it can be written, as it is not NULL.
+    // SAFETY: not NULL, so valid for writes.
     unsafe { fd.write(exported.unwrap_or(-1)) };
     exported.map_or_else(|errno| -(errno as c_int), |_| 0)
 }

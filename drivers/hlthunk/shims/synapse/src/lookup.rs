@@ -1,10 +1,10 @@
-//! `hcclLookupDMABuff`: the dma-buf of a range of device memory.
+//! `hcclLookupDMABuff`: exports a range of device memory as a dma-buf.
 //!
-//! The function gets an address alone. A range of the pool belongs to this library. For others it
-//! searches the devices that the process has open: a mapping of device memory begins at a multiple
-//! of the device's page from the start of device memory, so the mapping that holds an address is
-//! found by exports from each such start downwards. The driver refuses every start but the right
-//! one (memory.c `hl_export_dmabuf_fd`), and nothing has to be recorded when a program maps.
+//! The function receives only an address. A range of the pool belongs to this library. Otherwise it
+//! searches the devices that the process has open. A mapping of device memory starts at a multiple
+//! of the device's page size from the start of device memory, so the search tries an export at each
+//! such address, downwards from the range. The driver rejects every address except the start of the
+//! mapping (memory.c:hl_export_dmabuf_fd), so mappings need not be tracked.
 
 use std::ffi::c_int;
 use std::fs;
@@ -20,16 +20,16 @@ use nix::unistd::close;
 use crate::heap::PAGE;
 use crate::status::report;
 
-/// A range that a dma-buf can begin with.
+/// A range that a dma-buf can start with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) start: u64,
-    /// Whole pages of 4 KiB.
+    /// Length in bytes, a multiple of 4 KiB.
     pub(crate) bytes: u64,
 }
 
 impl Range {
-    /// libfabric registers the dma-buf from its offset 0 on, so the range must begin a page.
+    /// libfabric registers the dma-buf from offset 0, so the range must start at a page boundary.
     pub(crate) fn new(start: u64, bytes: u64) -> Result<Self, Errno> {
         let bytes = bytes.checked_next_multiple_of(PAGE).filter(|&bytes| bytes > 0);
         let bytes = bytes.ok_or(Errno::EINVAL)?;
@@ -41,7 +41,7 @@ impl Range {
     }
 }
 
-/// Exports a range of a mapping that the program made on a device of its own.
+/// Exports a range of a mapping that the program made on its own device.
 pub(crate) fn export_of_process(thunk: &HlThunk, range: Range) -> Result<c_int, Errno> {
     let mut found: Option<c_int> = None;
     for fd in devices(thunk) {
@@ -49,7 +49,7 @@ pub(crate) fn export_of_process(thunk: &HlThunk, range: Range) -> Result<c_int, 
             continue;
         };
         if let Some(first) = found {
-            // Nothing else has these descriptors yet.
+            // This function created the descriptors, and nothing else uses them.
             let _ = (close(first), close(exported));
             report(format_args!(
                 "{:#x} is mapped on two devices of this process (ENOTUNIQ)",
@@ -62,7 +62,7 @@ pub(crate) fn export_of_process(thunk: &HlThunk, range: Range) -> Result<c_int, 
     found.ok_or(Errno::EINVAL)
 }
 
-/// Exports from the mapping of a device that holds the range.
+/// Exports from the mapping of a device that contains the range.
 fn export(thunk: &HlThunk, fd: c_int, range: Range) -> Result<c_int, Errno> {
     let ip: HlInfoHwIpInfo = thunk.info(fd)?;
     let (first, page) = (ip.dram_base_address, ip.dram_page_size);
@@ -75,7 +75,7 @@ fn export(thunk: &HlThunk, fd: c_int, range: Range) -> Result<c_int, Errno> {
     exported.ok_or(Errno::EINVAL)
 }
 
-/// A descriptor of each device that the process has open.
+/// Returns one descriptor for each device that the process has open.
 fn devices(thunk: &HlThunk) -> Vec<c_int> {
     let mut files = Vec::new();
     let Ok(entries) = fs::read_dir("/proc/self/fd") else {
@@ -85,12 +85,12 @@ fn devices(thunk: &HlThunk) -> Vec<c_int> {
     let mut numbers: Vec<c_int> = numbers.collect();
     numbers.sort_unstable();
     numbers.retain(|&fd| {
-        // SAFETY: the program may close it in another thread, which is EBADF.
+        // SAFETY: if another thread closes the descriptor, fstat(2) fails with EBADF.
         let Ok(file) = fstat(unsafe { BorrowedFd::borrow_raw(fd) }) else {
             return false;
         };
         let name = (file.st_dev, file.st_ino);
-        // Two descriptors of one file are one device.
+        // Descriptors of the same file belong to the same device.
         let is_new = may_be_device(fd, &file) && !files.contains(&name);
         let is_device = is_new && thunk.info::<HlInfoHwIpInfo>(fd).is_ok();
         if is_device {
@@ -101,8 +101,9 @@ fn devices(thunk: &HlThunk) -> Vec<c_int> {
     numbers
 }
 
-/// Whether a descriptor can be asked what device it is: only the driver's nodes and files without a
-/// name, such as those of mocks. Other files could understand the request as one of their own.
+/// Returns whether it is safe to query a descriptor for its device. Only the driver's nodes and
+/// unnamed files, such as those of mocks, are: the request number could mean something else to
+/// another file.
 fn may_be_device(fd: c_int, file: &FileStat) -> bool {
     match file.st_mode & S_IFMT {
         S_IFREG => file.st_nlink == 0,

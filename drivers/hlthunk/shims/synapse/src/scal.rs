@@ -1,5 +1,5 @@
-//! libscal.so as this library calls it: it owns the pool of device memory, so that programs which
-//! ask libscal for `global_hbm` (UCX) get the pool from which `synDeviceMalloc` allocates.
+//! Calls libscal.so, which owns the pool of device memory. A program that requests `global_hbm`
+//! from libscal (UCX) gets the pool that `synDeviceMalloc` allocates from.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -30,7 +30,7 @@ pub(crate) struct Scal {
     info: unsafe extern "C" fn(Handle, *mut PoolInfo) -> c_int,
 }
 
-/// The pool of a device. libscal frees it when this is dropped.
+/// The pool of a device. Dropping it frees the pool in libscal.
 pub(crate) struct Pool {
     scal: &'static Scal,
     handle: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: the handle is one of libscal, which checks it.
+        // SAFETY: libscal returned the handle, and validates it.
         unsafe { (self.scal.destroy)(std::ptr::with_exposed_provenance_mut(self.handle)) };
     }
 }
@@ -56,7 +56,7 @@ impl Scal {
         let load = || -> Result<Self, libloading::Error> {
             // SAFETY: the library's initializers have no preconditions.
             let library = unsafe { Library::new("libscal.so") }?;
-            // SAFETY: the types are those of the prototypes in scal.h.
+            // SAFETY: the types match the prototypes in scal.h.
             let init = unsafe { library.get(b"scal_init\0") };
             // SAFETY: as above.
             let destroy = unsafe { library.get(b"scal_destroy\0") };
@@ -70,7 +70,7 @@ impl Scal {
                 pool: *pool?,
                 info: *info?,
             };
-            // The functions are called until the process ends, so the library stays loaded.
+            // The functions are called until the process exits, so the library must stay loaded.
             let _ = library.into_raw();
             Ok(found)
         };
@@ -82,13 +82,13 @@ impl Scal {
     /// Creates the pool of an open device.
     ///
     /// # Errors
-    /// The first result of libscal that is not `SCAL_SUCCESS`.
+    /// The first result of libscal other than `SCAL_SUCCESS`.
     pub(crate) fn pool(&'static self, fd: c_int) -> Result<Pool, c_int> {
         const NAME: &CStr = c"global_hbm";
         let none = std::ptr::null_mut();
         let mut scal: Handle = none;
         let succeeded = |result: c_int| if result == 0 { Ok(()) } else { Err(result) };
-        // SAFETY: an empty path is libscal's default, and the handle lives during the call.
+        // SAFETY: an empty path selects libscal's default, and the handle outlives the call.
         succeeded(unsafe { (self.init)(fd, c"".as_ptr(), &raw mut scal, none) })?;
         let mut pool = Pool {
             scal: self,
@@ -97,7 +97,7 @@ impl Scal {
             bytes: 0,
         };
         let mut handle: Handle = none;
-        // SAFETY: the name is a C string, and the handle lives during the call.
+        // SAFETY: the name is a C string, and the handle outlives the call.
         succeeded(unsafe { (self.pool)(scal, NAME.as_ptr(), &raw mut handle) })?;
         let mut info = PoolInfo {
             scal: none,
@@ -110,10 +110,10 @@ impl Scal {
             free_size: 0,
             device_base_allocated_address: 0,
         };
-        // SAFETY: the struct lives during the call.
+        // SAFETY: the struct outlives the call.
         succeeded(unsafe { (self.info)(handle, &raw mut info) })?;
-        // The mapping begins at the second address, and an export is relative to it. In this
-        // workspace's libscal both are the same.
+        // The mapping starts at the second address, and exports are relative to it. This
+        // workspace's libscal reports the same value for both.
         (pool.base, pool.bytes) = (info.device_base_address, info.total_size);
         Ok(pool)
     }

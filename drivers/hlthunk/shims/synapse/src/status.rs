@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-/// `synStatus`: the values that the shim returns.
+/// `synStatus`: the status codes that the shim returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum SynStatus {
@@ -46,7 +46,7 @@ impl From<Errno> for SynStatus {
     }
 }
 
-/// Prints why a function fails.
+/// Prints the cause of a failure to standard error.
 pub(crate) fn report(why: impl std::fmt::Display) {
     eprintln!("libSynapse.so (shim of gaudi-hal): {why}");
 }
