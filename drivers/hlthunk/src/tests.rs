@@ -9,6 +9,7 @@
 
 mod layouts;
 mod machines;
+mod records;
 mod requests;
 mod waits;
 
