@@ -11,10 +11,11 @@
 
 #![expect(
     unsafe_code,
-    reason = "ioctl(2), fstat(2), close(2) and atexit(3) of raw descriptors"
+    reason = "ioctl(2), fstat(2), close(2) and atexit(3) of raw descriptors; raise(3)"
 )]
 
 use std::ffi::c_int;
+use std::io::Write as _;
 use std::os::fd::IntoRawFd as _;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, TryLockError};
@@ -22,13 +23,14 @@ use std::time::{Duration, Instant};
 
 use gaudi_codec::{OwnMemory, UserMemory as _};
 use gaudi_node::VirtualNode;
-use gaudi_seam::{DeviceSpec, NodeKind, PciAddress};
+use gaudi_seam::{BackendSpec, DeviceSpec, NodeKind, PciAddress};
 use gaudi_sys::Errno;
 use gaudi_sys::fork::OwnerProcess;
+use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, InfoOp};
 use gaudi_uapi::wait::HlWaitCsArgs;
 use gaudi_uapi::{Era, Ioctl};
 use nix::libc;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
 
 /// The last raw descriptor had the driver's interface from before DRM.
 const BEFORE_DRM: u8 = 1;
@@ -37,11 +39,49 @@ const VIRTUAL: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(0);
 
+/// How long a user has to close a card that is reset (device.c:device_kill_open_processes).
+const GRACE: Duration = Duration::from_secs(1);
+
 /// An open virtual node.
 pub(crate) struct Virtual {
     node: VirtualNode,
     /// The PCI address that the program sees.
     pub(crate) address: Option<PciAddress>,
+    /// Of a mock: when a call first found that its reset waits for this process.
+    reset: Option<OnceLock<Instant>>,
+}
+
+impl Virtual {
+    /// What the driver does with the process that opened a card and does not close it for a reset:
+    /// otherwise a program that waits for the end of the reset would wait without end.
+    ///
+    /// The mock has no thread, so only a call of the program can notice that the time has passed.
+    #[cold]
+    fn kill_user_of_reset(&self) {
+        let Some(reset) = &self.reset else { return };
+        if self.status() != Ok(DeviceStatus::IN_RESET) || reset.get_or_init(Instant::now).elapsed() < GRACE {
+            return;
+        }
+        // Nothing else can be done if standard error is closed.
+        let _ = writeln!(
+            std::io::stderr(),
+            "libhl-thunk: the mock kills this process, as the driver does: a submission timed out or an engine \
+             failed, the device is in reset, and its user did not close it (device_kill_open_processes)"
+        );
+        // SAFETY: raise(3) takes a number. SIGKILL ends every thread.
+        unsafe { libc::raise(libc::SIGKILL) };
+    }
+
+    fn status(&self) -> Result<DeviceStatus, Errno> {
+        let mut answer = HlInfoDeviceStatus::new_zeroed();
+        let address = (&raw mut answer).expose_provenance() as u64;
+        let size = size_of::<HlInfoDeviceStatus>() as u32;
+        let mut args = HlInfoArgs::new(InfoOp::DEVICE_STATUS, address, size, 0);
+        let request = Era::AccelDrm.request(Ioctl::Info).ok_or(Errno::ENOTTY)?;
+        // SAFETY: the answer is ours, and maps nothing.
+        unsafe { self.node.ioctl(request, args.as_mut_bytes(), &OwnMemory) }?;
+        Ok(answer.status)
+    }
 }
 
 static NODES: RwLock<Vec<Arc<Virtual>>> = RwLock::new(Vec::new());
@@ -204,6 +244,9 @@ impl Call {
         // SAFETY: as with ioctl(2), the addresses in `arg` are the program's, which asks for what
         // the request does with them.
         let answer = unsafe { entry.node.ioctl(request, arg, &OwnMemory) };
+        if answer == Err(Errno::EBUSY) {
+            entry.kill_user_of_reset();
+        }
         if let Argument::Programs = self.argument {
             // The driver copies the argument back after a failure too.
             OwnMemory.write(self.arg.expose_provenance() as u64, arg)?;
@@ -387,7 +430,12 @@ pub(crate) fn open_virtual(
     STATE.fetch_or(VIRTUAL, Ordering::Relaxed);
     drop(released());
     let (node, fd) = VirtualNode::open(spec, kind).map_err(|error| crate::env::errno_of(&error))?;
-    nodes_mut().push(Arc::new(Virtual { node, address }));
+    let is_mock = matches!(spec.backend, BackendSpec::Mock(_));
+    nodes_mut().push(Arc::new(Virtual {
+        node,
+        address,
+        reset: is_mock.then(OnceLock::new),
+    }));
     Ok(fd.into_raw_fd())
 }
 

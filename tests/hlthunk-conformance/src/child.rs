@@ -2,8 +2,10 @@
 
 use std::env;
 use std::io::Write as _;
+use std::time::{Duration, Instant};
 
 use gaudi_conformance::{Failure, Program, Verdict};
+use gaudi_uapi::cs::CsFlags;
 
 use crate::answer::{number, ok};
 use crate::bench::Bench;
@@ -57,9 +59,24 @@ pub(crate) const CALLS: &[Call] = &[
     }),
 ];
 
+/// A program that waits for the end of a reset, instead of closing the device for it. The driver
+/// kills it after a second, and the mock does.
+pub(crate) const WAIT_FOR_RESET: Call = ("wait-for-reset", |card| {
+    std::mem::forget(Gate::shut_timed(card, CsFlags::NONE, 1)?);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+        // Neither answer ends the loop: EBUSY in reset, a number before.
+        card.hl.is_device_idle(card.fd);
+        card.hl.get_device_status_info(card.fd);
+    }
+    Err(Failure::new("the end of a reset", "SIGKILL", "60 s of polling"))
+});
+
 fn repeat(call: &str) -> Verdict {
     let unknown = || Failure::new("the call", "one of the list", call);
-    let work = CALLS.iter().find(|row| row.0 == call).ok_or_else(unknown)?.1;
+    let mut calls = CALLS.iter().chain([&WAIT_FOR_RESET]);
+    let work = calls.find(|row| row.0 == call).ok_or_else(unknown)?.1;
     let library = Library::load().map_err(|error| Failure::new("the library", "loaded", error))?;
     let mut bench = Bench::new(library);
     let card = bench.card()?;

@@ -4,6 +4,7 @@
 
 use std::ffi::c_int;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 use std::ptr;
 use std::sync::Barrier;
@@ -24,7 +25,7 @@ use crate::card::{
     BUSY, Buffer, COMPLETED, Card, Cb, DRAM_PAGE, Dram, Gate, Host, LONG, Memory, OTHER, PAGE, Q,
 };
 use crate::case::cases;
-use crate::child::{CALLS, FLAG};
+use crate::child::{CALLS, FLAG, WAIT_FOR_RESET};
 use crate::types::name;
 
 cases! { "process":
@@ -44,6 +45,7 @@ cases! { "process":
     "fork-child-that-ends-releases-nothing", "common/habanalabs_drv.c:hl_device_release" => fork_ends;
     "opened-by-exec-child-is-busy", "common/habanalabs_drv.c:hl_device_open" => exec_child;
     "kill-inside-calls-leaves-nothing", "common/habanalabs_drv.c:hl_device_release" => killed;
+    "reset-kills-its-user", "common/device.c:device_kill_open_processes" => reset_kills;
 }
 
 /// Runs `work` in threads that start together.
@@ -447,4 +449,19 @@ fn killed(bench: &mut Bench) -> Verdict {
     equal("memory of the next user", card.usage()?.ctx_dram_mem, 0)?;
     card.run(Q, Program::new().nop())?;
     fails("a second open", card.hl.open(name::DONT_CARE, ptr::null()))
+}
+
+fn reset_kills(bench: &mut Bench) -> Verdict {
+    bench.close()?;
+    let mut child = child(WAIT_FOR_RESET.0)?;
+    let ended = child
+        .wait()
+        .map_err(|error| Failure::new("the child's end", "one", error.to_string()))?;
+    equal(
+        "the signal that ends the user of a card in reset",
+        ended.signal(),
+        Some(libc::SIGKILL),
+    )?;
+    let card = bench.card()?;
+    card.run(Q, Program::new().nop())
 }
