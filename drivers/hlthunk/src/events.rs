@@ -111,7 +111,7 @@ exports! {
         Errno::result(unsafe { libc::close(handle) })
     }
 
-    /// Waits for events for `timeout` milliseconds; a value above `INT_MAX` is no limit. Writes
+    /// Waits for events for `timeout` milliseconds; a value above `INT_MAX` waits for ever. Writes
     /// their bits and number; the number is 0 after the time.
     ///
     /// # Errors

@@ -386,7 +386,7 @@ impl<'a> Walk<'a> {
         Some(Value::List { items, more: 0 })
     }
 
-    /// Elements of one size. A single struct that is shorter than ours is no list.
+    /// Elements of one size. A single struct that is shorter than ours is not one.
     fn list(
         &mut self,
         bytes: &[u8],

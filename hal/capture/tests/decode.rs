@@ -110,7 +110,7 @@ proptest! {
 
 #[test]
 fn followed_memory_is_what_decoding_needs() {
-    // Each row's pointers lead to zeros; nothing stays unread and nothing is read in vain.
+    // Each row's pointers lead to zeros; nothing stays unread and every byte that is read is used.
     let fill = |row: &CallView| {
         let request = row.era.unwrap_or(Era::AccelDrm).request(row.ioctl).unwrap();
         let mut input = vec![0; row.input.base.size];

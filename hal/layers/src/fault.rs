@@ -1,6 +1,6 @@
 //! The fault layer: applies a [`Plan`] to every operation.
 
-mod plan;
+mod conditions;
 mod registry;
 mod state;
 mod text;
@@ -9,8 +9,8 @@ mod verdict;
 use std::sync::Arc;
 
 use gaudi_seam::{
-    Answer as _, AnyAnswer, AnyRequest, KernelIo, Layer, MultiWaitAnswer, Operation, Request, Result,
-    WaitAnswer, WaitStatus,
+    Answer as _, AnyAnswer, AnyRequest, InfoRequest, KernelIo, Layer, MultiWaitAnswer, Operation, Request,
+    Result, WaitAnswer, WaitStatus,
 };
 use gaudi_seam::{WaitCs, WaitMultiCs};
 use gaudi_uapi::info::{DeviceStatus, InfoOp};
@@ -19,14 +19,31 @@ use zerocopy::IntoBytes as _;
 
 use crate::Below;
 use crate::time::Time;
-use state::{Pass, Shared, Waited};
+use state::{Mark, Pass, Shared, Waited};
+use verdict::signal;
 
-pub use plan::{Plan, PlanError, Rule, Schedule, Target};
+pub use gaudi_seam::fault::{
+    ChipEvent, Field, FieldRange, Filter, NicEvent, NicStatus, Plan, PlanError, Resource, Rule, Schedule,
+    State, Target, Verdict, VerdictKind,
+};
 pub(crate) use registry::record as record_handles;
 pub use registry::{handles, tally};
 pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog, RuleCount};
 pub use text::{PlanSource, load_plan};
-pub use verdict::Verdict;
+
+/// The answer of a wait whose timeout has passed.
+const BUSY: WaitAnswer = WaitAnswer {
+    status: WaitStatus::Busy,
+    gone: false,
+    timestamp_ns: None,
+};
+
+/// The same of a wait for several submissions.
+const NONE_COMPLETED: MultiWaitAnswer = MultiWaitAnswer {
+    status: WaitStatus::Busy,
+    completion_map: 0,
+    timestamp_ns: None,
+};
 
 /// Injects the faults of a plan. Operations that no rule matches pass unchanged.
 ///
@@ -37,6 +54,11 @@ pub use verdict::Verdict;
 ///   the wait in progress is `Hung` (`ETIMEDOUT`) and the device is in reset, as with the driver's
 ///   watchdog. With `HL_CS_FLAGS_SKIP_RESET_ON_TIMEOUT` it stays busy. Waits for interrupts are not
 ///   changed.
+/// - `timeout` and `eintr` end a wait of more than an hour after an hour.
+/// - `ecc` and `heartbeat` reach a mock only: see [`InfoOp::MOCK_FAULT`]. With another backend the
+///   rule never fires, which is logged.
+/// - `reset=compute` fails one operation with `InReset` (`EBUSY`), and every later wait for a
+///   submission in flight with `EIO`. Memory stays.
 /// - In reset every operation returns `DeviceLost` (`EBUSY`) until the node is opened again.
 ///   Queries that the driver answers in reset are answered, and the device's status is `IN_RESET`.
 /// - Without armed rules a submission or a wait costs one relaxed load. Over a known type `K` no
@@ -49,6 +71,8 @@ pub struct FaultLayer<K: KernelIo + ?Sized = dyn KernelIo> {
 
 impl<K: KernelIo + ?Sized> FaultLayer<K> {
     /// A layer over `inner` with the plan's rules armed.
+    ///
+    /// Rules for events of the chip or the NIC are ignored: [`Stack`](crate::Stack) rejects them.
     pub fn new(inner: Arc<K>, plan: &Plan, time: Arc<dyn Time>) -> Self {
         let shared = Arc::new(Shared::new(inner.node().device, plan, time));
         Self {
@@ -75,11 +99,7 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
         if seen.is_empty() {
             // Only a reset ends this wait early.
             let waited = self.shared.wait(Operation::WaitMultiCs, seqs, timeout);
-            return Some(waited.map(|_| MultiWaitAnswer {
-                status: WaitStatus::Busy,
-                completion_map: 0,
-                timestamp_ns: None,
-            }));
+            return Some(waited.map(|_| NONE_COMPLETED));
         }
         let bit = |map: u32, (from, to): (usize, &u32)| ((map >> from) & 1) << to;
         let answer = self.inner.0.wait_multi_cs(&seen, timeout);
@@ -117,7 +137,65 @@ impl<K: KernelIo + ?Sized> Layer for FaultLayer<K> {
         request: &mut R,
         mut next: impl FnMut(&mut R) -> Result<R::Answer>,
     ) -> Result<R::Answer> {
-        let pass = self.shared.before(R::OPERATION)?;
+        let pass = self.shared.before(request.view())?;
+        if let Pass::Signal(mark) = pass {
+            self.signal(mark, R::OPERATION);
+        }
+        let answer = self.perform(request, pass, &mut next)?;
+        if let Pass::Corrupt(mark) = pass {
+            if corrupt(request.output(), mark.rule.verdict) {
+                self.shared.happened(mark, R::OPERATION);
+            }
+        }
+        if self.shared.observes() {
+            self.shared.observe(request.view(), answer.view());
+        }
+        Ok(answer)
+    }
+}
+
+/// Corrupts an answer. Returns whether that changed it.
+fn corrupt(answer: &mut [u8], verdict: Verdict) -> bool {
+    match verdict {
+        Verdict::Short(bytes) => {
+            let from = usize::try_from(bytes).unwrap_or(usize::MAX);
+            let Some(rest) = answer.get_mut(from..) else {
+                return false;
+            };
+            let is_changed = rest.iter().any(|byte| *byte != 0);
+            rest.fill(0);
+            is_changed
+        }
+        Verdict::Flip(bit) => {
+            let byte = usize::try_from(bit / 8).ok().and_then(|at| answer.get_mut(at));
+            byte.map(|byte| *byte ^= 1 << (bit % 8)).is_some()
+        }
+        _ => false,
+    }
+}
+
+impl<K: KernelIo + ?Sized> FaultLayer<K> {
+    /// Makes a mock report an error of the chip. A driver rejects that, and the rule has not fired.
+    fn signal(&self, mark: Mark, operation: Operation) {
+        let Some(fault) = signal(mark.rule.verdict) else {
+            return;
+        };
+        let request = InfoRequest {
+            op: InfoOp::MOCK_FAULT,
+            arg: fault as u32,
+        };
+        match self.inner.0.info(request, &mut []) {
+            Ok(_) => self.shared.happened(mark, operation),
+            Err(error) => tracing::warn!(%error, "fault not injected: only a mock serves {}", mark.rule),
+        }
+    }
+
+    fn perform<R: Request>(
+        &self,
+        request: &mut R,
+        pass: Pass,
+        next: &mut impl FnMut(&mut R) -> Result<R::Answer>,
+    ) -> Result<R::Answer> {
         match request.view() {
             AnyRequest::Info(info) if pass == Pass::InReset => {
                 let asked = info.request;
@@ -142,20 +220,24 @@ impl<K: KernelIo + ?Sized> Layer for FaultLayer<K> {
                 }
                 Ok(answer)
             }
+            AnyRequest::WaitCs(_) | AnyRequest::WaitInterrupt(_) if pass == Pass::Timeout => {
+                Ok(R::reply(BUSY))
+            }
+            AnyRequest::WaitMultiCs(_) if pass == Pass::Timeout => Ok(R::reply(NONE_COMPLETED)),
             AnyRequest::WaitCs(&WaitCs { seq, timeout }) => {
+                self.shared.check_aborted(R::OPERATION, &[seq])?;
                 match self.shared.wait(R::OPERATION, &[seq], timeout)? {
                     Waited::NotLost => next(request),
-                    Waited::Busy => Ok(R::reply(WaitAnswer {
-                        status: WaitStatus::Busy,
-                        gone: false,
-                        timestamp_ns: None,
-                    })),
+                    Waited::Busy => Ok(R::reply(BUSY)),
                 }
             }
-            AnyRequest::WaitMultiCs(wait) => match self.wait_multi(wait) {
-                Some(answer) => answer.map(R::reply),
-                None => next(request),
-            },
+            AnyRequest::WaitMultiCs(wait) => {
+                self.shared.check_aborted(R::OPERATION, wait.seqs)?;
+                match self.wait_multi(wait) {
+                    Some(answer) => answer.map(R::reply),
+                    None => next(request),
+                }
+            }
             _ => next(request),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gaudi_seam::{Error, ErrorKind, KernelIo, LayerSpec, Result, SharedIo};
 
-use crate::fault::{FaultHandle, FaultLayer, Plan, load_plan, record_handles};
+use crate::fault::{FaultHandle, FaultLayer, Plan, Rule, Target, load_plan, record_handles};
 use crate::time::Time;
 use crate::trace::{TraceFile, TraceLayer, log_over};
 use crate::validate::{Policy, ValidateLayer};
@@ -105,7 +105,7 @@ fn prepare(layer: &LayerSpec) -> Result<Prepared> {
         ("trace", Some(file)) if !file.is_empty() => TraceFile::open(Path::new(file)).map(Prepared::Trace),
         ("trace", _) => Err(wrong("trace needs a file", "write +trace=FILE")),
         ("fault", Some(plan)) if !plan.is_empty() => {
-            load_plan(plan, 0).map(|(plan, _)| Prepared::Fault(plan))
+            load_plan(plan, 0).and_then(|(plan, _)| of_operations(plan).map(Prepared::Fault))
         }
         ("fault", _) => Err(wrong(
             "fault needs a plan",
@@ -121,6 +121,18 @@ fn prepare(layer: &LayerSpec) -> Result<Prepared> {
             Error::unsupported("open", format!("the layer {name:?} is not part of this build"))
                 .helped_by(format!("leave +{name} out of the device spec")),
         ),
+    }
+}
+
+/// The plan, if all its rules are for operations.
+fn of_operations(plan: Plan) -> Result<Plan> {
+    let other = |rule: &&Rule| matches!(rule.target, Target::Chip(_) | Target::Nic(_));
+    match plan.rules.iter().find(other) {
+        Some(rule) => Err(wrong(
+            format!("the fault layer injects faults into operations only, not {rule}"),
+            "name an operation, or *",
+        )),
+        None => Ok(plan),
     }
 }
 

@@ -11,8 +11,8 @@ use gaudi_layers::time::{Time, VirtualTime};
 use gaudi_seam::Operation;
 use gaudi_seam::*;
 use gaudi_uapi::cs::CsFlags;
-use gaudi_uapi::info::{DeviceStatus, HlInfoClkRate, HlInfoDeviceStatus};
-use proptest::prelude::*;
+use gaudi_uapi::info::{DeviceStatus, HlInfoClkRate, HlInfoDeviceStatus, InfoOp};
+use gaudi_uapi::memory::MemFlags;
 use recorder::Recorder;
 
 struct Bench {
@@ -29,63 +29,6 @@ fn bench(plan: &str) -> Bench {
     let time = Arc::new(VirtualTime::new());
     let io = FaultLayer::new(below.clone(), &plan, time.clone());
     Bench { below, time, io }
-}
-
-fn refusal(plan: &str) -> String {
-    plan.parse::<Plan>().expect_err(plan).to_string()
-}
-
-#[test]
-fn plan_round_trips_through_text() {
-    for line in [
-        "mem_alloc:error=ENOMEM",
-        "*:when=3:reset",
-        "submit:when=3..5:lose",
-        "wait_cs:when=3+:delay=10ms",
-        "wait_cs:when=3+2:delay=1500us",
-        "mem_unmap:when=2..9+3:error=EINVAL:p=50:seed=7",
-        "submit:error=EAGAIN;wait_cs:delay=2s",
-    ] {
-        let plan: Plan = line.parse().unwrap_or_else(|error| panic!("{line:?}: {error}"));
-        assert_eq!(plan.to_string(), line);
-    }
-    let file: Plan = "# the third submission\n  submit:lose:when=3 # is lost\n\n"
-        .parse()
-        .expect("a plan");
-    assert_eq!(
-        file.to_string(),
-        "submit:when=3:lose",
-        "comments go, parts are put in order"
-    );
-}
-
-#[test]
-fn wrong_plans_say_what_would_be_right() {
-    for (plan, expected) in [
-        ("alloc:error=EIO", "known: info, cb_create, cb_destroy"),
-        ("mem_alloc", "no verdict"),
-        ("mem_alloc:error=EFOO", "the driver answers EPERM, ENOENT"),
-        ("mem_alloc:error=EIO:reset", "a second verdict"),
-        ("mem_alloc:lose", "submit:lose"),
-        ("*:lose", "submit:lose"),
-        ("submit:delay=10", "known: ns, us, ms, s"),
-        ("submit:delay=3601s", "from 0 to 3600"),
-        ("submit:when=0:lose", "from 1"),
-        ("submit:when=5..3:lose", "from 5"),
-        ("submit:when=1+0:lose", "from 1"),
-        ("submit:p=101:lose", "from 0 to 100"),
-        (
-            "submit:often:lose",
-            "known: when=, error=, delay=, lose, reset, p=, seed=",
-        ),
-        ("submit:lose:seed=1:seed=2", "a second seed"),
-    ] {
-        let text = refusal(plan);
-        assert!(
-            text.contains(expected),
-            "{plan:?} must contain {expected:?}: {text}"
-        );
-    }
 }
 
 #[test]
@@ -355,54 +298,220 @@ fn typed_stack_equals_dynamic_stack() {
     assert_eq!(seen(io, &bare).1.len(), 3, "without layers it is the node");
 }
 
-fn rules() -> impl Strategy<Value = Rule> {
-    let target = (0..=Operation::ALL.len()).prop_map(|index| match Operation::ALL.get(index) {
-        Some(operation) => Target::Only(*operation),
-        None => Target::Any,
-    });
-    let schedule = prop_oneof![
-        Just(Schedule::ALWAYS),
-        any::<u64>().prop_map(Schedule::nth),
-        (any::<u64>(), any::<u64>(), any::<u64>())
-            .prop_map(|(first, last, step)| Schedule::range(first, last, step)),
-        (1..99_u64, 1..9_u64).prop_map(|(first, step)| Schedule::range(first, u64::MAX, step)),
-    ];
-    let verdict = prop_oneof![
-        (1..134).prop_map(|raw| match Errno::from_raw(raw) {
-            Errno::UnknownErrno => Verdict::Reset,
-            errno => Verdict::Error(errno),
-        }),
-        (0..3_600_000_000_000_u64).prop_map(|ns| Verdict::Delay(Duration::from_nanos(ns))),
-        Just(Verdict::Lose),
-        Just(Verdict::Reset),
-    ];
-    (target, schedule, verdict, 0..=100_u8, any::<u64>()).prop_map(
-        |(target, schedule, verdict, percent, seed)| Rule {
-            target: match verdict {
-                Verdict::Lose => Target::Only(Operation::Submit),
-                _ => target,
-            },
-            schedule,
-            verdict,
-            percent,
-            seed,
-        },
-    )
+fn info(io: &dyn KernelIo, answer: &mut [u8]) -> Result<u32> {
+    io.info(InfoRequest::new(InfoOp::DRAM_USAGE), answer)
 }
 
-proptest! {
-    #![proptest_config(gaudi_random::config(256))]
+#[test]
+fn answer_is_short_or_has_a_wrong_bit() {
+    let mut bytes = [0; 16];
+    info(&bench("").io, &mut bytes).expect("answered");
+    assert_eq!(
+        u64::from_ne_bytes(bytes[..8].try_into().expect("8 bytes")),
+        4096,
+        "as the driver"
+    );
 
-    #[test]
-    fn every_plan_prints_and_parses_back(rules in proptest::collection::vec(rules(), 0..8)) {
-        let plan = Plan { rules };
-        prop_assert_eq!(plan.to_string().parse::<Plan>(), Ok(plan));
-    }
+    let short = bench("info:short=1");
+    info(&short.io, &mut bytes).expect("answered");
+    assert_eq!(bytes, [0; 16], "4096 has its bit in the second byte");
+    let flipped = bench("info:flip=127");
+    info(&flipped.io, &mut bytes).expect("answered");
+    assert_eq!(bytes[15], 0x80);
 
-    #[test]
-    fn no_text_makes_the_parser_panic(text in "(mem_alloc|submit|\\*|when|error|delay|lose|p|seed|[:;=.+0-9 \n#a-zE])*") {
-        if let Ok(plan) = text.parse::<Plan>() {
-            prop_assert_eq!(plan.to_string().parse::<Plan>(), Ok(plan));
-        }
+    let outside = bench("info:flip=128;info:short=16");
+    info(&outside.io, &mut bytes).expect("answered");
+    let unfired = outside.io.handle().unfired();
+    assert_eq!(unfired.len(), 2, "neither changes 16 bytes: {unfired:?}");
+}
+
+#[test]
+fn exhausted_resource_has_the_driver_s_errno() {
+    for (operation, resource, errno) in [
+        (Operation::Submit, "queue", Errno::EAGAIN),
+        (Operation::CbCreate, "memory", Errno::ENOMEM),
+        (Operation::MemAlloc, "memory", Errno::ENOMEM),
+        (Operation::MemMapHost, "memory", Errno::ENOMEM),
+        (Operation::TsAlloc, "memory", Errno::ENOMEM),
+        (Operation::MemMapDevice, "space", Errno::ENOMEM),
+        (Operation::MemMapHost, "space", Errno::ENOMEM),
+        (Operation::RegisterDmabuf, "space", Errno::ENOMEM),
+        (Operation::Mmap, "space", Errno::ENOMEM),
+        (Operation::ExportDmabuf, "fds", Errno::EMFILE),
+    ] {
+        let bench = bench(&format!("{operation}:full={resource}"));
+        let failed = recorder::call_all(&bench.io);
+        let failed = failed
+            .into_iter()
+            .filter_map(|(operation, error)| Some((operation, error?.errno())));
+        assert_eq!(failed.collect::<Vec<_>>(), [(operation, Some(errno))]);
     }
+}
+
+#[test]
+fn wait_times_out_or_is_interrupted() {
+    let bench =
+        bench("wait_cs:when=1:timeout;wait_cs:when=2:eintr;wait_multi_cs:timeout;wait_interrupt:timeout");
+    let seq = submit(&bench.io, CsFlags::NONE, 0);
+    let second = Duration::from_secs(1);
+    let answer = bench.io.wait_cs(seq, second).expect("busy");
+    assert_eq!(
+        (answer.status, bench.time.now_ns()),
+        (WaitStatus::Busy, 1_000_000_000)
+    );
+    let error = bench.io.wait_cs(seq, second).expect_err("interrupted");
+    assert_eq!(
+        (error.errno(), bench.time.now_ns()),
+        (Some(Errno::EINTR), 1_500_000_000)
+    );
+    let answer = bench.io.wait_cs(seq, second).expect("completed");
+    assert_eq!(answer.status, WaitStatus::Completed);
+    let many = bench.io.wait_multi_cs(&[seq], second).expect("busy");
+    assert_eq!((many.status, many.completion_map), (WaitStatus::Busy, 0));
+    let wait = InterruptWait {
+        interrupt: InterruptId(48),
+        word: InterruptWord::User(HostVa(0)),
+        target: 1,
+        timeout: Duration::MAX,
+    };
+    assert_eq!(
+        bench.io.wait_interrupt(&wait).expect("busy").status,
+        WaitStatus::Busy
+    );
+    assert_eq!(
+        bench.time.now_ns(),
+        3_602_500_000_000,
+        "no wait is longer than an hour"
+    );
+    assert_eq!(
+        bench.below.seen(),
+        [Operation::Submit, Operation::WaitCs],
+        "the others are not performed"
+    );
+}
+
+#[test]
+fn removed_device_fails_with_enodev() {
+    let bench = bench("mem_alloc:when=2:remove");
+    recorder::alloc(&bench.io, 1).expect("before");
+    let error = recorder::alloc(&bench.io, 1).expect_err("removed");
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::DeviceLost, Some(Errno::ENODEV))
+    );
+    for (operation, error) in recorder::call_all(&bench.io) {
+        assert_eq!(
+            error.and_then(|error| error.errno()),
+            Some(Errno::ENODEV),
+            "{operation}"
+        );
+    }
+}
+
+#[test]
+fn compute_reset_aborts_work_in_flight() {
+    let bench = bench("cb_create:when=1:reset=compute;mem_alloc:after=reset:when=2:error=ENOMEM");
+    recorder::alloc(&bench.io, 1).expect("before the reset");
+    let done = submit(&bench.io, CsFlags::NONE, 0);
+    bench.io.wait_cs(done, Duration::ZERO).expect("completed");
+    let aborted = submit(&bench.io, CsFlags::NONE, 0);
+    let create = CbCreate {
+        size: 4096,
+        map_to_device: false,
+    };
+    let error = bench.io.cb_create(create).expect_err("in reset");
+    assert_eq!(
+        (error.kind(), error.errno()),
+        (ErrorKind::InReset, Some(Errno::EBUSY))
+    );
+    bench.io.cb_create(create).expect("the device continues");
+    let later = submit(&bench.io, CsFlags::NONE, 0);
+    for (seq, errno) in [(done, None), (aborted, Some(Errno::EIO)), (later, None)] {
+        let end = bench.io.wait_cs(seq, Duration::ZERO);
+        assert_eq!(end.err().and_then(|error| error.errno()), errno, "{seq:?}");
+        let end = bench.io.wait_multi_cs(&[seq], Duration::ZERO);
+        assert_eq!(end.err().and_then(|error| error.errno()), errno, "{seq:?}");
+    }
+    recorder::alloc(&bench.io, 1).expect("the first after the reset");
+    recorder::alloc(&bench.io, 1).expect_err("the second after the reset");
+}
+
+#[test]
+fn states_follow_what_succeeded() {
+    let bench =
+        bench("info:while=mapped:error=EPERM;info:while=busy:error=EIO;mem_free:while=exported:error=ENOENT");
+    let asked = || info(&bench.io, &mut [0; 8]).err().and_then(|error| error.errno());
+    let freed = || {
+        bench
+            .io
+            .mem_free(MemHandle(1))
+            .err()
+            .and_then(|error| error.errno())
+    };
+    assert_eq!(
+        (asked(), freed()),
+        (None, None),
+        "nothing is mapped, busy or exported"
+    );
+    let map = MapDevice {
+        handle: MemHandle(1),
+        hint: None,
+        flags: MemFlags::NONE,
+    };
+    bench.below.refuse(Operation::MemMapDevice, Errno::ENOMEM);
+    bench.io.mem_map_device(map).expect_err("refused below");
+    assert_eq!(asked(), None, "a failed map maps nothing");
+    let bench = self::bench(
+        "info:while=mapped:error=EPERM;info:while=busy:error=EIO;mem_free:while=exported:error=ENOENT",
+    );
+    let asked = || info(&bench.io, &mut [0; 8]).err().and_then(|error| error.errno());
+    let freed = || {
+        bench
+            .io
+            .mem_free(MemHandle(1))
+            .err()
+            .and_then(|error| error.errno())
+    };
+    let address = bench.io.mem_map_device(map).expect("mapped");
+    assert_eq!(asked(), Some(Errno::EPERM));
+    let export = ExportRequest {
+        address,
+        size: 4096,
+        offset: 0,
+        flags: 0,
+    };
+    bench.io.export_dmabuf(export).expect("exported");
+    assert_eq!(freed(), Some(Errno::ENOENT));
+    bench.io.mem_unmap(address).expect("unmapped");
+    assert_eq!((asked(), freed()), (None, None));
+    let seq = submit(&bench.io, CsFlags::NONE, 0);
+    assert_eq!(asked(), Some(Errno::EIO));
+    bench.io.wait_cs(seq, Duration::ZERO).expect("completed");
+    assert_eq!(asked(), None);
+}
+
+#[test]
+fn chip_reports_injected_error_first() {
+    let bench = bench("mem_alloc:when=1:ecc;mem_alloc:when=2:heartbeat");
+    recorder::alloc(&bench.io, 1).expect("performed");
+    assert_eq!(bench.below.seen(), [Operation::Info, Operation::MemAlloc]);
+    assert_eq!(bench.io.handle().unfired().len(), 1);
+    bench.below.refuse(Operation::Info, Errno::EINVAL);
+    recorder::alloc(&bench.io, 1).expect("performed");
+    assert_eq!(
+        bench.io.handle().unfired().len(),
+        1,
+        "a driver rejects it, so the second has not fired"
+    );
+}
+
+#[test]
+fn stack_rejects_rules_for_events() {
+    let layer = LayerSpec {
+        name: "fault".into(),
+        argument: Some("submit:lose;chip.dma:flip=1".into()),
+    };
+    let error = Stack::prepare(&[layer]).expect_err("not an operation");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("not chip.dma:flip=1"), "{error}");
 }

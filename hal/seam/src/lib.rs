@@ -7,6 +7,7 @@
 //! - *Seam 2, [`DeviceIo`]*: a PCI function, real or modelled.
 //! - *Inside a driver, [`Engine`]*: the chip that executes what the driver decides.
 //! - *Errors*, [`Error`], have a kind to branch on, evidence to act on, and the errno.
+//! - *Faults are data*, [`fault`]: one line of text for a rule of the driver, the chip or the NIC.
 //! - *One string chooses a device*, [`DeviceSpec`]. This crate parses and prints it; `gaudi-hal`
 //!   opens it.
 //! - *No system calls.*
@@ -20,6 +21,7 @@ mod device_id;
 pub mod engine;
 pub mod error;
 mod error_kind;
+pub mod fault;
 pub mod io;
 mod layer;
 pub mod operation;

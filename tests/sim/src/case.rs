@@ -360,10 +360,7 @@ fn rule(rng: &mut Rng, performed: &Performed) -> Rule {
     };
     let percent = if !again && rng.percent(15) { 50 } else { 100 };
     Rule {
-        target,
-        schedule,
-        verdict,
-        percent,
-        seed: rng.below(1000),
+        schedule: schedule.with_chance(percent, rng.below(1000)),
+        ..Rule::new(target, verdict)
     }
 }

@@ -61,11 +61,7 @@ impl Reference {
         self.expire(now);
         let (mut decided, mut delay) = (None, Duration::ZERO);
         if !self.in_reset {
-            for (rule, seen) in self
-                .rules
-                .iter_mut()
-                .filter(|(rule, _)| rule.target.matches(operation))
-            {
+            for (rule, seen) in self.rules.iter_mut().filter(|(rule, _)| rule.matches(0, request)) {
                 *seen += 1;
                 if !rule.strikes(*seen) {
                     continue;

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
 use gaudi::layers::Stack;
-use gaudi::layers::fault::{PlanSource, Target, load_plan, tally};
+use gaudi::layers::fault::{Filter, PlanSource, Rule, Target, load_plan, tally};
 use gaudi::{BackendSpec, DeviceSpec, Error, ErrorKind, LayerSpec};
 
 use crate::common::Common;
@@ -85,11 +85,14 @@ pub(crate) fn report_unfired(node: Option<&str>) {
     for count in tally().into_iter().filter(|count| count.fired == 0) {
         let seen = match (count.rule.target, count.seen) {
             (Target::Any, 0) => "no operation was called".to_owned(),
-            (Target::Only(only), 0) => format!("{only} was not called"),
             (Target::Any, 1) => "1 operation was called".to_owned(),
             (Target::Any, seen) => format!("{seen} operations were called"),
+            (Target::Only(only), 0) if is_narrow(&count.rule) => format!("no {only} matched"),
+            (Target::Only(only), 0) => format!("{only} was not called"),
             (Target::Only(only), 1) => format!("{only} was called once"),
             (Target::Only(only), seen) => format!("{only} was called {seen} times"),
+            (event, 0) => format!("no {event} matched"),
+            (event, seen) => format!("{event} matched {seen} times"),
         };
         // A closed standard error is not an error of this program.
         let _ = writeln!(
@@ -98,6 +101,11 @@ pub(crate) fn report_unfired(node: Option<&str>) {
             count.rule
         );
     }
+}
+
+/// Whether a rule does not match every call of its operation.
+fn is_narrow(rule: &Rule) -> bool {
+    rule.filter != Filter::NONE || rule.schedule.state.is_some()
 }
 
 #[cfg(test)]

@@ -267,7 +267,7 @@ fn submit(s: &mut Session) {
     let memory = vec![
         chunks.clone(),
         piece(HOST + 0x2000, Moment::Entry, &packets()),
-        // The kernel's buffer holds what is no packet behind the first.
+        // The kernel's buffer holds an invalid packet behind the first.
         piece(
             0x7f33_0000_0000,
             Moment::Entry,

@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gaudi_seam::{CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Operation, Result};
+use gaudi_seam::fault::{Plan, Rule, Target, Verdict};
+use gaudi_seam::{
+    AnyAnswer, AnyRequest, CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Operation, Result,
+};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::cs::CsFlags;
 
-use super::plan::{Plan, Rule};
-use super::verdict::Effects;
+use super::conditions::Conditions;
+use super::verdict::{Effects, exhausted, signal};
 use crate::time::{Time, nanoseconds};
 
 /// The events that are stored. Older ones are counted only.
@@ -19,6 +22,8 @@ const EVENTS: usize = 4096;
 /// The lost submissions that are stored; beyond, the oldest is reported again. A driver has 64 in
 /// flight.
 const LOST: usize = 4096;
+/// The longest wait that a rule cuts short: a wait without a timeout ends too.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// An injected fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,13 +71,19 @@ pub(super) enum Pass {
     InReset,
     /// The submission's completion is lost, by this rule.
     Lose(Mark),
+    /// The answer is corrupted, by this rule.
+    Corrupt(Mark),
+    /// The chip reports an error first, by this rule.
+    Signal(Mark),
+    /// The wait ends without a completion.
+    Timeout,
 }
 
 /// A rule that matched, and the number of the operation among its matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     id: u64,
-    rule: Rule,
+    pub(super) rule: Rule,
     occurrence: u64,
 }
 
@@ -103,6 +114,8 @@ pub(super) struct Shared {
     time: Arc<dyn Time>,
     /// Whether `state` affects operations. Checked first, so that an idle layer costs one load.
     active: AtomicBool,
+    /// Whether a rule needs to know what passed.
+    observes: AtomicBool,
     owner: OwnerProcess,
     /// Whether the layer is recorded, and its rules are counted for the process when it closes.
     recorded: AtomicBool,
@@ -116,6 +129,8 @@ struct State {
     /// The end of each submission's timeout. `None` if it has none.
     lost: BTreeMap<CsSeq, Option<u64>>,
     in_reset: bool,
+    is_removed: bool,
+    conditions: Conditions,
     events: VecDeque<FaultEvent>,
     happened: u64,
 }
@@ -142,7 +157,20 @@ impl State {
     }
 
     fn is_active(&self) -> bool {
-        self.in_reset || !self.rules.is_empty() || !self.lost.is_empty()
+        self.is_lost() || !self.rules.is_empty() || !self.lost.is_empty() || self.conditions.has_aborted()
+    }
+
+    /// Whether the device is in reset or removed, until the node is closed.
+    fn is_lost(&self) -> bool {
+        self.in_reset || self.is_removed
+    }
+
+    /// Whether a rule needs to know what passed.
+    fn observes(&self) -> bool {
+        let needs = |armed: &Armed| {
+            armed.rule.schedule.state.is_some() || armed.rule.verdict == Verdict::ComputeReset
+        };
+        self.rules.iter().any(needs)
     }
 
     /// Records that a rule injected its fault.
@@ -178,6 +206,7 @@ impl State {
         let (&seq, _) = self.lost.iter().find(|(_, deadline)| late(deadline))?;
         self.lost.clear();
         self.in_reset = true;
+        self.conditions.was_reset = true;
         let event = FaultEvent {
             number: 0,
             rule: None,
@@ -194,13 +223,15 @@ impl State {
 impl Shared {
     pub(super) fn new(device: DeviceId, plan: &Plan, time: Arc<dyn Time>) -> Self {
         let mut state = State::default();
-        for &rule in &plan.rules {
+        let of_driver = |rule: &&Rule| matches!(rule.target, Target::Any | Target::Only(_));
+        for &rule in plan.rules.iter().filter(of_driver) {
             state.arm(rule);
         }
         Self {
             device,
             time,
             active: AtomicBool::new(state.is_active()),
+            observes: AtomicBool::new(state.observes()),
             owner: OwnerProcess::current(),
             recorded: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -232,6 +263,7 @@ impl Shared {
 
     fn changed(&self, state: &State) {
         self.active.store(state.is_active(), Ordering::Relaxed);
+        self.observes.store(state.observes(), Ordering::Relaxed);
     }
 
     #[inline]
@@ -242,58 +274,137 @@ impl Shared {
     }
 
     /// Applies the rules to an operation that is about to be performed. Sleeps their delays.
-    pub(super) fn before(&self, operation: Operation) -> Result<Pass> {
+    pub(super) fn before(&self, request: AnyRequest<'_>) -> Result<Pass> {
         if self.is_active() {
-            self.judge(operation)
+            self.judge(request)
         } else {
             Ok(Pass::Untouched)
         }
     }
 
     #[cold]
-    fn judge(&self, operation: Operation) -> Result<Pass> {
+    fn judge(&self, request: AnyRequest<'_>) -> Result<Pass> {
+        let operation = request.operation();
         let now = self.time.now_ns();
         let mut effects = Effects::default();
         let mut state = self.lock();
         state.expire(operation, now);
-        if !state.in_reset {
-            let rules = state.rules.iter_mut();
-            let mut struck = Vec::new();
-            for armed in rules.filter(|armed| armed.rule.target.matches(operation)) {
+        if !state.is_lost() {
+            for index in 0..state.rules.len() {
+                let State {
+                    rules, conditions, ..
+                } = &mut *state;
+                let Some(armed) = rules.get_mut(index) else { break };
+                let rule = armed.rule;
+                let is_state = rule.schedule.state.is_none_or(|state| conditions.holds(state));
+                if !is_state || !rule.matches(self.device.index, request) {
+                    continue;
+                }
                 armed.seen += 1;
                 let mark = Mark {
                     id: armed.id,
-                    rule: armed.rule,
+                    rule,
                     occurrence: armed.seen,
                 };
-                if mark.rule.strikes(mark.occurrence) && effects.add(mark.rule.verdict, mark) {
-                    struck.push(mark);
+                if rule.strikes(mark.occurrence) && effects.add(rule.verdict, mark) {
+                    state.fire(mark, operation, None, now);
                 }
             }
-            state.in_reset = effects.resets;
-            for mark in struck {
-                state.fire(mark, operation, None, now);
+            match effects.decided {
+                Some((Verdict::Reset, _)) => {
+                    state.in_reset = true;
+                    state.conditions.was_reset = true;
+                }
+                Some((Verdict::Remove, _)) => state.is_removed = true,
+                Some((Verdict::ComputeReset, _)) => {
+                    state.conditions.abort();
+                    state.lost.clear();
+                }
+                _ => {}
             }
         }
-        let in_reset = state.in_reset;
+        let (in_reset, is_removed) = (state.in_reset, state.is_removed);
         self.changed(&state);
         drop(state);
         if !effects.delay.is_zero() {
             self.time.sleep(effects.delay);
         }
-        if let Some((errno, mark)) = effects.refused {
-            return Err(self.refusal(operation, errno, mark.rule));
+        let decided = effects.decided;
+        match decided {
+            Some((Verdict::Error(errno), mark)) => return Err(self.refusal(operation, errno, mark.rule)),
+            Some((Verdict::Full(resource), mark)) => {
+                return Err(self.refusal(operation, exhausted(resource), mark.rule));
+            }
+            _ => {}
         }
-        match effects.lost {
+        match decided {
+            // habanalabs_ioctl.c:hl_ioctl
+            _ if is_removed => Err(self.removed(operation)),
             // The driver answers queries in reset (habanalabs_ioctl.c:_hl_info_ioctl), and
             // unregisters an eventfd.
             _ if in_reset && matches!(operation, Operation::Info | Operation::UnregisterEvents) => {
                 Ok(Pass::InReset)
             }
             _ if in_reset => Err(self.in_reset(operation)),
-            Some(mark) => Ok(Pass::Lose(mark)),
-            None => Ok(Pass::Untouched),
+            Some((Verdict::ComputeReset, _)) => Err(self
+                .ended(
+                    operation,
+                    Errno::EBUSY,
+                    "the device is in a compute reset, by an injected fault",
+                )
+                .with_kind(ErrorKind::InReset)),
+            Some((Verdict::Lose, mark)) => Ok(Pass::Lose(mark)),
+            Some((Verdict::Short(_) | Verdict::Flip(_), mark)) => Ok(Pass::Corrupt(mark)),
+            Some((Verdict::Timeout, _)) => {
+                self.cut(request, 1);
+                Ok(Pass::Timeout)
+            }
+            Some((Verdict::Eintr, mark)) => {
+                self.cut(request, 2);
+                Err(self.refusal(operation, Errno::EINTR, mark.rule))
+            }
+            Some((verdict, mark)) if signal(verdict).is_some() => Ok(Pass::Signal(mark)),
+            _ => Ok(Pass::Untouched),
         }
+    }
+
+    /// Sleeps a part of the timeout of a wait.
+    fn cut(&self, request: AnyRequest<'_>, parts: u32) {
+        let timeout = match request {
+            AnyRequest::WaitCs(wait) => wait.timeout,
+            AnyRequest::WaitMultiCs(wait) => wait.timeout,
+            AnyRequest::WaitInterrupt(wait) => wait.timeout,
+            _ => return,
+        };
+        self.time.sleep(timeout.min(LONGEST_WAIT) / parts);
+    }
+
+    /// Records that a rule's fault happened while the operation was performed.
+    pub(super) fn happened(&self, mark: Mark, operation: Operation) {
+        let now = self.time.now_ns();
+        let mut state = self.lock();
+        if matches!(mark.rule.verdict, Verdict::FatalEcc | Verdict::Heartbeat) {
+            state.conditions.was_reset = true;
+        }
+        state.fire(mark, operation, None, now);
+    }
+
+    /// Whether [`observe`](Self::observe) needs every operation.
+    pub(super) fn observes(&self) -> bool {
+        self.observes.load(Ordering::Relaxed)
+    }
+
+    /// Records an operation that succeeded.
+    pub(super) fn observe(&self, request: AnyRequest<'_>, answer: AnyAnswer<'_>) {
+        self.lock().conditions.record(request, answer);
+    }
+
+    /// The error of a wait for submissions of which a compute reset aborted one.
+    pub(super) fn check_aborted(&self, operation: Operation, seqs: &[CsSeq]) -> Result<()> {
+        if !self.is_active() || !self.lock().conditions.is_aborted(seqs) {
+            return Ok(());
+        }
+        Err(self.ended(operation, Errno::EIO, "a compute reset aborted the submission"))
     }
 
     fn refusal(&self, operation: Operation, errno: Errno, rule: Rule) -> Error {
@@ -316,6 +427,14 @@ impl Shared {
             "the device is in reset, by an injected fault",
         )
         .helped_by("close it and open it again")
+    }
+
+    fn removed(&self, operation: Operation) -> Error {
+        self.ended(
+            operation,
+            Errno::ENODEV,
+            "the device was removed, by an injected fault",
+        )
     }
 
     /// Records an accepted submission as lost.
@@ -344,6 +463,9 @@ impl Shared {
         let end = self.time.now_ns().saturating_add(nanoseconds(timeout));
         loop {
             let mut state = self.lock();
+            if state.is_removed {
+                return Err(self.removed(operation));
+            }
             if state.in_reset {
                 return Err(self.ended(operation, Errno::EIO, "a reset aborted the submission"));
             }

@@ -6,10 +6,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use gaudi_seam::fault::Plan;
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use nix::fcntl::OFlag;
-
-use super::plan::Plan;
 
 /// The longest plan.
 const LONGEST: usize = 1 << 20;
@@ -39,14 +38,12 @@ pub fn load_plan(argument: &str, seed: u64) -> Result<(Plan, PlanSource)> {
     let (text, source) = read(argument)?;
     let plan = Plan::seeded(&text, seed).map_err(|error| {
         let origin = match source {
-            PlanSource::Argument => format!("and {:?} is not a file", shortened(argument)),
-            PlanSource::File | PlanSource::Pipe => format!("in the file {}", shortened(argument)),
+            PlanSource::Argument => format!("{:?} is not a file; as a plan: ", shortened(argument)),
+            PlanSource::File | PlanSource::Pipe => format!("in the file {}: ", shortened(argument)),
         };
         Error::new(ErrorKind::InvalidInput, "open")
-            .because(format!("{error} ({origin})"))
-            .helped_by(
-                "OP[:when=FIRST[..LAST][+STEP]]:error=ERRNO|delay=TIME|lose|reset[:p=PERCENT][:seed=N]",
-            )
+            .because(format!("{origin}{error}"))
+            .helped_by("OP[:FIELD=RANGE][:when=FIRST[..LAST][+STEP]]:VERDICT[:p=PERCENT][:seed=N]")
     })?;
     Ok((plan, source))
 }

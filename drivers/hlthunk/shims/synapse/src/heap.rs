@@ -34,7 +34,7 @@ impl Heap {
         self.end - self.base
     }
 
-    /// Takes a range, at an address if one is wanted. `None` if there is no room.
+    /// Takes a range, at the address `wanted` if it is given. `None` if there is no room.
     pub(crate) fn take(&mut self, bytes: u64, wanted: Option<u64>) -> Option<u64> {
         let bytes = bytes.checked_next_multiple_of(PAGE)?;
         let starts = std::iter::once(self.base).chain(self.live.values().copied());
