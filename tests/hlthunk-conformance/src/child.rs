@@ -11,6 +11,7 @@ use crate::answer::{number, ok};
 use crate::bench::Bench;
 use crate::card::{Buffer, Card, Cb, Dram, Gate, Host, LONG, Memory, PAGE, Q, own};
 use crate::library::Library;
+use crate::random;
 
 /// The argument before a call's name.
 pub(crate) const FLAG: &str = "--child";
@@ -76,13 +77,20 @@ pub(crate) const WAIT_FOR_RESET: Call = ("wait-for-reset", |card| {
 fn repeat(call: &str) -> Verdict {
     let unknown = || Failure::new("the call", "one of the list", call);
     let mut calls = CALLS.iter().chain([&WAIT_FOR_RESET]);
-    let work = calls.find(|row| row.0 == call).ok_or_else(unknown)?.1;
+    let chosen = calls.find(|row| row.0 == call);
+    if chosen.is_none() && !random::functions().any(|function| function == call) {
+        return Err(unknown());
+    }
     let library = Library::load().map_err(|error| Failure::new("the library", "loaded", error))?;
     let mut bench = Bench::new(library);
     let card = bench.card()?;
     let mut output = std::io::stdout().lock();
     let told = output.write_all(b"ready\n").and_then(|()| output.flush());
     told.map_err(|error| Failure::new("the child's output", "written", error.to_string()))?;
+    let Some((_, work)) = chosen else {
+        let ended = random::repeat(card, call);
+        return ended.map_err(|error| Failure::new(call, "no end", error));
+    };
     loop {
         work(card)?;
     }
