@@ -77,10 +77,17 @@ impl Virtual {
         let address = (&raw mut answer).expose_provenance() as u64;
         let size = size_of::<HlInfoDeviceStatus>() as u32;
         let mut args = HlInfoArgs::new(InfoOp::DEVICE_STATUS, address, size, 0);
-        let request = Era::AccelDrm.request(Ioctl::Info).ok_or(Errno::ENOTTY)?;
         // SAFETY: the answer is ours, and maps nothing.
-        unsafe { self.node.ioctl(request, args.as_mut_bytes(), &OwnMemory) }?;
+        unsafe { self.ioctl(Ioctl::Info, args.as_mut_bytes()) }?;
         Ok(answer.status)
+    }
+
+    /// # Safety
+    /// - As [`VirtualNode::ioctl`].
+    unsafe fn ioctl(&self, ioctl: Ioctl, arg: &mut [u8]) -> Result<(), Errno> {
+        let request = Era::AccelDrm.request(ioctl).ok_or(Errno::ENOTTY)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.node.ioctl(request, arg, &OwnMemory) }
     }
 }
 
@@ -230,7 +237,6 @@ impl Call {
     /// # Safety
     /// As of [`call`].
     unsafe fn once_on(&mut self, entry: &Virtual) -> Result<(), Errno> {
-        let request = Era::AccelDrm.request(self.ioctl).ok_or(Errno::ENOTTY)?;
         let size = self.ioctl.args_size();
         let mut copy = [0_u64; 7];
         let arg = match self.argument {
@@ -243,7 +249,7 @@ impl Call {
         }
         // SAFETY: as with ioctl(2), the addresses in `arg` are the program's, which asks for what
         // the request does with them.
-        let answer = unsafe { entry.node.ioctl(request, arg, &OwnMemory) };
+        let answer = unsafe { entry.ioctl(self.ioctl, arg) };
         if answer == Err(Errno::EBUSY) {
             entry.kill_user_of_reset();
         }
