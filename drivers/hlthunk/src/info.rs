@@ -132,7 +132,9 @@ exports! {
     /// `-EINVAL`: no struct. `-errno` of the driver.
     fn hlthunk_get_hw_ip_info(fd: c_int, hw_ip: *mut HlthunkHwIpInfo) -> c_int as negative_errno {
         hw_ip.check()?;
-        let answer: HlInfoHwIpInfo = query(fd, 0)?;
+        // Not by `query`, whose result is a copy.
+        let mut answer = HlInfoHwIpInfo::default();
+        ask_into(fd, InfoOp::HW_IP_INFO, &mut answer, 0)?;
         hw_ip.write_by(|into| fill_hw_ip(&answer, into)).map(|()| 0)
     }
 
