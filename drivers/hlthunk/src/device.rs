@@ -11,10 +11,11 @@
 
 #![expect(
     unsafe_code,
-    reason = "ioctl(2), fstat(2), close(2) and atexit(3) of raw descriptors"
+    reason = "ioctl(2), fstat(2), close(2) and atexit(3) of raw descriptors; raise(3)"
 )]
 
 use std::ffi::c_int;
+use std::io::Write as _;
 use std::os::fd::IntoRawFd as _;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, TryLockError};
@@ -22,13 +23,14 @@ use std::time::{Duration, Instant};
 
 use gaudi_codec::{OwnMemory, UserMemory as _};
 use gaudi_node::VirtualNode;
-use gaudi_seam::{DeviceSpec, NodeKind, PciAddress};
+use gaudi_seam::{BackendSpec, DeviceSpec, NodeKind, PciAddress};
 use gaudi_sys::Errno;
 use gaudi_sys::fork::OwnerProcess;
+use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, InfoOp};
 use gaudi_uapi::wait::HlWaitCsArgs;
 use gaudi_uapi::{Era, Ioctl};
 use nix::libc;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
 
 /// The last raw descriptor had the driver's interface from before DRM.
 const BEFORE_DRM: u8 = 1;
@@ -37,11 +39,56 @@ const VIRTUAL: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(0);
 
+/// How long a user has to close a card that is reset (device.c:device_kill_open_processes).
+const GRACE: Duration = Duration::from_secs(1);
+
 /// An open virtual node.
 pub(crate) struct Virtual {
     node: VirtualNode,
     /// The PCI address that the program sees.
     pub(crate) address: Option<PciAddress>,
+    /// Of a mock: when a call first found that its reset waits for this process.
+    reset: Option<OnceLock<Instant>>,
+}
+
+impl Virtual {
+    /// What the driver does with the process that opened a card and does not close it for a reset:
+    /// otherwise a program that waits for the end of the reset would wait without end.
+    ///
+    /// The mock has no thread, so only a call of the program can notice that the time has passed.
+    #[cold]
+    fn kill_user_of_reset(&self) {
+        let Some(reset) = &self.reset else { return };
+        if self.status() != Ok(DeviceStatus::IN_RESET) || reset.get_or_init(Instant::now).elapsed() < GRACE {
+            return;
+        }
+        // Nothing else can be done if standard error is closed.
+        let _ = writeln!(
+            std::io::stderr(),
+            "libhl-thunk: the mock kills this process, as the driver does: a submission timed out or an engine \
+             failed, the device is in reset, and its user did not close it (device_kill_open_processes)"
+        );
+        // SAFETY: raise(3) takes a number. SIGKILL ends every thread.
+        unsafe { libc::raise(libc::SIGKILL) };
+    }
+
+    fn status(&self) -> Result<DeviceStatus, Errno> {
+        let mut answer = HlInfoDeviceStatus::new_zeroed();
+        let address = (&raw mut answer).expose_provenance() as u64;
+        let size = size_of::<HlInfoDeviceStatus>() as u32;
+        let mut args = HlInfoArgs::new(InfoOp::DEVICE_STATUS, address, size, 0);
+        // SAFETY: the answer is ours, and maps nothing.
+        unsafe { self.ioctl(Ioctl::Info, args.as_mut_bytes()) }?;
+        Ok(answer.status)
+    }
+
+    /// # Safety
+    /// - As [`VirtualNode::ioctl`].
+    unsafe fn ioctl(&self, ioctl: Ioctl, arg: &mut [u8]) -> Result<(), Errno> {
+        let request = Era::AccelDrm.request(ioctl).ok_or(Errno::ENOTTY)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.node.ioctl(request, arg, &OwnMemory) }
+    }
 }
 
 static NODES: RwLock<Vec<Arc<Virtual>>> = RwLock::new(Vec::new());
@@ -54,14 +101,8 @@ static OWNER: OnceLock<OwnerProcess> = OnceLock::new();
 /// The errno of ioctl(2), neither `EINTR` nor `EAGAIN`; on a virtual node in a fork child `ENODEV`.
 #[inline]
 pub(crate) fn ioctl<A: IntoBytes + FromBytes>(fd: c_int, ioctl: Ioctl, arg: &mut A) -> Result<(), Errno> {
-    let mut call = Call {
-        fd,
-        ioctl,
-        arg: arg.as_mut_bytes().as_mut_ptr(),
-        timeout: None,
-    };
     // SAFETY: `arg` is exclusively borrowed, and is the type whose size the request number carries.
-    unsafe { call.make() }
+    unsafe { call(fd, ioctl, arg.as_mut_bytes().as_mut_ptr(), Argument::OURS) }
 }
 
 /// As [`ioctl`] with WAIT_CS. A signal does not extend the wait without end: from the first one on,
@@ -71,14 +112,11 @@ pub(crate) fn ioctl<A: IntoBytes + FromBytes>(fd: c_int, ioctl: Ioctl, arg: &mut
 /// As [`ioctl`].
 #[inline]
 pub(crate) fn wait(fd: c_int, arg: &mut HlWaitCsArgs, timeout: usize) -> Result<(), Errno> {
-    let mut call = Call {
-        fd,
-        ioctl: Ioctl::WaitCs,
-        arg: arg.as_mut_bytes().as_mut_ptr(),
+    let argument = Argument::Ours {
         timeout: Some(timeout),
     };
     // SAFETY: as in `ioctl`.
-    unsafe { call.make() }
+    unsafe { call(fd, Ioctl::WaitCs, arg.as_mut_bytes().as_mut_ptr(), argument) }
 }
 
 /// As [`ioctl`], with the argument at an address of the program. The address is not followed here:
@@ -88,75 +126,96 @@ pub(crate) fn wait(fd: c_int, arg: &mut HlWaitCsArgs, timeout: usize) -> Result<
 /// As [`ioctl`].
 #[inline]
 pub(crate) fn ioctl_at(fd: c_int, ioctl: Ioctl, address: u64) -> Result<(), Errno> {
-    if STATE.load(Ordering::Relaxed) & VIRTUAL != 0 && matches!(find(fd)?, Found::Virtual(_)) {
-        return virtual_ioctl_at(fd, ioctl, address);
+    let arg = std::ptr::with_exposed_provenance_mut(address as usize);
+    // SAFETY: the kernel alone follows the address.
+    unsafe { call(fd, ioctl, arg, Argument::Programs) }
+}
+
+/// Whose memory an argument is.
+#[derive(Clone, Copy)]
+enum Argument {
+    /// The library's, and the word of it that has a timeout.
+    Ours { timeout: Option<usize> },
+    /// The program's: the kernel copies it.
+    Programs,
+}
+
+impl Argument {
+    const OURS: Self = Self::Ours { timeout: None };
+}
+
+/// The one way of a process without virtual nodes: ioctl(2), and nothing else if it succeeds.
+///
+/// # Safety
+/// - An argument of ours is borrowed exclusively, and as long as `ioctl` requires.
+#[inline]
+unsafe fn call(fd: c_int, ioctl: Ioctl, arg: *mut u8, argument: Argument) -> Result<(), Errno> {
+    let state = STATE.load(Ordering::Relaxed);
+    let mut first = None;
+    if state & VIRTUAL == 0 {
+        match once(fd, ioctl, arg, state) {
+            Ok(()) => return Ok(()),
+            Err(errno) => first = Some(errno),
+        }
     }
-    let mut call = Call {
-        fd,
-        ioctl,
-        arg: std::ptr::with_exposed_provenance_mut(address as usize),
-        timeout: None,
-    };
-    // SAFETY: the descriptor is raw, so the kernel alone follows the address.
-    unsafe { call.make() }
+    // SAFETY: the caller's promise.
+    unsafe { Call::finish(fd, ioctl, arg, argument, first) }
 }
 
-#[cold]
-fn virtual_ioctl_at(fd: c_int, ioctl: Ioctl, address: u64) -> Result<(), Errno> {
-    let mut arg = [0_u64; 7];
-    let arg = &mut arg.as_mut_bytes()[..ioctl.args_size()];
-    OwnMemory.read(address, arg)?;
-    let mut call = Call {
-        fd,
-        ioctl,
-        arg: arg.as_mut_ptr(),
-        timeout: None,
+#[inline]
+fn once(fd: c_int, ioctl: Ioctl, arg: *mut u8, state: u8) -> Result<(), Errno> {
+    let era = if state & BEFORE_DRM == 0 {
+        Era::AccelDrm
+    } else {
+        Era::AccelH
     };
-    // SAFETY: the buffer is ours and has the size that the request number carries.
-    let answer = unsafe { call.make() };
-    // The driver copies the argument back after a failure too.
-    OwnMemory.write(address, arg).and(answer)
+    let request = era.request(ioctl).ok_or(Errno::ENOTTY)?;
+    raw_ioctl(fd, request, arg)
 }
 
+/// An ioctl that did not succeed at once, or on a descriptor that may be a virtual node's.
 struct Call {
     fd: c_int,
     ioctl: Ioctl,
     arg: *mut u8,
-    timeout: Option<usize>,
+    argument: Argument,
 }
 
 impl Call {
+    /// Not inlined, and not a method of a struct: each caller would store the fields before its
+    /// ioctl.
+    ///
     /// # Safety
-    /// - `arg` is exclusively ours and as long as `ioctl` requires, or `fd` is raw.
-    #[inline]
-    unsafe fn make(&mut self) -> Result<(), Errno> {
-        let state = STATE.load(Ordering::Relaxed);
-        if state & VIRTUAL != 0 {
-            // SAFETY: the caller's promise.
-            return unsafe { self.make_in_mixed_process() };
-        }
-        let errno = match self.once(state) {
-            Ok(()) => return Ok(()),
-            Err(errno) => errno,
-        };
-        // SAFETY: the caller's promise.
-        unsafe { self.repeat(errno, state, None) }
-    }
-
-    #[inline]
-    fn once(&self, state: u8) -> Result<(), Errno> {
-        let era = if state & BEFORE_DRM == 0 {
-            Era::AccelDrm
-        } else {
-            Era::AccelH
-        };
-        let request = era.request(self.ioctl).ok_or(Errno::ENOTTY)?;
-        raw_ioctl(self.fd, request, self.arg)
-    }
-
-    /// # Safety
-    /// As of [`make`](Self::make).
+    /// As of [`call`].
     #[cold]
+    #[inline(never)]
+    unsafe fn finish(
+        fd: c_int,
+        ioctl: Ioctl,
+        arg: *mut u8,
+        argument: Argument,
+        first: Option<Errno>,
+    ) -> Result<(), Errno> {
+        let mut call = Self {
+            fd,
+            ioctl,
+            arg,
+            argument,
+        };
+        match first {
+            // SAFETY: the caller's promise.
+            Some(errno) => unsafe { call.repeat(errno, STATE.load(Ordering::Relaxed), None) },
+            // SAFETY: the caller's promise.
+            None => unsafe { call.make_in_mixed_process() },
+        }
+    }
+
+    fn once(&self, state: u8) -> Result<(), Errno> {
+        once(self.fd, self.ioctl, self.arg, state)
+    }
+
+    /// # Safety
+    /// As of [`call`].
     unsafe fn make_in_mixed_process(&mut self) -> Result<(), Errno> {
         let virtual_node = match find(self.fd)? {
             Found::Virtual(entry) => Some(entry),
@@ -176,19 +235,33 @@ impl Call {
     }
 
     /// # Safety
-    /// - `arg` is exclusively ours and as long as `ioctl` requires.
+    /// As of [`call`].
     unsafe fn once_on(&mut self, entry: &Virtual) -> Result<(), Errno> {
-        let request = Era::AccelDrm.request(self.ioctl).ok_or(Errno::ENOTTY)?;
-        // SAFETY: the caller's promise.
-        let arg = unsafe { std::slice::from_raw_parts_mut(self.arg, self.ioctl.args_size()) };
+        let size = self.ioctl.args_size();
+        let mut copy = [0_u64; 7];
+        let arg = match self.argument {
+            // SAFETY: the caller's promise.
+            Argument::Ours { .. } => unsafe { std::slice::from_raw_parts_mut(self.arg, size) },
+            Argument::Programs => &mut copy.as_mut_bytes()[..size],
+        };
+        if let Argument::Programs = self.argument {
+            OwnMemory.read(self.arg.expose_provenance() as u64, arg)?;
+        }
         // SAFETY: as with ioctl(2), the addresses in `arg` are the program's, which asks for what
         // the request does with them.
-        unsafe { entry.node.ioctl(request, arg, &OwnMemory) }
+        let answer = unsafe { entry.ioctl(self.ioctl, arg) };
+        if answer == Err(Errno::EBUSY) {
+            entry.kill_user_of_reset();
+        }
+        if let Argument::Programs = self.argument {
+            // The driver copies the argument back after a failure too.
+            OwnMemory.write(self.arg.expose_provenance() as u64, arg)?;
+        }
+        answer
     }
 
     /// # Safety
-    /// As of [`make`](Self::make).
-    #[cold]
+    /// As of [`call`].
     unsafe fn repeat(
         &mut self,
         first: Errno,
@@ -198,7 +271,9 @@ impl Call {
         let mut errno = first;
         let mut tries = 0;
         let mut began: Option<Instant> = None;
-        let mut other_interface = entry.is_none();
+        // The state may have changed since the first try, so the first interface is tried again.
+        let mut interfaces = if entry.is_none() { 2 } else { 0 };
+        let mut other_interface = false;
         loop {
             match errno {
                 Errno::EINTR => {
@@ -211,8 +286,9 @@ impl Call {
                     pause(tries);
                     tries = tries.saturating_add(1);
                 }
-                Errno::ENOTTY if other_interface => {
-                    other_interface = false;
+                Errno::ENOTTY if interfaces > 0 => {
+                    interfaces -= 1;
+                    other_interface = true;
                     state ^= BEFORE_DRM;
                 }
                 errno => return Err(errno),
@@ -222,7 +298,7 @@ impl Call {
                 Some(entry) => unsafe { self.once_on(entry) },
                 None => self.once(state),
             };
-            if answer != Err(Errno::ENOTTY) && !other_interface && entry.is_none() {
+            if answer != Err(Errno::ENOTTY) && other_interface {
                 remember(state);
             }
             match answer {
@@ -236,9 +312,11 @@ impl Call {
     /// (command_submission.c:hl_wait_for_fence) and stay.
     ///
     /// # Safety
-    /// - With a timeout, `arg` is ours and a whole [`HlWaitCsArgs`].
+    /// - As of [`call`]; with a timeout, `arg` is a whole [`HlWaitCsArgs`].
     unsafe fn shorten(&mut self, passed: Duration) {
-        let Some(word) = self.timeout else { return };
+        let Argument::Ours { timeout: Some(word) } = self.argument else {
+            return;
+        };
         // SAFETY: `wait` passes the words of a whole argument and an index in it.
         let timeout = unsafe { self.arg.cast::<u64>().add(word) };
         // SAFETY: the caller's promise: the argument is ours.
@@ -358,7 +436,12 @@ pub(crate) fn open_virtual(
     STATE.fetch_or(VIRTUAL, Ordering::Relaxed);
     drop(released());
     let (node, fd) = VirtualNode::open(spec, kind).map_err(|error| crate::env::errno_of(&error))?;
-    nodes_mut().push(Arc::new(Virtual { node, address }));
+    let is_mock = matches!(spec.backend, BackendSpec::Mock(_));
+    nodes_mut().push(Arc::new(Virtual {
+        node,
+        address,
+        reset: is_mock.then(OnceLock::new),
+    }));
     Ok(fd.into_raw_fd())
 }
 

@@ -2,11 +2,11 @@
 
 #![expect(
     unsafe_code,
-    reason = "poll(2), read(2) and close(2) of the program's descriptors"
+    reason = "eventfd(2); poll(2), read(2) and close(2) of the program's descriptors"
 )]
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::IntoRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
 
 use gaudi_sys::Errno;
 use gaudi_uapi::Ioctl;
@@ -15,7 +15,6 @@ use gaudi_uapi::info::{
 };
 use gaudi_uapi::legacy::HlInfoRazwiEvent61;
 use nix::libc;
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::device;
@@ -95,10 +94,11 @@ exports! {
     /// # Errors
     /// `-errno` of eventfd(2) or of the driver.
     fn hlthunk_notifier_create(fd: c_int) -> c_int as negative_errno {
-        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?;
-        let handle = std::os::fd::OwnedFd::from(event);
-        let number = std::os::fd::AsRawFd::as_raw_fd(&handle);
-        ask(fd, InfoOp::REGISTER_EVENTFD, 0, 0, number as u32)?;
+        // SAFETY: eventfd(2) takes numbers.
+        let handle = Errno::result(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
+        // SAFETY: a new descriptor, which nothing else owns.
+        let handle = unsafe { OwnedFd::from_raw_fd(handle) };
+        ask(fd, InfoOp::REGISTER_EVENTFD, 0, 0, handle.as_raw_fd() as u32)?;
         Ok(handle.into_raw_fd())
     }
 

@@ -144,10 +144,11 @@ exports! {
         out: *mut HlthunkNicGetPortsMasksOut,
     ) -> c_int as negative_errno {
         out.check()?;
-        let hw = HlthunkHwIpInfo::from(query::<HlInfoHwIpInfo>(fd, 0)?);
+        let hw: HlInfoHwIpInfo = query(fd, 0)?;
+        // The words that the Gaudi3 header calls so, as in `hlthunk_get_hw_ip_info`.
         out.write(HlthunkNicGetPortsMasksOut {
-            ports_mask: hw.nic_ports_mask,
-            ext_ports_mask: hw.nic_ports_external_mask,
+            ports_mask: hw.reserved4,
+            ext_ports_mask: hw.reserved5,
         })?;
         Ok(0)
     }

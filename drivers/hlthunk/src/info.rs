@@ -5,6 +5,7 @@
 //! size.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 
 use gaudi_sys::Errno;
 use gaudi_uapi::Ioctl;
@@ -67,51 +68,55 @@ fn idle(fd: c_int) -> Result<HlthunkEnginesIdleInfo, Errno> {
     Ok(HlthunkEnginesIdleInfo { is_idle, pad, mask })
 }
 
-impl From<HlInfoHwIpInfo> for HlthunkHwIpInfo {
-    /// Fields that the mainline header reserves have the names of the Gaudi3 header.
-    fn from(hw: HlInfoHwIpInfo) -> Self {
-        Self {
-            sram_base_address: hw.sram_base_address,
-            dram_base_address: hw.dram_base_address,
-            dram_size: hw.dram_size,
-            sram_size: hw.sram_size,
-            num_of_events: hw.num_of_events,
-            device_id: hw.device_id,
-            cpld_version: hw.cpld_version,
-            psoc_pci_pll_nr: hw.psoc_pci_pll_nr,
-            psoc_pci_pll_nf: hw.psoc_pci_pll_nf,
-            psoc_pci_pll_od: hw.psoc_pci_pll_od,
-            psoc_pci_pll_div_factor: hw.psoc_pci_pll_div_factor,
-            tpc_enabled_mask: hw.tpc_enabled_mask.into(),
-            dram_enabled: hw.dram_enabled,
-            cpucp_version: hw.cpucp_version,
-            module_id: hw.module_id,
-            card_name: hw.card_name,
-            decoder_enabled_mask: hw.decoder_enabled_mask,
-            mme_master_slave_mode: hw.mme_master_slave_mode,
-            tpc_enabled_mask_ext: hw.tpc_enabled_mask_ext,
-            dram_page_size: hw.dram_page_size,
-            first_available_interrupt_id: hw.first_available_interrupt_id,
-            edma_enabled_mask: hw.edma_enabled_mask,
-            server_type: hw.server_type.0,
-            pdma_user_owned_ch_mask: hw.reserved3,
-            number_of_user_interrupts: hw.number_of_user_interrupts,
-            device_mem_alloc_default_page_size: hw.device_mem_alloc_default_page_size,
-            nic_ports_mask: hw.reserved4,
-            interposer_version: hw.reserved1,
-            substrate_version: hw.reserved2,
-            nic_ports_external_mask: hw.reserved5,
-            mme_enabled_mask: hw.reserved6,
-            odp_supported: hw.reserved7,
-            security_enabled: hw.security_enabled,
-            revision_id: hw.revision_id,
-            tpc_interrupt_id: hw.tpc_interrupt_id,
-            engine_core_interrupt_reg_addr: hw.engine_core_interrupt_reg_addr,
-            rotator_enabled_mask: hw.rotator_enabled_mask,
-            sched_arc_enabled_mask: hw.reserved9,
-            reserved_dram_size: hw.reserved_dram_size,
-        }
-    }
+/// Fields that the mainline header reserves have the names of the Gaudi3 header.
+///
+/// Not inlined: only a call's arguments are known not to overlap.
+#[inline(never)]
+fn fill_hw_ip<'a>(
+    hw: &HlInfoHwIpInfo,
+    into: &'a mut MaybeUninit<HlthunkHwIpInfo>,
+) -> &'a mut HlthunkHwIpInfo {
+    into.write(HlthunkHwIpInfo {
+        sram_base_address: hw.sram_base_address,
+        dram_base_address: hw.dram_base_address,
+        dram_size: hw.dram_size,
+        sram_size: hw.sram_size,
+        num_of_events: hw.num_of_events,
+        device_id: hw.device_id,
+        cpld_version: hw.cpld_version,
+        psoc_pci_pll_nr: hw.psoc_pci_pll_nr,
+        psoc_pci_pll_nf: hw.psoc_pci_pll_nf,
+        psoc_pci_pll_od: hw.psoc_pci_pll_od,
+        psoc_pci_pll_div_factor: hw.psoc_pci_pll_div_factor,
+        tpc_enabled_mask: hw.tpc_enabled_mask.into(),
+        dram_enabled: hw.dram_enabled,
+        cpucp_version: hw.cpucp_version,
+        module_id: hw.module_id,
+        card_name: hw.card_name,
+        decoder_enabled_mask: hw.decoder_enabled_mask,
+        mme_master_slave_mode: hw.mme_master_slave_mode,
+        tpc_enabled_mask_ext: hw.tpc_enabled_mask_ext,
+        dram_page_size: hw.dram_page_size,
+        first_available_interrupt_id: hw.first_available_interrupt_id,
+        edma_enabled_mask: hw.edma_enabled_mask,
+        server_type: hw.server_type.0,
+        pdma_user_owned_ch_mask: hw.reserved3,
+        number_of_user_interrupts: hw.number_of_user_interrupts,
+        device_mem_alloc_default_page_size: hw.device_mem_alloc_default_page_size,
+        nic_ports_mask: hw.reserved4,
+        interposer_version: hw.reserved1,
+        substrate_version: hw.reserved2,
+        nic_ports_external_mask: hw.reserved5,
+        mme_enabled_mask: hw.reserved6,
+        odp_supported: hw.reserved7,
+        security_enabled: hw.security_enabled,
+        revision_id: hw.revision_id,
+        tpc_interrupt_id: hw.tpc_interrupt_id,
+        engine_core_interrupt_reg_addr: hw.engine_core_interrupt_reg_addr,
+        rotator_enabled_mask: hw.rotator_enabled_mask,
+        sched_arc_enabled_mask: hw.reserved9,
+        reserved_dram_size: hw.reserved_dram_size,
+    })
 }
 
 exports! {
@@ -129,7 +134,10 @@ exports! {
     /// `-EINVAL`: `hw_ip` is null. Otherwise `-errno` of the driver.
     fn hlthunk_get_hw_ip_info(fd: c_int, hw_ip: *mut HlthunkHwIpInfo) -> c_int as negative_errno {
         hw_ip.check()?;
-        hw_ip.write(query::<HlInfoHwIpInfo>(fd, 0)?.into()).map(|()| 0)
+        // Not by `query`, whose result is a copy.
+        let mut answer = HlInfoHwIpInfo::default();
+        ask_into(fd, InfoOp::HW_IP_INFO, &mut answer, 0)?;
+        hw_ip.write_by(|into| fill_hw_ip(&answer, into)).map(|()| 0)
     }
 
     /// Reports the number of opens, and the last user.

@@ -116,7 +116,29 @@ impl<T: Copy> Pointer<T> {
     /// As [`read`](Self::read).
     #[inline]
     pub(crate) fn write(self, value: T) -> Result<(), Errno> {
-        self.write_all(&[value])
+        self.check()?;
+        if has_virtual_nodes() {
+            // An array of its own: elsewhere the value stays in registers.
+            return self.write_by_kernel(&[value]);
+        }
+        // SAFETY: not null, so valid by the type's promise.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(())
+    }
+
+    /// Lets `fill` write a large value to its place. A value of [`write`](Self::write) is copied
+    /// once more, because the compiler cannot know that the program's memory is not the source.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn write_by(self, fill: impl FnOnce(&mut MaybeUninit<T>) -> &mut T) -> Result<(), Errno> {
+        self.check()?;
+        if has_virtual_nodes() || !self.0.is_aligned() {
+            return self.write(*fill(&mut MaybeUninit::uninit()));
+        }
+        // SAFETY: not null, so valid by the type's promise; aligned.
+        fill(unsafe { &mut *self.0.cast::<MaybeUninit<T>>() });
+        Ok(())
     }
 
     /// Writes the elements of an array. The caller promised at least as many.
@@ -126,15 +148,23 @@ impl<T: Copy> Pointer<T> {
     #[inline]
     pub(crate) fn write_all(self, values: &[T]) -> Result<(), Errno> {
         self.check()?;
-        let (from, to) = (values.as_ptr().cast::<u8>(), self.0.cast::<u8>());
         if has_virtual_nodes() {
-            // The kernel reads `from` only.
-            return copied(Direction::Out, from.cast_mut(), to, size_of_val(values));
+            return self.write_by_kernel(values);
         }
+        let (from, to) = (values.as_ptr().cast::<u8>(), self.0.cast::<u8>());
         // SAFETY: not null, so valid by the type's promise; a C array of these elements. Bytes,
         // because the array may be misaligned.
         unsafe { std::ptr::copy_nonoverlapping(from, to, size_of_val(values)) };
         Ok(())
+    }
+
+    /// Not inlined: in a process without virtual nodes it would be most of each function.
+    #[cold]
+    #[inline(never)]
+    fn write_by_kernel(self, values: &[T]) -> Result<(), Errno> {
+        let from = values.as_ptr().cast_mut().cast::<u8>();
+        // The kernel reads `from` only.
+        copied(Direction::Out, from, self.0.cast::<u8>(), size_of_val(values))
     }
 }
 
@@ -201,10 +231,20 @@ impl<T: Copy> Source<T> {
         if self.is_null() {
             return Err(Errno::EINVAL);
         }
-        if !has_virtual_nodes() {
+        // Not two returns: the value would be built in memory, where the kernel's copy is.
+        let value = if has_virtual_nodes() {
+            self.read_by_kernel()?
+        } else {
             // SAFETY: not null, so valid by the type's promise.
-            return Ok(unsafe { self.0.read_unaligned() });
-        }
+            unsafe { self.0.read_unaligned() }
+        };
+        Ok(value)
+    }
+
+    /// Not inlined, as `write_by_kernel`.
+    #[cold]
+    #[inline(never)]
+    fn read_by_kernel(&self) -> Result<T, Errno> {
         let mut value = MaybeUninit::<T>::uninit();
         let to = value.as_mut_ptr().cast::<u8>();
         // The kernel writes `to` only.
@@ -226,6 +266,8 @@ enum Direction {
 ///
 /// # Errors
 /// `EFAULT`: the address is not of this process, or cannot be accessed so.
+#[cold]
+#[inline(never)]
 fn copied(direction: Direction, ours: *mut u8, theirs: *mut u8, len: usize) -> Result<(), Errno> {
     let range = |base: *mut u8| libc::iovec {
         iov_base: base.cast(),

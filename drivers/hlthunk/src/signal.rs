@@ -14,6 +14,7 @@ use crate::types::{
 };
 
 /// Submits a request. Fails if the driver's status is not a success.
+#[inline]
 fn submit_checked(fd: c_int, request: HlCsIn) -> Result<HlCsOut, Errno> {
     let answer = submit(fd, request)?;
     match answer.status {
@@ -23,6 +24,7 @@ fn submit_checked(fd: c_int, request: HlCsIn) -> Result<HlCsOut, Errno> {
 }
 
 /// Submits one chunk whose packets the driver generates.
+#[inline]
 fn submit_chunk(
     fd: c_int,
     restore: (u64, u32),
@@ -34,6 +36,7 @@ fn submit_chunk(
     submit_checked(fd, with_chunks(restore, (execute, 1), flags, timeout))
 }
 
+#[inline(always)]
 fn signal(
     fd: c_int,
     from: Pointer<HlthunkSignalIn>,

@@ -51,7 +51,8 @@ fn request(from: HlthunkCsIn, timeout: u32) -> HlCsIn {
     )
 }
 
-#[inline]
+/// The request is a few registers only where this is inlined.
+#[inline(always)]
 fn submit_into(fd: c_int, request: HlCsIn, out: Pointer<HlthunkCsOut>) -> Result<c_int, Errno> {
     let answer = submit(fd, request)?;
     out.write(HlthunkCsOut {
@@ -62,7 +63,8 @@ fn submit_into(fd: c_int, request: HlCsIn, out: Pointer<HlthunkCsOut>) -> Result
     Ok(0)
 }
 
-#[inline]
+/// As [`submit_into`]: inlined in both callers.
+#[inline(always)]
 fn submit_chunks(
     fd: c_int,
     from: Pointer<HlthunkCsIn>,

@@ -24,15 +24,15 @@ fn wait(fd: c_int, request: HlWaitCsIn, timeout: usize) -> (Option<HlWaitCsOut>,
     let mut args = HlWaitCsArgs::from(request);
     match device::wait(fd, &mut args, timeout) {
         Ok(()) => (Some(args.answer()), Ok(())),
-        Err(errno) => (reported(&request, &args, timeout, errno), Err(errno)),
+        Err(errno) => (reported(request, &args, timeout, errno), Err(errno)),
     }
 }
 
 /// What the driver reported with a failure: it clears the whole argument before it fills it
 /// (command_submission.c:hl_cs_wait_ioctl).
 #[cold]
-fn reported(request: &HlWaitCsIn, args: &HlWaitCsArgs, timeout: usize, errno: Errno) -> Option<HlWaitCsOut> {
-    let mut sent = HlWaitCsArgs::from(*request);
+fn reported(request: HlWaitCsIn, args: &HlWaitCsArgs, timeout: usize, errno: Errno) -> Option<HlWaitCsOut> {
+    let mut sent = HlWaitCsArgs::from(request);
     // Signals may have shortened it.
     sent.0[timeout] = args.0[timeout];
     if sent != *args {
@@ -49,19 +49,20 @@ fn reported(request: &HlWaitCsIn, args: &HlWaitCsArgs, timeout: usize, errno: Er
     })
 }
 
-/// Waits, and writes what is reported.
+/// Waits, and writes what is reported. A failure makes the request again: a copy of it would cost
+/// every call.
 #[inline]
 fn wait_into(
     fd: c_int,
-    request: HlWaitCsIn,
+    request: impl Fn() -> HlWaitCsIn,
     timeout: usize,
     status: Pointer<u32>,
     timestamp: Option<Pointer<u64>>,
 ) -> Result<c_int, Errno> {
     status.check()?;
-    let mut args = HlWaitCsArgs::from(request);
+    let mut args = HlWaitCsArgs::from(request());
     if let Err(errno) = device::wait(fd, &mut args, timeout) {
-        if let Some(report) = reported(&request, &args, timeout, errno) {
+        if let Some(report) = reported(request(), &args, timeout, errno) {
             put(&report, status, timestamp)?;
         }
         return Err(errno);
@@ -130,7 +131,7 @@ exports! {
         timeout_us: u64,
         status: *mut u32,
     ) -> c_int as negative_errno {
-        wait_into(fd, HlWaitCsIn::cs(seq, timeout_us), CS_TIMEOUT, status, None)
+        wait_into(fd, || HlWaitCsIn::cs(seq, timeout_us), CS_TIMEOUT, status, None)
     }
 
     /// As [`hlthunk_wait_for_cs`], with the time of the completion in ns, if the driver has it.
@@ -145,7 +146,7 @@ exports! {
         timestamp: *mut u64,
     ) -> c_int as negative_errno {
         let timestamp = timestamp.check()?;
-        wait_into(fd, HlWaitCsIn::cs(seq, timeout_us), CS_TIMEOUT, status, Some(timestamp))
+        wait_into(fd, || HlWaitCsIn::cs(seq, timeout_us), CS_TIMEOUT, status, Some(timestamp))
     }
 
     /// Waits until one of several submissions has completed.
@@ -189,7 +190,7 @@ exports! {
         status: *mut u32,
     ) -> c_int as negative_errno {
         let addr = addr.check()?.address();
-        let request = HlWaitCsIn::interrupt(interrupt_id as u16, addr, target_value, timeout_us);
+        let request = || HlWaitCsIn::interrupt(interrupt_id as u16, addr, target_value, timeout_us);
         wait_into(fd, request, INTERRUPT_TIMEOUT, status, None)
     }
 
@@ -207,7 +208,7 @@ exports! {
         timestamp: *mut u64,
     ) -> c_int as negative_errno {
         let addr = addr.check()?.address();
-        let request = HlWaitCsIn::interrupt(interrupt_id as u16, addr, target_value, timeout_us);
+        let request = || HlWaitCsIn::interrupt(interrupt_id as u16, addr, target_value, timeout_us);
         wait_into(fd, request, INTERRUPT_TIMEOUT, status, optional(timestamp))
     }
 
@@ -225,7 +226,7 @@ exports! {
         status: *mut u32,
     ) -> c_int as negative_errno {
         let counter = (cq_counters_handle, cq_counters_offset);
-        let request = on_counter(interrupt_id, counter, target_value, timeout_us);
+        let request = || on_counter(interrupt_id, counter, target_value, timeout_us);
         wait_into(fd, request, INTERRUPT_TIMEOUT, status, None)
     }
 
@@ -244,7 +245,7 @@ exports! {
         timestamp: *mut u64,
     ) -> c_int as negative_errno {
         let counter = (cq_counters_handle, cq_counters_offset);
-        let request = on_counter(interrupt_id, counter, target_value, timeout_us);
+        let request = || on_counter(interrupt_id, counter, target_value, timeout_us);
         wait_into(fd, request, INTERRUPT_TIMEOUT, status, optional(timestamp))
     }
 

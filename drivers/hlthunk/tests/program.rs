@@ -26,9 +26,8 @@ fn is_program() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// Runs a test as a program.
-fn run(test: &str, environment: &[(&str, &str)]) -> Output {
-    let program = std::env::current_exe().expect("this program");
+/// A test as a program, without the library's variables.
+fn command(program: &Path, test: &str) -> Command {
     let mut command = Command::new(program);
     command.args([test, "--exact", "--nocapture"]).env(MARK, "1");
     for name in [
@@ -39,6 +38,13 @@ fn run(test: &str, environment: &[(&str, &str)]) -> Output {
     ] {
         command.env_remove(name);
     }
+    command
+}
+
+/// Runs a test as a program.
+fn run(test: &str, environment: &[(&str, &str)]) -> Output {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = command(&program, test);
     command.envs(environment.iter().copied());
     let output = command.output().expect("a program");
     let text = String::from_utf8_lossy(&output.stdout);
@@ -262,7 +268,97 @@ fn invalid_variables_are_einval() {
     );
 }
 
-/// A profiler in C: it counts opens and closes, and prints the counts at exit.
+fn skip(need: &str) {
+    println!("skipped: {need}");
+    if let Some(path) = std::env::var_os("GAUDI_SKIP_LOG") {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        log.and_then(|mut log| writeln!(log, "SKIP hlthunk.at-secure: {need}"))
+            .expect("the log of skips can be written");
+    }
+}
+
+/// A group that this process may give a file to and that is not its own.
+fn other_group() -> Option<u32> {
+    let own = nix::unistd::getegid().as_raw();
+    if nix::unistd::geteuid().is_root() {
+        return Some(own + 1);
+    }
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
+    let mut groups = groups.split_whitespace().filter_map(|group| group.parse().ok());
+    groups.find(|&group| group != own)
+}
+
+/// A set-group-ID copy of this program: the kernel starts it with `AT_SECURE`.
+fn secure_copy(dir: &Path) -> Option<std::path::PathBuf> {
+    let Some(group) = other_group() else {
+        skip("a user with a second group, or root");
+        return None;
+    };
+    let copy = dir.join("program");
+    std::fs::copy(std::env::current_exe().expect("this program"), &copy).expect("a copy");
+    std::os::unix::fs::chown(&copy, None, Some(group)).expect("the copy's group");
+    // After the change of the group, which clears the bit.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o2755);
+    std::fs::set_permissions(&copy, mode).expect("the copy's mode");
+    Some(copy)
+}
+
+#[test]
+fn variables_are_ignored_under_at_secure() {
+    const TEST: &str = "variables_are_ignored_under_at_secure";
+    if is_program() {
+        let fd = open();
+        let cause = (fd < 0).then(errno);
+        let mut bus: [std::ffi::c_char; 13] = [0; 13];
+        let is_mock = fd >= 0
+            && unsafe { hlthunk_get_pci_bus_id_from_fd(fd, bus.as_mut_ptr(), 13) } == 0
+            && bus[0] == b'f' as std::ffi::c_char;
+        println!(
+            "secure {} mock {is_mock} invalid {}.",
+            gaudi_hal::is_secure(),
+            cause == Some(Errno::EINVAL)
+        );
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(secure) = secure_copy(dir.path()) else {
+        return;
+    };
+    let plain = std::env::current_exe().expect("this program");
+    // What each does where it is read: it opens a mock, or fails with a line on standard error.
+    let values = [
+        ("GAUDI_DEVICE", &b"mock:gaudi2"[..], "mock true invalid false."),
+        ("GAUDI_DEVICE", b"mook", "mock false invalid true."),
+        ("GAUDI_TRACE", b"\xff", "mock false invalid true."),
+        ("GAUDI_FAULT", b"\xff", "mock false invalid true."),
+    ];
+    for (name, value, read) in values {
+        let [plain, secure] = [&plain, &secure].map(|program| {
+            let value = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(value);
+            let output = command(program, TEST)
+                .env(name, value)
+                .output()
+                .expect("a program");
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            (text(&output.stdout), text(&output.stderr))
+        });
+        assert!(
+            plain.0.contains(&format!("secure false {read}")),
+            "{name}: {plain:?}"
+        );
+        if secure.0.contains("secure false") {
+            return skip("a folder for temporary files that is not mounted nosuid");
+        }
+        assert!(
+            secure.0.contains("secure true mock false invalid false."),
+            "{name}: {secure:?}"
+        );
+        assert!(!secure.1.contains("libhl-thunk"), "{name}: {secure:?}");
+    }
+}
+
+/// A profiler in C: it counts opens and closes, and prints the counts at its end.
 const PROFILER: &str = r#"
 #include <stdio.h>
 static void *slots[53], **originals;

@@ -51,8 +51,10 @@ fn view<T: FromBytes + IntoBytes + KnownLayout>(words: &mut [u64; WORDS]) -> &mu
 /// passed the argument.
 ///
 /// # Errors
-/// The errno with which ioctl(2) fails for this argument:
-/// - `ENOTTY`: the node does not implement this request number.
+/// The errno that ioctl(2) gives for this argument:
+/// - `EINVAL`: DRM has no such number, or it is one of DRM's own but `DRM_IOCTL_VERSION`.
+/// - `ENOTTY`: the number has neither DRM's type nor another era's, or a control node does not have
+///   it.
 /// - `EFAULT`: a list or a buffer of the argument is not in `memory`.
 /// - The errno of the failed operation ([`errno_of`]).
 ///
@@ -110,7 +112,12 @@ fn served(control: bool, parts: Parts) -> Result<Served, Errno> {
         return Ok(Served::Version);
     }
     let known = Ioctl::of_request(parts.request());
-    known.map(Served::Ioctl).ok_or(Errno::ENOTTY)
+    known.map(Served::Ioctl).ok_or(match parts.kind {
+        // Outside of the core's table and of the driver's (drivers/gpu/drm/drm_ioctl.c:drm_ioctl).
+        // The core's other functions are not modelled.
+        DRM_IOCTL_BASE => Errno::EINVAL,
+        _ => Errno::ENOTTY,
+    })
 }
 
 /// drivers/gpu/drm/drm_ioctl.c:drm_version. Reports the version of the kernel that the rules were
@@ -269,6 +276,8 @@ fn malformed(io: &dyn KernelIo, ioctl: Ioctl, errno: Errno, words: &mut [u64; WO
             .wait_multi_cs(&[], Duration::ZERO)
             .err()
             .map(|error| errno_of(&error)),
+        // Mainline's table ends before it, so nothing of the argument is read.
+        Ioctl::Nic => Some(Errno::EINVAL),
         _ => not_operational(io),
     };
     let errno = first.unwrap_or(errno);

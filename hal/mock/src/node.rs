@@ -68,7 +68,10 @@ impl Admitted<'_> {
 
     fn nic(&self, _: NicRequest<'_>) -> Result<()> {
         let name = Operation::Nic.kernel_name();
-        Err(Error::unsupported(name, "the mock backend does not serve it").on(self.id))
+        // The driver's table of ioctls ends before it (drivers/gpu/drm/drm_ioctl.c:drm_ioctl).
+        Err(Error::unsupported(name, "the mock backend does not serve it")
+            .with_errno(Errno::EINVAL)
+            .on(self.id))
     }
 }
 

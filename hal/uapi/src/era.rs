@@ -43,7 +43,7 @@ pub enum Ioctl {
     Memory,
     /// CoreSight and debug mode.
     Debug,
-    /// Network ports: gaudi3 header only. A mainline driver answers ENOTTY.
+    /// Network ports: gaudi3 header only. A mainline driver answers EINVAL.
     Nic,
 }
 

@@ -2,13 +2,16 @@
 
 use std::env;
 use std::io::Write as _;
+use std::time::{Duration, Instant};
 
 use gaudi_conformance::{Failure, Program, Verdict};
+use gaudi_uapi::cs::CsFlags;
 
 use crate::answer::{number, ok};
 use crate::bench::Bench;
 use crate::card::{Buffer, Card, Cb, Dram, Gate, Host, LONG, Memory, PAGE, Q, own};
 use crate::library::Library;
+use crate::random;
 
 /// The argument that precedes a call's name.
 pub(crate) const FLAG: &str = "--child";
@@ -57,15 +60,37 @@ pub(crate) const CALLS: &[Call] = &[
     }),
 ];
 
+/// A program that waits for the end of a reset, instead of closing the device for it. The driver
+/// kills it after a second, and the mock does.
+pub(crate) const WAIT_FOR_RESET: Call = ("wait-for-reset", |card| {
+    std::mem::forget(Gate::shut_timed(card, CsFlags::NONE, 1)?);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+        // Neither answer ends the loop: EBUSY in reset, a number before.
+        card.hl.is_device_idle(card.fd);
+        card.hl.get_device_status_info(card.fd);
+    }
+    Err(Failure::new("the end of a reset", "SIGKILL", "60 s of polling"))
+});
+
 fn repeat(call: &str) -> Verdict {
     let unknown = || Failure::new("the call", "one of the list", call);
-    let work = CALLS.iter().find(|row| row.0 == call).ok_or_else(unknown)?.1;
+    let mut calls = CALLS.iter().chain([&WAIT_FOR_RESET]);
+    let chosen = calls.find(|row| row.0 == call);
+    if chosen.is_none() && !random::functions().any(|function| function == call) {
+        return Err(unknown());
+    }
     let library = Library::load().map_err(|error| Failure::new("the library", "loaded", error))?;
     let mut bench = Bench::new(library);
     let card = bench.card()?;
     let mut output = std::io::stdout().lock();
-    let written = output.write_all(b"ready\n").and_then(|()| output.flush());
-    written.map_err(|error| Failure::new("the child's output", "written", error.to_string()))?;
+    let told = output.write_all(b"ready\n").and_then(|()| output.flush());
+    told.map_err(|error| Failure::new("the child's output", "written", error.to_string()))?;
+    let Some((_, work)) = chosen else {
+        let ended = random::repeat(card, call);
+        return ended.map_err(|error| Failure::new(call, "no end", error));
+    };
     loop {
         work(card)?;
     }

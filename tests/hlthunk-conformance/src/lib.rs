@@ -11,7 +11,8 @@
 //!   leaks memory, work or descriptors fails.
 //!
 //! `cargo test -p gaudi-hlthunk-conformance` runs them on the mock, `cargo xtask lab test -p
-//! gaudi-hlthunk-conformance` on the driver of each kernel.
+//! gaudi-hlthunk-conformance` on the driver of each kernel. The case
+//! `process.kill-inside-every-call-leaves-nothing` runs only if its name is an argument.
 
 mod answer;
 pub mod bench;

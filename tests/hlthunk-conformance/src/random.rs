@@ -59,7 +59,8 @@ struct World {
     memory: RawMapping,
     /// NOPs for submissions.
     program: Option<Buffer>,
-    traps: &'static Traps,
+    /// None where nothing checks the addresses that the library follows: on the driver.
+    traps: Option<&'static Traps>,
 }
 
 /// Invalid addresses. They stay invalid while the process lives, because the heap could reuse an
@@ -126,20 +127,47 @@ fn closed_files() -> Debugfs {
 }
 
 impl World {
+    fn new(card: Card, traps: Option<&'static Traps>, rng: Rng) -> Result<Self, String> {
+        Ok(Self {
+            rng,
+            hl: card.hl,
+            fd: card.fd,
+            opened: Vec::new(),
+            notifiers: Vec::new(),
+            values: Vec::new(),
+            views: Vec::new(),
+            memory: RawMapping::anonymous(16 * PAGE, true).map_err(|error| error.to_string())?,
+            program: Buffer::new(card, Program::new().nop()).ok(),
+            traps,
+        })
+    }
+
+    /// Frees what needs the node, and closes all descriptors but the node's.
+    fn close_all(&mut self) {
+        self.views.clear();
+        self.program = None;
+        // A notifier's number is the program's own; it ends with its node.
+        for fd in self.notifiers.drain(..).chain(self.opened.drain(..)) {
+            if nix::fcntl::fcntl(borrow(fd), nix::fcntl::FcntlArg::F_GETFD).is_ok() {
+                self.hl.close(fd);
+            }
+        }
+    }
+
     fn coin(&mut self) -> bool {
         self.rng.percent(50)
     }
 
-    /// Returns a dangling address.
+    /// An address that dangles, for the kernel.
     fn dangling(&mut self) -> u64 {
-        self.traps.pick(&mut self.rng)
+        self.traps.map_or(1, |traps| traps.pick(&mut self.rng))
     }
 
     /// Returns `valid`, or rarely NULL or a dangling address.
     fn pointer<T>(&mut self, valid: *mut T) -> *mut T {
         match self.rng.below(10) {
             0 => ptr::null_mut(),
-            1 => ptr::with_exposed_provenance_mut(self.dangling() as usize),
+            1 if self.traps.is_some() => ptr::with_exposed_provenance_mut(self.dangling() as usize),
             _ => valid,
         }
     }
@@ -620,40 +648,50 @@ fn sequence(hl: &'static Library, traps: &'static Traps, rng: Rng) -> Result<(),
     if fd < 0 {
         return Err(format!("cannot open the device: {}", Errno::last()));
     }
-    let memory = RawMapping::anonymous(16 * PAGE, true).map_err(|error| error.to_string())?;
-    let card = Card { hl, fd };
-    let mut world = World {
-        rng,
-        hl,
-        fd,
-        opened: Vec::new(),
-        notifiers: Vec::new(),
-        values: Vec::new(),
-        views: Vec::new(),
-        memory,
-        program: Buffer::new(card, Program::new().nop()).ok(),
-        traps,
-    };
+    let mut world = World::new(Card { hl, fd }, Some(traps), rng)?;
     for _ in 0..CALLS {
         let (_, call) = world.rng.pick(TABLE);
         call(&mut world, hl.table());
     }
-    let World {
-        opened,
-        notifiers,
-        views,
-        program,
-        ..
-    } = world;
-    drop((views, program));
-    // The program owns the notifier's descriptor, which it closes with the node.
-    for fd in notifiers.into_iter().chain(opened) {
-        if nix::fcntl::fcntl(borrow(fd), nix::fcntl::FcntlArg::F_GETFD).is_ok() {
-            hl.close(fd);
-        }
-    }
+    world.close_all();
+    drop(world);
     hl.close(fd);
     Ok(())
+}
+
+/// The functions of which a call needs what another returned.
+const MAKERS: [&str; 6] = [
+    "hlthunk_device_memory_alloc",
+    "hlthunk_device_memory_map",
+    "hlthunk_host_memory_map",
+    "hlthunk_request_command_buffer",
+    "hlthunk_command_submission",
+    "hlthunk_notifier_create",
+];
+
+/// Calls `function` until the process is killed, on any backend: no pointer dangles. Every fourth
+/// call is of a function that makes its objects.
+pub(crate) fn repeat(card: Card, function: &str) -> Result<(), String> {
+    let find = |name: &str| TABLE.iter().find(|row| row.0 == name).map(|row| row.1);
+    let call = find(function).ok_or("not a function of the library")?;
+    let mut world = World::new(card, None, Rng::of_case(1, 0))?;
+    loop {
+        for _ in 0..3 {
+            call(&mut world, card.hl.table());
+        }
+        let maker = world.rng.pick(&MAKERS);
+        if let Some(make) = find(maker) {
+            make(&mut world, card.hl.table());
+        }
+        if world.opened.len() + world.notifiers.len() > 64 {
+            world.close_all();
+        }
+    }
+}
+
+/// The names of all functions.
+pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|row| row.0)
 }
 
 #[cfg(test)]

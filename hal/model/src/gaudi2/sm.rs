@@ -19,6 +19,8 @@ use crate::gaudi2::word::Word;
 
 const WORDS: usize = MONITORS as usize / 64;
 const LONG_BITS: u32 = 15;
+// The configuration of a monitor after power-on.
+const UNUSED: MonConfig = MonConfig::new();
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Monitor {
@@ -65,6 +67,9 @@ struct Cq {
 
 #[derive(Debug)]
 struct Dcore {
+    // Whether a register may differ from its state after power-on. Most contexts use one core, and
+    // a pass over all registers is most of the time that opening and closing a device takes.
+    touched: bool,
     sobs: Vec<u16>,
     monitors: Vec<Monitor>,
     // A bit a monitor that is armed and waits.
@@ -75,6 +80,7 @@ struct Dcore {
 impl Dcore {
     fn new() -> Self {
         Self {
+            touched: false,
             sobs: vec![0; SOBS as usize],
             monitors: vec![Monitor::default(); MONITORS as usize],
             armed: [0; WORDS],
@@ -191,6 +197,7 @@ impl SyncManager {
     /// What the word requests.
     pub(crate) fn write(&mut self, dcore: u32, offset: u32, value: u32) -> Result<bool, Unsupported> {
         let core = &mut self.dcores[dcore as usize];
+        core.touched = true;
         if offset < MON_PAY_ADDRL {
             let sob = offset / 4;
             let update = SobUpdate::from_bits(value);
@@ -260,7 +267,9 @@ impl SyncManager {
     /// Returns the word of a `GLBL` block; `None` if there is no such register.
     pub(crate) fn global(&mut self, dcore: u32, offset: u32) -> Option<Word<'_>> {
         let (register, index) = nth_of(CQ_TABLES, CQS, offset)?;
-        let cq = &mut self.dcores[dcore as usize].cqs[index];
+        let core = &mut self.dcores[dcore as usize];
+        core.touched = true;
+        let cq = &mut core.cqs[index];
         Some(match register {
             CQ_BASE_L | CQ_BASE_H => Word::half(&mut cq.base, register == CQ_BASE_H),
             CQ_SIZE_LOG2 => Word::Whole {
@@ -329,7 +338,8 @@ impl SyncManager {
 
     /// Resets everything to the state after power-on.
     pub(crate) fn reset(&mut self) {
-        for core in &mut self.dcores {
+        for core in self.dcores.iter_mut().filter(|core| core.touched) {
+            core.touched = false;
             core.sobs.fill(0);
             core.monitors.fill(Monitor::default());
             core.armed = [0; WORDS];
@@ -343,14 +353,19 @@ impl SyncManager {
     pub(crate) fn clear_user(&mut self) {
         self.fired
             .retain(|&(dcore, monitor)| dcore == 0 && monitor < FIRST_USER_MONITOR);
-        for (dcore, core) in self.dcores.iter_mut().enumerate() {
+        let touched = self
+            .dcores
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, core)| core.touched);
+        for (dcore, core) in touched {
             let first = |of_first_core: u32| if dcore == 0 { of_first_core as usize } else { 0 };
             core.sobs[first(FIRST_USER_SOB)..].fill(0);
             core.cqs[first(FIRST_USER_CQ)..].fill(Cq::default());
             for index in first(FIRST_USER_MONITOR)..core.monitors.len() {
                 core.set_armed(index, false);
                 let monitor = &mut core.monitors[index];
-                (monitor.config, monitor.queued) = (MonConfig::new(), false);
+                (monitor.config, monitor.queued) = (UNUSED, false);
             }
         }
     }
@@ -455,5 +470,30 @@ mod tests {
             .expect("armed meanwhile, it fires again after its writes");
         sm.carried_out(&again);
         assert!(!sm.has_fired());
+    }
+
+    #[test]
+    fn each_way_to_write_is_cleared() {
+        type Step = fn(&mut SyncManager);
+        let written: [(&str, Step); 3] = [
+            ("an object", |sm| assert_eq!(sm.write(2, 0, 7), Ok(true))),
+            ("a monitor", |sm| assert_eq!(sm.write(2, MON_CONFIG, 1), Ok(true))),
+            ("a completion queue", |sm| {
+                sm.global(2, CQ_PI).expect("a register").set(7);
+            }),
+        ];
+        for (what, write) in written {
+            let clears: [Step; 2] = [SyncManager::reset, SyncManager::clear_user];
+            for clear in clears {
+                let mut sm = SyncManager::new();
+                // Before it as well: a core that is cleared can be written again.
+                clear(&mut sm);
+                write(&mut sm);
+                clear(&mut sm);
+                let left = [sm.read(2, 0), sm.read(2, MON_CONFIG)];
+                let entries = sm.global(2, CQ_PI).map(|word| word.get());
+                assert_eq!((left, entries), ([Some(0); 2], Some(0)), "{what}");
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::ffi::c_int;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 use std::ptr;
 use std::sync::Barrier;
@@ -24,7 +25,7 @@ use crate::card::{
     BUSY, Buffer, COMPLETED, Card, Cb, DRAM_PAGE, Dram, Gate, Host, LONG, Memory, OTHER, PAGE, Q,
 };
 use crate::case::cases;
-use crate::child::{CALLS, FLAG};
+use crate::child::{CALLS, FLAG, WAIT_FOR_RESET};
 use crate::types::name;
 
 cases! { "process":
@@ -44,6 +45,8 @@ cases! { "process":
     "fork-child-that-ends-releases-nothing", "common/habanalabs_drv.c:hl_device_release" => fork_ends;
     "opened-by-exec-child-is-busy", "common/habanalabs_drv.c:hl_device_open" => exec_child;
     "kill-inside-calls-leaves-nothing", "common/habanalabs_drv.c:hl_device_release" => killed;
+    "kill-inside-every-call-leaves-nothing", "common/habanalabs_drv.c:hl_device_release" => killed_everywhere;
+    "reset-kills-its-user", "common/device.c:device_kill_open_processes" => reset_kills;
 }
 
 /// Runs `work` in threads that start at the same time.
@@ -440,16 +443,47 @@ fn exec_child(bench: &mut Bench) -> Verdict {
 }
 
 fn killed(bench: &mut Bench) -> Verdict {
+    killed_inside(bench, CALLS.iter().map(|row| row.0))
+}
+
+fn killed_everywhere(bench: &mut Bench) -> Verdict {
+    // 6.12 does not survive a process that dies with a registered timestamp.
+    let dangerous = bench.backend == Backend::Driver && crate::differences::major() < 7;
+    let calls = crate::random::functions();
+    killed_inside(
+        bench,
+        calls.filter(|&call| !(dangerous && call == "hlthunk_register_timestamp_interrupt")),
+    )
+}
+
+fn killed_inside(bench: &mut Bench, calls: impl Iterator<Item = &'static str>) -> Verdict {
     bench.close()?;
-    for (nth, (call, _)) in CALLS.iter().enumerate() {
+    for (nth, call) in calls.enumerate() {
         let mut child = child(call)?;
         // The kill hits the child at a random point in the repeated call.
         std::thread::sleep(Duration::from_micros(2_000 + 997 * nth as u64));
         let ended = child.kill().and_then(|()| child.wait());
-        ended.map_err(|error| Failure::new("the child's end", "one", error.to_string()))?;
+        let ended = ended.map_err(|error| Failure::new("the child's end", "one", error.to_string()))?;
+        // Otherwise the call ended the child before.
+        equal(call, ended.signal(), Some(libc::SIGKILL))?;
     }
     let card = bench.card()?;
     equal("memory of the next user", card.usage()?.ctx_dram_mem, 0)?;
     card.run(Q, Program::new().nop())?;
     fails("a second open", card.hl.open(name::DONT_CARE, ptr::null()))
+}
+
+fn reset_kills(bench: &mut Bench) -> Verdict {
+    bench.close()?;
+    let mut child = child(WAIT_FOR_RESET.0)?;
+    let ended = child
+        .wait()
+        .map_err(|error| Failure::new("the child's end", "one", error.to_string()))?;
+    equal(
+        "the signal that ends the user of a card in reset",
+        ended.signal(),
+        Some(libc::SIGKILL),
+    )?;
+    let card = bench.card()?;
+    card.run(Q, Program::new().nop())
 }
