@@ -47,7 +47,7 @@ pub(crate) struct Virtual {
     node: VirtualNode,
     /// The PCI address that the program sees.
     pub(crate) address: Option<PciAddress>,
-    /// Of a mock: when a call first found that its reset waits for this process.
+    /// Of a mock's compute node: when a call first found that the reset waits for this process.
     reset: Option<OnceLock<Instant>>,
 }
 
@@ -436,11 +436,12 @@ pub(crate) fn open_virtual(
     STATE.fetch_or(VIRTUAL, Ordering::Relaxed);
     drop(released());
     let (node, fd) = VirtualNode::open(spec, kind).map_err(|error| crate::env::errno_of(&error))?;
-    let is_mock = matches!(spec.backend, BackendSpec::Mock(_));
+    // The driver spares users of control nodes, which do not hold up a reset.
+    let is_killed = kind == NodeKind::Compute && matches!(spec.backend, BackendSpec::Mock(_));
     nodes_mut().push(Arc::new(Virtual {
         node,
         address,
-        reset: is_mock.then(OnceLock::new),
+        reset: is_killed.then(OnceLock::new),
     }));
     Ok(fd.into_raw_fd())
 }

@@ -127,7 +127,7 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// The parts before and after the first `mark`; `None` after it if there is no mark.
+    /// The parts before and after the first `mark`. The second is `None` if `mark` is not found.
     pub(super) fn split_once(self, mark: &str) -> (Self, Option<Self>) {
         match self.text.find(mark) {
             Some(at) => {

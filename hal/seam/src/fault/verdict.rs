@@ -34,7 +34,7 @@ pub enum Verdict {
     Stale,
     /// The checksum of the packet is wrong, so the receiver drops it.
     Damage,
-    /// There is no room for it.
+    /// It fails because the resource is exhausted.
     Full(Resource),
     /// The wait ends at its timeout, whatever has completed.
     Timeout,
