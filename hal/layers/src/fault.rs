@@ -24,8 +24,8 @@ use state::{Pass, Shared, Waited};
 use verdict::signal;
 
 pub use gaudi_seam::fault::{
-    ChipEvent, Field, FieldRange, Filter, NicEvent, NicStatus, Plan, PlanError, Resource, Rule, RuleCount, Schedule,
-    State, Target, Verdict, VerdictKind,
+    ChipEvent, Field, FieldRange, Filter, NicEvent, NicStatus, Plan, PlanError, Resource, Rule, RuleCount,
+    Schedule, State, Target, Verdict, VerdictKind,
 };
 pub(crate) use registry::record as record_handles;
 pub use registry::{handles, tally};

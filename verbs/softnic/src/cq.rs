@@ -75,9 +75,7 @@ impl SoftCq {
     /// Adds a completion. Returns false if the queue is full: the completion is lost, and the queue
     /// is broken.
     pub(crate) fn push(&self, completion: WorkCompletion, solicited: bool) -> bool {
-        let met = self
-            .faults
-            .meet_qp(NicEvent::Completion, completion.qp_num.0);
+        let met = self.faults.meet_qp(NicEvent::Completion, completion.qp_num.0);
         let entry = Entry {
             completion,
             solicited,

@@ -195,7 +195,9 @@ pub(crate) fn flip(pieces: &mut Vec<Piece>, bit: u64, byte: &mut [u8; 1]) -> boo
         return false;
     };
     for index in 0..pieces.len() {
-        let Some(piece) = pieces.get(index).copied() else { break };
+        let Some(piece) = pieces.get(index).copied() else {
+            break;
+        };
         if offset >= piece.len {
             offset -= piece.len;
             continue;

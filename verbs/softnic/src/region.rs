@@ -402,7 +402,11 @@ impl Regions {
     /// Returns the state of a region, or `None` if there is none.
     pub(crate) fn state(&self, key: u32) -> Option<MrState> {
         let slot = self.slots.get(&key).filter(|slot| !slot.dying)?;
-        Some(if slot.revoked { MrState::Revoked } else { MrState::Live })
+        Some(if slot.revoked {
+            MrState::Revoked
+        } else {
+            MrState::Live
+        })
     }
 
     /// Returns the key of the region that an access of a peer would use.

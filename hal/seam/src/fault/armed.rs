@@ -187,7 +187,11 @@ mod tests {
         };
         assert_eq!(meet(&mut armed).verdict(), None);
         let second = meet(&mut armed);
-        assert_eq!(second.decided.map(|hit| hit.id), Some(1), "the first rule decides");
+        assert_eq!(
+            second.decided.map(|hit| hit.id),
+            Some(1),
+            "the first rule decides"
+        );
         assert_eq!(second.delay, Duration::from_millis(3), "delays after it count");
         assert_eq!(meet(&mut armed).decided.map(|hit| hit.id), Some(2));
         assert_eq!(counts(&armed), [(3, 3), (3, 1), (3, 1), (3, 3)]);
@@ -201,7 +205,11 @@ mod tests {
     fn late_verdict_fires_only_once_counted() {
         let mut armed = armed("submit:lose");
         let late = |verdict| verdict == Verdict::Lose;
-        let met = armed.meet(|_| true, late, |_, _| panic!("the submission may still be refused"));
+        let met = armed.meet(
+            |_| true,
+            late,
+            |_, _| panic!("the submission may still be refused"),
+        );
         let hit = met.decided.expect("the rule decides");
         assert_eq!(counts(&armed), [(1, 0)]);
         assert!(armed.fire(hit) && !armed.fire(hit));
@@ -211,13 +219,18 @@ mod tests {
     #[test]
     fn rearmed_plan_counts_from_one() {
         let mut armed = armed("*:when=1:error=EIO");
-        let mut meet = |armed: &mut ArmedRules| armed.meet(|_| true, |_| false, |_, _| ()).verdict().is_some();
+        let mut meet =
+            |armed: &mut ArmedRules| armed.meet(|_| true, |_| false, |_, _| ()).verdict().is_some();
         assert!(meet(&mut armed) && !meet(&mut armed));
         armed.rearm();
         assert_eq!(counts(&armed), [(0, 0)]);
         assert!(meet(&mut armed), "the first match again");
         armed.disarm(0);
         assert!(armed.is_empty() && armed.count_of(0).is_none());
-        assert_eq!(armed.arm(Rule::new(super::super::Target::Any, Verdict::Reset)), 1, "no number twice");
+        assert_eq!(
+            armed.arm(Rule::new(super::super::Target::Any, Verdict::Reset)),
+            1,
+            "no number twice"
+        );
     }
 }
