@@ -369,6 +369,23 @@ impl Producer {
         }
     }
 
+    /// Whether no engine works on a submission any more. Asks the driver and does not wait.
+    ///
+    /// Records the failure that proves it: the caller releases the submission, so no later call asks
+    /// the driver about it.
+    fn has_ended(&self, seq: u64) -> bool {
+        match self.context.io.wait_cs(CsSeq(seq), Duration::ZERO) {
+            Ok(answer) => answer.status == WaitStatus::Completed,
+            Err(error) if is_end(&error) => {
+                if seq < self.failed_from.load(Ordering::Acquire) {
+                    self.fail(seq, &error);
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
     fn release(&self, is_done: impl Fn(&Entry) -> bool) {
         // Both are dropped after the guard below. An exported buffer calls export users, which may
         // wait for a thread in `reap`; that thread waits for the guard.
@@ -436,7 +453,7 @@ impl ActiveQueue for Producer {
             let has_ended = match self.poll(seq) {
                 Ok(is_done) => is_done,
                 // The error may be an earlier submission's.
-                Err(_) => has_ended(&*self.context.io, seq),
+                Err(_) => self.has_ended(seq),
             };
             if !has_ended {
                 break;
