@@ -7,12 +7,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
-use std::thread;
 use std::time::Duration;
 
 use gaudi_seam::{CsRequest, CsSeq, Errno, Error, ErrorKind, QueueId, Result, WaitStatus};
 use gaudi_spec::QueueRow;
-use gaudi_sys::Deadline;
+use gaudi_sys::{Deadline, clock};
 use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsChunk};
 
 use crate::active_queues::ActiveQueue;
@@ -485,7 +484,7 @@ impl ActiveQueue for Producer {
 
 /// Sleeps, and doubles the next sleep, up to a millisecond.
 fn pause(nap: &mut Duration) {
-    thread::sleep(*nap);
+    clock::sleep(*nap);
     *nap = (*nap * 2).min(Duration::from_millis(1));
 }
 
