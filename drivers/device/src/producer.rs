@@ -370,8 +370,8 @@ impl Producer {
 
     /// Whether no engine works on a submission any more. Asks the driver and does not wait.
     ///
-    /// Records the failure that proves it: the caller releases the submission, so no later call asks
-    /// the driver about it.
+    /// Records the failure that proves it: the caller releases the submission, so no later call
+    /// asks the driver about it.
     fn has_ended(&self, seq: u64) -> bool {
         match self.context.io.wait_cs(CsSeq(seq), Duration::ZERO) {
             Ok(answer) => answer.status == WaitStatus::Completed,

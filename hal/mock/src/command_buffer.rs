@@ -87,9 +87,7 @@ impl Device {
         }
         let found = state.context().buffers.user_memory(CbHandle(request.offset));
         let memory = found.expect("the rules allow handles of buffers");
-        memory
-            .map(request.len)
-            .map_err(|errno| self.refusal(OP, errno))
+        memory.map(request.len).map_err(|errno| self.refusal(OP, errno))
     }
 
     /// `HL_MEM_OP_TS_ALLOC` (memory.c:allocate_timestamps_buffers)

@@ -149,8 +149,11 @@ impl Device {
         let mut state = self.open_context()?;
         let file = state.context().buffers.hand_out_offsets();
         file.ok_or_else(|| {
-            Error::unsupported("open", "a mock with private memory has no file that a program can map")
-                .on(self.id)
+            Error::unsupported(
+                "open",
+                "a mock with private memory has no file that a program can map",
+            )
+            .on(self.id)
         })
     }
 

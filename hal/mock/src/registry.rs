@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use gaudi_seam::{Era, Error, ErrorKind, KernelIo, MockSpec, Node, NodeKind, Result};
 use gaudi_model::MemoryKind;
+use gaudi_seam::{Era, Error, ErrorKind, KernelIo, MockSpec, Node, NodeKind, Result};
 use gaudi_sys::Memfd;
 
 use crate::node::MockNode;

@@ -173,7 +173,8 @@ impl DriverBuffers {
         engine.unmap(self.va);
     }
 
-    /// The memory of a released context, for the next one: each submission writes its commands anew.
+    /// The memory of a released context, for the next one: each submission writes its commands
+    /// anew.
     pub(crate) fn into_spare(self) -> RawMapping {
         self.memory
     }

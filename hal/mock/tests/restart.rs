@@ -73,7 +73,12 @@ impl User<'_> {
     fn step(&mut self, (kind, a, b): (u8, u16, u16)) {
         let io = self.io;
         let device = DeviceVa(DRAM_VA.start.0 + u64::from(b) * 16);
-        let queues = [queue::PDMA_0_0, queue::PDMA_0_1, queue::PDMA_1_0, queue::edma(0, 0).expect("an engine")];
+        let queues = [
+            queue::PDMA_0_0,
+            queue::PDMA_0_1,
+            queue::PDMA_1_0,
+            queue::edma(0, 0).expect("an engine"),
+        ];
         let queue = queues[usize::from(a) % queues.len()];
         let object = |offset: u32| (sync::objs_address(0, sync::SOB_OBJ, 1024 + offset)).expect("one");
         match kind {
@@ -100,7 +105,11 @@ impl User<'_> {
                     offset: handle.0,
                     len: 4096,
                 });
-                let va = io.cb_info(handle, true).expect("it exists").device_va.expect("mapped");
+                let va = io
+                    .cb_info(handle, true)
+                    .expect("it exists")
+                    .device_va
+                    .expect("mapped");
                 let memory = memory.expect("mapped");
                 let mut bytes = [0; 4096];
                 memory.read(0, &mut bytes).expect("a page");
@@ -152,7 +161,11 @@ impl User<'_> {
                 }
             }
             16 => {
-                let fault = [MockFault::NonFatalEvent, MockFault::ThermalEvent, MockFault::FatalEvent];
+                let fault = [
+                    MockFault::NonFatalEvent,
+                    MockFault::ThermalEvent,
+                    MockFault::FatalEvent,
+                ];
                 let request = InfoRequest {
                     op: InfoOp::MOCK_FAULT,
                     arg: fault[usize::from(a % 16).min(2)] as u32,
@@ -267,5 +280,8 @@ fn late_writer_keeps_its_old_memory() {
     late.write(0, b"late").expect("it is mapped");
     let mut seen = [1; 4];
     next.read(0, &mut seen).expect("mapped");
-    assert_eq!(seen, [0; 4], "the mapping of a closed context reaches no later one");
+    assert_eq!(
+        seen, [0; 4],
+        "the mapping of a closed context reaches no later one"
+    );
 }

@@ -2,8 +2,8 @@
 //! mappings: a warm scenario calls the kernel for none of them.
 //!
 //! - [`Arena`] is sparse memory that knows its written pages, and zeroes only those.
-//! - [`reuse`] makes this thread's small [`RawMapping::anonymous`] mappings parts of one region.
-//!   A dropped part is the next one's memory, zeroed again.
+//! - [`Region::enter`] makes a thread's small [`RawMapping::anonymous`] mappings parts of one
+//!   region. A dropped part is the next one's memory, zeroed again.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -99,7 +99,7 @@ impl Arena {
     }
 }
 
-/// Bytes of the region of a thread.
+/// Bytes of a region.
 const REGION: usize = 32 << 20;
 /// Pages of the largest mapping that is a part of the region.
 const MOST_PAGES: usize = 64;
@@ -108,7 +108,7 @@ thread_local! {
     static POOL: RefCell<Option<Arc<Pool>>> = const { RefCell::new(None) };
 }
 
-/// The region of a thread, and its free parts.
+/// The memory of a region, and its free parts.
 #[derive(Debug)]
 struct Pool {
     map: Arc<RawMapping>,
@@ -158,43 +158,63 @@ impl Drop for Lease {
     }
 }
 
-/// Ends the reuse of memory in this thread when it is dropped.
+/// Memory for small anonymous mappings. A clone is the same region.
+#[derive(Debug, Clone)]
+pub struct Region(Arc<Pool>);
+
+/// Ends a thread's use of a region when it is dropped.
 #[derive(Debug)]
-#[must_use = "memory is reused until the guard is dropped"]
-pub struct Reuse {
+#[must_use = "the thread uses the region until the guard is dropped"]
+pub struct Entered {
     before: Option<Arc<Pool>>,
     // It belongs to the thread that made it.
     _thread: PhantomData<*const ()>,
 }
 
-/// Makes later anonymous mappings of this thread, up to 256 KiB each, parts of one region until the
-/// guard is dropped. Mappings may outlive the guard and may be dropped in any thread.
-///
-/// # Errors
-/// `ENOMEM`: no address space is left.
-pub fn reuse() -> SysResult<Reuse> {
-    let pool = Pool {
-        map: Arc::new(RawMapping::anonymous_sparse(REGION)?),
-        parts: Mutex::new(Parts {
-            fresh: 0,
-            free: [const { Vec::new() }; MOST_PAGES + 1],
-            is_used: vec![false; REGION / PAGE_BYTES].into(),
-        }),
-    };
-    Ok(Reuse {
-        before: POOL.replace(Some(Arc::new(pool))),
-        _thread: PhantomData,
-    })
+impl Region {
+    /// Reserves a region.
+    ///
+    /// # Errors
+    /// `ENOMEM`: no address space is left.
+    pub fn new() -> SysResult<Self> {
+        let pool = Pool {
+            map: Arc::new(RawMapping::anonymous_sparse(REGION)?),
+            parts: Mutex::new(Parts {
+                fresh: 0,
+                free: [const { Vec::new() }; MOST_PAGES + 1],
+                is_used: vec![false; REGION / PAGE_BYTES].into(),
+            }),
+        };
+        Ok(Self(Arc::new(pool)))
+    }
+
+    /// Makes later anonymous mappings of this thread, up to 256 KiB each, parts of the region until
+    /// the guard is dropped. Mappings may outlive the guard and may be dropped in any thread.
+    pub fn enter(&self) -> Entered {
+        Entered {
+            before: POOL.replace(Some(Arc::clone(&self.0))),
+            _thread: PhantomData,
+        }
+    }
+
+    /// Pages of the mappings that are parts of the region.
+    pub fn pages_in_use(&self) -> usize {
+        let parts = lock(&self.0.parts);
+        let free: usize = (0..)
+            .zip(&parts.free)
+            .map(|(count, free)| count * free.len())
+            .sum();
+        parts.fresh - free
+    }
 }
 
-impl Drop for Reuse {
+impl Drop for Entered {
     fn drop(&mut self) {
         POOL.set(self.before.take());
     }
 }
 
-/// A part of this thread's region for a mapping; `None` if the thread reuses no memory, or the
-/// region has no room.
+/// A part of this thread's region for a mapping; `None` if the thread uses none, or it has no room.
 pub(crate) fn take(len: usize) -> Option<(Arc<RawMapping>, usize, Arc<dyn Any + Send + Sync>)> {
     let count = len.div_ceil(PAGE_BYTES);
     if !(1..=MOST_PAGES).contains(&count) {
@@ -275,7 +295,8 @@ mod tests {
 
     #[test]
     fn dropped_mapping_is_reused_and_zeroed() {
-        let guard = reuse().unwrap();
+        let region = Region::new().unwrap();
+        let guard = region.enter();
         let first = RawMapping::anonymous(5000, true).unwrap();
         first.write(4999, b"x").unwrap();
         assert_eq!(first.write(5000, b"x"), Err(Errno::EFAULT), "its own length");
@@ -284,7 +305,9 @@ mod tests {
         drop(first);
         let gone = populate_for_write(start as u64, 5000);
         assert_eq!(gone, Err(Errno::EFAULT), "as for memory that is not mapped");
+        assert_eq!(region.pages_in_use(), 0);
         let second = RawMapping::anonymous(8192, true).unwrap();
+        assert_eq!(region.pages_in_use(), 2);
         assert_eq!(second.as_ptr().as_ptr().addr(), start);
         let mut got = [1];
         second.read(4999, &mut got).unwrap();

@@ -128,7 +128,10 @@ mod tests {
         let began = Instant::now();
         sleep(Duration::from_secs(3600));
         assert!(deadline.has_passed());
-        assert!(began.elapsed() < Duration::from_secs(60), "no time of the machine");
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "no time of the machine"
+        );
         clock.advance_to(7);
         assert_eq!(clock.now_ns(), 5 + 3_600_000_000_000, "it never goes back");
         drop(entered);

@@ -112,7 +112,7 @@ impl RawMapping {
     }
 
     /// Maps zeroed memory of this process, page aligned. With `populate` its pages are present.
-    /// A thread that reuses memory ([`arena::reuse`]) gets a part of its region.
+    /// A thread that reuses memory ([`arena::Region`]) gets a part of its region.
     ///
     /// # Errors
     /// mmap(2)'s: `ENOMEM`.
