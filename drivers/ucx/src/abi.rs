@@ -240,7 +240,7 @@ pub(crate) struct DeregParams {
 }
 
 /// `UCT_MD_MEM_DEREG_FIELD_MEMH`.
-pub(crate) const DEREG_FIELD_MEMH: u64 = 1 << 1;
+pub(crate) const DEREG_FIELD_MEMH: u64 = 1 << 0;
 
 /// `uct_completion_t`.
 #[repr(C)]

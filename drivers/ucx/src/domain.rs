@@ -227,11 +227,12 @@ unsafe fn allocate(
     }
     // SAFETY: not null, and valid by the caller's guarantee.
     let bytes = unsafe { *len } as u64;
-    let base = memory::alloc(domain.card, bytes)?;
+    let (base, bytes) = memory::alloc(domain.card, bytes)?;
     events::allocated(base, bytes, domain.card);
     // SAFETY: as above.
-    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "two results of one call")]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "results of one call")]
     unsafe {
+        *len = bytes as usize;
         *address = base as *mut c_void;
         *memh = handles::add(Memory::Allocated(base));
     }

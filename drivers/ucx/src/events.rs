@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "calls libucm, which calls back")]
 
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
+use std::sync::Once;
 
 use crate::abi::{
     EventHandler, EventInstaller, Function, ListLink, MEM_FLAG_REGISTRABLE, MemTypeEvent, UcsStatus, event,
@@ -46,18 +46,11 @@ pub(crate) fn freed(address: u64, len: u64, card: &Card) {
     dispatch(event::MEM_TYPE_FREE, address, len, card);
 }
 
-struct Installer(*mut EventInstaller);
-
-// SAFETY: the installer is written once, before libucm sees it.
-unsafe impl Send for Installer {}
-// SAFETY: as above.
-unsafe impl Sync for Installer {}
-
 /// Adds the installer to libucm's list, so that handlers which are added later learn of earlier
 /// allocations.
 pub(crate) fn install(ucx: &Ucx) {
-    static INSTALLER: OnceLock<Installer> = OnceLock::new();
-    INSTALLER.get_or_init(|| {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
         let installer = Box::leak(Box::new(EventInstaller {
             install: Function(installs as *const c_void),
             get_existing_alloc: Function(existing as *const c_void),
@@ -67,7 +60,6 @@ pub(crate) fn install(ucx: &Ucx) {
         // SAFETY: both links are valid for the process's life, and the list is changed only while
         // libraries load, under the loader's lock.
         unsafe { list::push_back(ucx.event_installers, link) };
-        Installer(installer)
     });
 }
 

@@ -69,7 +69,6 @@ pub(crate) struct Ucx {
     pub(crate) query_v2: Option<Function>,
     pub(crate) find_system_device: unsafe extern "C" fn(*const c_void, *mut u8) -> UcsStatus,
     pub(crate) name_system_device: unsafe extern "C" fn(u8, *const c_char, c_uint) -> UcsStatus,
-    pub(crate) memtype_cache_update: Function,
     pub(crate) event_enter: unsafe extern "C" fn(),
     pub(crate) event_leave: unsafe extern "C" fn(),
     pub(crate) event_dispatch: unsafe extern "C" fn(c_int, *mut MemTypeEvent),
@@ -124,11 +123,6 @@ static UCX: OnceLock<Ucx> = OnceLock::new();
 /// If the plugin is not registered: UCX calls it only afterwards.
 pub(crate) fn ucx() -> &'static Ucx {
     UCX.get().expect("UCX calls the plugin after it is registered")
-}
-
-/// UCX, if [`find`] succeeded.
-pub(crate) fn ucx_if_found() -> Option<&'static Ucx> {
-    UCX.get()
 }
 
 /// Finds the process's UCX and its release. The first success is kept.
@@ -280,7 +274,6 @@ fn resolve(loaded: &Loaded) -> Result<Ucx, Refusal> {
             query_v2: function(uct, "uct_iface_base_query_v2").ok(),
             find_system_device: symbol(ucs, "ucs_topo_find_device_by_bus_id")?,
             name_system_device: symbol(ucs, "ucs_topo_sys_device_set_name")?,
-            memtype_cache_update: function(ucs, "ucs_memtype_cache_update")?,
             event_enter: symbol(ucm, "ucm_event_enter")?,
             event_leave: symbol(ucm, "ucm_event_leave")?,
             event_dispatch: symbol(ucm, "ucm_event_dispatch")?,

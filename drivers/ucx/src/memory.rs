@@ -16,7 +16,7 @@ pub(crate) struct Allocation {
     device: Device,
     buffer: Buffer,
     pub(crate) card: &'static Card,
-    /// The requested length in bytes.
+    /// Bytes: the requested length in whole cache lines.
     pub(crate) len: u64,
 }
 
@@ -44,14 +44,18 @@ fn live() -> std::sync::RwLockReadGuard<'static, BTreeMap<u64, Allocation>> {
     LIVE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Allocates `len` bytes on a card. Returns the device address.
+/// Allocations have whole cache lines, and do not share one: UCX registers ranges that it rounds up.
+const LINE: u64 = 128;
+
+/// Allocates at least `len` bytes on a card. Returns the device address and the length.
 ///
 /// # Errors
 /// `InvalidParam`: `len` is 0. Otherwise the device's error.
-pub(crate) fn alloc(card: &'static Card, len: u64) -> std::result::Result<u64, Status> {
+pub(crate) fn alloc(card: &'static Card, len: u64) -> std::result::Result<(u64, u64), Status> {
     if len == 0 {
         return Err(Status::InvalidParam);
     }
+    let len = len.checked_next_multiple_of(LINE).ok_or(Status::NoMemory)?;
     let make = || -> Result<Allocation> {
         let device = card.device()?;
         let buffer = device.alloc(len)?;
@@ -66,7 +70,7 @@ pub(crate) fn alloc(card: &'static Card, len: u64) -> std::result::Result<u64, S
     let base = allocation.base();
     let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
     live.insert(base, allocation);
-    Ok(base)
+    Ok((base, len))
 }
 
 /// Frees the allocation that begins at an address. Returns whether there was one.

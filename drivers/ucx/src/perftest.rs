@@ -58,8 +58,8 @@ unsafe extern "C" fn uct_alloc(
             return Err(Status::InvalidParam);
         }
         let card = cards().first().ok_or(Status::NoDevice)?;
-        let base = memory::alloc(card, len as u64)?;
-        events::allocated(base, len as u64, card);
+        let (base, bytes) = memory::alloc(card, len as u64)?;
+        events::allocated(base, bytes, card);
         // SAFETY: guaranteed by the caller; the last field exists where the release has it.
         #[expect(clippy::multiple_unsafe_ops_per_block, reason = "fields of one structure")]
         unsafe {
