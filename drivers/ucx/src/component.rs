@@ -77,10 +77,6 @@ pub(crate) fn register(ucx: &Ucx) {
     // SAFETY: a new object, of which no list has a link.
     unsafe { list::make_empty(&raw mut (*component).tl_list) };
     // SAFETY: both live as long as the process and have the release's layout.
-    #[expect(
-        clippy::multiple_unsafe_ops_per_block,
-        reason = "two steps of one registration"
-    )]
     unsafe {
         (ucx.component_register)(component.cast());
         (ucx.tl_register)(component.cast(), (transport as *mut Transport).cast());
@@ -137,7 +133,6 @@ unsafe extern "C" fn query_md_resources(
             unsafe { array.add(index).write(MdResource { name }) };
         }
         // SAFETY: guaranteed by the caller.
-        #[expect(clippy::multiple_unsafe_ops_per_block, reason = "two results of one call")]
         unsafe {
             *resources = array;
             *count = number;
@@ -181,7 +176,6 @@ unsafe fn give_key(key: *mut usize, handle: *mut *mut c_void) -> Result<(), Stat
         return Err(Status::InvalidParam);
     }
     // SAFETY: guaranteed by the caller.
-    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "two results of one call")]
     unsafe {
         *key = KEY;
         *handle = null_mut();

@@ -13,8 +13,8 @@ use crate::status::Status;
 /// - `Unsupported`: both are host memory.
 ///
 /// # Safety
-/// An address that is not device memory of this process is host memory of `len` bytes, which nothing
-/// else writes now, and nothing reads if it is `dst`.
+/// An address that is not device memory of this process is host memory of `len` bytes. Nothing else
+/// writes it now, and nothing reads it if it is `dst`.
 pub(crate) unsafe fn copy(dst: u64, src: u64, len: u64) -> Result<(), Status> {
     let bytes = usize::try_from(len).map_err(|_| Status::InvalidParam)?;
     match Copy::plan(dst, src, len)? {

@@ -230,7 +230,6 @@ unsafe fn allocate(
     let (base, bytes) = memory::alloc(domain.card, bytes)?;
     events::allocated(base, bytes, domain.card);
     // SAFETY: as above.
-    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "results of one call")]
     unsafe {
         *len = bytes as usize;
         *address = base as *mut c_void;
@@ -326,7 +325,6 @@ unsafe extern "C" fn mem_query(
         let base = allocation.base();
         let system_device = topology::system_device(allocation.card);
         // SAFETY: each field is in a structure of a release whose mask has its bit.
-        #[expect(clippy::multiple_unsafe_ops_per_block, reason = "fields of one structure")]
         unsafe {
             if mask & field::MEM_TYPE != 0 {
                 (*attr).mem_type = ucx().release.memory_type;

@@ -28,7 +28,6 @@ fn dispatch(kind: c_int, address: u64, len: u64, card: &Card) {
     let mut event = of(address, len, card);
     let ucx = ucx();
     // SAFETY: libucm's own order of calls; the event is as large as its union.
-    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one bracket of three calls")]
     unsafe {
         (ucx.event_enter)();
         (ucx.event_dispatch)(kind, &raw mut event);

@@ -95,7 +95,7 @@ pub(crate) struct Parsers {
     pub(crate) doc_nop: Function,
 }
 
-// SAFETY: the pointers are to UCX's functions, constant tables, and list heads that are changed only
+// SAFETY: the pointers are to UCX's functions, constant tables, and list heads that change only
 // while the library loads.
 unsafe impl Send for Ucx {}
 // SAFETY: as above.
@@ -250,10 +250,6 @@ fn resolve(loaded: &Loaded) -> Result<Ucx, Refusal> {
         unsafe { symbol::<*const c_void>(library, name) }.map(Function)
     };
     // SAFETY: the headers of every release of the table declare these symbols with these types.
-    #[expect(
-        clippy::multiple_unsafe_ops_per_block,
-        reason = "one reason holds for all: the symbols' types"
-    )]
     let ucx = unsafe {
         Ucx {
             release,

@@ -11,7 +11,6 @@ use crate::abi::ListLink;
 /// - `link` is valid as long as the list, and in no list.
 pub(crate) unsafe fn push_back(head: *mut ListLink, link: *mut ListLink) {
     // SAFETY: guaranteed by the caller.
-    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one change of a list")]
     unsafe {
         let last = (*head).prev;
         (*link).prev = last;
@@ -27,7 +26,6 @@ pub(crate) unsafe fn push_back(head: *mut ListLink, link: *mut ListLink) {
 /// `head` is valid and in no list.
 pub(crate) unsafe fn make_empty(head: *mut ListLink) {
     // SAFETY: guaranteed by the caller.
-    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one change of a list")]
     unsafe {
         (*head).prev = head;
         (*head).next = head;
@@ -44,7 +42,6 @@ mod tests {
         let [head, one, two] = &mut links;
         let (head, one, two): (*mut ListLink, *mut ListLink, *mut ListLink) = (head, one, two);
         // SAFETY: three distinct links of this test.
-        #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one list")]
         unsafe {
             make_empty(head);
             push_back(head, one);

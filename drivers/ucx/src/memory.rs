@@ -44,7 +44,7 @@ fn live() -> std::sync::RwLockReadGuard<'static, BTreeMap<u64, Allocation>> {
     LIVE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Allocations have whole cache lines, and do not share one: UCX registers ranges that it rounds up.
+/// Allocations have whole cache lines and share none: UCX registers ranges that it rounds up.
 const LINE: u64 = 128;
 
 /// Allocates at least `len` bytes on a card. Returns the device address and the length.

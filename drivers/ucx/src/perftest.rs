@@ -61,7 +61,6 @@ unsafe extern "C" fn uct_alloc(
         let (base, bytes) = memory::alloc(card, len as u64)?;
         events::allocated(base, bytes, card);
         // SAFETY: guaranteed by the caller; the last field exists where the release has it.
-        #[expect(clippy::multiple_unsafe_ops_per_block, reason = "fields of one structure")]
         unsafe {
             (*memory).address = base as *mut c_void;
             (*memory).length = len;

@@ -141,7 +141,6 @@ pub(crate) unsafe extern "C" fn query_devices(
             system_device: topology::system_device(card),
         };
         // SAFETY: memory of that size; the results are valid by the caller's guarantee.
-        #[expect(clippy::multiple_unsafe_ops_per_block, reason = "the results of one call")]
         unsafe {
             resource.write(value);
             *devices = resource;

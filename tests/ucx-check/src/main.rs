@@ -1,5 +1,5 @@
-//! `ucp-check PROTOCOL...`: two processes move data between Gaudi memory and host memory through the
-//! UCX that the loader finds, and compare every byte.
+//! `ucp-check PROTOCOL...`: two processes move data between Gaudi memory and host memory through
+//! the UCX that the loader finds, and compare every byte.
 //!
 //! Prints `ok PROTOCOL: N transfers` or `FAIL PROTOCOL: ...` a protocol; `cargo xtask test --step
 //! ucx` runs it with packaged releases of UCX. Device memory comes from the plugin the way

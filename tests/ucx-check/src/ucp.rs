@@ -123,8 +123,10 @@ impl Ucp {
         match status {
             0 => Ok(()),
             status => {
+                // SAFETY: the function takes any status.
+                let text = unsafe { (self.status_string)(status) };
                 // SAFETY: UCX returns a terminated string for every status.
-                let text = unsafe { CStr::from_ptr((self.status_string)(status)) };
+                let text = unsafe { CStr::from_ptr(text) };
                 Err(format!("{operation}: {}", text.to_string_lossy()))
             }
         }
@@ -204,15 +206,17 @@ unsafe extern "C" fn handle_am(
     len: usize,
     params: *const AmParams,
 ) -> i8 {
-    // SAFETY: the worker's argument, and UCX's structure.
-    let (arrived, attributes) = unsafe { (&mut *arg, (*params).attributes) };
+    // SAFETY: the worker's argument, which nothing else borrows during progress.
+    let arrived = unsafe { &mut *arg };
+    // SAFETY: UCX's structure.
+    let attributes = unsafe { (*params).attributes };
     if attributes & RENDEZVOUS != 0 {
         arrived.rendezvous = Some(data);
         return IN_PROGRESS;
     }
-    // SAFETY: `len` bytes of host memory during the callback.
     let bytes = match len {
         0 => Vec::new(),
+        // SAFETY: `len` bytes of host memory during the callback.
         _ => unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) }.to_vec(),
     };
     arrived.eager = Some(bytes);
