@@ -13,7 +13,7 @@ use gaudi_uapi::memory::MemFlags;
 
 use crate::context::Context;
 use crate::export_user::ExportUser;
-use crate::heap::{Allocation, DevicePages};
+use crate::heap::{Allocation, DevicePages, Placement};
 use crate::shared::{lock, unwrap_last};
 use crate::status::StatusHandle;
 use crate::unfinished::Unfinished;
@@ -92,14 +92,14 @@ impl Buffer {
     ///
     /// # Errors
     /// As [`piece`](Self::piece).
-    pub(crate) fn pages(context: &Arc<Context>, len: u64) -> Result<Self> {
+    pub(crate) fn pages(context: &Arc<Context>, len: u64, placement: Placement) -> Result<Self> {
         let pages = with_retry(context, |context| {
             let mut heap = lock(&context.heap);
             // Contiguous pages make one segment for an importer. A fragmented device has only
             // others.
-            match heap.alloc_pages(&context.io, len, MemFlags::CONTIGUOUS) {
+            match heap.alloc_pages(&context.io, len, MemFlags::CONTIGUOUS, placement) {
                 Err(error) if error.kind() == ErrorKind::OutOfDeviceMemory => {
-                    heap.alloc_pages(&context.io, len, MemFlags::NONE)
+                    heap.alloc_pages(&context.io, len, MemFlags::NONE, placement)
                 }
                 answer => answer,
             }

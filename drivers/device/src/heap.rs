@@ -13,6 +13,16 @@ use crate::unfinished::Submissions;
 
 const UNMAP: &str = "HL_MEM_OP_UNMAP";
 
+/// Which pages an allocation of the driver has, and where they are mapped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The page in bytes: one of those that the driver reports, or 0 for its default.
+    pub page_bytes: u64,
+    /// The address at which the driver maps the memory, if the address is free and a multiple of
+    /// the page. Otherwise the driver chooses.
+    pub hint: Option<DeviceVa>,
+}
+
 /// Pages of one allocation of the driver.
 #[derive(Debug)]
 pub(crate) struct DevicePages {
@@ -92,11 +102,19 @@ pub(crate) struct Heap {
     /// Freed pieces that submissions of dropped queues may still write to.
     unfinished: Vec<(Piece, Submissions)>,
     owners: Arc<Owners>,
+    /// The lowest address for pages without a hint; `None` if the driver chooses.
+    lowest: Option<u64>,
 }
 
 impl Heap {
     /// `page`: the driver's page; `grain`: no two pieces share this many aligned bytes.
-    pub(crate) fn new(device: DeviceId, page: u64, grain: u64, owners: Arc<Owners>) -> Self {
+    pub(crate) fn new(
+        device: DeviceId,
+        page: u64,
+        grain: u64,
+        owners: Arc<Owners>,
+        lowest: Option<u64>,
+    ) -> Self {
         Self {
             device,
             page: page.max(1),
@@ -105,6 +123,7 @@ impl Heap {
             lingering: Vec::new(),
             unfinished: Vec::new(),
             owners,
+            lowest,
         }
     }
 
@@ -131,7 +150,7 @@ impl Heap {
         if let Some(piece) = mapped.find_map(piece) {
             return Ok(piece);
         }
-        let pages = self.alloc_pages(io, span, MemFlags::NONE)?;
+        let pages = self.alloc_pages(io, span, MemFlags::NONE, Placement::default())?;
         let Mapping::Mapped(owner) = &pages.mapping else {
             unreachable!("new pages are mapped");
         };
@@ -238,19 +257,31 @@ impl Heap {
     ///
     /// # Errors
     /// The driver's own error.
-    pub(crate) fn alloc_pages(&mut self, io: &SharedIo, len: u64, flags: MemFlags) -> Result<DevicePages> {
+    pub(crate) fn alloc_pages(
+        &mut self,
+        io: &SharedIo,
+        len: u64,
+        flags: MemFlags,
+        placement: Placement,
+    ) -> Result<DevicePages> {
         self.retry_lingering(io);
         let handle = io.mem_alloc(MemAlloc {
             size: len,
-            page_size: 0,
+            page_size: placement.page_bytes,
             flags,
         })?;
         // The driver rounds up too, and rejects a length that overflows.
         let whole = len.checked_next_multiple_of(self.page).unwrap_or(len);
+        // The driver maps elsewhere if the hint is in use.
+        let lowest = || {
+            let at = self.owners.gap(self.lowest?, whole, self.page)?;
+            Some(DeviceVa(at))
+        };
+        let hint = placement.hint.or_else(lowest);
         let mapped = self.owners.map(whole, || {
             io.mem_map_device(MapDevice {
                 handle,
-                hint: None,
+                hint,
                 flags: MemFlags::NONE,
             })
         });

@@ -37,6 +37,10 @@ pub struct Options {
     pub cached_mappings: usize,
     /// Maximum number of bytes in them. 0 switches the cache off.
     pub cached_bytes: u64,
+    /// Where the driver is asked to map device memory: this many bytes or more after its first
+    /// address. 0 leaves the choice to the driver. Devices with different offsets have no address
+    /// in common, so that an address names its device.
+    pub memory_offset: u64,
 }
 
 impl Default for Options {
@@ -51,6 +55,7 @@ impl Default for Options {
             stripe_bytes: 8 << 20,
             cached_mappings: 1024,
             cached_bytes: 1 << 30,
+            memory_offset: 0,
         }
     }
 }
