@@ -178,7 +178,9 @@ impl Card {
             _ => {
                 let wanted = BackendSpec::Kernel(KernelSelector::Index(id.index));
                 let listed = gaudi_hal::list().into_iter();
-                listed.filter(|listed| listed.spec.backend == wanted).find_map(|listed| listed.bus)
+                listed
+                    .filter(|listed| listed.spec.backend == wanted)
+                    .find_map(|listed| listed.bus)
             }
         })
     }

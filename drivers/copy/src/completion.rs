@@ -75,7 +75,10 @@ impl Completion {
         }
         // An operation beyond the count leaves it at 0.
         let counted = |left: usize| left.checked_sub(1);
-        let before = self.state.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, counted);
+        let before = self
+            .state
+            .left
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, counted);
         if before == Ok(1) {
             if let Some(callback) = &self.state.callback {
                 let failure = lock(&self.state.failure).clone();
@@ -113,7 +116,11 @@ mod tests {
         completion.end(Err(Error::new(ErrorKind::Io, "second")));
         assert_eq!(calls.load(Ordering::Relaxed), 1);
         completion.end(Ok(()));
-        assert_eq!(calls.load(Ordering::Relaxed), 1, "an operation beyond the count calls nothing");
+        assert_eq!(
+            calls.load(Ordering::Relaxed),
+            1,
+            "an operation beyond the count calls nothing"
+        );
         completion.reset(1);
         assert!(!completion.is_done());
     }

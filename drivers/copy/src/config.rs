@@ -188,7 +188,11 @@ mod tests {
         })
         .expect("the defaults are valid");
         for row in VARIABLES {
-            assert!(seen.borrow().iter().any(|name| name == row.name), "{} is read", row.name);
+            assert!(
+                seen.borrow().iter().any(|name| name == row.name),
+                "{} is read",
+                row.name
+            );
         }
     }
 

@@ -176,11 +176,12 @@ impl MemoryDomain {
         self.card.check_process("gaudi_copy query")?;
         let info = self.card.info()?;
         // Without a table for the chip no device can be opened.
-        let works = if info.asic.is_some() { TypeSet::BOTH } else { TypeSet::default() };
-        let of_device = TypeSet {
-            host: false,
-            ..works
+        let works = if info.asic.is_some() {
+            TypeSet::BOTH
+        } else {
+            TypeSet::default()
         };
+        let of_device = TypeSet { host: false, ..works };
         Ok(Attributes {
             bus: self.card.bus(info.device),
             device: info.device,
@@ -217,7 +218,13 @@ impl MemoryDomain {
             Export::OnAlloc => Some(buffer.window(..)?),
             Export::Never | Export::OnDemand => None,
         };
-        self.memory(MemoryType::Device, buffer.address().0, len, Backing::Device(buffer), export)
+        self.memory(
+            MemoryType::Device,
+            buffer.address().0,
+            len,
+            Backing::Device(buffer),
+            export,
+        )
     }
 
     /// Allocates host memory, pinned and mapped for the card: zeroed, in pages of 4 KiB.
@@ -242,7 +249,13 @@ impl MemoryDomain {
             device.map(&HostBuffer::with_pages(len, pages, fallback)?)?
         };
         let address = mapping.as_ptr().as_ptr().expose_provenance() as u64;
-        self.memory(MemoryType::Host, address, len as u64, Backing::Host(mapping), None)
+        self.memory(
+            MemoryType::Host,
+            address,
+            len as u64,
+            Backing::Host(mapping),
+            None,
+        )
     }
 
     /// Frees memory that this domain allocated, or returns it with the error.
@@ -274,8 +287,10 @@ impl MemoryDomain {
         self.card.check_process(REGISTER)?;
         let address = start.addr().get() as u64;
         let Some(span) = Span::new(address, len as u64) else {
-            return Err(invalid(REGISTER, "the range is empty or leaves the address space")
-                .saw(format!("{len} bytes at {address:#x}"), "1 byte or more"));
+            return Err(
+                invalid(REGISTER, "the range is empty or leaves the address space")
+                    .saw(format!("{len} bytes at {address:#x}"), "1 byte or more"),
+            );
         };
         if crate::types::memory_types().lookup(address, 1).kind == MemoryType::Device {
             return Err(Error::unsupported(REGISTER, "the address is device memory")
@@ -285,7 +300,13 @@ impl MemoryDomain {
         let device = self.card.device()?;
         // SAFETY: the caller makes the same promises.
         let location = unsafe { device.pin(start, len) }?;
-        self.memory(MemoryType::Host, address, len as u64, Backing::Registered(location), None)
+        self.memory(
+            MemoryType::Host,
+            address,
+            len as u64,
+            Backing::Registered(location),
+            None,
+        )
     }
 
     /// Registers a part of device memory that this domain allocated. The allocation cannot be
@@ -303,7 +324,13 @@ impl MemoryDomain {
         };
         let offset = start + (address - memory.address());
         let location = buffer.at(offset..offset + info.asked)?;
-        self.memory(MemoryType::Device, address, info.asked, Backing::Registered(location), None)
+        self.memory(
+            MemoryType::Device,
+            address,
+            info.asked,
+            Backing::Registered(location),
+            None,
+        )
     }
 
     /// Registers a window of a dma-buf of another exporter, by a mapping for the processor. If the
@@ -317,7 +344,9 @@ impl MemoryDomain {
         let cpu = window.attach_cpu("gaudi_copy")?;
         let device = self.card.device()?;
         let len = window.len() as usize;
-        let start = cpu.at(0, len).map_err(|errno| Error::from_errno(REGISTER, errno))?;
+        let start = cpu
+            .at(0, len)
+            .map_err(|errno| Error::from_errno(REGISTER, errno))?;
         // SAFETY: the attachment holds the mapping, and `Memory` drops it after the location. No
         // reference to the memory is made.
         let engines = match unsafe { device.pin(start, len) } {
@@ -327,7 +356,13 @@ impl MemoryDomain {
             Err(error) => return Err(error),
         };
         let address = start.as_ptr().expose_provenance() as u64;
-        self.memory(MemoryType::Host, address, len as u64, Backing::Dmabuf { engines, cpu }, None)
+        self.memory(
+            MemoryType::Host,
+            address,
+            len as u64,
+            Backing::Dmabuf { engines, cpu },
+            None,
+        )
     }
 
     /// Deregisters memory, or returns it with the error. Host memory is unmapped from the card.
@@ -504,7 +539,9 @@ impl MemoryDomain {
             Err(card) => {
                 let others = Arc::strong_count(&card).saturating_sub(1);
                 let error = Error::new(ErrorKind::InUse, OP)
-                    .because(format!("{others} others hold the domain: memory, transports or handles"))
+                    .because(format!(
+                        "{others} others hold the domain: memory, transports or handles"
+                    ))
                     .helped_by("free the memory and drop the transports first");
                 return Err(CloseError::new(Self { card }, error));
             }

@@ -257,7 +257,8 @@ impl ProcessKey {
                 .showing(format!("memory {}", named.memory))
         })?;
         if Named::of(&memory) != *named {
-            return Err(refused("the key does not describe its memory").saw(format!("{named:?}"), format!("{memory:?}")));
+            return Err(refused("the key does not describe its memory")
+                .saw(format!("{named:?}"), format!("{memory:?}")));
         }
         Ok(memory)
     }
@@ -328,7 +329,10 @@ pub fn send(socket: impl AsFd, memory: &Memory, window: &Window, timeout: Durati
     if window.len() != memory.len() {
         return Err(Error::new(ErrorKind::InvalidInput, SEND)
             .because("the window is not that of the memory")
-            .saw(format!("{} bytes", window.len()), format!("{} bytes", memory.len())));
+            .saw(
+                format!("{} bytes", window.len()),
+                format!("{} bytes", memory.len()),
+            ));
     }
     let deadline = Deadline::from(timeout);
     gaudi_dmabuf::send(&socket, window, timeout)?;
@@ -464,14 +468,20 @@ impl RemoteKey {
     pub fn pack(memory: &Memory, region: NicRegion) -> Result<Self> {
         const OP: &str = "gaudi_copy pack";
         memory.shared.card.check_process(OP)?;
-        let inside = region.address.checked_sub(memory.address()).is_some_and(|offset| {
-            let end = offset.checked_add(region.len);
-            region.len > 0 && end.is_some_and(|end| end <= memory.len())
-        });
+        let inside = region
+            .address
+            .checked_sub(memory.address())
+            .is_some_and(|offset| {
+                let end = offset.checked_add(region.len);
+                region.len > 0 && end.is_some_and(|end| end <= memory.len())
+            });
         if !inside || region.iova.checked_add(region.len - 1).is_none() {
             return Err(Error::new(ErrorKind::InvalidInput, OP)
                 .because("the region is not inside the memory")
-                .saw(format!("{} bytes at {:#x}", region.len, region.address), format!("inside {memory:?}")));
+                .saw(
+                    format!("{} bytes at {:#x}", region.len, region.address),
+                    format!("inside {memory:?}"),
+                ));
         }
         let named = Named::of(memory);
         Ok(Self {
@@ -516,8 +526,8 @@ impl RemoteKey {
         let (iova, rkey, access) = (reader.u64(), reader.u32(), reader.u32());
         check_range("the NIC's range", iova, named.len)?;
         let known = RemoteAccess::of_bits(access);
-        let access =
-            known.ok_or_else(|| refused("unknown access right").saw(format!("{access:#x}"), "at most 0x7"))?;
+        let access = known
+            .ok_or_else(|| refused("unknown access right").saw(format!("{access:#x}"), "at most 0x7"))?;
         let (gid, node, pid) = (reader.take(), reader.u64(), reader.u32());
         check_reserved(reader.0)?;
         Ok(Self {

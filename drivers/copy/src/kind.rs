@@ -21,7 +21,9 @@ impl MemoryType {
     }
 
     pub(crate) fn of_tag(tag: u8) -> Option<Self> {
-        [Self::Host, Self::Device].into_iter().find(|kind| kind.tag() == tag)
+        [Self::Host, Self::Device]
+            .into_iter()
+            .find(|kind| kind.tag() == tag)
     }
 }
 
@@ -67,7 +69,10 @@ impl TypeSet {
 impl fmt::Display for TypeSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [MemoryType::Host, MemoryType::Device].into_iter();
-        let names: Vec<_> = kinds.filter(|&kind| self.has(kind)).map(|kind| kind.to_string()).collect();
+        let names: Vec<_> = kinds
+            .filter(|&kind| self.has(kind))
+            .map(|kind| kind.to_string())
+            .collect();
         match names.is_empty() {
             true => f.write_str("none"),
             false => f.write_str(&names.join(", ")),

@@ -4,7 +4,9 @@
 
 use std::collections::VecDeque;
 
-use gaudi_device::{Completion as Submitted, Deadline, Device, Direction, Error, ErrorKind, Location, Queue, Result};
+use gaudi_device::{
+    Completion as Submitted, Deadline, Device, Direction, Error, ErrorKind, Location, Queue, Result,
+};
 
 use crate::chunk::{Chunks, Place};
 use crate::completion::Completion;
@@ -90,7 +92,11 @@ impl Lane {
     /// `WouldBlock`: no chunk is free. The error of the first allocation of the chunks.
     pub(crate) fn reserve(&mut self, device: &Device, config: &Config, len: usize) -> Result<Place> {
         if self.chunks.is_none() {
-            let bytes = config.bcopy_bytes.max(config.short_bytes).max(CHUNK).next_multiple_of(4096);
+            let bytes = config
+                .bcopy_bytes
+                .max(config.short_bytes)
+                .max(CHUNK)
+                .next_multiple_of(4096);
             // One more than submissions in flight: the open one.
             self.chunks = Some(Chunks::new(device, self.outstanding + 1, bytes)?);
         }

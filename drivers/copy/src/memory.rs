@@ -5,9 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use gaudi_device::{
-    Buffer, CloseError, DeviceId, Error, ErrorKind, HostMapping, Location, Result,
-};
+use gaudi_device::{Buffer, CloseError, DeviceId, Error, ErrorKind, HostMapping, Location, Result};
 use gaudi_dmabuf::{CpuAttachment, Window};
 use gaudi_seam::Errno;
 use gaudi_sys::lock;
@@ -153,7 +151,10 @@ impl Memory {
                 Some((mapping, start)) => mapping.write(start + offset, bytes),
                 None => Err(self.not_host(OP)),
             },
-            None => self.cpu(OP)?.write(offset as usize, bytes).map_err(|errno| self.failed(OP, errno)),
+            None => self
+                .cpu(OP)?
+                .write(offset as usize, bytes)
+                .map_err(|errno| self.failed(OP, errno)),
         }
     }
 
@@ -169,7 +170,10 @@ impl Memory {
                 Some((mapping, start)) => mapping.read(start + offset, bytes),
                 None => Err(self.not_host(OP)),
             },
-            None => self.cpu(OP)?.read(offset as usize, bytes).map_err(|errno| self.failed(OP, errno)),
+            None => self
+                .cpu(OP)?
+                .read(offset as usize, bytes)
+                .map_err(|errno| self.failed(OP, errno)),
         }
     }
 
@@ -198,7 +202,10 @@ impl Memory {
         Err(self
             .failed(operation, Errno::EFAULT)
             .because("the range leaves the memory")
-            .saw(format!("{len} bytes at {offset}"), format!("within {} bytes", self.len())))
+            .saw(
+                format!("{len} bytes at {offset}"),
+                format!("within {} bytes", self.len()),
+            ))
     }
 
     /// Frees or deregisters the memory.

@@ -78,9 +78,17 @@ mod tests {
         }
         let mut seen = Vec::new();
         let (pending, left) = pending.run(&mut seen, |&error| error == "full");
-        assert_eq!((left, &*seen), (2, &[0, 1][..]), "the third blocks those behind it");
+        assert_eq!(
+            (left, &*seen),
+            (2, &[0, 1][..]),
+            "the third blocks those behind it"
+        );
         let (mut pending, left) = pending.run(&mut seen, |&error| error == "full");
-        assert_eq!((left, &*seen), (3, &[0, 1, 2, 3, 4][..]), "a failure leaves the queue");
+        assert_eq!(
+            (left, &*seen),
+            (3, &[0, 1, 2, 3, 4][..]),
+            "a failure leaves the queue"
+        );
         assert_eq!(pending.clear(), 0);
     }
 }

@@ -50,14 +50,20 @@ impl Stage {
             at += count;
             index = 1 - index;
         }
-        stores.into_iter().flatten().try_for_each(|store| store.wait(Deadline::NEVER))
+        stores
+            .into_iter()
+            .flatten()
+            .try_for_each(|store| store.wait(Deadline::NEVER))
     }
 }
 
 /// The error of a copy between two ranges of host memory.
 pub(crate) fn host_to_host() -> Error {
-    Error::unsupported("gaudi_cpy", "host memory to host memory is not a copy for the engines")
-        .helped_by("copy with the processor")
+    Error::unsupported(
+        "gaudi_cpy",
+        "host memory to host memory is not a copy for the engines",
+    )
+    .helped_by("copy with the processor")
 }
 
 /// Copies a part of memory into a buffer.
@@ -70,7 +76,11 @@ fn fetch(memory: &Memory, offset: u64, buffer: &HostBuffer, len: u64) -> Result<
                 Some((mapping, start)) => stage.copy_on_cpu(0, mapping, start + offset, len as usize),
                 None => {
                     let from: Location = location.part(offset, len);
-                    shared.card.device()?.copy(stage.at(..len)?, from)?.wait(Deadline::NEVER)
+                    shared
+                        .card
+                        .device()?
+                        .copy(stage.at(..len)?, from)?
+                        .wait(Deadline::NEVER)
                 }
             }
         }

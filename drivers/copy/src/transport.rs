@@ -227,9 +227,11 @@ impl Transport {
         }
         match memory.shared.location() {
             Some(location) if self.reaches(memory) => Ok(location),
-            _ => Err(Error::unsupported("gaudi_cpy", "the key names memory of another card")
-                .on(memory.device())
-                .helped_by("use zcopy, which stages the copy")),
+            _ => Err(
+                Error::unsupported("gaudi_cpy", "the key names memory of another card")
+                    .on(memory.device())
+                    .helped_by("use zcopy, which stages the copy"),
+            ),
         }
     }
 
@@ -380,8 +382,12 @@ impl Transport {
         self.domain.card.check_process(operation)?;
         let is_put = operation == PUT;
         let far = memory.shared.location().filter(|_| self.reaches(&memory));
-        let is_near = |local: &Local<'_>| self.reaches(local.memory) && local.memory.shared.location().is_some();
-        let kind = iov.iter().find(|local| local.len > 0).map(|local| local.memory.kind());
+        let is_near =
+            |local: &Local<'_>| self.reaches(local.memory) && local.memory.shared.location().is_some();
+        let kind = iov
+            .iter()
+            .find(|local| local.len > 0)
+            .map(|local| local.memory.kind());
         let Some(kind) = kind else {
             end(completion);
             return Ok(Posted::Done);
@@ -617,7 +623,11 @@ fn split(parts: &mut Vec<(u64, u64, u64)>, local: &Local<'_>, offset: &mut u64, 
     while at < local.len {
         let len = (local.len - at).min(PART);
         let (near, far) = (local.offset + at, *offset + at);
-        parts.push(if is_put { (far, near, len) } else { (near, far, len) });
+        parts.push(if is_put {
+            (far, near, len)
+        } else {
+            (near, far, len)
+        });
         at += len;
     }
     *offset += local.len;

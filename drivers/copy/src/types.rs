@@ -284,7 +284,10 @@ impl MemoryTypeCache {
             .ok_or_else(|| {
                 Error::new(ErrorKind::InvalidInput, operation)
                     .because("the range is empty or leaves the address space")
-                    .saw(format!("{len} bytes at {address:#x}"), "1 byte or more below 2^64 - 1")
+                    .saw(
+                        format!("{len} bytes at {address:#x}"),
+                        "1 byte or more below 2^64 - 1",
+                    )
             })
     }
 }
@@ -366,7 +369,10 @@ mod tests {
         let (address, len, device) = (0x1000, 16, CARD);
         assert_eq!(
             *lock(&log.0),
-            [MemoryEvent::Alloc { address, len, device }, MemoryEvent::Free { address, len, device }]
+            [
+                MemoryEvent::Alloc { address, len, device },
+                MemoryEvent::Free { address, len, device }
+            ]
         );
     }
 }

@@ -64,15 +64,17 @@ pub(crate) unsafe fn pin(context: &Arc<Context>, start: NonNull<u8>, len: usize)
         return Err(context.invalid(OP, "a host mapping needs at least one byte"));
     }
     let at = start.addr().get();
-    let pages =
-        pages_of(at, len).ok_or_else(|| context.invalid(OP, "the range leaves the address space"))?;
+    let pages = pages_of(at, len).ok_or_else(|| context.invalid(OP, "the range leaves the address space"))?;
     let first = NonZero::new(pages.start() as usize)
         .ok_or_else(|| context.invalid(OP, "the range is in page 0, which is never mapped"))?;
     // SAFETY: the caller promises these bytes until the mapping is closed. A page stays mapped as
     // long as any byte of it does.
-    let mapping =
-        unsafe { HostMapping::foreign(context, start.with_addr(first), pages.len() as usize) }?;
-    Ok(Location::in_mapping(mapping, at as u64 - pages.start(), len as u64))
+    let mapping = unsafe { HostMapping::foreign(context, start.with_addr(first), pages.len() as usize) }?;
+    Ok(Location::in_mapping(
+        mapping,
+        at as u64 - pages.start(),
+        len as u64,
+    ))
 }
 
 impl Cache {

@@ -63,8 +63,8 @@ impl Owners {
         Ok((va, owned))
     }
 
-    /// Returns the lowest address from `start` on, a multiple of `align` after it, where `len` bytes
-    /// are not mapped.
+    /// Returns the lowest address from `start` on, a multiple of `align` after it, where `len`
+    /// bytes are not mapped.
     pub(crate) fn gap(&self, start: u64, len: u64, align: u64) -> Option<u64> {
         let mut at = start;
         let table = lock(&self.table);
@@ -132,10 +132,22 @@ mod tests {
         let owners = Owners::default();
         assert_eq!(owners.gap(0x3000, 0x2000, 0x3000), Some(0x3000));
         let low = map(&owners, 0x2000, 0x2000);
-        assert_eq!(owners.gap(0x3000, 0x2000, 0x3000), Some(0x6000), "a mapping reaches in");
+        assert_eq!(
+            owners.gap(0x3000, 0x2000, 0x3000),
+            Some(0x6000),
+            "a mapping reaches in"
+        );
         let high = map(&owners, 0x7000, 0x1000);
-        assert_eq!(owners.gap(0x3000, 0x2000, 0x3000), Some(0x9000), "one page is too little");
-        assert_eq!(owners.gap(0x3000, 0x1000, 0x3000), Some(0x6000), "and enough for one");
+        assert_eq!(
+            owners.gap(0x3000, 0x2000, 0x3000),
+            Some(0x9000),
+            "one page is too little"
+        );
+        assert_eq!(
+            owners.gap(0x3000, 0x1000, 0x3000),
+            Some(0x6000),
+            "and enough for one"
+        );
         assert_eq!(owners.gap(u64::MAX - 1, 2, 1), None, "no range wraps");
         assert!(low.owns() && high.owns());
     }

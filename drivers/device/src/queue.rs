@@ -155,20 +155,15 @@ impl Queue {
         Ok(self)
     }
 
-    /// Copies parts of `src` to parts of `dst`: as many of `parts` (offset in `dst`, offset in `src`,
-    /// length) as the command buffer has room for. Returns how many were added, which is 0 only if
-    /// the open command buffer is full: submit it then. Parts that follow each other in both
+    /// Copies parts of `src` to parts of `dst`: as many of `parts` (offset in `dst`, offset in
+    /// `src`, length) as the command buffer has room for. Returns how many were added, which is 0
+    /// only if the open command buffer is full: submit it then. Parts that follow each other in both
     /// ranges become one packet. The memory is held once for all parts.
     ///
     /// # Errors
     /// As [`copy`](Self::copy), and `InvalidInput`: a part leaves its range. The parts before it
     /// stay added.
-    pub fn copy_parts(
-        &mut self,
-        dst: &Location,
-        src: &Location,
-        parts: &[(u64, u64, u64)],
-    ) -> Result<usize> {
+    pub fn copy_parts(&mut self, dst: &Location, src: &Location, parts: &[(u64, u64, u64)]) -> Result<usize> {
         const OP: &str = "Queue::copy_parts";
         let context = Arc::clone(self.context());
         context.check_process(OP)?;

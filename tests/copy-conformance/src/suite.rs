@@ -55,9 +55,15 @@ pub fn run_case(case: &Case, fixture: &Fixture) -> (Outcome, Duration) {
         Some(why) => Outcome::Unsupported { why: why.into() },
         None => survive(|| {
             (case.run)(fixture);
-            for spec in [Some(&fixture.spec), fixture.second.as_ref()].into_iter().flatten() {
+            for spec in [Some(&fixture.spec), fixture.second.as_ref()]
+                .into_iter()
+                .flatten()
+            {
                 let domain = MemoryDomain::with_config(spec, Config::default());
-                domain.close().map_err(Error::from).expect("the case left nothing behind");
+                domain
+                    .close()
+                    .map_err(Error::from)
+                    .expect("the case left nothing behind");
             }
         })
         .map_or_else(Outcome::Failed, |()| Outcome::Passed),
@@ -75,7 +81,9 @@ pub(crate) fn kind<T>(answer: Result<T, impl Into<Error>>) -> ErrorKind {
 
 /// Bytes of a pattern.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+    (0..len)
+        .map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed))
+        .collect()
 }
 
 /// Reads memory through a transport: short gets.
@@ -100,7 +108,9 @@ pub(crate) fn write(domain: &MemoryDomain, memory: &Memory, offset: u64, bytes: 
         let address = memory.address() + offset + (index * most) as u64;
         transport.put_short(part, &target, address).expect("written");
     }
-    transport.flush_wait(gaudi_copy::Deadline::NEVER).expect("flushed");
+    transport
+        .flush_wait(gaudi_copy::Deadline::NEVER)
+        .expect("flushed");
 }
 
 /// Runs `child` in a fork child. Its answer is the number of the first check that failed, 0 if none

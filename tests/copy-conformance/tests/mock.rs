@@ -25,7 +25,10 @@ fn main() -> ExitCode {
             cpu_export: true,
         };
         let (mut outcome, took) = run_case(case, &fixture);
-        for spec in [Some(&fixture.spec), fixture.second.as_ref()].into_iter().flatten() {
+        for spec in [Some(&fixture.spec), fixture.second.as_ref()]
+            .into_iter()
+            .flatten()
+        {
             if let (Outcome::Passed, Some(left)) = (&outcome, gaudi_hal::mock_ledger(spec)) {
                 if left != gaudi_hal::Ledger::default() {
                     outcome = Outcome::Failed(format!("the mock of {spec} still has {left:?}"));

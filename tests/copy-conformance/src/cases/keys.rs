@@ -20,7 +20,11 @@ fn region(memory: &Memory) -> NicRegion {
         len: 4000,
         iova: 0x7000,
         rkey: 0xabcd,
-        access: RemoteAccess { write: true, read: true, atomic: false },
+        access: RemoteAccess {
+            write: true,
+            read: true,
+            atomic: false,
+        },
         gid: *b"0123456789abcdef",
         node: 42,
     }

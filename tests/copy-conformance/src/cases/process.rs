@@ -8,7 +8,10 @@ use crate::suite::{cases, in_child, pattern, read_back, write};
 
 /// The number of the first check that is false, from 1; 0 if all are true.
 fn first_false(checks: &[bool]) -> i32 {
-    checks.iter().position(|check| !check).map_or(0, |at| at as i32 + 1)
+    checks
+        .iter()
+        .position(|check| !check)
+        .map_or(0, |at| at as i32 + 1)
 }
 
 fn forked<T, E: Into<Error>>(answer: Result<T, E>) -> bool {

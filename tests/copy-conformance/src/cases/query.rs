@@ -88,7 +88,11 @@ impl Subject {
 
     /// The query of any other range fails.
     fn misses(&self, address: u64, len: u64, wanted: ErrorKind) {
-        assert_eq!(kind(self.domain.mem_query(address, len)), wanted, "{len} at {address:#x}");
+        assert_eq!(
+            kind(self.domain.mem_query(address, len)),
+            wanted,
+            "{len} at {address:#x}"
+        );
     }
 }
 

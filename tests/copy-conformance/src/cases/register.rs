@@ -4,7 +4,9 @@
 
 use std::ptr::NonNull;
 
-use gaudi_copy::{AllocOptions, Attached, Deadline, ErrorKind, Local, Memory, MemoryDomain, MemoryType, Transport};
+use gaudi_copy::{
+    AllocOptions, Attached, Deadline, ErrorKind, Local, Memory, MemoryDomain, MemoryType, Transport,
+};
 use gaudi_dmabuf::{DmaBuf, Window};
 use gaudi_sys::{Memfd, RawMapping, standin};
 
@@ -26,13 +28,18 @@ pub(super) fn foreign(len: u64) -> (Window, RawMapping) {
     let memfd = Memfd::sparse(standin::MEMFD_NAME, len).expect("a memfd");
     let fd = standin::export(&memfd, standin::Window { offset: 0, len }).expect("a stand-in");
     let view = RawMapping::of_fd(&memfd, 0, len as usize).expect("a mapping");
-    (DmaBuf::from_fd(fd).expect("a buffer").whole().expect("a window"), view)
+    (
+        DmaBuf::from_fd(fd).expect("a buffer").whole().expect("a window"),
+        view,
+    )
 }
 
 fn put(domain: &MemoryDomain, from: &Memory, to: &Memory) {
     let mut transport = Transport::new(domain).expect("a transport");
     let target = Attached::to(to);
-    transport.put_zcopy(&[Local::all(from)], &target, to.address(), None).expect("posted");
+    transport
+        .put_zcopy(&[Local::all(from)], &target, to.address(), None)
+        .expect("posted");
     transport.flush_wait(Deadline::NEVER).expect("flushed");
 }
 
@@ -97,8 +104,10 @@ cases! { "registration";
     }
     fn unmapped_range_is_refused(fixture) {
         let domain = fixture.domain();
-        let hole = mapping(4096);
-        let start = hole.as_ptr();
+        // The open device maps nothing more that would fill the hole.
+        domain.device().expect("open");
+        let hole = RawMapping::anonymous_sparse(1 << 30).expect("memory");
+        let start = hole.at(1 << 29, 4096).expect("inside");
         drop(hole);
         // SAFETY: the driver checks the pages, and the call fails.
         let answer = unsafe { domain.register(start, 4096) };

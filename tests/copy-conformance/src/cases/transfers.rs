@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gaudi_copy::{AllocOptions, Attached, Completion, Deadline, ErrorKind, Local, Memory, MemoryDomain, Posted, Transport};
+use gaudi_copy::{
+    AllocOptions, Attached, Completion, Deadline, ErrorKind, Local, Memory, MemoryDomain, Posted, Transport,
+};
 
 use super::register::{mapping, register};
 use crate::suite::{Fixture, cases, kind, pattern, read_back, write};
