@@ -131,6 +131,7 @@ impl Card {
         if self.device.get().is_none() {
             let mut options = Options::default();
             options.command_buffer_bytes = COMMAND_BUFFER_BYTES;
+            options.kept_allocations = 1;
             options.memory_offset = self.number.saturating_mul(APART);
             let io = gaudi_hal::open(&self.target)?;
             let device = Device::with_options(io, options)?;

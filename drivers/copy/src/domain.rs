@@ -34,9 +34,14 @@ const QUERY: &str = "gaudi_copy mem_query";
 pub enum Export {
     /// It is not exported. The memory shares the driver's pages with other memory of the domain.
     Never,
-    /// The first [`MemInfo::dmabuf`] exports it.
+    /// The first [`MemoryDomain::dmabuf`] exports it. The memory has pages of its own: at least
+    /// one page of the driver, 768 MiB on Gaudi2.
     #[default]
     OnDemand,
+    /// As `OnDemand`, in pages that it shares with other pooled memory. Their dma-buf is one: an
+    /// importer can access all of it, and the driver does not refuse to free memory that an
+    /// importer still holds.
+    Pooled,
     /// The allocation exports it, and fails if it cannot be exported. The dma-buf stays open until
     /// the memory is freed, as UCX's `UCT_MD_MEM_FLAG_FIXED` did in the port that this crate
     /// follows.
@@ -64,6 +69,11 @@ impl AllocOptions {
         export: Export::Never,
         page_bytes: 0,
         hint: None,
+    };
+    /// Memory of any size that can be exported.
+    pub const POOLED: Self = Self {
+        export: Export::Pooled,
+        ..Self::PRIVATE
     };
     /// Memory that is exported by its allocation.
     pub const EXPORTED: Self = Self {
@@ -216,7 +226,7 @@ impl MemoryDomain {
         let buffer = allocate(device, len, options)?;
         let export = match options.export {
             Export::OnAlloc => Some(buffer.window(..)?),
-            Export::Never | Export::OnDemand => None,
+            Export::Never | Export::OnDemand | Export::Pooled => None,
         };
         self.memory(
             MemoryType::Device,
@@ -561,8 +571,10 @@ impl MemoryDomain {
 fn allocate(device: &Device, len: u64, options: AllocOptions) -> Result<Buffer> {
     let align = options.align.max(1);
     let is_placed = options.page_bytes != 0 || options.hint.is_some();
-    if options.export == Export::Never && !is_placed {
-        return device.alloc_aligned(len, align);
+    match options.export {
+        Export::Never if !is_placed => return device.alloc_aligned(len, align),
+        Export::Pooled if !is_placed => return device.alloc_exportable(len, align),
+        _ => {}
     }
     if !align.is_power_of_two() || align > 1 << 20 {
         return Err(invalid(ALLOC, "invalid alignment").saw(align, "a power of two up to 1048576"));

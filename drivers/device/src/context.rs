@@ -80,7 +80,14 @@ impl Context {
                 .and_then(|offset| hw.dram_base_address.checked_add(offset)),
         };
         let grain = u64::from(asic.cache_line);
-        let heap = Heap::new(id, page_bytes, grain, Arc::clone(&owners), lowest);
+        let heap = Heap::new(
+            id,
+            page_bytes,
+            grain,
+            Arc::clone(&owners),
+            lowest,
+            (Rule::of(&hw), options.kept_allocations),
+        );
         Ok(Arc::new(Self {
             id,
             owner: OwnerProcess::current(),
@@ -181,6 +188,7 @@ impl Drop for Context {
             self.stranded.leak();
         }
         let heap = exclusive(&mut self.heap);
+        heap.trim(&self.io);
         heap.retry_lingering(&self.io);
         let lingering = heap.lingering();
         if lingering > 0 {

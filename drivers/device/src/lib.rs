@@ -63,7 +63,7 @@ pub use device::Device;
 pub use export_user::ExportUser;
 #[cfg(feature = "async")]
 pub use future::CompletionFuture;
-pub use heap::Placement;
+pub use heap::{Placement, PoolStats};
 pub use host_buffer::HostBuffer;
 pub use host_mapping::HostMapping;
 pub use info::Info;

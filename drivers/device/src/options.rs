@@ -41,6 +41,9 @@ pub struct Options {
     /// address. 0 leaves the choice to the driver. Devices with different offsets have no address
     /// in common, so that an address names its device.
     pub memory_offset: u64,
+    /// Empty allocations of the driver that stay for the next buffers, until
+    /// [`Device::trim`](crate::Device::trim). The chip's page has 768 MiB.
+    pub kept_allocations: usize,
 }
 
 impl Default for Options {
@@ -56,6 +59,7 @@ impl Default for Options {
             cached_mappings: 1024,
             cached_bytes: 1 << 30,
             memory_offset: 0,
+            kept_allocations: 0,
         }
     }
 }

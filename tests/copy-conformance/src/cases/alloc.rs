@@ -135,6 +135,67 @@ cases! { "allocation";
         assert_eq!(gaudi_dmabuf::stats().live, before);
         domain.free(memory).expect("freed");
     }
+    fn pooled_memories_share_one_export(fixture) {
+        let domain = fixture.domain();
+        let alloc = || domain.alloc(1000, AllocOptions::POOLED).expect("allocated");
+        let (a, b) = (alloc(), alloc());
+        let window = |memory: &gaudi_copy::Memory| {
+            let info = domain.mem_query(memory.address() + 3, 10).expect("found");
+            domain.window(&info).expect("exported")
+        };
+        let (one, two) = (window(&a), window(&b));
+        assert_eq!(one.dmabuf().identity(), two.dmabuf().identity());
+        let apart = a.address().abs_diff(b.address());
+        assert_eq!(one.offset().abs_diff(two.offset()), apart, "the offset is that of the address");
+        assert_eq!((one.len(), two.len()), (10, 10));
+    }
+    fn pooled_window_shows_its_bytes(fixture) [CpuExport] {
+        let domain = fixture.domain();
+        let other = domain.alloc(5000, AllocOptions::POOLED).expect("allocated");
+        let memory = domain.alloc(777, AllocOptions::POOLED).expect("allocated");
+        write(&domain, &other, 0, &[0xee; 2000]);
+        write(&domain, &memory, 0, &pattern(777, 5));
+        let info = domain.mem_query(memory.address(), 777).expect("found");
+        let window = domain.window(&info).expect("exported");
+        let cpu = window.attach_cpu("test").expect("mapped");
+        let mut bytes = vec![0; 777];
+        cpu.read(0, &mut bytes).expect("read");
+        assert_eq!(bytes, pattern(777, 5));
+    }
+    fn freed_pooled_memory_waits_for_its_window(fixture) {
+        let domain = fixture.domain();
+        let alloc = || domain.alloc(4096, AllocOptions::POOLED).expect("allocated");
+        let (memory, _other) = (alloc(), alloc());
+        let info = domain.mem_query(memory.address(), 1).expect("found");
+        let window = domain.window(&info).expect("exported");
+        let address = memory.address();
+        domain.free(memory).expect("freed");
+        let pool = domain.device().expect("open").pool_stats();
+        assert_eq!(pool.quarantined_bytes, 4096);
+        let next = alloc();
+        assert_ne!(next.address(), address, "an importer may still access it");
+        drop(window);
+        let again = alloc();
+        assert_eq!(again.address(), address, "the best fit is the freed range");
+    }
+    fn empty_page_is_kept_until_trim(fixture) {
+        let domain = fixture.domain();
+        let memory = domain.alloc(64, AllocOptions::POOLED).expect("allocated");
+        domain.free(memory).expect("freed");
+        let device = domain.device().expect("open");
+        let pool = device.pool_stats();
+        assert_eq!((pool.allocations, pool.empty_allocations), (1, 1));
+        assert_eq!(pool.free_bytes, pool.held_bytes);
+        assert_eq!(device.trim(), Ok(pool.held_bytes));
+        assert_eq!(device.pool_stats().held_bytes, 0);
+    }
+    fn kept_page_is_freed_for_other_memory(fixture) {
+        let domain = fixture.domain();
+        drop(domain.alloc(64, AllocOptions::POOLED).expect("allocated"));
+        let attributes = domain.query().expect("queried");
+        let all = domain.alloc(attributes.device_bytes, AllocOptions::PRIVATE).expect("the whole card");
+        domain.free(all).expect("freed");
+    }
     fn address_hint_is_used(fixture) {
         let domain = fixture.domain();
         let attributes = domain.query().expect("queried");

@@ -96,6 +96,10 @@ impl Subject {
     }
 }
 
+fn pooled(fixture: &Fixture) -> Subject {
+    allocated(fixture, AllocOptions::POOLED)
+}
+
 macro_rules! boundaries {
     ($($subject:ident: $first:ident $last:ident $whole:ident $none:ident $interior:ident $before:ident $after:ident $past:ident $wrap:ident,)*) => {
         /// Every boundary of each kind of memory.
@@ -150,6 +154,9 @@ boundaries! {
     exported: exported_first_byte_is_found exported_last_byte_is_found exported_whole_range_is_found
         exported_empty_range_counts_as_byte exported_interior_finds_whole exported_byte_before_is_missed
         exported_byte_after_is_missed exported_range_past_end_is_refused exported_wrapping_range_is_refused,
+    pooled: pooled_first_byte_is_found pooled_last_byte_is_found pooled_whole_range_is_found
+        pooled_empty_range_counts_as_byte pooled_interior_finds_whole pooled_byte_before_is_missed
+        pooled_byte_after_is_missed pooled_range_past_end_is_refused pooled_wrapping_range_is_refused,
     pinned: pinned_first_byte_is_found pinned_last_byte_is_found pinned_whole_range_is_found
         pinned_empty_range_counts_as_byte pinned_interior_finds_whole pinned_byte_before_is_missed
         pinned_byte_after_is_missed pinned_range_past_end_is_refused pinned_wrapping_range_is_refused,
