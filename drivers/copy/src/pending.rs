@@ -3,9 +3,12 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+/// An operation to try again.
+pub(crate) type Work<T, E> = Box<dyn FnMut(&mut T) -> Result<(), E> + Send>;
+
 /// A queue of operations to try again. `T` is what an operation works on.
 pub(crate) struct Pending<T, E> {
-    waiting: VecDeque<Box<dyn FnMut(&mut T) -> Result<(), E> + Send>>,
+    waiting: VecDeque<Work<T, E>>,
 }
 
 impl<T, E> Default for Pending<T, E> {
@@ -17,7 +20,7 @@ impl<T, E> Default for Pending<T, E> {
 }
 
 impl<T, E> Pending<T, E> {
-    pub(crate) fn add(&mut self, work: Box<dyn FnMut(&mut T) -> Result<(), E> + Send>) {
+    pub(crate) fn add(&mut self, work: Work<T, E>) {
         self.waiting.push_back(work);
     }
 

@@ -591,10 +591,12 @@ impl Transport {
     }
 
     fn drain(&mut self, deadline: Deadline) -> Result<()> {
-        self.lanes
-            .iter_mut()
-            .flatten()
-            .fold(Ok(()), |answer, lane| answer.and(lane.drain(deadline)))
+        let mut answer = Ok(());
+        for lane in self.lanes.iter_mut().flatten() {
+            // Every lane is drained, also after a failure.
+            answer = answer.and(lane.drain(deadline));
+        }
+        answer
     }
 }
 
