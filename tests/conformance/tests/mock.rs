@@ -22,6 +22,10 @@ struct Run {
     takes: fn(&Case) -> bool,
 }
 
+fn is_replayed(_case: &Case) -> bool {
+    true
+}
+
 fn main() -> ExitCode {
     let seed = gaudi_random::seed();
     let runs = [
@@ -46,6 +50,22 @@ fn main() -> ExitCode {
             takes: |_| true,
         },
     ];
+    let folder = tempfile::tempdir().expect("a folder for the recording");
+    let file = folder.path().join("cases.gcap");
+    let file = file.display();
+    let runs = runs.into_iter().chain([
+        Run {
+            name: "recorded",
+            device: format!("mock:gaudi2?clock=virtual&name=recorded+record={file},data"),
+            takes: |_| true,
+        },
+        Run {
+            name: "replayed",
+            device: format!("replay:{file}"),
+            takes: is_replayed,
+        },
+    ]);
+    let runs: Vec<Run> = runs.collect();
     let tests = runs.iter().flat_map(|run| {
         let taken = all().filter(|case| (run.takes)(case));
         taken.map(move |case| (format!("{}::{}", run.name, case.id), (run.name, case)))

@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use gaudi_capture::Limits;
 use gaudi_capture::decode::{Decoded, Decoder, json_header};
 use gaudi_capture::record::Event;
+use gaudi_capture::value::Value;
 use gaudi_capture::{gcap, text};
 
 use crate::common::Common;
@@ -18,7 +19,8 @@ use crate::output::Output;
 /// Decode and print a capture of `gaudi record`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  gaudi decode run.gcap --errno EINVAL\n  gaudi decode run.gcap --as text --output run.txt"
+    after_help = "--device selects the events of a device: 0, accel0 or /dev/accel/accel0.\n\n\
+                  Examples:\n  gaudi decode run.gcap --errno EINVAL\n  gaudi decode run.gcap --as text --output run.txt"
 )]
 pub(crate) struct Decode {
     /// The capture file, in binary or text form.
@@ -59,7 +61,9 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn passes(&self, decoded: &Decoded) -> bool {
+    /// Returns whether to print an event. `devices` are those of `--device`; none selects all.
+    pub(crate) fn passes(&self, decoded: &Decoded, devices: &[String]) -> bool {
+        let is_of = |device: &String| is_of_device(decoded, device);
         let is_op = |name: &String| {
             let op = decoded.request.get("op").map(ToString::to_string);
             decoded.call == *name || op.is_some_and(|op| op == *name || name.ends_with(&format!("_{op}")))
@@ -67,7 +71,8 @@ impl Filter {
         let failure = decoded.result.filter(|result| (-4095..0).contains(result));
         let errno = || decoded.to_json()["errno"].as_str().unwrap_or_default().to_owned();
         let took_ms = decoded.duration_ns.map(|ns| ns as f64 / 1e6);
-        (self.ops.is_empty() || self.ops.iter().any(is_op))
+        (devices.is_empty() || devices.iter().any(is_of))
+            && (self.ops.is_empty() || self.ops.iter().any(is_op))
             && self
                 .errno
                 .as_ref()
@@ -82,6 +87,20 @@ impl Filter {
     }
 }
 
+/// Returns whether an event is of a device: a path, its last part, or its number.
+fn is_of_device(decoded: &Decoded, device: &str) -> bool {
+    let opened = match decoded.request.get("path") {
+        Some(Value::Text { bytes, .. }) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    };
+    let file = decoded.fd.clone().and_then(|(_, file)| file).or(opened);
+    file.is_some_and(|file| {
+        let name = file.rsplit('/').next().unwrap_or_default();
+        let number = name.trim_start_matches(|c: char| !c.is_ascii_digit());
+        file == device || name == device || (file.starts_with("/dev/") && number == device)
+    })
+}
+
 /// Returns the decoder's limits for the output: lines are short, JSON is complete.
 pub(crate) fn limits(output: &Output) -> Limits {
     if output.is_json() {
@@ -92,12 +111,12 @@ pub(crate) fn limits(output: &Output) -> Limits {
 }
 
 /// A capture in either form.
-struct Capture {
-    facts: Vec<(String, String)>,
-    events: Box<dyn Iterator<Item = Result<Event>>>,
+pub(crate) struct Capture {
+    pub(crate) facts: Vec<(String, String)>,
+    pub(crate) events: Box<dyn Iterator<Item = Result<Event>>>,
 }
 
-fn open(path: &PathBuf) -> Result<Capture> {
+pub(crate) fn open(path: &PathBuf) -> Result<Capture> {
     let name = path.display().to_string();
     let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot read {name}"))?);
     let start = file.fill_buf().with_context(|| format!("cannot read {name}"))?;
@@ -131,12 +150,12 @@ impl std::io::Write for Bytes<'_> {
     }
 }
 
-pub(crate) fn run(_: &Common, decode: &Decode, output: &mut Output) -> Result<u8> {
+pub(crate) fn run(common: &Common, decode: &Decode, output: &mut Output) -> Result<u8> {
     let Capture { facts, events } = open(&decode.file)?;
     let mut decoder = Decoder::new(limits(output));
     let mut kept = |event: &Event| {
         let decoded = decoder.decode(event);
-        decode.filter.passes(&decoded).then_some(decoded)
+        decode.filter.passes(&decoded, &common.devices).then_some(decoded)
     };
     match decode.form {
         Form::Lines => {

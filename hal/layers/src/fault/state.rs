@@ -566,6 +566,16 @@ impl FaultHandle {
         }
     }
 
+    /// Returns the stored faults with a number above `number`.
+    pub(crate) fn since(&self, number: u64) -> Vec<FaultEvent> {
+        let state = self.0.lock();
+        if state.happened <= number {
+            return Vec::new();
+        }
+        let newer = state.events.iter().filter(|event| event.number > number);
+        newer.cloned().collect()
+    }
+
     /// Returns the counts of each armed rule, in the plan's order.
     pub fn rules(&self) -> Vec<RuleCount> {
         self.0.rules()
