@@ -263,12 +263,11 @@ mod tests {
 
     #[test]
     fn unsupported_spec_is_named() {
-        for (spec, name) in [("vfio:0000:b3:00.0", "vfio backend")] {
-            let error = open_in(&spec.parse().expect("a spec"), &Environment::default())
-                .err()
-                .expect("not served");
-            assert_eq!(error.kind(), ErrorKind::Unsupported, "{spec}");
-            assert!(error.to_string().contains(name), "{spec}: {error}");
-        }
+        let spec = "vfio:0000:b3:00.0".parse().expect("a spec");
+        let error = open_in(&spec, &Environment::default())
+            .err()
+            .expect("not served");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("vfio backend"), "{error}");
     }
 }

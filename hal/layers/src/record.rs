@@ -295,7 +295,7 @@ impl Layer for RecordLayer {
             return result;
         };
         let mut output = input.clone();
-        let ended = argument::set_result(view, answer.map_err(|error| errno_of(error)), &mut output);
+        let ended = argument::set_result(view, answer.map_err(errno_of), &mut output);
         memory.retain(|piece| !piece.bytes.is_empty());
         if result.is_ok() {
             memory.extend(written_by_driver(view).filter(|piece| !piece.bytes.is_empty()));

@@ -4,7 +4,7 @@ use gaudi_codec::argument::encode;
 use gaudi_codec::{UserMemory, Visitor, Wire, decode};
 use gaudi_seam::{AnyRequest, CsArgument, CsRequest, Errno, InterruptWord, Operation};
 use gaudi_uapi::Ioctl;
-use gaudi_uapi::cs::{CsFlags, HlCsChunk};
+use gaudi_uapi::cs::{CsFlags, HlCsArgs, HlCsChunk};
 use gaudi_uapi::info::{HlInfoArgs, InfoOp};
 use gaudi_uapi::limits::{HL_MAX_JOBS_PER_CS, HL_WAIT_MULTI_CS_LIST_MAX_LEN};
 use gaudi_uapi::memory::{HlMemArgs, MemOp};
@@ -78,6 +78,10 @@ impl Key {
             Any::CbCreate(create) => key(&[create.size.into(), create.map_to_device.into()]),
             Any::CbDestroy(destroy) => key(&[destroy.0.0 & NUMBER]),
             Any::CbInfo(query) => key(&[query.handle.0 & NUMBER, query.device_va.into()]),
+            // The driver reads no list of two types of submission.
+            Any::Submit(cs) if cs.types().count_ones() > 1 => {
+                key(&[cs.cs_flags().0.into(), cs.timeout_s.into(), MALFORMED])
+            }
             Any::Submit(cs) => {
                 let mut words = vec![cs.cs_flags().0.into(), cs.timeout_s.into(), cs.argument.word()];
                 match cs.argument {
@@ -131,11 +135,8 @@ impl Key {
                 key(&[export.address.0, export.size, export.offset, export.flags.into()])
             }
             Any::RegisterDmabuf(register) => key(&[register.len]),
-            Any::Debug(debug) => {
-                let head = [debug.op.0, debug.reg_idx, debug.enable.into()];
-                let input = debug.input.iter().map(|&byte| u64::from(byte));
-                Self::new(operation, head.map(u64::from).into_iter().chain(input))
-            }
+            // The driver reads as much of the input as it knows: the rest can be anything.
+            Any::Debug(debug) => key(&[debug.op.0.into(), debug.reg_idx.into(), debug.enable.into()]),
             Any::Nic(nic) => {
                 let input = nic.input.iter().map(|&byte| u64::from(byte));
                 Self::new(operation, [u64::from(nic.op)].into_iter().chain(input))
@@ -168,11 +169,27 @@ impl Key {
                 }
                 decode(ioctl, &record.input, &Recorded(&record.memory), ToKey).ok()
             }
+            Ioctl::Cs => {
+                let mut args = HlCsArgs::new_zeroed();
+                fill(args.as_mut_bytes(), &record.input);
+                let input = args.request();
+                let by_flags = CsRequest {
+                    flags: input.cs_flags,
+                    timeout_s: input.timeout,
+                    ..CsRequest::default()
+                };
+                match by_flags.types().count_ones() {
+                    0 | 1 => decode(ioctl, &record.input, &Recorded(&record.memory), ToKey).ok(),
+                    _ => Some(Self::of(AnyRequest::Submit(&&by_flags))),
+                }
+            }
             _ => decode(ioctl, &record.input, &Recorded(&record.memory), ToKey).ok(),
         }
     }
 }
 
+/// In place of the lists of a submission that the driver rejects by its flags.
+const MALFORMED: u64 = u64::MAX - 2;
 /// In place of a list that is longer than the driver reads.
 const TOO_MANY: u64 = u64::MAX - 1;
 

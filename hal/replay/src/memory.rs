@@ -29,14 +29,26 @@ enum Place {
 
 impl HostMemory {
     pub(crate) fn map_host(&mut self, va: u64, recorded: u64, here: u64, len: u64) {
+        self.end_files(recorded, len);
         self.by_va.insert(va, recorded);
         let at = Place::Host(here);
         self.ranges.insert(recorded, Range { len, at });
     }
 
     pub(crate) fn map_file(&mut self, recorded: u64, offset: u64, len: u64) {
+        self.end_files(recorded, len);
         let at = Place::File(offset);
         self.ranges.insert(recorded, Range { len, at });
+    }
+
+    /// Removes the buffers whose recorded addresses have another mapping now: munmap(2) need not be
+    /// recorded.
+    fn end_files(&mut self, recorded: u64, len: u64) {
+        let end = recorded.saturating_add(len);
+        self.ranges.retain(|&start, range| {
+            let is_file = matches!(range.at, Place::File(_));
+            !is_file || start >= end || start.saturating_add(range.len) <= recorded
+        });
     }
 
     pub(crate) fn unmap(&mut self, va: u64) {

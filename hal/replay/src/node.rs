@@ -152,7 +152,12 @@ impl Replay {
         if errno == Errno::EAGAIN {
             return Error::would_block(name).on(self.below.0.device);
         }
-        let error = Error::from_errno(name, errno).on(self.below.0.device);
+        let error = match call.of.errno() {
+            Some(errno) => Error::from_errno(name, errno),
+            // The ioctl succeeded, and its status reports the end of the wait.
+            None => Error::new(ErrorKind::of_operation(R::OPERATION, errno), name),
+        };
+        let error = error.on(self.below.0.device);
         match &call.error {
             Some((kind, cause)) if !cause.is_empty() => error.with_kind(*kind).because(cause.clone()),
             Some((kind, _)) => error.with_kind(*kind),
@@ -162,8 +167,13 @@ impl Replay {
 
     /// Clears a new buffer, whose number an old one may have had.
     fn clear(&self, record: &IoctlRecord, size: u64) {
-        let handle = record.output.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
-        let cleared = self.file.punch_hole(place(handle), size.next_multiple_of(gaudi_sys::PAGE));
+        let handle = record
+            .output
+            .first_chunk()
+            .map_or(0, |word| u64::from_le_bytes(*word));
+        let cleared = self
+            .file
+            .punch_hole(place(handle), size.next_multiple_of(gaudi_sys::PAGE));
         debug_assert!(cleared.is_ok(), "{cleared:?}");
     }
 

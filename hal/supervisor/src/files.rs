@@ -117,7 +117,14 @@ impl Files {
                 // `struct open_how` starts with the flags.
                 let mut flags = [0; 8];
                 match Remote::of(request.tid).read(arguments[2], &mut flags) {
-                    Ok(()) => self.open(nodes, listener, request, fd, arguments[1], u64::from_le_bytes(flags)),
+                    Ok(()) => self.open(
+                        nodes,
+                        listener,
+                        request,
+                        fd,
+                        arguments[1],
+                        u64::from_le_bytes(flags),
+                    ),
                     Err(_) => Reply::Continue,
                 }
             }
@@ -146,7 +153,10 @@ impl Files {
 
     fn is_empty(&self, request: &Request, address: u64) -> bool {
         // A null pointer means the same (Linux 6.11).
-        address == 0 || Remote::of(request.tid).path(address).is_ok_and(|path| path.is_empty())
+        address == 0
+            || Remote::of(request.tid)
+                .path(address)
+                .is_ok_and(|path| path.is_empty())
     }
 
     fn open(
@@ -213,7 +223,8 @@ impl Files {
         let mut file = std::fs::File::from(file);
         let written = file.write_all(&bytes);
         written.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
-        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL;
+        let seals =
+            SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL;
         let _ = fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
         Ok(file.into())
     }
@@ -253,7 +264,9 @@ impl Files {
         if self.path_of(request.tid, fd).is_none() {
             return Reply::Continue;
         }
-        let most = usize::try_from(request.arguments[2]).unwrap_or(usize::MAX).min(MOST_ENTRIES);
+        let most = usize::try_from(request.arguments[2])
+            .unwrap_or(usize::MAX)
+            .min(MOST_ENTRIES);
         let read = || -> Result<i64, Errno> {
             let number = u32::try_from(fd).map_err(|_| Errno::EBADF)?;
             let file = crate::nodes::fetch(request, number)?;
@@ -281,9 +294,7 @@ impl Files {
     fn attributes(&self, path: &str, entry: &Entry, follows: bool) -> Attributes {
         let is_directory = self.tree.is_directory(path, entry);
         let (mode, size, device) = match entry {
-            Entry::Link(target) if !follows || !is_directory => {
-                (libc::S_IFLNK | 0o777, target.len(), (0, 0))
-            }
+            Entry::Link(target) if !follows || !is_directory => (libc::S_IFLNK | 0o777, target.len(), (0, 0)),
             Entry::Directory | Entry::Link(_) => (libc::S_IFDIR | 0o755, 0, (0, 0)),
             Entry::File(bytes) => (libc::S_IFREG | 0o444, bytes.len(), (0, 0)),
             &Entry::Node { kind, index } => (libc::S_IFCHR | 0o666, 0, number(kind, index)),

@@ -74,7 +74,9 @@ const CALLS: &[(libc::c_long, Call)] = &[
 
 /// Returns the call of a number.
 pub(crate) fn call_of(number: i32) -> Option<Call> {
-    let found = CALLS.iter().find(|(known, _)| *known == libc::c_long::from(number));
+    let found = CALLS
+        .iter()
+        .find(|(known, _)| *known == libc::c_long::from(number));
     found.map(|(_, call)| *call)
 }
 

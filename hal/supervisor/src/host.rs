@@ -38,7 +38,9 @@ impl Mirror {
     pub(crate) fn new(remote: Remote, address: u64, len: u64) -> Result<Self, Errno> {
         let skip = (address % PAGE) as usize;
         let len = usize::try_from(len).map_err(|_| Errno::ENOMEM)?;
-        let whole = skip.checked_add(len).and_then(|whole| whole.checked_next_multiple_of(PAGE as usize));
+        let whole = skip
+            .checked_add(len)
+            .and_then(|whole| whole.checked_next_multiple_of(PAGE as usize));
         let whole = whole.filter(|_| len > 0).ok_or(Errno::EINVAL)?;
         // Read first: a length without memory behind it allocates nothing.
         remote.read(address, &mut [0])?;
@@ -54,7 +56,11 @@ impl Mirror {
             is_lost: false,
         };
         mirror.compare();
-        if mirror.is_lost { Err(Errno::EFAULT) } else { Ok(mirror) }
+        if mirror.is_lost {
+            Err(Errno::EFAULT)
+        } else {
+            Ok(mirror)
+        }
     }
 
     /// The address of the copy in this process.

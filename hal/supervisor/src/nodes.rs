@@ -246,7 +246,9 @@ impl Opened {
                 done.works = true;
                 if let Some(args) = view::<HlWaitCsArgs>(argument) {
                     let input = args.request();
-                    let on_counter = input.flags.contains(WaitCsFlags::INTERRUPT | WaitCsFlags::INTERRUPT_KERNEL_CQ);
+                    let on_counter = input
+                        .flags
+                        .contains(WaitCsFlags::INTERRUPT | WaitCsFlags::INTERRUPT_KERNEL_CQ);
                     if input.flags.contains(WaitCsFlags::INTERRUPT) && !on_counter {
                         args.0[0] = self.watched(remote, input.arg[0], &mut done)?;
                     }
@@ -274,7 +276,8 @@ impl Opened {
 /// Replaces the lists of sequence numbers of waits for signals.
 fn signals(args: &HlCsArgs, memory: &mut Chunks, done: &mut Translated) -> Result<(), Errno> {
     let input = args.request();
-    if input.cs_flags.0 & (CsFlags::WAIT.0 | CsFlags::COLLECTIVE_WAIT.0) == 0 || input.num_chunks_execute != 1 {
+    if input.cs_flags.0 & (CsFlags::WAIT.0 | CsFlags::COLLECTIVE_WAIT.0) == 0 || input.num_chunks_execute != 1
+    {
         return Ok(());
     }
     let Ok((chunks, _)) = HlCsInChunks::read_from_prefix(input.arg.as_bytes()) else {
@@ -285,7 +288,9 @@ fn signals(args: &HlCsArgs, memory: &mut Chunks, done: &mut Translated) -> Resul
     if let Ok((chunk, _)) = HlCsChunk::mut_from_prefix(&mut bytes) {
         let count = (chunk.cb_size as usize).min(MOST_SIGNALS);
         let mut list = vec![0_u64; count.max(1)];
-        let read = memory.remote.read(chunk.cb_handle, list.as_mut_slice()[..count].as_mut_bytes());
+        let read = memory
+            .remote
+            .read(chunk.cb_handle, list.as_mut_slice()[..count].as_mut_bytes());
         // The driver rejects an unreadable list itself: address 8 is mapped in no process.
         chunk.cb_handle = if read.is_ok() { address_of(&list) } else { 8 };
         done.lists.push(list);

@@ -67,10 +67,16 @@ impl Tree {
                 ("module_id", device.module_id.to_string()),
                 ("status", "Operational".to_owned()),
             ];
-            tree.insert(&format!("{pci}/driver"), Entry::Link("../../../bus/pci/drivers/habanalabs".to_owned()));
+            tree.insert(
+                &format!("{pci}/driver"),
+                Entry::Link("../../../bus/pci/drivers/habanalabs".to_owned()),
+            );
             tree.insert(&format!("{class}/device"), Entry::Link(format!("../../../{bus}")));
             let below = format!("{class}/device/driver");
-            tree.insert(&below, Entry::Link("../../../bus/pci/drivers/habanalabs".to_owned()));
+            tree.insert(
+                &below,
+                Entry::Link("../../../bus/pci/drivers/habanalabs".to_owned()),
+            );
             for (name, value) in attributes {
                 tree.file(&format!("{pci}/{name}"), &value);
                 tree.file(&format!("{class}/device/{name}"), &value);
@@ -128,7 +134,10 @@ impl Tree {
         if let Some((path, entry)) = self.entries.get_key_value(&path) {
             return Some(Some((path.as_str(), entry)));
         }
-        let inside = |owned: &String| path.strip_prefix(owned.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        let inside = |owned: &String| {
+            path.strip_prefix(owned.as_str())
+                .is_some_and(|rest| rest.starts_with('/'))
+        };
         self.owned.iter().any(inside).then_some(None)
     }
 
@@ -177,7 +186,12 @@ mod tests {
     #[test]
     fn discovery_paths_are_answered() {
         let tree = tree();
-        let names = |directory| tree.list(directory).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let names = |directory| {
+            tree.list(directory)
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(
             names("/dev/accel"),
             ["accel0", "accel1", "accel_controlD0", "accel_controlD1"]
@@ -198,17 +212,33 @@ mod tests {
             index: 1,
         };
         for path in ["/dev/accel/accel_controlD1", "/dev/hl_controlD1"] {
-            assert_eq!(tree.find(path).flatten().map(|(_, entry)| entry), Some(&node), "{path}");
+            assert_eq!(
+                tree.find(path).flatten().map(|(_, entry)| entry),
+                Some(&node),
+                "{path}"
+            );
         }
     }
 
     #[test]
     fn other_paths_are_not_answered() {
         let tree = tree();
-        for path in ["/dev/null", "/dev", "/sys/class", "/dev/accelerator", "/", "relative", "/dev/hl2"] {
+        for path in [
+            "/dev/null",
+            "/dev",
+            "/sys/class",
+            "/dev/accelerator",
+            "/",
+            "relative",
+            "/dev/hl2",
+        ] {
             assert!(tree.find(path).is_none(), "{path}");
         }
-        for path in ["/dev/accel/accel2", "/sys/class/accel/accel0/nothing", "/sys/class/accel/accel9/dev"] {
+        for path in [
+            "/dev/accel/accel2",
+            "/sys/class/accel/accel0/nothing",
+            "/sys/class/accel/accel9/dev",
+        ] {
             assert_eq!(tree.find(path), Some(None), "{path} does not exist");
         }
     }

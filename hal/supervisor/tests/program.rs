@@ -29,14 +29,19 @@ fn program(linking: &str) -> Option<PathBuf> {
     }
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c");
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "gcc".into()));
-    command.args(["-O1", "-Wall", "-pthread", source, "-o"]).arg(&path);
+    command
+        .args(["-O1", "-Wall", "-pthread", source, "-o"])
+        .arg(&path);
     if !linking.is_empty() {
         command.arg(linking);
     }
     match command.output() {
         Ok(output) if output.status.success() => Some(path),
         Ok(output) => {
-            skip(&format!("gcc{linking} with libc: {}", String::from_utf8_lossy(&output.stderr)));
+            skip(&format!(
+                "gcc{linking} with libc: {}",
+                String::from_utf8_lossy(&output.stderr)
+            ));
             None
         }
         Err(error) => {
@@ -127,12 +132,16 @@ fn exit_code_and_other_paths_are_the_programs() {
         command.args(["-c", script]);
         run(command, "mock:gaudi2?name=shell")
     };
-    let Some((output, code)) = shell("ls /dev/accel; cat /sys/class/accel/accel0/dev; test -c /dev/null; exit 7") else {
+    let Some((output, code)) =
+        shell("ls /dev/accel; cat /sys/class/accel/accel0/dev; test -c /dev/null; exit 7")
+    else {
         return;
     };
     assert_eq!(output, "accel0\naccel_controlD0\n261:0\n");
     assert_eq!(code, Some(7));
-    let Some((output, _)) = shell("readlink /sys/class/accel/accel0/device; cat /dev/accel/accel9 2>&1 | tail -c 28") else {
+    let Some((output, _)) =
+        shell("readlink /sys/class/accel/accel0/device; cat /dev/accel/accel9 2>&1 | tail -c 28")
+    else {
         return;
     };
     assert!(output.starts_with("../../../0000:10:00.0\n"), "{output}");
@@ -152,9 +161,11 @@ fn children_outlive_the_program() {
 #[test]
 fn killed_supervisor_leaves_nothing() {
     assert!(
-        !Path::new("/tmp").read_dir().unwrap().flatten().any(|entry| {
-            entry.file_name().to_string_lossy().starts_with("gaudi-run")
-        }),
+        !Path::new("/tmp")
+            .read_dir()
+            .unwrap()
+            .flatten()
+            .any(|entry| { entry.file_name().to_string_lossy().starts_with("gaudi-run") }),
         "all files are in memory"
     );
 }

@@ -16,7 +16,11 @@ const STRIDE: usize = 64 * UNIT;
 /// The memory of this process that a node's device can write, with the content recorded last.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
-    ranges: BTreeMap<u64, Range>,
+    /// Host memory that is mapped on the device.
+    hosts: BTreeMap<u64, Range>,
+    /// Mapped buffers. The seam does not report munmap(2): a later mapping at their addresses ends
+    /// them.
+    buffers: BTreeMap<u64, Range>,
     /// Start of host memory by its device address.
     by_va: BTreeMap<u64, u64>,
 }
@@ -24,14 +28,30 @@ pub(super) struct Mapped {
 #[derive(Debug)]
 struct Range {
     shadow: Vec<u8>,
-    /// Mappings of the range on the device. Mappings of buffers are not counted: the seam does not
-    /// report munmap(2).
+    /// Mappings of the range on the device; 1 for a buffer.
     users: usize,
 }
 
 impl Mapped {
-    fn add(&mut self, address: u64, len: usize) {
-        let range = self.ranges.entry(address).or_insert_with(|| Range {
+    fn add_host(&mut self, address: u64, len: usize) {
+        self.end_buffers(address, len);
+        Self::add(&mut self.hosts, address, len);
+    }
+
+    pub(super) fn add_mmap(&mut self, address: u64, len: usize) {
+        self.end_buffers(address, len);
+        Self::add(&mut self.buffers, address, len);
+    }
+
+    /// Removes the buffers whose addresses have another mapping now.
+    fn end_buffers(&mut self, address: u64, len: usize) {
+        let end = address.saturating_add(len as u64);
+        self.buffers
+            .retain(|&start, range| start >= end || start + range.shadow.len() as u64 <= address);
+    }
+
+    fn add(ranges: &mut BTreeMap<u64, Range>, address: u64, len: usize) {
+        let range = ranges.entry(address).or_insert_with(|| Range {
             shadow: Vec::new(),
             users: 0,
         });
@@ -42,12 +62,6 @@ impl Mapped {
             // Memory that cannot be read is compared with zeros, and dropped at that time.
             let _ = process_memory::read(address + from as u64, &mut range.shadow[from..]);
         }
-    }
-
-    pub(super) fn add_mmap(&mut self, address: u64, len: usize) {
-        // An older buffer at this address was unmapped.
-        self.ranges.remove(&address);
-        self.add(address, len);
     }
 
     /// Updates the ranges after an operation. Appends what changed, if the operation is one after
@@ -71,16 +85,16 @@ impl Mapped {
         match (request, answer) {
             (Any::MemMapHost(host), Some(AnyAnswer::DeviceVa(va))) => {
                 if let Ok(len) = usize::try_from(host.size) {
-                    self.add(host.address.0, len);
+                    self.add_host(host.address.0, len);
                     self.by_va.insert(va.0, host.address.0);
                 }
             }
             (Any::MemUnmap(unmap), Some(_)) => {
                 if let Some(address) = self.by_va.remove(&unmap.0.0) {
-                    if let Some(range) = self.ranges.get_mut(&address) {
+                    if let Some(range) = self.hosts.get_mut(&address) {
                         range.users -= 1;
                         if range.users == 0 {
-                            self.ranges.remove(&address);
+                            self.hosts.remove(&address);
                         }
                     }
                 }
@@ -93,9 +107,11 @@ impl Mapped {
     fn changes(&mut self, memory: &mut Vec<Memory>) -> u64 {
         let mut left = MOST;
         let mut cut = 0;
-        self.ranges.retain(|&address, range| {
-            compare(address, &mut range.shadow, memory, &mut left, &mut cut).is_ok()
-        });
+        for ranges in [&mut self.hosts, &mut self.buffers] {
+            ranges.retain(|&address, range| {
+                compare(address, &mut range.shadow, memory, &mut left, &mut cut).is_ok()
+            });
+        }
         cut
     }
 }
@@ -159,7 +175,7 @@ mod tests {
         let memory = gaudi_sys::RawMapping::anonymous(3 * UNIT, true).unwrap();
         let address = memory.as_ptr().as_ptr().expose_provenance() as u64;
         let mut mapped = Mapped::default();
-        mapped.add(address, 3 * UNIT);
+        mapped.add_mmap(address, 3 * UNIT);
         let mut seen = Vec::new();
         assert_eq!((mapped.changes(&mut seen), seen.len()), (0, 0), "nothing changed");
         memory.write(UNIT + 5, &[7]).unwrap();
