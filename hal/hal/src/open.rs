@@ -264,9 +264,7 @@ mod tests {
     #[test]
     fn unsupported_spec_is_named() {
         let spec = "vfio:0000:b3:00.0".parse().expect("a spec");
-        let error = open_in(&spec, &Environment::default())
-            .err()
-            .expect("not served");
+        let error = open_in(&spec, &Environment::default()).err().expect("not served");
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("vfio backend"), "{error}");
     }

@@ -275,6 +275,12 @@ impl Layer for RecordLayer {
         let at = self.file.stamp();
         let encoded = argument::encode(request.view());
         let mut memory = read_by_driver(request.view());
+        let mut cut = 0;
+        if let Some(mapped) = &self.mapped {
+            // What the program changed since the last operation: otherwise a device that writes the
+            // older bytes again would change nothing.
+            cut = lock(mapped).before(request.view(), &mut memory);
+        }
         let result = next(request);
         let view = request.view();
         let answer = result.as_ref().map(|answer| answer.view());
@@ -301,7 +307,7 @@ impl Layer for RecordLayer {
             memory.extend(written_by_driver(view).filter(|piece| !piece.bytes.is_empty()));
         }
         if let Some(mapped) = &self.mapped {
-            let cut = lock(mapped).observe(view, answer.ok(), &mut memory);
+            cut += lock(mapped).observe(view, answer.ok(), &mut memory);
             self.file.count_cut(cut);
         }
         // An interface without the ioctl has no number for it, and the request has failed.

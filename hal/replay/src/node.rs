@@ -241,7 +241,7 @@ impl Replay {
             }
         }
         if let AnyRequest::ExportDmabuf(export) = request.view() {
-            let dmabuf = stand_in(export.size).map_err(|errno| self.not_made::<R>(errno))?;
+            let dmabuf = stand_in(export.size, export.flags).map_err(|errno| self.not_made::<R>(errno))?;
             return Ok(R::reply(dmabuf));
         }
         let mut output = std::borrow::Cow::from(&record.output);
@@ -306,9 +306,13 @@ fn as_offset(request: AnyRequest<'_>, output: &mut [u8]) {
 }
 
 /// A descriptor in place of a dma-buf. It reads as zeros.
-fn stand_in(size: u64) -> SysResult<OwnedFd> {
+fn stand_in(size: u64, flags: u32) -> SysResult<OwnedFd> {
     let memory = Memfd::sparse(MEMFD_NAME, size)?;
-    standin::export(&memory, Window { offset: 0, len: size })
+    let fd = standin::export(&memory, Window { offset: 0, len: size })?;
+    if flags & nix::libc::O_CLOEXEC as u32 == 0 {
+        gaudi_sys::fd::keep_on_exec(&fd)?;
+    }
+    Ok(fd)
 }
 
 fn describe(call: &CallRecord) -> String {

@@ -13,8 +13,16 @@ use gaudi_supervisor::{Error, Supervisor};
 /// The steps of the program.
 const STEPS: usize = 33;
 
+/// Counts a test that cannot run here.
 fn skip(need: &str) {
     println!("skipped: {need}");
+    if let Some(log) = std::env::var_os("GAUDI_SKIP_LOG") {
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("program");
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        let line = format!("SKIP {test}: {need}\n");
+        std::io::Write::write_all(&mut file.expect("the log of skips"), line.as_bytes()).expect("a line");
+    }
 }
 
 /// Compiles the program; `None` if it cannot be compiled on this system.

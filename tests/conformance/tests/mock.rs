@@ -1,8 +1,8 @@
 //! Runs every case on the mock as a separate test: `cargo test -p gaudi-conformance`.
 //!
-//! Four runs: the default order of execution; the stepped order under a printed seed
-//! (`GAUDI_TEST_SEED` replays it); cases that depend on time on the machine's clock; and the kernel
-//! backend over the mock, by the bytes of every ioctl.
+//! Six runs: the default order of execution; the stepped order under a printed seed
+//! (`GAUDI_TEST_SEED` replays it); cases that depend on time on the machine's clock; the kernel
+//! backend over the mock, by the bytes of every ioctl; a run that is recorded; and its replay.
 //!
 //! The output and the arguments are those of libtest: filters, `--exact`, `--skip`, `--list`.
 
@@ -22,8 +22,14 @@ struct Run {
     takes: fn(&Case) -> bool,
 }
 
-fn is_replayed(_case: &Case) -> bool {
-    true
+/// The cases that a replay cannot answer as the mock did.
+const NOT_REPLAYED: [&str; 1] = [
+    // An export of a replay reads as zeros.
+    "export.shows-device-memory",
+];
+
+fn is_replayed(case: &Case) -> bool {
+    !NOT_REPLAYED.contains(&case.id)
 }
 
 fn main() -> ExitCode {
@@ -57,7 +63,7 @@ fn main() -> ExitCode {
         Run {
             name: "recorded",
             device: format!("mock:gaudi2?clock=virtual&name=recorded+record={file},data"),
-            takes: |_| true,
+            takes: is_replayed,
         },
         Run {
             name: "replayed",

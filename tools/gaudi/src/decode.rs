@@ -15,12 +15,14 @@ use gaudi_capture::{gcap, text};
 use crate::common::Common;
 use crate::exit;
 use crate::output::Output;
+use crate::picture::Picture;
+use crate::saved::Saved;
 
 /// Decode and print a capture of `gaudi record`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "--device selects the events of a device: 0, accel0 or /dev/accel/accel0.\n\n\
-                  Examples:\n  gaudi decode run.gcap --errno EINVAL\n  gaudi decode run.gcap --as text --output run.txt"
+                  Examples:\n  gaudi decode run.gcap --errno EINVAL\n  gaudi decode run.gcap --as text --output run.txt\n  gaudi decode run.gcap --html run.html"
 )]
 pub(crate) struct Decode {
     /// The capture file, in binary or text form.
@@ -29,6 +31,12 @@ pub(crate) struct Decode {
     /// Output form: decoded lines like strace, or the capture in text or binary form.
     #[arg(long = "as", value_enum, default_value_t = Form::Lines, value_name = "FORM")]
     form: Form,
+    /// Draw the capture into a page of one file, which any browser shows offline.
+    #[arg(long, value_name = "FILE", conflicts_with = "form")]
+    html: Option<PathBuf>,
+    /// Write the capture in the trace event format, which Perfetto shows.
+    #[arg(long, value_name = "FILE", conflicts_with = "form")]
+    perfetto: Option<PathBuf>,
     #[command(flatten)]
     filter: Filter,
 }
@@ -150,8 +158,42 @@ impl std::io::Write for Bytes<'_> {
     }
 }
 
+/// Draws a capture into the files of `--html` and `--perfetto`.
+fn draw(common: &Common, decode: &Decode, events: impl Iterator<Item = Result<Event>>) -> Result<u8> {
+    let name = decode.file.display().to_string();
+    let mut pictures = [Picture::new(name.clone()), Picture::new(name)];
+    let mut decoder = Decoder::new(Limits::LINE);
+    for event in events {
+        let event = event?;
+        let decoded = decoder.decode(&event);
+        let is_call = decoded.duration_ns.is_some();
+        if !is_call || decode.filter.passes(&decoded, &common.devices) {
+            pictures
+                .iter_mut()
+                .for_each(|picture| picture.add(&event, &decoded));
+        }
+    }
+    let [page, trace] = pictures;
+    let write = |path: &PathBuf, text: &str| -> Result<()> {
+        let mut file = Saved::create(path)?;
+        file.write_all(text.as_bytes())
+            .with_context(|| format!("cannot write to {}", path.display()))?;
+        file.keep()
+    };
+    if let Some(path) = &decode.html {
+        write(path, &page.html())?;
+    }
+    if let Some(path) = &decode.perfetto {
+        write(path, &trace.perfetto().to_string())?;
+    }
+    Ok(exit::DONE)
+}
+
 pub(crate) fn run(common: &Common, decode: &Decode, output: &mut Output) -> Result<u8> {
     let Capture { facts, events } = open(&decode.file)?;
+    if decode.html.is_some() || decode.perfetto.is_some() {
+        return draw(common, decode, events);
+    }
     let mut decoder = Decoder::new(limits(output));
     let mut kept = |event: &Event| {
         let decoded = decoder.decode(event);

@@ -12,9 +12,9 @@ use gaudi_capture::value::{Fields, Value};
 use crate::common::Common;
 use crate::decode::Filter;
 use crate::exit;
+use crate::operation::name_of;
 use crate::output::{Output, Style};
 use crate::report::{Column, columns, object, records};
-use crate::stat::name_of;
 
 /// Compare the operations of two captures.
 ///

@@ -12,11 +12,11 @@ use clap::{Args, ValueEnum};
 use gaudi_capture::Limits;
 use gaudi_capture::decode::{Decoded, Decoder};
 use gaudi_capture::record::{Event, IoctlRecord};
-use gaudi_capture::value::{Fields, Value};
 
 use crate::common::Common;
 use crate::decode::{Capture, Filter};
 use crate::exit::Usage;
+use crate::operation::{name_of, queues};
 use crate::output::Output;
 use crate::report::{Column, columns, object, records};
 use crate::trace::{Kind, Traced};
@@ -97,33 +97,6 @@ const BY_GROUP: &[Column<Row>] = &columns! { Row:
     grouped "" "p99[ns]" |row| row.durations.percentile(99);
     grouped "" "max[ns]" |row| row.durations.max();
 };
-
-/// Returns the name of an operation: the ioctl's, and its operation if it has several.
-pub(crate) fn name_of(decoded: &Decoded) -> String {
-    match decoded.request.get("op") {
-        Some(op) => format!("{} {op}", decoded.call),
-        None => decoded.call.clone(),
-    }
-}
-
-/// Appends the numbers of the queues in a request.
-fn queues(fields: &Fields, into: &mut Vec<u64>) {
-    for field in &fields.0 {
-        match (field.name, &field.value) {
-            ("queue_index", Value::Unsigned(number)) => into.push(*number),
-            (_, value) => queues_of(value, into),
-        }
-    }
-}
-
-fn queues_of(value: &Value, into: &mut Vec<u64>) {
-    match value {
-        Value::Struct(fields) => queues(fields, into),
-        Value::List { items, .. } => items.iter().for_each(|item| queues_of(item, into)),
-        Value::Pointer { to: Some(to), .. } => queues_of(to, into),
-        _ => {}
-    }
-}
 
 impl By {
     fn group(self, decoded: &Decoded) -> Option<String> {

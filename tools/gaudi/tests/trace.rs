@@ -15,6 +15,16 @@ fn gaudi(arguments: &[&str]) -> Output {
     output.expect("gaudi starts")
 }
 
+/// Counts a test that cannot run here.
+fn skip(test: &str, need: &str) {
+    println!("skipped: {need}");
+    if let Some(log) = std::env::var_os("GAUDI_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        let line = format!("SKIP {test}: {need}\n");
+        std::io::Write::write_all(&mut file.expect("the log of skips"), line.as_bytes()).expect("a line");
+    }
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -134,6 +144,68 @@ fn device_filter_chooses_a_file() {
     assert!(by_path > 0 && by_path < LINES.lines().count(), "{by_path}");
     assert_eq!((count("accel0"), count("0")), (by_path, by_path));
     assert_eq!(count("accel7"), 0);
+}
+
+#[test]
+fn pictures_are_files_of_their_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (page, trace) = (folder.path().join("run.html"), folder.path().join("run.json"));
+    let of = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
+    let output = gaudi(&["decode", TEXT, "--html", &of(&page), "--perfetto", &of(&trace)]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    let page = std::fs::read_to_string(&page).expect("the page");
+    assert!(
+        page.starts_with("<!DOCTYPE html>") && page.contains("HL_IOCTL_CS"),
+        "{page:.200}"
+    );
+    let trace = std::fs::read(&trace).expect("the trace");
+    let trace: serde_json::Value = serde_json::from_slice(&trace).expect("JSON");
+    assert!(
+        trace["traceEvents"].as_array().is_some_and(|all| all.len() > 10),
+        "{trace}"
+    );
+}
+
+/// Opens a page of 100 000 records in headless Chromium, named by `GAUDI_CHROMIUM`.
+#[test]
+fn browser_draws_a_large_capture() {
+    let Some(browser) = std::env::var_os("GAUDI_CHROMIUM") else {
+        skip(
+            "browser_draws_a_large_capture",
+            "GAUDI_CHROMIUM, the path of a Chromium",
+        );
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let (capture, page) = (folder.path().join("large.txt"), folder.path().join("large.html"));
+    let mut session = String::from("gcap-text 1\n");
+    for call in 0..100_000_u64 {
+        session += &format!(
+            "ioctl time={} pid=42 tid={} took=900 fd=3 device=261:0 request=0xc0186440 argument=0x1000 result=0\n",
+            call * 1000,
+            42 + call % 8
+        );
+    }
+    std::fs::write(&capture, session).expect("it is written");
+    let [capture, page] = [&capture, &page].map(|path| path.to_str().expect("UTF-8"));
+    assert!(gaudi(&["decode", capture, "--html", page]).status.success());
+    let begin = std::time::Instant::now();
+    let output = Command::new(browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--dump-dom",
+            "--enable-logging=stderr",
+        ])
+        .arg(format!("file://{page}"))
+        .output()
+        .expect("the browser starts");
+    let dom = text(&output.stdout);
+    assert!(dom.contains("data-lanes=\"8\""), "{dom:.400}");
+    assert!(!dom.contains("data-drawn=\"0\""), "{dom:.400}");
+    assert!(!text(&output.stderr).contains("CONSOLE"), "{output:?}");
+    println!("drawn in {:?}, with the start of the browser", begin.elapsed());
 }
 
 #[test]

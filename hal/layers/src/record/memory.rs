@@ -64,6 +64,15 @@ impl Mapped {
         }
     }
 
+    /// Appends what changed before an operation after which a program can expect changes. Returns
+    /// the number of changed bytes that did not fit.
+    pub(super) fn before(&mut self, request: AnyRequest<'_>, memory: &mut Vec<Memory>) -> u64 {
+        match changes_memory(request) {
+            true => self.changes(memory),
+            false => 0,
+        }
+    }
+
     /// Updates the ranges after an operation. Appends what changed, if the operation is one after
     /// which a program can expect changes. Returns the number of changed bytes that did not fit.
     pub(super) fn observe(
@@ -73,15 +82,7 @@ impl Mapped {
         memory: &mut Vec<Memory>,
     ) -> u64 {
         use AnyRequest as Any;
-        let cut = match request {
-            Any::Submit(_)
-            | Any::WaitCs(_)
-            | Any::WaitMultiCs(_)
-            | Any::WaitInterrupt(_)
-            | Any::RegisterTimestamp(_)
-            | Any::MemUnmap(_) => self.changes(memory),
-            _ => 0,
-        };
+        let cut = self.before(request, memory);
         match (request, answer) {
             (Any::MemMapHost(host), Some(AnyAnswer::DeviceVa(va))) => {
                 if let Ok(len) = usize::try_from(host.size) {
@@ -105,7 +106,8 @@ impl Mapped {
     }
 
     fn changes(&mut self, memory: &mut Vec<Memory>) -> u64 {
-        let mut left = MOST;
+        let held = memory.iter().map(|piece| piece.bytes.len()).sum();
+        let mut left = MOST.saturating_sub(held);
         let mut cut = 0;
         for ranges in [&mut self.hosts, &mut self.buffers] {
             ranges.retain(|&address, range| {
@@ -114,6 +116,20 @@ impl Mapped {
         }
         cut
     }
+}
+
+/// Whether a program can expect changes of its memory after the operation.
+fn changes_memory(request: AnyRequest<'_>) -> bool {
+    use AnyRequest as Any;
+    matches!(
+        request,
+        Any::Submit(_)
+            | Any::WaitCs(_)
+            | Any::WaitMultiCs(_)
+            | Any::WaitInterrupt(_)
+            | Any::RegisterTimestamp(_)
+            | Any::MemUnmap(_)
+    )
 }
 
 /// Appends the changed pages of a range, and updates its shadow.
