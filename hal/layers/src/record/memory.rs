@@ -210,11 +210,10 @@ mod tests {
             (0, 0),
             "recorded already"
         );
-        drop(memory);
-        assert_eq!(
-            (mapped.changes(&mut seen), mapped.ranges.len()),
-            (0, 0),
-            "unmapped"
-        );
+        mapped.add_host(address + UNIT as u64, UNIT);
+        assert!(mapped.buffers.is_empty(), "another mapping has its addresses");
+        memory.write(UNIT, &[9]).unwrap();
+        assert_eq!(mapped.changes(&mut seen), 0);
+        assert_eq!((seen.len(), seen[0].bytes.len()), (1, UNIT));
     }
 }
