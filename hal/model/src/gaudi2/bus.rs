@@ -1,8 +1,11 @@
 //! The bus: resolves an engine's address to memory or a register.
 
+use std::cell::RefCell;
+
 use gaudi_spec::{DevicePa, DeviceVa};
 
 use crate::gaudi2::event::{Access, FaultCause};
+use crate::gaudi2::faults::ChipFaults;
 use crate::gaudi2::place::{Place, Side};
 use crate::gaudi2::space::{Initiator, Physical, Space, in_host, in_memory, register_at, whole};
 use crate::memory::DeviceMemory;
@@ -24,6 +27,8 @@ pub(crate) struct Bus {
     pub(crate) mmu: RangeMmu,
     /// What lies around the chip where a driver meets it across PCI, in place of `mmu`.
     pub(crate) pci: Option<Box<Space>>,
+    /// Fault rules, and the events that they hold back.
+    pub(crate) faults: Option<Box<RefCell<ChipFaults>>>,
 }
 
 impl Bus {
@@ -45,6 +50,9 @@ impl Bus {
     }
 
     fn around(&self, va: DeviceVa, len: u64, back: bool) -> Option<Place<'_>> {
+        if self.faults.is_some() && self.walk_fails(va) {
+            return None;
+        }
         if let Some(space) = &self.pci {
             return space.around(&self.dram, &self.sram, va, len, back);
         }

@@ -8,6 +8,7 @@ mod cp;
 mod dma;
 mod engine;
 pub(crate) mod event;
+pub(crate) mod faults;
 mod manager;
 pub mod pci;
 mod place;

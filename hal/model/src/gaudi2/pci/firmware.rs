@@ -82,6 +82,9 @@ impl PciChip {
         let (ctl, argument) = (word(packet::CTL), word(packet::ARGUMENT));
         let value = u64::from(word(0)) | u64::from(word(4)) << 32;
         let operation = packet::operation(ctl);
+        if self.chip.bus.faults.is_some() && self.chip.firmware_hangs(operation) {
+            return self.hang_firmware();
+        }
         let answer = self.answer(operation, value, argument);
         self.counters.packets += 1;
         if !matches!(operation, packet::TEST) || answer.is_none() {
