@@ -8,10 +8,10 @@ use std::sync::Arc;
 use gaudi_model::{Chip, Event, Held, RunOutcome};
 use gaudi_seam::engine::{ChipError, Reset};
 use gaudi_seam::fault::{ChipEvent, ChipRules, Plan, Target, Verdict};
-use gaudi_spec::gaudi2::packet::{LinDma, LinDmaCtl};
+use gaudi_spec::gaudi2::DOORBELL_VA;
+use gaudi_spec::gaudi2::packet::{EndianSwap, LinDma};
 use gaudi_spec::gaudi2::queue::{PDMA_0_0, PDMA_0_1};
 use gaudi_spec::gaudi2::sync::SobUpdate;
-use gaudi_spec::gaudi2::DOORBELL_VA;
 use gaudi_spec::{DeviceVa, QueueId};
 
 use rig::{BUDGET, DRAM, HOST, Program, Rig, va};
@@ -77,7 +77,10 @@ fn every_allowed_pair_is_injected() {
         if *event == ChipEvent::Firmware {
             continue;
         }
-        for kind in Verdict::KINDS.iter().filter(|kind| kind.example.meets(target).is_ok()) {
+        for kind in Verdict::KINDS
+            .iter()
+            .filter(|kind| kind.example.meets(target).is_ok())
+        {
             let is_shown = |case: &&Case| case.target == target.name() && case.form == kind.form;
             let count = CASES.iter().filter(is_shown).count();
             assert_eq!(count, 1, "one case shows {target}:{}", kind.form);
@@ -121,13 +124,16 @@ fn a_copy() -> Program {
 }
 
 fn increments(count: usize) -> Program {
-    (0..count).fold(Program::new(), |program, _| program.sob(SOB, SobUpdate::add_signed(1)))
+    (0..count).fold(Program::new(), |program, _| {
+        program.sob(SOB, SobUpdate::add_signed(1))
+    })
 }
 
 /// Writes vectors to the doorbell: 100, then `more`.
 fn rings(more: &[u32]) -> Program {
     let first = Program::new().long(DOORBELL_VA, 100);
-    more.iter().fold(first, |program, &vector| program.long(DOORBELL_VA, vector))
+    more.iter()
+        .fold(first, |program, &vector| program.long(DOORBELL_VA, vector))
 }
 
 fn done(tag: u64) -> Event {
@@ -172,7 +178,10 @@ fn packet_hang() {
     rig.push(QUEUE, 1, &increments(3).bytes());
     assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
     assert_eq!(rig.events(), [], "it never ends, without a word");
-    assert_eq!((rig.value(0, SOB), rig.chip.held(QUEUE)), (Some(1), Some(Held::Halted)));
+    assert_eq!(
+        (rig.value(0, SOB), rig.chip.held(QUEUE)),
+        (Some(1), Some(Held::Halted))
+    );
     // Other queues run on, and a reset ends it.
     rig.run_beside(PDMA_0_1, increments(1));
     rig.chip.reset(Reset::Soft).expect("reset");
@@ -182,7 +191,9 @@ fn packet_hang() {
 
 fn dma_flip() {
     let bit = 8 * 5000 + 6;
-    let (mut rig, rules) = faulty(&format!("chip.dma:size=9000:when=1:flip={bit};chip.dma:when=2:flip=72000"));
+    let (mut rig, rules) = faulty(&format!(
+        "chip.dma:size=9000:when=1:flip={bit};chip.dma:when=2:flip=72000"
+    ));
     rig.run_ok(QUEUE, a_copy());
     let mut wanted = pattern();
     wanted[5000] ^= 1 << 6;
@@ -195,12 +206,18 @@ fn dma_flip() {
 
 /// Copies, copies that turn bytes round, and fills that arrive only in part.
 fn dma_torn() {
-    let swapped = |group: u32| LinDma::with(LinDmaCtl::EMPTY.with_endian(group as u8), DRAM, HOST, LEN as u32);
-    let turned: Vec<u8> = pattern().chunks(2).flat_map(|pair| pair.iter().rev().copied().collect::<Vec<_>>()).collect();
+    let swapped = LinDma::copy(DRAM, HOST, LEN as u32).with_swap(EndianSwap::Two);
+    let turned: Vec<u8> = pattern()
+        .chunks(2)
+        .flat_map(|pair| pair.iter().rev().copied().collect::<Vec<_>>())
+        .collect();
     for (program, whole) in [
         (a_copy(), pattern()),
-        (Program::new().dma(swapped(1)), turned),
-        (Program::new().dma(LinDma::set(DRAM, 0x0101_0101, LEN as u32)), vec![1; LEN]),
+        (Program::new().dma(swapped), turned),
+        (
+            Program::new().dma(LinDma::memset(DRAM, 0x0101_0101, LEN as u32)),
+            vec![1; LEN],
+        ),
     ] {
         let (mut rig, rules) = faulty("chip.dma:when=1:torn=1001");
         rig.run_ok(QUEUE, program);
@@ -288,7 +305,13 @@ fn interrupt_late() {
     let events = run_rings("chip.interrupt:when=1:late=2", &[101, 102, 103]);
     assert_eq!(
         events,
-        [interrupt(101), interrupt(102), interrupt(100), interrupt(103), done(7)]
+        [
+            interrupt(101),
+            interrupt(102),
+            interrupt(100),
+            interrupt(103),
+            done(7)
+        ]
     );
 }
 
@@ -325,12 +348,19 @@ fn completion_late() {
     let (_, events) = run_four("chip.completion:when=1:late=2");
     assert_eq!(events, [done(1), done(2), done(0), done(3)]);
     let (_, events) = run_four("chip.completion:when=1:late=4000");
-    assert_eq!(events, [done(1), done(2), done(3), done(0)], "when the chip is idle");
+    assert_eq!(
+        events,
+        [done(1), done(2), done(3), done(0)],
+        "when the chip is idle"
+    );
 }
 
 fn walk_page_fault() {
     let source = HOST.0;
-    let (mut rig, rules) = faulty(&format!("chip.walk:addr={source:#x}..{:#x}:page_fault", source + LEN as u64));
+    let (mut rig, rules) = faulty(&format!(
+        "chip.walk:addr={source:#x}..{:#x}:page_fault",
+        source + LEN as u64
+    ));
     rig.push(QUEUE, 1, &a_copy().bytes());
     rig.chip.run(BUDGET);
     let events = rig.events();
@@ -364,7 +394,7 @@ fn repeated_packet_is_counted_once() {
     assert_eq!(counts(&rules), [(3, 0)], "the fence, the message, the NOP");
     let (mut rig, rules) = faulty("chip.packet:when=900:lose");
     let size = 20 << 20;
-    rig.run_ok(QUEUE, Program::new().dma(LinDma::set(DRAM, 1, size)));
+    rig.run_ok(QUEUE, Program::new().dma(LinDma::memset(DRAM, 1, size)));
     assert_eq!(counts(&rules), [(1, 0)]);
 }
 

@@ -351,8 +351,8 @@ impl Chip {
             Some(Verdict::Duplicate) if has_room => match event {
                 // A second completion is wrong, and the driver drops it.
                 Event::CbDone { queue, tag } => (true, Some((Event::DoneTwice { queue, tag }, 0))),
-                // The vector is pending until the driver takes it.
-                event => (true, Some((event, 1))),
+                // The vector is pending until the driver takes it: the second time follows then.
+                event => (true, Some((event, u64::MAX))),
             },
             _ => (true, None),
         };
