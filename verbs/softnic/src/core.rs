@@ -374,8 +374,8 @@ impl Core {
         }
     }
 
-    /// Moves a connected queue pair to the error state, with an event, as a NIC does whose queue pair
-    /// failed. Returns whether it was not in error.
+    /// Moves a connected queue pair to the error state, with an event, as a NIC does whose queue
+    /// pair failed. Returns whether it was not in error.
     pub(crate) fn fail_qp(&mut self, shared: &Shared, qpn: u32) -> bool {
         let works = |qp: &&Qp| !matches!(qp.state, State::Reset | State::Error);
         let is_failing = self.qps.rows.get(&qpn).filter(works).is_some();

@@ -227,8 +227,8 @@ impl NicFaults {
         lock(&self.0.rules).counts()
     }
 
-    /// Returns the rules that have injected nothing. A test that expects a fault checks that this is
-    /// empty.
+    /// Returns the rules that have injected nothing. A test that expects a fault checks that this
+    /// is empty.
     pub fn unfired(&self) -> Vec<Rule> {
         let counts = self.rules().into_iter();
         counts

@@ -66,7 +66,7 @@ impl Piece {
     /// - The piece is mapped and readable.
     pub(crate) unsafe fn append_to(self, bytes: &mut Vec<u8>) {
         let mut rest = self;
-        // Byte by byte, since the memory may be mapped without write access, which `copy_out` needs.
+        // Byte by byte: the memory may be mapped without write access, which `copy_out` needs.
         // SAFETY: a part of a readable piece.
         while let Some(byte) = unsafe { rest.first_byte() } {
             bytes.push(byte);

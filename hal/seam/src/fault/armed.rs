@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::plan::{Plan, Rule};
 use super::verdict::Verdict;
 
-/// Armed rules and the number of matches of each. The fault layer, the software NIC and the modelled
-/// chip each hold one, so that a schedule means the same in all of them.
+/// Armed rules and the number of matches of each. The fault layer, the software NIC and the
+/// modelled chip each hold one, so that a schedule means the same in all of them.
 #[derive(Debug, Default)]
 pub struct ArmedRules {
     rules: Vec<Armed>,
@@ -112,11 +112,11 @@ impl ArmedRules {
         armed.map(|armed| armed.count)
     }
 
-    /// Counts an operation or event in every rule that `matches`, and returns its faults: delays add
-    /// up, and the first other verdict decides.
+    /// Counts an operation or event in every rule that `matches`, and returns its faults: delays
+    /// add up, and the first other verdict decides.
     ///
-    /// Calls `fired` with each fault that happens now, and whether it is the rule's first. A verdict
-    /// that `is_late` may still turn out not to happen: the caller counts it with
+    /// Calls `fired` with each fault that happens now, and whether it is the rule's first. A
+    /// verdict that `is_late` may still turn out not to happen: the caller counts it with
     /// [`fire`](Self::fire) when it does.
     pub fn meet(
         &mut self,
