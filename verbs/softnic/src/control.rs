@@ -442,7 +442,7 @@ impl Device for SoftNic {
         }
         let met = faults.meet_qp(NicEvent::State, qp.0);
         match met.decided.map(|hit| (hit, hit.rule.verdict)) {
-            Some((hit, Verdict::Error(errno))) => return Err(faults.error(MODIFY_QP, errno, hit)),
+            Some((hit, Verdict::Error(errno))) => Err(faults.error(MODIFY_QP, errno, hit)),
             Some((hit, Verdict::QpError)) => {
                 self.transition(qp, transition)?;
                 if self.shared.lock().fail_qp(&self.shared, qp.0) {

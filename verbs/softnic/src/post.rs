@@ -65,7 +65,7 @@ impl QueuePair for SoftQp {
         let faults = &self.shared.faults;
         let fields = EventFields {
             queue: self.qpn.into(),
-            size: request.payload.len() as u64,
+            size: request.payload.len(),
             ..EventFields::default()
         };
         let fault = faults.meet(NicEvent::Post, &fields).decided;

@@ -219,8 +219,7 @@ mod tests {
     #[test]
     fn rearmed_plan_counts_from_one() {
         let mut armed = armed("*:when=1:error=EIO");
-        let mut meet =
-            |armed: &mut ArmedRules| armed.meet(|_| true, |_| false, |_, _| ()).verdict().is_some();
+        let meet = |armed: &mut ArmedRules| armed.meet(|_| true, |_| false, |_, _| ()).verdict().is_some();
         assert!(meet(&mut armed) && !meet(&mut armed));
         armed.rearm();
         assert_eq!(counts(&armed), [(0, 0)]);
