@@ -21,8 +21,7 @@ const LARGEST: usize = packet::SIZE;
 const SPARE: u8 = 1 << 5;
 
 impl PciChip {
-    /// Lets the firmware hang: it answers nothing until the chip is reset; with
-    /// [`PciConfig::hang_firmware`](super::PciConfig), for ever.
+    /// Lets the firmware hang: it answers nothing until the chip is reset.
     pub fn hang_firmware(&mut self) {
         self.firmware.hung = true;
     }
