@@ -377,14 +377,19 @@ impl Core {
     /// Moves a connected queue pair to the error state, with an event, as a NIC does whose queue
     /// pair failed. Returns whether it was not in error.
     pub(crate) fn fail_qp(&mut self, shared: &Shared, qpn: u32) -> bool {
-        let works = |qp: &&Qp| !matches!(qp.state, State::Reset | State::Error);
-        let is_failing = self.qps.rows.get(&qpn).filter(works).is_some();
+        let is_failing = self.can_fail(qpn);
         if is_failing {
             self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
             let qp = AsyncElement::Qp(QpHandle(qpn));
             shared.events.raise(AsyncEventType::QP_FATAL, qp);
         }
         is_failing
+    }
+
+    /// Whether a queue pair is connected or connecting, and not in error.
+    pub(crate) fn can_fail(&self, qpn: u32) -> bool {
+        let qp = self.qps.rows.get(&qpn);
+        qp.is_some_and(|qp| !matches!(qp.state, State::Reset | State::Error))
     }
 
     /// Whether a thread processes a frame whose buffers a flush would complete.

@@ -14,7 +14,7 @@ use gaudi_verbs::{Access, SendOp, WcStatus};
 
 use crate::cable::Cable;
 use crate::core::{Core, Shared};
-use crate::fault::flip;
+use crate::fault::{Faults, flip};
 use crate::qp::{Qp, State};
 use crate::region::{Claim, Reach};
 use crate::window::View;
@@ -29,18 +29,21 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
     let mut claim = Claim::new();
     let mut wire = Wire {
         cable,
+        faults: &shared.faults,
         reordered: None,
         flipped: [0],
-        happens: false,
     };
     while let Some(header) = next(shared, link, &mut claim) {
         let met = shared.faults.meet_packet(&header);
-        let fate = wire.send(&header, &mut claim, &met);
+        let happens = wire.prepare(&mut claim, &met);
+        if happens || !met.delay.is_zero() {
+            shared.lock().counters.faults += 1;
+        }
+        let fate = wire.send(&header, &claim, &met, happens);
         let mut core = shared.lock();
         core.links[link].tx_qpn = None;
         shared.release(&mut core, &mut claim);
         core.flush_if_due(header.src_qpn);
-        let mut happens = wire.happens;
         match fate {
             Ok(Fate::Sent | Fate::Delayed(_)) if header.kind == Kind::Datagram => {
                 core.complete_datagram(shared, &header);
@@ -52,7 +55,11 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
             }
             Ok(Fate::QpFails) => {
                 core.counters.tx.remove(&header);
-                happens = core.fail_qp(shared, header.src_qpn);
+                if let Some(hit) = met.decided.filter(|_| core.can_fail(header.src_qpn)) {
+                    shared.faults.happened(hit);
+                    core.counters.faults += 1;
+                }
+                core.fail_qp(shared, header.src_qpn);
             }
             Ok(Fate::PortDown) => {
                 let error = Error::new(ErrorKind::Disconnected, OPERATION);
@@ -61,11 +68,7 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
             }
             Err(ref error) => shared.cable_down(&mut core, link, error.clone()),
         }
-        core.counters.faults += u64::from(happens || !met.delay.is_zero());
         drop(core);
-        if let Some(hit) = met.decided.filter(|_| happens) {
-            shared.faults.happened(hit);
-        }
         if let Ok(Fate::Delayed(frame)) = fate {
             wait(shared, link, met.delay);
             if let Err(error) = wire.send_copy(&frame) {
@@ -142,33 +145,44 @@ enum Fate {
 /// The sending end of a cable.
 struct Wire<'a> {
     cable: &'a Cable,
+    faults: &'a Faults,
     /// A frame that a fault rule reorders: it follows the next one.
     reordered: Option<Copied>,
     /// The flipped byte, while it is being sent.
     flipped: [u8; 1],
-    /// Whether the decided fault of the last frame happened.
-    happens: bool,
 }
 
 impl Wire<'_> {
+    /// Decides whether the fault of a frame can happen, counts it, and flips a bit of its payload.
+    /// Counted before the frame leaves, so that a peer that has the frame finds it counted.
+    fn prepare(&mut self, claim: &mut Claim, met: &Met) -> bool {
+        let Some(hit) = met.decided else { return false };
+        let happens = match hit.rule.verdict {
+            // Known only under the lock of the queue pair.
+            Verdict::QpError => return false,
+            Verdict::Flip(bit) => flip(&mut claim.pieces, bit, &mut self.flipped),
+            // Only one frame waits at a time.
+            Verdict::Reorder => self.reordered.is_none(),
+            _ => true,
+        };
+        if happens {
+            self.faults.happened(hit);
+        }
+        happens
+    }
+
     /// Sends a frame, with its faults.
-    fn send(&mut self, header: &Header, claim: &mut Claim, met: &Met) -> Result<Fate> {
+    fn send(&mut self, header: &Header, claim: &Claim, met: &Met, happens: bool) -> Result<Fate> {
         let mut header = *header;
         let mut times = 1;
         let mut reorders = false;
-        self.happens = met.decided.is_some();
         match met.verdict() {
             Some(Verdict::Lose) => return Ok(Fate::Sent),
             Some(Verdict::QpError) => return Ok(Fate::QpFails),
             Some(Verdict::Down) => return Ok(Fate::PortDown),
             Some(Verdict::Damage) => header.damaged = true,
             Some(Verdict::Duplicate) => times = 2,
-            Some(Verdict::Flip(bit)) => self.happens = flip(&mut claim.pieces, bit, &mut self.flipped),
-            Some(Verdict::Reorder) => {
-                // Only one frame waits at a time.
-                reorders = self.reordered.is_none();
-                self.happens = reorders;
-            }
+            Some(Verdict::Reorder) => reorders = happens,
             _ => {}
         }
         let guards = match claim.begin(Directions::Read) {

@@ -14,6 +14,7 @@ use super::chip::Chip;
 use super::event::{Event, FaultCause, StopReason};
 use super::run::RunOutcome;
 use super::stream::Cb;
+use crate::config::Mode;
 use crate::mmu::Backing;
 
 impl Engine for Chip {
@@ -93,6 +94,10 @@ impl Engine for Chip {
     fn attach_faults(&mut self, rules: &Arc<ChipRules>) -> bool {
         Chip::attach_faults(self, rules);
         true
+    }
+
+    fn restart(&mut self, order: Option<u64>) -> Result<(), Errno> {
+        Chip::restart(self, order.map_or(Mode::Running, |seed| Mode::Stepped { seed }))
     }
 
     fn reset(&mut self, depth: Reset) -> Result<(), Errno> {

@@ -1,7 +1,9 @@
 //! The software NIC over its cable: two in one process, two in two, and hostile bytes.
 
 mod all_to_all;
+mod errors;
 mod fabric;
+mod faults;
 mod hostile;
 mod hostile_wire;
 mod keys;
