@@ -532,7 +532,7 @@ impl FaultHandle {
 
     /// Returns the number of faults so far: those of the [`log`](Self::log), in their order.
     pub fn happened(&self) -> u64 {
-        self.0.lock().happened
+        self.0.lock().log.happened
     }
 
     /// Returns the counts of each armed rule, in the plan's order.
