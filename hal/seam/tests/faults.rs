@@ -415,7 +415,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                         FieldRange::ALL
                     }
                 };
-                if matches!(target, Target::Nic(_)) {
+                if target.is_nic() || (target.is_chip() && schedule.state != Some(State::AfterReset)) {
                     schedule.state = None;
                 }
                 Rule {
