@@ -1,7 +1,6 @@
 //! A device with a fault layer in its spec.
 
 use gaudi_device::{Deadline, Device};
-use gaudi_seam::ErrorKind;
 
 #[test]
 fn device_reports_fault_rules_that_never_fired() {
@@ -57,9 +56,6 @@ fn chip_rules_reach_the_mock() {
         (vec![0, 1], false),
         "a bit is wrong"
     );
-    let (fired, lost) = copied("lost", "chip.completion:when=1:lose");
-    assert_eq!(fired, [1]);
-    assert_eq!(lost.expect_err("never completes").kind(), ErrorKind::TimedOut);
     let (fired, reset) = copied("ecc", "chip.dma:when=1:ecc=fatal");
     assert_eq!(fired, [1]);
     reset.expect_err("the driver resets the chip");
