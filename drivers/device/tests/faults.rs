@@ -20,8 +20,8 @@ fn device_reports_fault_rules_that_never_fired() {
     assert_eq!(unfired, ["submit:when=900:error=EIO"]);
 }
 
-/// Opens a mock with a plan, and copies 1 MiB to it and back. Returns the counts of fired rules, and
-/// whether the bytes arrived.
+/// Opens a mock with a plan, and copies 1 MiB to it and back. Returns the counts of fired rules,
+/// and whether the bytes arrived.
 fn copied(name: &str, plan: &str) -> (Vec<u64>, gaudi_seam::Result<bool>) {
     let spec = format!("mock:gaudi2?name=chip-{name}+fault={plan}");
     let device = Device::open(&spec.parse().expect("a spec")).expect("opens");

@@ -52,8 +52,8 @@ macro_rules! methods {
             /// The open node.
             fn node(&self) -> &Node;
 
-            /// Injects the faults of rules for events of the chip, until their layer closes. Returns
-            /// whether the backend does so: a mock's compute node.
+            /// Injects the faults of rules for events of the chip, until their layer closes.
+            /// Returns whether the backend does so: a mock's compute node.
             fn chip_faults(&self, rules: &Arc<ChipRules>) -> bool {
                 let _ = rules;
                 false

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use gaudi_seam::fault::{ChipEvent, EventFields};
 use gaudi_spec::{DevicePa, DeviceVa};
 
 use crate::gaudi2::event::{Access, FaultCause};
@@ -81,6 +82,30 @@ impl Bus {
             Target::Host(range, offset) => in_host(range, offset as u64, &piece(0), len, back),
             Target::Doorbell => Some(Place::Doorbell),
         }
+    }
+
+    /// Whether a rule makes the translation of an address fail.
+    #[cold]
+    pub(crate) fn walk_fails(&self, va: DeviceVa) -> bool {
+        let Some(faults) = &self.faults else { return false };
+        let is_translated = match &self.pci {
+            Some(space) => space.translates(),
+            None => true,
+        };
+        let sram = self.sram.offset(DevicePa(va.get()), 1);
+        if !is_translated || register_at(va).is_some() || sram.is_some() {
+            return false;
+        }
+        let fields = EventFields {
+            address: va.get(),
+            size: 1,
+            ..EventFields::default()
+        };
+        let struck = faults.borrow_mut().meet(ChipEvent::PageWalk, fields);
+        if let Some(struck) = &struck {
+            struck.happened();
+        }
+        struck.is_some()
     }
 
     /// The memory of `va` and what follows; anything else is a fault.
