@@ -19,7 +19,7 @@ use zerocopy::IntoBytes as _;
 
 use crate::Below;
 use crate::time::Time;
-use gaudi_seam::fault::Hit;
+use gaudi_seam::fault::{ChipRules, Hit};
 use state::{Pass, Shared, Waited};
 use verdict::signal;
 
@@ -73,9 +73,18 @@ pub struct FaultLayer<K: KernelIo + ?Sized = dyn KernelIo> {
 impl<K: KernelIo + ?Sized> FaultLayer<K> {
     /// A layer over `inner` with the plan's rules armed.
     ///
-    /// Rules for events of the chip or the NIC are ignored: [`Stack`](crate::Stack) rejects them.
+    /// Rules for events of the chip are handed to a mock; elsewhere they never fire, which is
+    /// logged. Rules for a NIC are ignored: [`Stack`](crate::Stack) rejects them.
     pub fn new(inner: Arc<K>, plan: &Plan, time: Arc<dyn Time>) -> Self {
-        let shared = Arc::new(Shared::new(inner.node().device, plan, time));
+        let device = inner.node().device;
+        let log = |rule: &Rule| tracing::warn!("fault injected: in the chip by rule {rule}");
+        let chip = Arc::new(ChipRules::new(device.index, plan, log));
+        if !inner.chip_faults(&chip) {
+            for rule in chip.rules() {
+                tracing::warn!("fault not injected: only the compute node of a mock serves {rule}");
+            }
+        }
+        let shared = Arc::new(Shared::new(device, plan, chip, time));
         Self {
             inner: Below(inner),
             shared,
@@ -114,6 +123,12 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
                 ..answer
             }
         }))
+    }
+}
+
+impl<K: KernelIo + ?Sized> Drop for FaultLayer<K> {
+    fn drop(&mut self) {
+        self.shared.chip().close();
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gaudi_seam::{Error, ErrorKind, KernelIo, LayerSpec, NodeKind, Result, SharedIo};
 
-use crate::fault::{FaultHandle, FaultLayer, Plan, Rule, Target, load_plan, record_handles};
+use crate::fault::{ChipEvent, FaultHandle, FaultLayer, Plan, Rule, Target, load_plan, record_handles};
 use crate::file::LayerFile;
 use crate::record::{RecordFile, RecordLayer, failed_open};
 use crate::time::Time;
@@ -129,7 +129,7 @@ fn prepare(layer: &LayerSpec) -> Result<Prepared> {
             "write +record=FILE, or +record=FILE,data",
         )),
         ("fault", Some(plan)) if !plan.is_empty() => {
-            load_plan(plan, 0).and_then(|(plan, _)| of_operations(plan).map(Prepared::Fault))
+            load_plan(plan, 0).and_then(|(plan, _)| of_device(plan).map(Prepared::Fault))
         }
         ("fault", _) => Err(wrong(
             "fault needs a plan",
@@ -148,16 +148,22 @@ fn prepare(layer: &LayerSpec) -> Result<Prepared> {
     }
 }
 
-/// The plan, if all its rules are for operations.
-fn of_operations(plan: Plan) -> Result<Plan> {
-    let other = |rule: &&Rule| matches!(rule.target, Target::Chip(_) | Target::Nic(_));
-    match plan.rules.iter().find(other) {
-        Some(rule) => Err(wrong(
-            format!("the fault layer injects faults into operations only, not {rule}"),
-            "name an operation, or *",
-        )),
-        None => Ok(plan),
-    }
+/// The plan, if a device executes all its rules.
+fn of_device(plan: Plan) -> Result<Plan> {
+    let is_other = |rule: &&Rule| rule.target.is_nic() || rule.target == Target::Chip(ChipEvent::Firmware);
+    let Some(rule) = plan.rules.iter().find(is_other) else {
+        return Ok(plan);
+    };
+    Err(match rule.target.is_nic() {
+        true => wrong(
+            format!("the fault rule {rule} is for a NIC, not for a device"),
+            "give it to the software NIC: --nic softnic+fault=PLAN",
+        ),
+        false => wrong(
+            format!("the fault rule {rule} needs a firmware, which no mock has"),
+            "write it for the virtual card: vgaudi serve --fault PLAN",
+        ),
+    })
 }
 
 fn wrong(cause: impl Into<String>, help: impl Into<String>) -> Error {

@@ -32,6 +32,7 @@
 //! ```
 
 mod armed;
+mod chip;
 mod filter;
 mod meets;
 mod piece;
@@ -41,6 +42,7 @@ mod target;
 mod verdict;
 
 pub use armed::{ArmedRules, Hit, Met, RuleCount};
+pub use chip::ChipRules;
 pub use filter::{EventFields, Field, FieldRange, Filter};
 pub use piece::PlanError;
 pub use plan::{Plan, Rule};

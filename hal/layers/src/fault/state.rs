@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gaudi_seam::fault::{ArmedRules, Hit, Met, Plan, Rule, RuleCount, Target, Verdict};
+use gaudi_seam::fault::{ArmedRules, ChipRules, Hit, Met, Plan, Rule, RuleCount, Target, Verdict};
 use gaudi_seam::{
     AnyAnswer, AnyRequest, CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Operation, Result,
 };
@@ -91,6 +91,8 @@ pub(super) enum Waited {
 #[derive(Debug)]
 pub(super) struct Shared {
     device: DeviceId,
+    /// Rules for events of the chip, which the chip counts.
+    chip: Arc<ChipRules>,
     time: Arc<dyn Time>,
     /// Whether `state` affects operations. Checked first, so that an idle layer costs one load.
     active: AtomicBool,
@@ -182,13 +184,14 @@ impl State {
 }
 
 impl Shared {
-    pub(super) fn new(device: DeviceId, plan: &Plan, time: Arc<dyn Time>) -> Self {
+    pub(super) fn new(device: DeviceId, plan: &Plan, chip: Arc<ChipRules>, time: Arc<dyn Time>) -> Self {
         let state = State {
             rules: ArmedRules::new(&plan.of(Target::is_operation)),
             ..State::default()
         };
         Self {
             device,
+            chip,
             time,
             active: AtomicBool::new(state.is_active()),
             observes: AtomicBool::new(state.observes()),
@@ -207,7 +210,13 @@ impl Shared {
         if self.owner.is_foreign() {
             return Vec::new();
         }
-        self.lock().rules.counts()
+        let mut counts = self.lock().rules.counts();
+        counts.extend(self.chip.counts());
+        counts
+    }
+
+    pub(super) fn chip(&self) -> &ChipRules {
+        &self.chip
     }
 
     /// Locks the state. A caller that changes it calls [`changed`](Self::changed).
@@ -492,13 +501,23 @@ impl FaultHandle {
     /// Arms a rule until the guard is dropped. Its operations are counted from now.
     #[must_use = "the rule is disarmed when the guard is dropped"]
     pub fn arm(&self, rule: Rule) -> ArmedFault {
+        let shared = Arc::clone(&self.0);
+        if rule.target.is_chip() {
+            let id = shared.chip.arm(rule);
+            return ArmedFault {
+                shared,
+                id,
+                in_chip: true,
+            };
+        }
         let mut state = self.0.lock();
         let id = state.rules.arm(rule);
         self.0.changed(&state);
         drop(state);
         ArmedFault {
-            shared: Arc::clone(&self.0),
+            shared,
             id,
+            in_chip: false,
         }
     }
 
@@ -552,6 +571,7 @@ impl FaultHandle {
 pub struct ArmedFault {
     shared: Arc<Shared>,
     id: u64,
+    in_chip: bool,
 }
 
 impl ArmedFault {
@@ -566,13 +586,19 @@ impl ArmedFault {
     }
 
     fn count(&self, of: impl FnOnce(RuleCount) -> u64) -> u64 {
-        let state = self.shared.lock();
-        state.rules.count_of(self.id).map_or(0, of)
+        let counted = match self.in_chip {
+            true => self.shared.chip.count_of(self.id),
+            false => self.shared.lock().rules.count_of(self.id),
+        };
+        counted.map_or(0, of)
     }
 }
 
 impl Drop for ArmedFault {
     fn drop(&mut self) {
+        if self.in_chip {
+            return self.shared.chip.disarm(self.id);
+        }
         let mut state = self.shared.lock();
         state.rules.disarm(self.id);
         self.shared.changed(&state);

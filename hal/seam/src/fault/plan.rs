@@ -109,11 +109,20 @@ impl Rule {
         let Some(verdict) = verdict else {
             return text.wrong("no verdict", format!("wanted one of {}", Verdict::forms()));
         };
-        if rule.schedule.state.is_some() && matches!(target, Target::Nic(_)) {
-            return text.wrong(
-                "a state of the device in a rule for the NIC",
-                "leave out while= or after=",
-            );
+        match (rule.schedule.state, target) {
+            (Some(_), Target::Nic(_)) => {
+                return text.wrong(
+                    "a state of the device in a rule for the NIC",
+                    "leave out while= or after=",
+                );
+            }
+            (Some(state), Target::Chip(_)) if state != State::AfterReset => {
+                return text.wrong(
+                    "a state of the driver in a rule for the chip",
+                    "leave out while=; after=reset can stay",
+                );
+            }
+            _ => {}
         }
         rule.verdict = verdict;
         // Only a choice has a seed.

@@ -60,8 +60,6 @@ events! {
         PageWalk "walk",
         /// A command buffer completes.
         Completion "completion",
-        /// The driver resets the chip.
-        Reset "reset",
         /// The driver sends a packet to the firmware.
         Firmware "firmware",
     }
