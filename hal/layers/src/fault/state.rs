@@ -511,6 +511,16 @@ impl FaultHandle {
         }
     }
 
+    /// Returns the stored faults with a number above `number`.
+    pub(crate) fn since(&self, number: u64) -> Vec<FaultEvent> {
+        let state = self.0.lock();
+        if state.happened <= number {
+            return Vec::new();
+        }
+        let newer = state.events.iter().filter(|event| event.number > number);
+        newer.cloned().collect()
+    }
+
     /// Returns the number of faults so far: those of the [`log`](Self::log), in their order.
     pub fn happened(&self) -> u64 {
         self.0.lock().log.happened
