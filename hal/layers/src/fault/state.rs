@@ -514,10 +514,10 @@ impl FaultHandle {
     /// Returns the stored faults with a number above `number`.
     pub(crate) fn since(&self, number: u64) -> Vec<FaultEvent> {
         let state = self.0.lock();
-        if state.happened <= number {
+        if state.log.happened <= number {
             return Vec::new();
         }
-        let newer = state.events.iter().filter(|event| event.number > number);
+        let newer = state.log.events.iter().filter(|event| event.number > number);
         newer.cloned().collect()
     }
 
