@@ -40,7 +40,7 @@ struct Package {
     about: &'static str,
 }
 
-const PACKAGES: [Package; 4] = [
+const PACKAGES: [Package; 5] = [
     Package {
         name: "gaudi-hal",
         part: Part::Program,
@@ -63,6 +63,14 @@ const PACKAGES: [Package; 4] = [
         fields: "Depends: gaudi-hal-hlthunk (= {version}), libc6 (>= {glibc}), libgcc-s1\n\
                  Conflicts: habanalabs-graph\n",
         about: "small stand-ins for libSynapse.so, libSynapseMme.so and libscal.so",
+    },
+    Package {
+        name: "gaudi-hal-ucx",
+        part: Part::Ucx,
+        section: "libs",
+        // The plugin finds the UCX that a program has loaded, packaged or not.
+        fields: "Depends: libc6 (>= {glibc}), libgcc-s1\nEnhances: libucx0\n",
+        about: "Gaudi memory for UCX",
     },
     Package {
         name: "gaudi-hal-hlthunk-dev",
@@ -256,7 +264,13 @@ mod tests {
 
     #[test]
     fn each_part_has_a_package() {
-        for part in [Part::Program, Part::Library, Part::Shims, Part::Development] {
+        for part in [
+            Part::Program,
+            Part::Library,
+            Part::Shims,
+            Part::Ucx,
+            Part::Development,
+        ] {
             assert_eq!(
                 PACKAGES.iter().filter(|package| package.part == part).count(),
                 1,

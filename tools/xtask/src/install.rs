@@ -34,13 +34,15 @@ pub(crate) enum Part {
     Library,
     /// Libraries with the names of the vendor's that are small shims here.
     Shims,
+    /// The plugin of UCX.
+    Ucx,
     /// Headers, the static library and pkg-config files.
     Development,
 }
 
 /// What cargo builds: crate, file in its target folder, place below the prefix.
 #[rustfmt::skip]
-const BUILT: [(&str, &str, &str, Part); 7] = [
+const BUILT: [(&str, &str, &str, Part); 8] = [
     ("gaudi-cli", "gaudi", "bin/gaudi", Part::Program),
     ("gaudi-hlthunk", "libhl_thunk.so", "lib/libhl-thunk.so", Part::Library),
     ("gaudi-hlthunk", "libhl_thunk.a", "lib/libhl-thunk.a", Part::Development),
@@ -48,7 +50,11 @@ const BUILT: [(&str, &str, &str, Part); 7] = [
     ("gaudi-shims-synapse", "libSynapse.so", "lib/libSynapse.so", Part::Shims),
     ("gaudi-shims-synapse-mme", "libSynapseMme.so", "lib/libSynapseMme.so", Part::Shims),
     ("gaudi-shims-scal", "libscal.so", "lib/libscal.so", Part::Shims),
+    ("gaudi-ucx", "libuct_gaudi.so", "lib/gaudi-ucx/libuct_gaudi.so.0", Part::Ucx),
 ];
+
+/// Further names of the plugin, in its folder: UCX loads plugins of three kinds by their names.
+const PLUGIN_LINKS: [&str; 2] = ["libucm_gaudi.so.0", "libucx_perftest_gaudi.so.0"];
 
 /// Shells whose completion scripts are installed, and where.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -102,6 +108,18 @@ pub(crate) fn run(workspace: &Workspace, install: &Install) -> anyhow::Result<()
     Ok(())
 }
 
+/// Builds and installs under a prefix.
+pub(crate) fn to(workspace: &Workspace, prefix: &Path) -> anyhow::Result<()> {
+    let prefix = prefix.to_owned();
+    run(
+        workspace,
+        &Install {
+            prefix,
+            destdir: None,
+        },
+    )
+}
+
 /// Builds everything, and returns what to install.
 pub(crate) fn entries(
     workspace: &Workspace,
@@ -127,6 +145,10 @@ pub(crate) fn entries(
             let link = Content::Link(format!("../{name}"));
             entries.push(Entry::new(&format!("lib/{VENDOR}/{name}"), part, link));
         }
+    }
+    for name in PLUGIN_LINKS {
+        let link = Content::Link("libuct_gaudi.so.0".to_owned());
+        entries.push(Entry::new(&format!("lib/gaudi-ucx/{name}"), Part::Ucx, link));
     }
     entries.extend(documents(&release.join("gaudi"), &workspace.logs.join("man"))?);
     entries.extend(headers(&workspace.root.join(HEADERS), has_kernel_header)?);

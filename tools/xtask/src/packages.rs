@@ -14,4 +14,4 @@ mod unpack;
 
 pub(crate) use self::bundle::{Bundle, Pin, RELEASE, Release, Slice};
 pub(crate) use self::cache::Cache;
-pub(crate) use self::pins::{Headers, Pins};
+pub(crate) use self::pins::{Headers, Judge, Pins};

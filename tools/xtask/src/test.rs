@@ -7,6 +7,7 @@
 mod demo;
 mod oldest;
 pub(crate) mod report;
+mod ucx;
 
 use std::env;
 use std::fs;
@@ -52,6 +53,8 @@ pub(crate) enum Step {
     Loom,
     /// Tests that need a kernel of a known version, in QEMU
     Lab,
+    /// The UCX plugin under UCX 1.18 and 1.23, from Debian's packages in the cache
+    Ucx,
     /// `cargo run --release -- demo`, whole and corrupted at each stage
     Demo,
 }
@@ -82,6 +85,10 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Vec<R
         }
         if chosen(Step::Loom) {
             run.loom();
+        }
+        if chosen(Step::Ucx) {
+            heading("ucx");
+            run.rows.push(ucx::row(workspace));
         }
         if let Some(set_up) = set_up {
             run.rows

@@ -18,6 +18,8 @@ pub(crate) struct Pins {
     pub(crate) headers: Vec<Headers>,
     /// A benchmark's peer.
     pub(crate) ucx: Bundle,
+    /// Releases that run the UCX plugin.
+    pub(crate) ucx_judges: Vec<Judge>,
     /// The compiler and the cargo of the manifests' `rust-version`.
     pub(crate) rust: Bundle,
 }
@@ -32,6 +34,19 @@ pub(crate) struct Headers {
     pub(crate) series: Option<String>,
     /// A file that the package is fetched for, below its root.
     pub(crate) holds: String,
+}
+
+/// A release of UCX with its tools.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Judge {
+    /// `major.minor`.
+    pub(crate) version: String,
+    /// The name of the plugin's memory type in this release.
+    pub(crate) memory_type: String,
+    /// Whether the release has no `UCX_PLUGIN_PATH`, so the plugin is preloaded.
+    pub(crate) preload: bool,
+    pub(crate) bundle: Bundle,
 }
 
 impl Pins {
@@ -52,6 +67,7 @@ mod tests {
         let bundles = pins.headers.iter().map(|row| &row.bundle);
         for pin in bundles
             .chain([&pins.ucx, &pins.rust])
+            .chain(pins.ucx_judges.iter().map(|judge| &judge.bundle))
             .flat_map(|bundle| &bundle.packages)
         {
             assert!(pin.is_whole(), "{}: {:?} is not a SHA-256", pin.name, pin.sha256);

@@ -1,0 +1,127 @@
+//! The cards that the plugin offers to UCX, one memory domain each.
+
+use std::sync::{Mutex, OnceLock};
+
+use gaudi_device::Device;
+use gaudi_hal::{Environment, choose, list};
+use gaudi_seam::{BackendSpec, DeviceSpec, PciAddress, Result};
+use gaudi_sys::lock;
+
+/// One card.
+#[derive(Debug)]
+pub(crate) struct Card {
+    spec: DeviceSpec,
+    /// Its PCI function, where sysfs has it.
+    pub(crate) bus: Option<PciAddress>,
+    /// The name of its memory domain.
+    pub(crate) domain: String,
+    /// The name of its device resource.
+    pub(crate) device: String,
+    open: Mutex<Option<Device>>,
+}
+
+/// The component's name, and the memory domain's where there is one card.
+pub(crate) const COMPONENT: &str = "gaudi_copy";
+
+static CARDS: OnceLock<Vec<Card>> = OnceLock::new();
+
+/// The cards, after [`find`].
+pub(crate) fn cards() -> &'static [Card] {
+    CARDS.get().map_or(&[], Vec::as_slice)
+}
+
+/// Finds the cards of the environment without opening a node: that of `GAUDI_DEVICE`, those of
+/// `GAUDI_MAPPING_TABLE`, or all of the machine.
+///
+/// # Errors
+/// `InvalidInput`: a variable is invalid.
+pub(crate) fn find() -> Result<&'static [Card]> {
+    if let Some(cards) = CARDS.get() {
+        return Ok(cards);
+    }
+    let found = specs(&Environment::of_process())?;
+    let several = found.len() > 1;
+    let card = |(index, (spec, bus)): (usize, (DeviceSpec, Option<PciAddress>))| Card {
+        spec,
+        bus,
+        domain: match several {
+            true => format!("{COMPONENT}{index}"),
+            false => COMPONENT.to_owned(),
+        },
+        device: format!("gaudi{index}"),
+        open: Mutex::new(None),
+    };
+    let cards = found.into_iter().enumerate().map(card).collect();
+    Ok(CARDS.get_or_init(|| cards))
+}
+
+type Found = (DeviceSpec, Option<PciAddress>);
+
+fn specs(environment: &Environment) -> Result<Vec<Found>> {
+    let listed = list();
+    if environment.device.is_some() {
+        let spec = choose(None, environment)?;
+        let bus = listed.iter().find(|card| card.spec.backend == spec.backend);
+        let bus = bus.and_then(|card| card.bus);
+        return Ok(vec![(spec, bus)]);
+    }
+    if let Some(table) = environment.table()? {
+        let row = |entry: &gaudi_hal::MappingEntry| {
+            (DeviceSpec::bare(BackendSpec::Map(entry.index)), Some(entry.bus))
+        };
+        return Ok(table.entries().iter().map(row).collect());
+    }
+    Ok(listed.into_iter().map(|card| (card.spec, card.bus)).collect())
+}
+
+impl Card {
+    /// The open compute node. The first call opens it.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub(crate) fn device(&self) -> Result<Device> {
+        let mut open = lock(&self.open);
+        if let Some(device) = &*open {
+            return Ok(device.clone());
+        }
+        let device = Device::open(&self.spec)?;
+        *open = Some(device.clone());
+        Ok(device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(device: Option<&str>, table: Option<&str>) -> Result<Vec<Found>> {
+        specs(&Environment {
+            device: device.map(Into::into),
+            mapping_table: table.map(Into::into),
+        })
+    }
+
+    #[test]
+    fn explicit_device_is_the_only_card() {
+        let cards = found(Some("mock:gaudi2?name=only"), None).expect("a valid spec");
+        assert_eq!(cards.len(), 1, "{cards:?}");
+        assert_eq!(cards[0].0.to_string(), "mock:gaudi2?name=only");
+    }
+
+    #[test]
+    fn invalid_device_is_an_error() {
+        let error = found(Some("mock:nothing"), None).expect_err("not a chip");
+        assert!(
+            error.to_string().contains("GAUDI_DEVICE"),
+            "the variable is named: {error}"
+        );
+    }
+
+    #[test]
+    fn mapping_table_lists_every_card() {
+        let table = r#"[{"index":5,"module_id":1,"bus_id":"0000:19:00.0"},{"index":4,"module_id":2,"bus_id":"0000:1a:00.0"}]"#;
+        let cards = found(None, Some(table)).expect("a valid table");
+        assert_eq!(cards.len(), 2, "{cards:?}");
+        assert!(cards.iter().all(|(_, bus)| bus.is_some()), "addresses are known");
+    }
+}

@@ -1,0 +1,419 @@
+//! The plugin `libuct_gaudi.so.0` under UCX as Debian packages it, each release run by its own
+//! loader.
+//!
+//! A release runs its own judges (`ucx_info`, `ucx_perftest`) and `ucp-check`, which compares the
+//! data of every protocol. The card is a mock, one a process. A release newer than the plugin's
+//! tables is a counted skip.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::files;
+use crate::ledger::Row;
+use crate::missing::{missing, or_missing};
+use crate::packages::{Cache, Judge, Pins};
+use crate::run::{self, Outcome, Show};
+use crate::workspace::Workspace;
+
+/// Ten times what the slowest run takes on two cores.
+const LIMIT: Duration = Duration::from_secs(120);
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// The names under which UCX loads the plugin.
+const NAMES: [&str; 3] = [
+    "libuct_gaudi.so.0",
+    "libucm_gaudi.so.0",
+    "libucx_perftest_gaudi.so.0",
+];
+/// Values of `UCX_TLS`: over sockets, and over shared memory.
+const TRANSPORTS: [(&str, &str); 2] = [("tcp", "gaudi,tcp"), ("shm", "gaudi,sm")];
+/// ucx_perftest's tests.
+const TESTS: [(&str, &str); 2] = [("tag", "tag_bw"), ("put", "ucp_put_bw")];
+/// Bytes of a message, from the shortest to the longest.
+const SIZES: [u64; 8] = [8, 1000, 4096, 65_537, 262_144, 1_048_577, 16_777_216, 67_108_864];
+const PROTOCOLS: [&str; 5] = ["tag", "stream", "am", "put", "get"];
+
+/// Builds the plugin and runs every release.
+pub(super) fn row(workspace: &Workspace) -> Row {
+    Row::time("ucx", |row| {
+        let built = build(workspace)?;
+        let pins = Pins::load(&workspace.root)?;
+        for judge in pins.ucx_judges {
+            match or_missing(Release::prepare(&judge, &built, workspace))? {
+                Ok(release) => release.run(row)?,
+                Err(need) => {
+                    println!("skip  ucx {}  {need}", judge.version);
+                    row.skip(format!("ucx {}", judge.version), need);
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// What cargo built.
+struct Built {
+    plugins: PathBuf,
+    check: PathBuf,
+}
+
+fn build(workspace: &Workspace) -> anyhow::Result<Built> {
+    let mut cargo = workspace.cargo();
+    cargo.args([
+        "build",
+        "--locked",
+        "--package",
+        "gaudi-ucx",
+        "--package",
+        "gaudi-ucx-check",
+    ]);
+    let log = workspace.logs.join("ucx-build.log");
+    run::run(&cargo, &log, run::LIMIT, Show::Quiet)?.check("the build of the plugin")?;
+    let target = workspace
+        .logs
+        .parent()
+        .context("the target folder")?
+        .join("debug");
+    let plugins = workspace.logs.join("ucx-plugins");
+    files::make_folder(&plugins)?;
+    let library = target.join("libuct_gaudi.so");
+    for name in NAMES {
+        let place = plugins.join(name);
+        let _ = fs::remove_file(&place); // of an earlier run, if there was one
+        symlink(&library, &place).with_context(|| format!("cannot link {}", place.display()))?;
+    }
+    let check = target.join("ucp-check");
+    Ok(Built { plugins, check })
+}
+
+/// One unpacked release.
+struct Release<'a> {
+    judge: &'a Judge,
+    built: &'a Built,
+    tree: PathBuf,
+    logs: PathBuf,
+}
+
+/// The environment of one run.
+#[derive(Clone, Copy)]
+struct Setting<'a> {
+    transports: Option<&'a str>,
+    has_card: bool,
+}
+
+impl<'a> Release<'a> {
+    fn prepare(judge: &'a Judge, built: &'a Built, workspace: &Workspace) -> anyhow::Result<Self> {
+        let unpacked = Cache::open()?.bundle(&judge.bundle)?;
+        let release = Self {
+            judge,
+            built,
+            tree: unpacked.tree,
+            logs: workspace.logs.join(format!("ucx-{}", judge.version)),
+        };
+        files::make_folder(&release.logs)?;
+        let version = release.version()?;
+        println!("-- UCX {version}: {}", unpacked.note);
+        if !version.starts_with(&format!("{}.", judge.version)) {
+            let wanted = &judge.version;
+            return missing(format!(
+                "Debian has UCX {version}, not {wanted}: add a table and move the pin"
+            ));
+        }
+        Ok(release)
+    }
+
+    fn version(&self) -> anyhow::Result<String> {
+        let mut command = self.program(
+            "usr/bin/ucx_info",
+            Setting {
+                transports: None,
+                has_card: false,
+            },
+        );
+        command.arg("-v");
+        let text = run::text(&mut command)?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("# Library version: "));
+        line.map(str::to_owned).context("ucx_info -v prints no version")
+    }
+
+    /// A program of the tree, or any other, on the tree's loader and libraries, with the plugin.
+    fn program(&self, program: impl AsRef<Path>, setting: Setting<'_>) -> Command {
+        let libraries = self.tree.join(LIBRARIES);
+        let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
+        command.arg("--library-path").arg(&libraries);
+        if self.judge.preload {
+            // Before the plugin, which looks for UCX when it is loaded.
+            let plugin = self.built.plugins.join(NAMES[0]);
+            let preload = format!("{}:{}", libraries.join("libucp.so.0").display(), plugin.display());
+            command.arg("--preload").arg(preload);
+        } else {
+            command.env("UCX_PLUGIN_PATH", &self.built.plugins);
+        }
+        command.arg(self.tree.join(program));
+        match setting.has_card {
+            true => command.env("GAUDI_DEVICE", "mock:gaudi2"),
+            false => command.env_remove("GAUDI_DEVICE"),
+        };
+        command
+            .env_remove("GAUDI_MAPPING_TABLE")
+            .env("UCX_WARN_UNUSED_ENV_VARS", "n");
+        match setting.transports {
+            Some(transports) => command.env("UCX_TLS", transports),
+            None => command.env_remove("UCX_TLS"),
+        };
+        command
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.logs.join(format!("{name}.log"))
+    }
+
+    fn run(&self, row: &mut Row) -> anyhow::Result<()> {
+        let version = &self.judge.version;
+        let with_card = Setting {
+            transports: None,
+            has_card: true,
+        };
+        row.settle(&format!("ucx {version} ucx_info -d"), self.describes(with_card));
+        row.settle(&format!("ucx {version} ucx_info -c"), self.configures(with_card));
+        row.settle(&format!("ucx {version} no card"), self.registers_nothing());
+        for (name, transports) in TRANSPORTS {
+            let setting = Setting {
+                transports: Some(transports),
+                has_card: true,
+            };
+            for (test, function) in TESTS {
+                let id = format!("ucx {version} ucx_perftest {test} {name}");
+                row.settle(&id, self.perftest(&format!("{test}-{name}"), function, setting));
+            }
+            self.check(row, name, setting)?;
+        }
+        Ok(())
+    }
+
+    fn output(&self, name: &str, command: &Command) -> anyhow::Result<(Outcome, String)> {
+        let outcome = run::run(command, &self.log(name), LIMIT, Show::Quiet)?;
+        let text = outcome.lines().collect::<Vec<_>>().join("\n");
+        if !outcome.ok() {
+            bail!("{}", outcome.why(name));
+        }
+        complains(&text)?;
+        Ok((outcome, text))
+    }
+
+    /// `ucx_info -d` lists memory domain and transport, with our memory type.
+    fn describes(&self, setting: Setting<'_>) -> anyhow::Result<String> {
+        let mut command = self.program("usr/bin/ucx_info", setting);
+        command.arg("-d");
+        let (_, text) = self.output("info-d", &command)?;
+        let block = text.split("# Memory domain: gaudi_copy\n").nth(1);
+        let block = block.context("ucx_info -d lists no memory domain gaudi_copy")?;
+        let block = block.split("# Memory domain:").next().unwrap_or(block);
+        let kind = format!("{} (access,alloc,reg", self.judge.memory_type);
+        for wanted in ["Transport: gaudi\n", "Device: gaudi0\n", &kind] {
+            ensure!(
+                block.contains(wanted),
+                "the block of gaudi_copy has no {wanted:?}: {block}"
+            );
+        }
+        // A connection manager is a component of its own, listed after ours.
+        let failure = |line: &&str| line.contains("failed to") && !line.contains("connection manager");
+        if let Some(line) = block.lines().find(failure) {
+            bail!("ucx_info -d: {line}");
+        }
+        Ok("memory domain gaudi_copy, transport gaudi, device gaudi0".to_owned())
+    }
+
+    /// `ucx_info -c` lists our variables, and the environment changes them.
+    fn configures(&self, setting: Setting<'_>) -> anyhow::Result<String> {
+        let mut command = self.program("usr/bin/ucx_info", setting);
+        command.arg("-c").env("UCX_GAUDI_BW", "1234MBs");
+        let (_, text) = self.output("info-c", &command)?;
+        let count = text.lines().filter(|line| line.starts_with("UCX_GAUDI_")).count();
+        for wanted in [
+            "UCX_GAUDI_BW=1234.00MBps",
+            "UCX_GAUDI_LATENCY=",
+            "UCX_GAUDI_REG_COST=",
+        ] {
+            ensure!(text.contains(wanted), "ucx_info -c has no {wanted}");
+        }
+        Ok(format!("{count} variables"))
+    }
+
+    /// Without a card and without `GAUDI_DEVICE` there is no memory domain.
+    fn registers_nothing(&self) -> anyhow::Result<String> {
+        let has_card = fs::read_dir("/dev/accel").is_ok_and(|mut nodes| nodes.next().is_some())
+            || Path::new("/dev/hl0").exists();
+        if has_card {
+            return missing("a machine without a card: this one has one, which the plugin would offer");
+        }
+        let mut command = self.program(
+            "usr/bin/ucx_info",
+            Setting {
+                transports: None,
+                has_card: false,
+            },
+        );
+        command.arg("-d");
+        let (_, text) = self.output("no-card", &command)?;
+        ensure!(
+            !text.contains("gaudi"),
+            "ucx_info -d mentions gaudi without a card"
+        );
+        Ok("nothing is registered".to_owned())
+    }
+
+    /// A server and a client of ucx_perftest with device memory on both sides, every size in one
+    /// run.
+    fn perftest(&self, name: &str, function: &str, setting: Setting<'_>) -> anyhow::Result<String> {
+        let batch = self.log(name).with_extension("batch");
+        let line = |size: &u64| {
+            let count = if *size > 1 << 20 { 2 } else { 10 };
+            let kind = &self.judge.memory_type;
+            format!("size-{size} -t {function} -m {kind} -s {size} -n {count} -w 1\n")
+        };
+        fs::write(&batch, SIZES.iter().map(line).collect::<String>())?;
+        let port = free_port()?;
+        let side = |peer: Option<&str>| {
+            let mut command = self.program("usr/bin/ucx_perftest", setting);
+            command
+                .args(peer)
+                .args(["-p", &port.to_string(), "-f", "-v", "-b"])
+                .arg(&batch);
+            on_terminal(&command)
+        };
+        let (server, client) = (side(None), side(Some("127.0.0.1")));
+        let server_log = self.log(&format!("{name}-server"));
+        // `listens` must not read what an earlier server printed.
+        files::create(&server_log)?;
+        let (served, asked) = thread::scope(|scope| {
+            let served = scope.spawn(|| run::run(&server, &server_log, LIMIT, Show::Quiet));
+            let asked = listens(&server_log, &served)
+                .and_then(|()| run::run(&client, &self.log(&format!("{name}-client")), LIMIT, Show::Quiet));
+            (served.join(), asked)
+        });
+        let asked = asked?;
+        let served = served.map_err(|_| anyhow::anyhow!("the server's thread panicked"))??;
+        for (side, outcome) in [("server", &served), ("client", &asked)] {
+            let text = outcome.lines().collect::<Vec<_>>().join("\n");
+            ensure!(outcome.ok(), "{}", outcome.why(side));
+            complains(&text)?;
+        }
+        let reported = |size: &&u64| {
+            asked
+                .lines()
+                .any(|line| line.starts_with(&format!("size-{size},")))
+        };
+        let left: Vec<_> = SIZES.iter().filter(|size| !reported(size)).collect();
+        ensure!(
+            left.is_empty(),
+            "no result for {left:?} bytes; log: {}",
+            asked.log.display()
+        );
+        Ok(format!("{} sizes, 8 B to 64 MiB", SIZES.len()))
+    }
+
+    /// Data of every protocol, compared.
+    fn check(&self, row: &mut Row, name: &str, setting: Setting<'_>) -> anyhow::Result<()> {
+        let mut command = self.program(&self.built.check, setting);
+        command.args(PROTOCOLS);
+        let outcome = run::run(&command, &self.log(&format!("check-{name}")), LIMIT, Show::Quiet)?;
+        let text = outcome.lines().collect::<Vec<_>>().join("\n");
+        for protocol in PROTOCOLS {
+            let said = text
+                .lines()
+                .find_map(|line| line.strip_prefix(&format!("ok {protocol}: ")));
+            let answer = match said {
+                Some(count) if outcome.ok() => complains(&text).map(|()| format!("{count}, data compared")),
+                _ => Err(anyhow::anyhow!("{}", outcome.why("ucp-check"))),
+            };
+            row.settle(
+                &format!("ucx {} data {protocol} {name}", self.judge.version),
+                answer,
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Fails if UCX logged a warning or an error.
+fn complains(text: &str) -> anyhow::Result<()> {
+    let is_complaint = |line: &&str| {
+        line.contains(" UCX  WARN ") || line.contains(" UCX  ERROR ") || line.contains("libuct_gaudi: ERROR")
+    };
+    match text.lines().find(is_complaint) {
+        None => Ok(()),
+        Some(line) => bail!("UCX complains: {line}"),
+    }
+}
+
+/// `script(1)` around a command: Debian's ucx_perftest of 1.18 prints results to a terminal only.
+fn on_terminal(command: &Command) -> Command {
+    let quoted = |word: &std::ffi::OsStr| {
+        let word = word.to_string_lossy().replace('\'', r"'\''");
+        format!("'{word}'")
+    };
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let line = words.map(quoted).collect::<Vec<_>>().join(" ");
+    let mut script = Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]);
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => script.env(name, value),
+            None => script.env_remove(name),
+        };
+    }
+    script
+}
+
+/// A port that nothing listens on now.
+fn free_port() -> anyhow::Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Waits until the server's log says that it listens.
+fn listens<T>(log: &Path, server: &thread::ScopedJoinHandle<'_, T>) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    while !run::lines(log).any(|line| line.contains("Waiting for connection")) {
+        if server.is_finished() || begin.elapsed() > LIMIT {
+            bail!("ucx_perftest's server does not listen; log: {}", log.display());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaint_of_ucx_is_a_failure() {
+        let warning = "[1.2] [vm:1:0]  ucp_mm.c:138  UCX  WARN  failed to dereg";
+        for bad in [warning, "libuct_gaudi: ERROR x", "[1] a.c:1  UCX  ERROR y"] {
+            assert!(complains(bad).is_err(), "{bad}");
+        }
+        assert!(complains("# UCX 1.18\nok tag: 24 transfers").is_ok());
+    }
+
+    #[test]
+    fn words_with_quotes_stay_whole() {
+        let mut command = Command::new("a b");
+        command.arg("it's");
+        let line: Vec<_> = on_terminal(&command)
+            .get_args()
+            .map(|word| word.to_owned())
+            .collect();
+        assert_eq!(
+            line[1], r"'a b' 'it'\''s'",
+            "script(1) passes the line to a shell"
+        );
+    }
+}
