@@ -263,6 +263,52 @@ fn diff_finds_the_first_difference() {
     assert!(shown.contains("- A ") && shown.contains("ENOMEM"), "{shown}");
 }
 
+#[test]
+fn program_dies_with_gaudi_run() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gaudi"));
+    command.args(["run", "-d", "mock:gaudi2", "--", "sh", "-c"]);
+    command.arg("exec 3<>/dev/accel/accel0; echo $$; exec sleep 600");
+    let mut run = command
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("gaudi starts");
+    let mut line = String::new();
+    let pipe = run.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(pipe), &mut line).expect("the pid");
+    let program = format!("/proc/{}/stat", line.trim());
+    assert!(std::fs::read(&program).is_ok(), "{line:?}: the program runs");
+    run.kill().expect("SIGKILL");
+    run.wait().expect("it ends");
+    let is_alive = || {
+        let stat = std::fs::read_to_string(&program).unwrap_or_default();
+        stat.rsplit(") ")
+            .next()
+            .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+    };
+    let begin = std::time::Instant::now();
+    while is_alive() {
+        assert!(begin.elapsed().as_secs() < 20, "the program outlives gaudi");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn run_and_replay_answer_an_unmodified_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("run.gcap");
+    let file = file.to_str().expect("UTF-8");
+    let script = "ls /dev/accel && exec 3<>/dev/accel/accel0 && exit 5";
+    let spec = format!("mock:gaudi2?name=answered+record={file}");
+    let run = gaudi(&["run", "-d", &spec, "--", "sh", "-c", script]);
+    assert_eq!(run.status.code(), Some(5), "{run:?}");
+    assert_eq!(text(&run.stdout), "accel0\naccel_controlD0\n");
+    let replay = gaudi(&["replay", file, "--", "sh", "-c", script]);
+    assert_eq!(replay.status.code(), Some(5), "{replay:?}");
+    assert_eq!(text(&replay.stdout), text(&run.stdout));
+    let signalled = gaudi(&["run", "-d", "mock:gaudi2", "--", "sh", "-c", "kill -TERM $$"]);
+    assert_eq!(signalled.status.signal(), Some(15), "{signalled:?}");
+}
+
 /// Runs a command on a mock that records, and again on the recording.
 fn replays_alike(name: &str, command: &[&str]) {
     let folder = tempfile::tempdir().expect("a folder");
