@@ -7,12 +7,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
-use std::thread;
 use std::time::Duration;
 
 use gaudi_seam::{CsRequest, CsSeq, Errno, Error, ErrorKind, QueueId, Result, WaitStatus};
 use gaudi_spec::QueueRow;
-use gaudi_sys::Deadline;
+use gaudi_sys::{Deadline, clock};
 use gaudi_uapi::cs::{CsFlags, CsStatus, HlCsChunk};
 
 use crate::active_queues::ActiveQueue;
@@ -369,6 +368,23 @@ impl Producer {
         }
     }
 
+    /// Whether no engine works on a submission any more. Asks the driver and does not wait.
+    ///
+    /// Records the failure that proves it: the caller releases the submission, so no later call
+    /// asks the driver about it.
+    fn has_ended(&self, seq: u64) -> bool {
+        match self.context.io.wait_cs(CsSeq(seq), Duration::ZERO) {
+            Ok(answer) => answer.status == WaitStatus::Completed,
+            Err(error) if is_end(&error) => {
+                if seq < self.failed_from.load(Ordering::Acquire) {
+                    self.fail(seq, &error);
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
     fn release(&self, is_done: impl Fn(&Entry) -> bool) {
         // Both are dropped after the guard below. An exported buffer calls export users, which may
         // wait for a thread in `reap`; that thread waits for the guard.
@@ -436,7 +452,7 @@ impl ActiveQueue for Producer {
             let has_ended = match self.poll(seq) {
                 Ok(is_done) => is_done,
                 // The error may be an earlier submission's.
-                Err(_) => has_ended(&*self.context.io, seq),
+                Err(_) => self.has_ended(seq),
             };
             if !has_ended {
                 break;
@@ -468,7 +484,7 @@ impl ActiveQueue for Producer {
 
 /// Sleeps, and doubles the next sleep, up to a millisecond.
 fn pause(nap: &mut Duration) {
-    thread::sleep(*nap);
+    clock::sleep(*nap);
     *nap = (*nap * 2).min(Duration::from_millis(1));
 }
 

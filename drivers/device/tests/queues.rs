@@ -602,6 +602,34 @@ fn failure_covers_all_later_submissions() {
     release(&device, &sob);
 }
 
+/// A close releases the objects of ended submissions. Its first question to the driver fails for
+/// another reason, and its second one reports that the submission failed.
+#[test]
+fn released_failure_is_reported_by_drain() {
+    const WAIT: &str = "HL_IOCTL_WAIT_CS";
+    let spec = "mock:gaudi2?name=reaped".parse().expect("a spec");
+    let (device, seam) = Seam::open(&spec, Options::default());
+    let buffer = device.alloc(64).expect("a buffer");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let completion = queue
+        .memset(&buffer, 1)
+        .and_then(|queue| queue.submit())
+        .expect("submitted");
+    let mut answers = [Errno::EINVAL, Errno::ETIMEDOUT].into_iter();
+    seam.set(|hooks| {
+        hooks.wait_cs = Some(Box::new(move |_, _| {
+            let errno = answers.next().unwrap_or(Errno::ETIMEDOUT);
+            Err(Error::from_errno(WAIT, errno))
+        }));
+    });
+    buffer.close().expect("its submission has ended");
+    seam.set(|hooks| hooks.wait_cs = None);
+    let error = device.drain(Deadline::NEVER).expect_err("the submission failed");
+    assert_eq!(error.errno(), Some(Errno::ETIMEDOUT), "{error}");
+    let error = completion.poll().expect_err("it failed");
+    assert_eq!(error.kind(), ErrorKind::Hung, "{error}");
+}
+
 /// The waiter may hold the last handle of a queue, whose drop waits for what is in flight.
 #[test]
 fn dropped_queue_delays_no_event_fd() {

@@ -105,14 +105,14 @@ pub(crate) mod layers {
     use std::sync::Arc;
 
     pub(crate) use gaudi_layers::Stack;
-    use gaudi_layers::time::{Monotonic, Time, VirtualTime};
+    use gaudi_layers::time::{Monotonic, Time, VirtualClock};
     use gaudi_seam::{BackendSpec, Clock};
 
     /// The layers' time: that of the machine, or, where a mock's time stands still, one that
     /// stands still too and passes in its own sleeps.
     pub(crate) fn time_of(backend: &BackendSpec) -> Arc<dyn Time> {
         match backend {
-            BackendSpec::Mock(mock) if mock.clock == Clock::Virtual => Arc::new(VirtualTime::new()),
+            BackendSpec::Mock(mock) if mock.clock == Clock::Virtual => Arc::new(VirtualClock::default()),
             _ => Arc::new(Monotonic::new()),
         }
     }

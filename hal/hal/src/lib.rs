@@ -18,7 +18,7 @@ pub use choose::{CHOOSE, DEVICE_VARIABLE, Environment, TABLE_VARIABLE, choose};
 #[cfg(feature = "kernel")]
 pub use gaudi_kernel::{Driver, System};
 #[cfg(feature = "mock")]
-pub use gaudi_mock::Ledger;
+pub use gaudi_mock::{Ledger, Mock};
 #[cfg(feature = "layers")]
 pub use open::fault_handles;
 #[cfg(feature = "mock")]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_hal::layers::fault::{FaultLayer, Plan};
-use gaudi_hal::layers::time::VirtualTime;
+use gaudi_hal::layers::time::VirtualClock;
 use gaudi_hal::layers::trace::{Call, Outcome, Reader, Record};
 use gaudi_hal::layers::validate::{Judgement, Policy, ValidateLayer};
 use gaudi_hal::{DeviceSpec, ErrorKind, Result, SharedIo, control, open};
@@ -362,7 +362,7 @@ fn lost_completion_still_did_the_work() {
     let layer = Arc::new(FaultLayer::new(
         device.clone(),
         &plan,
-        Arc::new(VirtualTime::new()),
+        Arc::new(VirtualClock::default()),
     ));
     let handle = layer.handle();
     let io: SharedIo = layer;

@@ -1,9 +1,10 @@
 //! [`Time`]: the clock of the layers. It is injected, so tests do not sleep.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub use gaudi_sys::clock::VirtualClock;
 
 /// A clock that can sleep.
 pub trait Time: fmt::Debug + Send + Sync + 'static {
@@ -64,32 +65,18 @@ impl Time for Monotonic {
     }
 }
 
-/// A clock that only sleeps advance.
-#[derive(Debug, Default)]
-pub struct VirtualTime(AtomicU64);
-
-impl VirtualTime {
-    /// A clock at 0.
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
-
-impl Time for VirtualTime {
+impl Time for VirtualClock {
     fn now_ns(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        Self::now_ns(self)
     }
 
     /// As if the clock had started in 1970: the same in every run.
     fn unix_ns(&self) -> u64 {
-        self.now_ns()
+        Self::now_ns(self)
     }
 
     fn pause(&self, at_most: Duration) {
-        let step = nanoseconds(at_most);
-        let later = |now: u64| Some(now.saturating_add(step));
-        // `later` never returns `None`, so the update succeeds.
-        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        self.advance(at_most);
     }
 }
 

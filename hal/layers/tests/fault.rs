@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gaudi_layers::Stack;
 use gaudi_layers::fault::{FaultLayer, Plan, Rule, Schedule, Target, Verdict};
-use gaudi_layers::time::{Time, VirtualTime};
+use gaudi_layers::time::{Time, VirtualClock};
 use gaudi_seam::Operation;
 use gaudi_seam::*;
 use gaudi_uapi::cs::CsFlags;
@@ -17,7 +17,7 @@ use recorder::Recorder;
 
 struct Bench {
     below: Arc<Recorder>,
-    time: Arc<VirtualTime>,
+    time: Arc<VirtualClock>,
     io: FaultLayer<Recorder>,
 }
 
@@ -26,7 +26,7 @@ fn bench(plan: &str) -> Bench {
         .parse()
         .unwrap_or_else(|error| panic!("{plan:?} must parse: {error}"));
     let below = Recorder::new();
-    let time = Arc::new(VirtualTime::new());
+    let time = Arc::new(VirtualClock::default());
     let io = FaultLayer::new(below.clone(), &plan, time.clone());
     Bench { below, time, io }
 }
@@ -274,7 +274,7 @@ fn typed_stack_equals_dynamic_stack() {
         layer("submit:when=1:error=EIO"),
         layer("submit:when=1:error=EAGAIN"),
     ];
-    let time: Arc<dyn Time> = Arc::new(VirtualTime::new());
+    let time: Arc<dyn Time> = Arc::new(VirtualClock::default());
     let seen = |io: SharedIo, below: &Recorder| {
         let errno = || {
             io.submit(&CsRequest::default())

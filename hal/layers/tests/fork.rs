@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use gaudi_layers::Stack;
 use gaudi_layers::fault::{FaultLayer, Plan};
-use gaudi_layers::time::VirtualTime;
+use gaudi_layers::time::VirtualClock;
 use gaudi_layers::trace::{Reader, Record, TraceLayer};
 use gaudi_layers::validate::{Policy, ValidateLayer};
 use gaudi_seam::{LayerSpec, SharedIo};
@@ -23,7 +23,7 @@ use recorder::Recorder;
 fn fork_child_does_not_write_trace() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("run.jsonl");
-    let time = Arc::new(VirtualTime::new());
+    let time = Arc::new(VirtualClock::default());
     let plan: Plan = "mem_alloc:when=2:error=ENOMEM".parse().expect("a plan");
     let faulty: SharedIo = Arc::new(FaultLayer::new(Recorder::new(), &plan, time.clone()));
     let file = File::create(&path).expect("a file");

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gaudi_layers::fault::{FaultLayer, Plan};
-use gaudi_layers::time::{Time, VirtualTime};
+use gaudi_layers::time::{Time, VirtualClock};
 use gaudi_layers::trace::{
     Call, End, Failure, Fields, Header, OperationRecord, Outcome, Reader, Record, TraceLayer, Value,
 };
@@ -61,7 +61,7 @@ fn traced() -> (Arc<Recorder>, Paper, TraceLayer) {
     let layer = TraceLayer::new(
         below.clone(),
         Box::new(paper.clone()),
-        Arc::new(VirtualTime::new()),
+        Arc::new(VirtualClock::default()),
     );
     (below, paper, layer)
 }
@@ -91,7 +91,7 @@ fn golden(text: &str) -> Vec<String> {
 
 #[test]
 fn trace_uses_the_kernels_field_names() {
-    let time = Arc::new(VirtualTime::new());
+    let time = Arc::new(VirtualClock::default());
     let (below, paper) = (Recorder::new(), Paper::default());
     // A delay below makes durations that are not 0.
     let plan: Plan = "submit:delay=3us;mem_alloc:when=2:error=ENOMEM"

@@ -26,7 +26,7 @@ pub(crate) fn offset(block: &Block) -> Option<u64> {
 
 /// Maps a block. The driver scrubs the memory of ARC processors between two users, so it lies in
 /// the file of the context.
-pub(crate) fn mmap(asic: &Asic, memory: &Memfd, request: MmapRequest) -> Result<RawMapping> {
+pub(crate) fn mmap(asic: &Asic, file: Option<&Memfd>, request: MmapRequest) -> Result<RawMapping> {
     const OP: Operation = Operation::Mmap;
     // The driver keeps 32 bits of the number (memory.c:hl_hw_block_mmap).
     let number = ((request.offset / PAGE) & NUMBER) as u32;
@@ -48,5 +48,11 @@ pub(crate) fn mmap(asic: &Asic, memory: &Memfd, request: MmapRequest) -> Result<
         )
         .helped_by("write them with MSG_SHORT, MSG_LONG or WREG packets of a command buffer"));
     };
-    RawMapping::of_fd(memory, offset, request.len).map_err(|errno| Error::from_errno(OP.kernel_name(), errno))
+    let Some(file) = file else {
+        return Err(Error::unsupported(
+            OP.kernel_name(),
+            "a mock with private memory maps no blocks",
+        ));
+    };
+    RawMapping::of_fd(file, offset, request.len).map_err(|errno| Error::from_errno(OP.kernel_name(), errno))
 }

@@ -24,6 +24,8 @@ pub(crate) const TYPE_TS: u64 = 0x10 << 59;
 /// The type bits of a handle (habanalabs.h:HL_MMAP_TYPE_MASK).
 pub(crate) const TYPE_MASK: u64 = 0x1f << 59;
 
+const NO_MEMORY: &str = "no memory for command buffers";
+
 /// Bytes of destroyed buffers whose memory is kept before the mappings of the process are read.
 const MOST_UNSETTLED: u64 = 32 << 20;
 
@@ -41,9 +43,10 @@ enum Handles {
 /// pool has the device address `pool + n`; the buffers without a device address follow the pool.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    memory: Arc<Memfd>,
-    /// All command buffers.
-    map: RawMapping,
+    /// The file; `None` if the memory is private to this process.
+    file: Option<Arc<Memfd>>,
+    /// All command buffers; all that user code maps if the memory is private.
+    map: Arc<RawMapping>,
     pool: DeviceVa,
     space: VaSpace,
     unmapped: VaSpace,
@@ -72,6 +75,55 @@ pub(crate) struct Buffer {
     pub(crate) destroyed: bool,
     /// Waits and registrations that watch a counter in it.
     pub(crate) watchers: u32,
+    pub(crate) users: Users,
+}
+
+/// The mappings of one object of private memory: each holds a clone. The kernel counts those of a
+/// file.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Users(Arc<()>);
+
+impl Users {
+    fn is_mapped(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
+/// Memory that the user can map at a handle.
+pub(crate) struct UserMemory<'a> {
+    buffers: &'a Buffers,
+    window: Window,
+    users: &'a Users,
+}
+
+impl UserMemory<'_> {
+    /// Bytes of it.
+    pub(crate) fn len(&self) -> u64 {
+        self.window.len
+    }
+
+    /// Whether a mapping of it exists. If the kernel does not answer, it counts as mapped.
+    pub(crate) fn is_mapped(&self) -> bool {
+        match &self.buffers.file {
+            Some(file) => standin::is_exported(file, self.window).unwrap_or(true),
+            None => self.users.is_mapped(),
+        }
+    }
+
+    /// Maps its first bytes.
+    pub(crate) fn map(&self, len: usize) -> std::result::Result<RawMapping, Errno> {
+        match &self.buffers.file {
+            // The mapping keeps the file open, and so the lock by which the mock detects the
+            // mapping.
+            Some(file) => standin::export(file, self.window)
+                .and_then(|file| RawMapping::of_fd(&file, self.window.offset, len)),
+            None => {
+                let at = usize::try_from(self.window.offset).map_err(|_| Errno::EINVAL)?;
+                let users = Arc::clone(&self.users.0);
+                RawMapping::part_of(&self.buffers.map, at, len, users)
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -80,6 +132,7 @@ pub(crate) struct Timestamps {
     pub(crate) window: Window,
     map: RawMapping,
     pub(crate) elements: u32,
+    users: Users,
 }
 
 /// A time that is to be written once a counter has reached a value (`struct timestamp_reg_info`).
@@ -100,10 +153,27 @@ pub(crate) struct Counter {
 }
 
 impl Buffers {
-    pub(crate) fn new(pool: DeviceVa) -> Result<Self> {
-        let failed = |errno| Error::from_errno("open", errno).because("no memory for command buffers");
+    pub(crate) fn shared(pool: DeviceVa) -> Result<Self> {
+        let failed = |errno| Error::from_errno("open", errno).because(NO_MEMORY);
         let memory = Memfd::sparse(c"gaudi-mock", layout::LEN).map_err(failed)?;
         let map = RawMapping::of_fd(&memory, 0, COMMAND_BUFFERS.end as usize).map_err(failed)?;
+        Ok(Self::new(pool, Some(Arc::new(memory)), Arc::new(map)))
+    }
+
+    /// Buffers in memory of this process: in that of an earlier context, unless something still
+    /// maps it.
+    pub(crate) fn private(pool: DeviceVa, spare: Option<Arc<RawMapping>>) -> Result<Self> {
+        let map = match spare.filter(|spare| Arc::strong_count(spare) == 1) {
+            Some(spare) => spare,
+            None => {
+                let failed = |errno| Error::from_errno("open", errno).because(NO_MEMORY);
+                Arc::new(RawMapping::anonymous_sparse(layout::LEN as usize).map_err(failed)?)
+            }
+        };
+        Ok(Self::new(pool, None, map))
+    }
+
+    fn new(pool: DeviceVa, file: Option<Arc<Memfd>>, map: Arc<RawMapping>) -> Self {
         let space = |start, size| {
             let range = asic::VaRange {
                 start: DeviceVa(start),
@@ -112,8 +182,8 @@ impl Buffers {
             };
             VaSpace::new(range, PAGE, 0..0)
         };
-        Ok(Self {
-            memory: Arc::new(memory),
+        Self {
+            file,
             map,
             pool,
             space: space(pool.0, POOL_SIZE),
@@ -124,15 +194,16 @@ impl Buffers {
             buffers: BTreeMap::new(),
             timestamps: BTreeMap::new(),
             registrations: Vec::new(),
-        })
+        }
     }
 
     /// Makes handles offsets in the file, for a program that maps it. The context is new: it has no
-    /// buffer.
-    pub(crate) fn hand_out_offsets(&mut self) -> Arc<Memfd> {
+    /// buffer. `None` if the memory is private.
+    pub(crate) fn hand_out_offsets(&mut self) -> Option<Arc<Memfd>> {
         debug_assert!(self.buffers.is_empty() && self.timestamps.is_empty());
+        let file = self.file.clone()?;
         self.handles = Handles::Offsets;
-        Arc::clone(&self.memory)
+        Some(file)
     }
 
     /// Whether a handle is an offset in the file.
@@ -154,17 +225,17 @@ impl Buffers {
         self.buffers.len() - self.unused().len()
     }
 
-    /// The file of the context.
-    pub(crate) fn memory(&self) -> &Memfd {
-        &self.memory
+    /// The file of the context; `None` if the memory is private.
+    pub(crate) fn file(&self) -> Option<&Memfd> {
+        self.file.as_deref()
     }
 
-    /// The offset of a command buffer in [`memory`](Self::memory).
+    /// The offset of a command buffer in the context's memory.
     fn offset(&self, at: DeviceVa) -> u64 {
         COMMAND_BUFFERS.start + (at.0 - self.pool.0)
     }
 
-    /// The bytes of a buffer in [`memory`](Self::memory).
+    /// The bytes of a buffer in the context's memory.
     pub(crate) fn window(&self, buffer: &Buffer) -> Window {
         Window {
             offset: self.offset(buffer.at),
@@ -174,8 +245,16 @@ impl Buffers {
 
     fn is_mapped(&self, key: u32, buffer: &Buffer) -> bool {
         match self.handles {
-            Handles::Numbers => standin::is_exported(&self.memory, self.window(buffer)).unwrap_or(true),
+            Handles::Numbers => self.memory_of(buffer).is_mapped(),
             Handles::Offsets => self.mapped().is_none_or(|mapped| mapped.contains(&key)),
+        }
+    }
+
+    fn memory_of<'a>(&'a self, buffer: &'a Buffer) -> UserMemory<'a> {
+        UserMemory {
+            buffers: self,
+            window: self.window(buffer),
+            users: &buffer.users,
         }
     }
 
@@ -189,7 +268,8 @@ impl Buffers {
         let own = self.map.as_ptr().as_ptr().addr() as u64;
         let own = own..own + self.map.len() as u64;
         let mut mapped = BTreeSet::new();
-        maps::of_file(&*self.memory, |addresses, offsets| {
+        let file = self.file.as_deref()?;
+        maps::of_file(file, |addresses, offsets| {
             if own.contains(&addresses.start) {
                 return;
             }
@@ -267,13 +347,22 @@ impl Buffers {
         }
         let window = self.window(buffer);
         // A new buffer's memory reads as zeros (command_buffer.c:hl_cb_alloc `__GFP_ZERO`).
-        let punched = self.memory.punch_hole(window.offset, window.len);
+        let punched = match &self.file {
+            Some(file) => file.punch_hole(window.offset, window.len),
+            None => self.zero(window),
+        };
         debug_assert!(
             punched.is_ok(),
             "punching a hole into command buffers: {punched:?}"
         );
         self.space_for(buffer.mapped_to_device)
             .give(buffer.at, buffer.size);
+    }
+
+    fn zero(&self, window: Window) -> std::result::Result<(), Errno> {
+        let offset = usize::try_from(window.offset).map_err(|_| Errno::EINVAL)?;
+        let len = usize::try_from(window.len).map_err(|_| Errno::EINVAL)?;
+        self.map.fill(offset, len, 0)
     }
 
     /// Returns the allocator of device addresses, or of memory only.
@@ -291,8 +380,24 @@ impl Buffers {
                 engine.unmap(buffer.at);
             }
         }
-        self.buffers.clear();
         self.registrations.clear();
+        if self.file.is_none() {
+            // The next context gets the memory as new.
+            let buffers = self.buffers.values().map(|buffer| self.window(buffer));
+            for window in buffers.chain(self.timestamps.values().map(|stamps| stamps.window)) {
+                let zeroed = self.zero(window);
+                debug_assert_eq!(zeroed, Ok(()), "{window:?} is memory of the context");
+            }
+        }
+        self.buffers.clear();
+    }
+
+    /// The memory of a released context, for the next one; `None` if it is a file.
+    pub(crate) fn into_spare(self) -> Option<Arc<RawMapping>> {
+        match self.file {
+            Some(_) => None,
+            None => Some(self.map),
+        }
     }
 
     /// Returns a buffer as the driver does (memory_mgr.c:hl_mmap_mem_buf_get): by the number in
@@ -316,8 +421,12 @@ impl Buffers {
     pub(crate) fn add_timestamps(&mut self, size: u64, elements: u32) -> std::result::Result<u32, Errno> {
         let offset = self.stamps.take_lowest(size).ok_or(Errno::ENOMEM)?.0;
         let window = Window { offset, len: size };
+        let users = Users::default();
         let map = usize::try_from(size).map_err(|_| Errno::ENOMEM);
-        let map = map.and_then(|len| RawMapping::of_fd(&*self.memory, offset, len));
+        let map = map.and_then(|len| match &self.file {
+            Some(file) => RawMapping::of_fd(&**file, offset, len),
+            None => RawMapping::part_of(&self.map, offset as usize, len, Arc::new(())),
+        });
         let map = map.inspect_err(|_| self.stamps.give(DeviceVa(offset), size))?;
         let number = self.free_number(window);
         self.timestamps.insert(
@@ -326,6 +435,7 @@ impl Buffers {
                 window,
                 map,
                 elements,
+                users,
             },
         );
         Ok(number)
@@ -359,12 +469,16 @@ impl Buffers {
 
     /// The memory that the user can map at a handle: of a timestamps buffer, or of a command buffer
     /// whose handle is not destroyed (memory_mgr.c `hl_mem_mgr_mmap`).
-    pub(crate) fn user_memory(&self, handle: CbHandle) -> Option<(&Memfd, Window)> {
+    pub(crate) fn user_memory(&self, handle: CbHandle) -> Option<UserMemory<'_>> {
         if let Some((_, timestamps)) = self.timestamps(handle.0) {
-            return Some((&self.memory, timestamps.window));
+            return Some(UserMemory {
+                buffers: self,
+                window: timestamps.window,
+                users: &timestamps.users,
+            });
         }
         let (_, buffer) = self.find(handle).filter(|(_, buffer)| !buffer.destroyed)?;
-        Some((&self.memory, self.window(buffer)))
+        Some(self.memory_of(buffer))
     }
 }
 

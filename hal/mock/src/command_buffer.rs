@@ -4,10 +4,10 @@ use gaudi_seam::{
     CbCreate, CbDestroy, CbHandle, CbInfo, CbQuery, Errno, MmapRequest, Operation, RawMapping, Result,
     TsAlloc, TsHandle, rules,
 };
-use gaudi_sys::{PAGE, standin};
+use gaudi_sys::PAGE;
 
 use crate::block::{self, TYPE_BLOCK};
-use crate::buffers::{Buffer, TYPE_CB, TYPE_MASK, TYPE_TS};
+use crate::buffers::{Buffer, TYPE_CB, TYPE_MASK, TYPE_TS, Users};
 use crate::open::Device;
 
 impl Device {
@@ -35,6 +35,7 @@ impl Device {
             mapped_to_device: request.map_to_device,
             destroyed: false,
             watchers: 0,
+            users: Users::default(),
         };
         let key = buffers.add(buffer);
         Ok(CbHandle(buffers.handle(TYPE_CB, key)))
@@ -75,8 +76,8 @@ impl Device {
         // device.c:__hl_mmap: mmap goes by the kind of what is mapped.
         match request.offset & TYPE_MASK {
             TYPE_BLOCK => {
-                let memory = state.context().buffers.memory();
-                return block::mmap(self.asic, memory, request).map_err(|error| error.on(self.id));
+                let file = state.context().buffers.file();
+                return block::mmap(self.asic, file, request).map_err(|error| error.on(self.id));
             }
             TYPE_CB | TYPE_TS => self.check_rules(&request, Some(&state))?,
             _ => {
@@ -85,11 +86,8 @@ impl Device {
             }
         }
         let found = state.context().buffers.user_memory(CbHandle(request.offset));
-        let (memory, window) = found.expect("the rules allow handles of buffers");
-        // The mapping keeps the file open, and so the lock by which the mock detects the mapping.
-        standin::export(memory, window)
-            .and_then(|file| RawMapping::of_fd(&file, window.offset, request.len))
-            .map_err(|errno| self.refusal(OP, errno))
+        let memory = found.expect("the rules allow handles of buffers");
+        memory.map(request.len).map_err(|errno| self.refusal(OP, errno))
     }
 
     /// `HL_MEM_OP_TS_ALLOC` (memory.c:allocate_timestamps_buffers)

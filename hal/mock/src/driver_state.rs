@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use gaudi_seam::{BufferState, CbHandle, DeviceVa, DriverState, MappingState, MemHandle, TsHandle};
-use gaudi_sys::standin;
 use gaudi_uapi::info::DeviceStatus;
 
 use crate::address_space::{Exported, Mapping};
@@ -79,15 +78,14 @@ impl DriverState for State {
     }
 
     fn mmap_len(&self, offset: u64) -> Option<u64> {
-        let (_, window) = self.context.as_ref()?.buffers.user_memory(CbHandle(offset))?;
-        Some(window.len)
+        let memory = self.context.as_ref()?.buffers.user_memory(CbHandle(offset))?;
+        Some(memory.len())
     }
 
     fn is_mmapped(&self, offset: u64) -> bool {
         let context = self.context.as_ref();
         let found = context.and_then(|context| context.buffers.user_memory(CbHandle(offset)));
-        // If the kernel does not answer, it counts as mapped.
-        found.is_some_and(|(memory, window)| standin::is_exported(memory, window).unwrap_or(true))
+        found.is_some_and(|memory| memory.is_mapped())
     }
 
     fn timestamps(&self, handle: TsHandle) -> Option<u32> {

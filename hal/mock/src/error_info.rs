@@ -46,6 +46,12 @@ impl EventCounts {
         }
     }
 
+    /// As [`new`](Self::new).
+    pub(crate) fn restart(&mut self) {
+        self.now.fill(0);
+        self.ever.fill(0);
+    }
+
     /// After a hard reset.
     pub(crate) fn clear(&mut self) {
         self.now.fill(0);

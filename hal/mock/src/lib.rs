@@ -32,6 +32,7 @@ mod info;
 mod interrupt;
 mod layout;
 mod memory;
+mod mock;
 mod node;
 mod notifier;
 mod open;
@@ -52,5 +53,6 @@ mod va;
 mod wait;
 mod wakeups;
 
+pub use mock::Mock;
 pub use open::Ledger;
 pub use registry::{control, ledger, list, open, open_for_program};

@@ -50,7 +50,7 @@ impl Ledger {
 }
 
 impl Device {
-    pub(crate) fn new(spec: &MockSpec) -> Result<Self> {
+    pub(crate) fn new(spec: &MockSpec, memory: MemoryKind) -> Result<Self> {
         let id = spec.id();
         let mode = match spec.order {
             Order::Running => Mode::Running,
@@ -59,7 +59,7 @@ impl Device {
         let config = ChipConfig {
             dram_user_bytes: spec.dram,
             mode,
-            memory: MemoryKind::Shared,
+            memory,
         };
         let engine = gaudi_model::engine(spec.chip, config).map_err(|error| {
             let page = gaudi_spec::asic(spec.chip).map_or(0, |asic| asic.dram_page);
@@ -147,7 +147,14 @@ impl Device {
     /// Opens the compute node. Handles are offsets in the file that is returned.
     pub(crate) fn open_compute_for_program(&self) -> Result<Arc<Memfd>> {
         let mut state = self.open_context()?;
-        Ok(state.context().buffers.hand_out_offsets())
+        let file = state.context().buffers.hand_out_offsets();
+        file.ok_or_else(|| {
+            Error::unsupported(
+                "open",
+                "a mock with private memory has no file that a program can map",
+            )
+            .on(self.id)
+        })
     }
 
     fn open_context(&self) -> Result<MutexGuard<'_, State>> {
@@ -171,7 +178,8 @@ impl Device {
             };
             return refuse(&rules::open::IN_USE).map_err(|error| error.showing(user));
         }
-        let context = Context::new(&mut *state.engine).map_err(|error| error.on(self.id))?;
+        let State { engine, spare, .. } = &mut *state;
+        let context = Context::new(&mut **engine, spare.take()).map_err(|error| error.on(self.id))?;
         let opened = state.engine.open_context();
         debug_assert_eq!(opened, Ok(()), "nothing is mapped where the doorbell goes");
         state.context = Some(context);
@@ -192,6 +200,32 @@ impl Device {
         drop(state);
         self.wakeups.wake_all();
         held
+    }
+
+    /// Makes the device as a new one, with another seed.
+    ///
+    /// # Errors
+    /// - `InUse`: the compute node is open.
+    /// - `OutOfMemory`: the host does not take memory back.
+    pub(crate) fn restart(&self, seed: u64) -> Result<()> {
+        let mut state = self.lock();
+        state.settle();
+        if state.context.is_some() {
+            return Err(Error::new(ErrorKind::InUse, "restart")
+                .on(self.id)
+                .because("the compute node is open")
+                .helped_by("drop every object of the device first"));
+        }
+        let order = match self.spec.order {
+            Order::Running => None,
+            Order::Stepped => Some(seed),
+        };
+        state.restart(order).map_err(|errno| {
+            Error::from_errno("restart", errno)
+                .on(self.id)
+                .with_kind(ErrorKind::OutOfMemory)
+                .because("the host does not take the memory of the chip back")
+        })
     }
 
     /// The ledger of this device now.

@@ -15,6 +15,12 @@ impl PagePool {
         }
     }
 
+    /// Frees all pages.
+    pub(crate) fn restart(&mut self) {
+        self.used.fill(false);
+        self.free = self.used.len();
+    }
+
     /// Pages that are free.
     pub(crate) fn free(&self) -> usize {
         self.free

@@ -9,6 +9,8 @@ use gaudi_uapi::cs::HlCsChunk;
 #[derive(Debug)]
 pub(crate) struct QueueEntries {
     taken: Box<[u16]>,
+    /// The entries that the driver's own tests take.
+    tested: Box<[u16]>,
     depth: u16,
 }
 
@@ -17,15 +19,22 @@ impl QueueEntries {
     /// `gaudi2_test_queue`; `hl_hw_queue_inc_ci_kernel` is not called for it). It tests those of
     /// users but the EDMAs'.
     pub(crate) fn new(asic: &Asic) -> Self {
-        let taken = (0..asic.queue_count).map(|id| {
+        let tested = (0..asic.queue_count).map(|id| {
             let row = (asic.queue)(QueueId(id));
             row.is_some_and(|row| row.user && row.engine != QueueEngine::Edma)
                 .into()
         });
+        let tested: Box<[u16]> = tested.collect();
         Self {
-            taken: taken.collect(),
+            taken: tested.clone(),
+            tested,
             depth: u16::try_from(asic.queue_depth).expect("a queue has fewer than 2^16 entries"),
         }
+    }
+
+    /// After a reset, when the driver tests the queues again.
+    pub(crate) fn restart(&mut self) {
+        self.taken.copy_from_slice(&self.tested);
     }
 
     /// Whether a queue exists and has a free entry.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use gaudi_model::MemoryKind;
 use gaudi_seam::{Era, Error, ErrorKind, KernelIo, MockSpec, Node, NodeKind, Result};
 use gaudi_sys::Memfd;
 
@@ -24,11 +25,9 @@ enum Entry {
 impl Device {
     /// The user's last descriptor is closed.
     pub(crate) fn close_compute(self: &Arc<Self>) {
-        let held = self.release_user();
-        let mut devices = devices();
-        if held {
+        if self.release_user() {
             let key = (self.spec.name.clone(), self.spec.index);
-            devices.insert(key, Entry::Held(Arc::clone(self)));
+            devices().insert(key, Entry::Held(Arc::clone(self)));
         }
     }
 }
@@ -73,12 +72,12 @@ fn device(spec: &MockSpec) -> Result<Arc<Device>> {
         }
         return Ok(device);
     }
-    let device = Arc::new(Device::new(spec)?);
+    let device = Arc::new(Device::new(spec, MemoryKind::Shared)?);
     devices.insert(key, Entry::Used(Arc::downgrade(&device)));
     Ok(device)
 }
 
-fn node(device: &Arc<Device>, kind: NodeKind) -> Arc<MockNode> {
+pub(crate) fn node(device: &Arc<Device>, kind: NodeKind) -> Arc<MockNode> {
     let node = Node {
         kind,
         device: device.id,

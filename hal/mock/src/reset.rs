@@ -7,7 +7,7 @@ use gaudi_uapi::info::{DeviceStatus, NotifierEvents};
 use crate::debug::Debugging;
 use crate::engines;
 use crate::interrupt::Alarm;
-use crate::state::{State, Watchdog};
+use crate::state::{Spare, State, Watchdog};
 use crate::submissions::Deadline;
 
 /// The time in which a notified user must close the device before a reset (device.c
@@ -156,6 +156,12 @@ impl State {
             self.past_drops = self.past_drops.plus(context.submissions.drops);
             context.buffers.release(&mut *self.engine);
             context.driver_buffers.release(&mut *self.engine);
+            if self.engine.memory_file().is_none() {
+                self.spare = Some(Spare {
+                    buffers: context.buffers.into_spare(),
+                    driver_buffers: Some(context.driver_buffers.into_spare()),
+                });
+            }
         }
         self.engine.close_context();
         for (_, allocation) in std::mem::take(&mut self.allocations) {

@@ -1,9 +1,10 @@
 //! The driver's state of a device and of its user.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use gaudi_seam::engine::Reset;
-use gaudi_seam::{DeviceVa, Engine, Error, ErrorKind, MockSpec, Result};
+use gaudi_seam::{DeviceVa, Engine, Errno, Error, ErrorKind, MockSpec, RawMapping, Result};
 use gaudi_spec::Asic;
 use gaudi_sys::standin::Window;
 use gaudi_uapi::info::{DeviceStatus, NotifierEvents};
@@ -57,6 +58,7 @@ pub(crate) struct State {
     pub(crate) unfinished: bool,
     /// Texts of the last stops of streams, the newest last.
     pub(crate) stops: VecDeque<String>,
+    pub(crate) spare: Option<Spare>,
 }
 
 /// The driver's state of the device's user (`struct hl_ctx`).
@@ -70,6 +72,13 @@ pub(crate) struct Context {
     pub(crate) dram_bytes: u64,
 }
 
+/// Memory of a released context for the next one, of a device with private memory.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    pub(crate) buffers: Option<Arc<RawMapping>>,
+    pub(crate) driver_buffers: Option<RawMapping>,
+}
+
 /// A reset that waits for the user to close the device (device.c `hl_device_cond_reset`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watchdog {
@@ -80,14 +89,19 @@ pub(crate) struct Watchdog {
 }
 
 impl Context {
-    pub(crate) fn new(engine: &mut dyn Engine) -> Result<Self> {
+    pub(crate) fn new(engine: &mut dyn Engine, spare: Option<Spare>) -> Result<Self> {
         let asic = engine.asic();
+        let is_private = engine.memory_file().is_none();
+        let spare = spare.unwrap_or_default();
         let (va, pool, drivers) = VaSpaces::new(asic).ok_or(Error::new(ErrorKind::OutOfMemory, "open"))?;
         Ok(Self {
             va,
             mappings: BTreeMap::new(),
-            buffers: Buffers::new(pool)?,
-            driver_buffers: DriverBuffers::new(engine, drivers)?,
+            buffers: match is_private {
+                true => Buffers::private(pool, spare.buffers)?,
+                false => Buffers::shared(pool)?,
+            },
+            driver_buffers: DriverBuffers::new(engine, drivers, spare.driver_buffers)?,
             submissions: Submissions::new(asic),
             notifier: Notifier::default(),
             dram_bytes: 0,
@@ -121,8 +135,62 @@ impl State {
             watchdog: None,
             unfinished: false,
             stops: VecDeque::new(),
+            spare: None,
             engine,
         }
+    }
+
+    /// Makes everything as [`new`](Self::new) does; the memory stays allocated. No context is open.
+    ///
+    /// # Errors
+    /// The errno of the host if it does not take memory back.
+    pub(crate) fn restart(&mut self, order: Option<u64>) -> std::result::Result<(), Errno> {
+        // Every field, so that a new one is not forgotten.
+        let Self {
+            asic,
+            engine,
+            entries,
+            interrupts,
+            signals,
+            clock,
+            status,
+            pages,
+            allocations,
+            context,
+            closed,
+            opens,
+            opened_ns,
+            closed_ns,
+            hard_resets,
+            past_drops,
+            errors,
+            events,
+            throttling,
+            debugging,
+            watchdog,
+            unfinished,
+            stops,
+            spare: _,
+        } = self;
+        debug_assert!(context.is_none(), "the caller checks that no context is open");
+        engine.restart(order)?;
+        entries.restart();
+        *interrupts = Interrupts::new(asic);
+        signals.restart();
+        clock.restart();
+        *status = DeviceStatus::OPERATIONAL;
+        pages.restart();
+        allocations.clear();
+        (*closed, *unfinished) = (false, false);
+        (*opens, *opened_ns, *closed_ns, *hard_resets) = (0, 0, None, 0);
+        *past_drops = Drops::default();
+        *errors = ErrorInfo::default();
+        events.restart();
+        *throttling = Throttling::default();
+        *debugging = Debugging::new(asic);
+        *watchdog = None;
+        stops.clear();
+        Ok(())
     }
 
     /// The context of an operational device.
@@ -173,10 +241,10 @@ impl State {
     }
 
     pub(crate) fn reset_engine(&mut self, depth: Reset) {
-        self.entries = QueueEntries::new(self.asic);
+        self.entries.restart();
         self.unfinished = false;
         // hw_queue.c `sync_stream_queue_reset`
-        self.signals = Signals::new(&self.asic.sync_stream);
+        self.signals.restart();
         if let Err(error) = self.engine.reset(depth) {
             self.note(format!("the reset could not give memory back: {error}"));
         }

@@ -121,6 +121,12 @@ impl Signals {
         }
     }
 
+    /// As [`new`](Self::new).
+    pub(crate) fn restart(&mut self) {
+        self.streams.fill(Stream::NEW);
+        self.reserved.clear();
+    }
+
     /// Whether signals are reserved; each reservation holds the context (command_submission.c
     /// `cs_ioctl_reserve_signals`).
     pub(crate) fn has_reserved(&self) -> bool {
@@ -146,12 +152,15 @@ impl DriverBuffers {
         unsafe_code,
         reason = "the chip reads the driver's command buffers where they lie"
     )]
-    pub(crate) fn new(engine: &mut dyn Engine, va: DeviceVa) -> Result<Self> {
+    pub(crate) fn new(engine: &mut dyn Engine, va: DeviceVa, spare: Option<RawMapping>) -> Result<Self> {
         let failed = || {
             Error::new(ErrorKind::OutOfMemory, "open").because("no memory for the driver's command buffers")
         };
         let len = Commands::MOST * engine.asic().max_pending_cs as usize;
-        let memory = RawMapping::anonymous(len, true).map_err(|_| failed())?;
+        let memory = match spare {
+            Some(spare) => spare,
+            None => RawMapping::anonymous(len, true).map_err(|_| failed())?,
+        };
         let start = memory.at(0, len).map_err(|_| failed())?;
         // SAFETY: the bytes are `memory`'s, to which nothing has a reference; `release` takes the
         // range off the chip before it goes.
@@ -162,6 +171,12 @@ impl DriverBuffers {
 
     pub(crate) fn release(&self, engine: &mut dyn Engine) {
         engine.unmap(self.va);
+    }
+
+    /// The memory of a released context, for the next one: each submission writes its commands
+    /// anew.
+    pub(crate) fn into_spare(self) -> RawMapping {
+        self.memory
     }
 
     /// Writes the commands of the submission in `slot`. Returns the job that executes them.

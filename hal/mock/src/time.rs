@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use gaudi_seam::Clock;
+use gaudi_sys::clock::VirtualClock;
 
 /// Where a virtual clock starts. A time of 0 means "none" in the driver's answers.
 const START_NS: u64 = 1_000_000_000;
@@ -11,21 +12,21 @@ const START_NS: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(crate) enum Timekeeper {
     Monotonic(Instant),
-    Virtual(u64),
+    Virtual(VirtualClock),
 }
 
 impl Timekeeper {
     pub(crate) fn new(clock: Clock) -> Self {
         match clock {
             Clock::Monotonic => Self::Monotonic(Instant::now()),
-            Clock::Virtual => Self::Virtual(START_NS),
+            Clock::Virtual => Self::Virtual(VirtualClock::at(START_NS)),
         }
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
         match self {
             Self::Monotonic(start) => nanoseconds(start.elapsed()),
-            Self::Virtual(now) => *now,
+            Self::Virtual(clock) => clock.now_ns(),
         }
     }
 
@@ -33,10 +34,26 @@ impl Timekeeper {
     pub(crate) fn jump_to(&mut self, then: u64) -> bool {
         match self {
             Self::Monotonic(_) => false,
-            Self::Virtual(now) => {
-                *now = (*now).max(then);
+            Self::Virtual(clock) => {
+                clock.advance_to(then);
                 true
             }
+        }
+    }
+
+    /// The virtual clock; `None` where time passes by itself.
+    pub(crate) fn as_virtual(&self) -> Option<VirtualClock> {
+        match self {
+            Self::Monotonic(_) => None,
+            Self::Virtual(clock) => Some(clock.clone()),
+        }
+    }
+
+    /// Starts again, as for a new device.
+    pub(crate) fn restart(&mut self) {
+        match self {
+            Self::Monotonic(start) => *start = Instant::now(),
+            Self::Virtual(clock) => clock.restart(START_NS),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 
 use gaudi_spec::DevicePa;
+use gaudi_sys::arena::Arena;
 use gaudi_sys::{Errno, Memfd, RawMapping};
 
 use crate::config::{MemoryKind, ModelError};
@@ -13,9 +14,14 @@ use crate::span::Span;
 #[derive(Debug)]
 pub struct DeviceMemory {
     base: DevicePa,
-    /// The file that holds the memory, unless it is private.
-    file: Option<Memfd>,
-    map: RawMapping,
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    /// The file that holds the memory, and a mapping of all of it.
+    Shared(Memfd, RawMapping),
+    Private(Arena),
 }
 
 impl DeviceMemory {
@@ -31,15 +37,22 @@ impl DeviceMemory {
             errno,
         };
         let size = usize::try_from(len).map_err(|_| failed(Errno::ENOMEM))?;
-        let (file, map) = match kind {
+        let store = match kind {
             MemoryKind::Shared => {
                 let file = Memfd::sparse(name, len).map_err(failed)?;
                 let map = RawMapping::of_fd(&file, 0, size).map_err(failed)?;
-                (Some(file), map)
+                Store::Shared(file, map)
             }
-            MemoryKind::Private => (None, RawMapping::anonymous_sparse(size).map_err(failed)?),
+            MemoryKind::Private => Store::Private(Arena::new(size).map_err(failed)?),
         };
-        Ok(Self { base, file, map })
+        Ok(Self { base, store })
+    }
+
+    fn map(&self) -> &RawMapping {
+        match &self.store {
+            Store::Shared(_, map) => map,
+            Store::Private(arena) => arena.map(),
+        }
     }
 
     /// The first physical address.
@@ -49,18 +62,21 @@ impl DeviceMemory {
 
     /// Bytes of memory.
     pub fn len(&self) -> u64 {
-        self.map.len() as u64
+        self.map().len() as u64
     }
 
     /// Whether the memory has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.map.is_empty()
+        self.map().is_empty()
     }
 
     /// The file that holds the memory, to be mapped or exported; byte 0 is [`base`](Self::base).
     /// `None` if the memory is private.
     pub fn memfd(&self) -> Option<&Memfd> {
-        self.file.as_ref()
+        match &self.store {
+            Store::Shared(file, _) => Some(file),
+            Store::Private(_) => None,
+        }
     }
 
     /// The offset of a physical range in the memory; `None` if the range leaves the memory.
@@ -77,13 +93,13 @@ impl DeviceMemory {
         let offset = self.offset(at, len).ok_or(Errno::EFAULT)?;
         let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
         let (from, count) = range.ok_or(Errno::EFAULT)?;
-        let freed = match &self.file {
-            Some(file) => file.punch_hole(offset, len),
-            None => self.map.discard(from, count),
+        let freed = match &self.store {
+            Store::Shared(file, _) => file.punch_hole(offset, len),
+            Store::Private(arena) => arena.clear(from, count),
         };
         // The next owner of the range must not read the bytes of this one, whatever the kernel
         // lacks.
-        freed.or_else(|_| self.map.fill(from, count, 0))
+        freed.or_else(|_| self.map().fill(from, count, 0))
     }
 
     /// Copies bytes out, past the MMU.
@@ -93,7 +109,7 @@ impl DeviceMemory {
     pub fn read(&self, at: DevicePa, into: &mut [u8]) -> Result<(), Errno> {
         // Callers in any thread may have a reference to this, so the mapping's own copies are used,
         // not an engine's.
-        self.map.read(self.place(at, into.len())?, into)
+        self.map().read(self.place(at, into.len())?, into)
     }
 
     /// Copies bytes in, past the MMU.
@@ -101,7 +117,11 @@ impl DeviceMemory {
     /// # Errors
     /// `EFAULT` if the range leaves the memory.
     pub fn write(&self, at: DevicePa, from: &[u8]) -> Result<(), Errno> {
-        self.map.write(self.place(at, from.len())?, from)
+        let place = self.place(at, from.len())?;
+        if let Store::Private(arena) = &self.store {
+            arena.mark(place, from.len());
+        }
+        self.map().write(place, from)
     }
 
     fn place(&self, at: DevicePa, len: usize) -> Result<usize, Errno> {
@@ -112,6 +132,10 @@ impl DeviceMemory {
     }
 
     pub(crate) fn span(&self, at: DevicePa, len: usize) -> Option<Span<'_>> {
-        Span::of(&self.map, self.place(at, len).ok()?, len)
+        let place = self.place(at, len).ok()?;
+        match &self.store {
+            Store::Shared(_, map) => Span::of(map, place, len),
+            Store::Private(arena) => Span::in_arena(arena, place, len),
+        }
     }
 }

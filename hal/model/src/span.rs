@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use gaudi_seam::engine::HostRange;
+use gaudi_sys::arena::Arena;
 use gaudi_sys::{RawMapping, shared};
 
 /// Bytes of host memory that lie inside a range.
@@ -24,6 +25,7 @@ pub(crate) fn of_host(range: &HostRange, offset: usize, len: usize) -> Option<Sp
         start,
         len,
         shared: true,
+        arena: None,
         owner: PhantomData,
     })
 }
@@ -37,6 +39,8 @@ pub(crate) struct Span<'a> {
     len: usize,
     // Host memory: other threads may use it at the same time, by atomics.
     shared: bool,
+    // What records writes, and where the bytes lie in it.
+    arena: Option<(&'a Arena, usize)>,
     owner: PhantomData<&'a ()>,
 }
 
@@ -49,8 +53,26 @@ impl<'a> Span<'a> {
             start,
             len,
             shared: false,
+            arena: None,
             owner: PhantomData,
         })
+    }
+
+    /// As [`of`](Self::of), of an arena's mapping, which records the writes.
+    pub(crate) fn in_arena(arena: &'a Arena, offset: usize, len: usize) -> Option<Self> {
+        let span = Self::of(arena.map(), offset, len)?;
+        Some(Self {
+            arena: Some((arena, offset)),
+            ..span
+        })
+    }
+
+    // Records that the first `len` bytes are written.
+    #[inline]
+    fn mark(&self, len: usize) {
+        if let Some((arena, offset)) = self.arena {
+            arena.mark(offset, len);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -62,12 +84,20 @@ impl<'a> Span<'a> {
         let len = len.min(self.len);
         // SAFETY: at most the whole span is skipped, so the pointer stays inside it.
         let start = unsafe { self.start.add(self.len - len) };
-        Self { start, len, ..self }
+        let skipped = self.len - len;
+        let arena = self.arena.map(|(arena, offset)| (arena, offset + skipped));
+        Self {
+            start,
+            len,
+            arena,
+            ..self
+        }
     }
 
     /// Copies as many bytes as both have room for; they may overlap.
     pub(crate) fn copy_from(self, source: Span<'_>) -> usize {
         let len = self.len.min(source.len);
+        self.mark(len);
         if self.shared || source.shared {
             // SAFETY: both spans are valid for `len` bytes, to which nothing has a reference; they
             // may overlap.
@@ -97,6 +127,7 @@ impl<'a> Span<'a> {
     /// Copies in as many bytes as both have room for.
     pub(crate) fn write(self, from: &[u8]) -> usize {
         let len = self.len.min(from.len());
+        self.mark(len);
         if self.shared {
             // SAFETY: as in `read`, turned round.
             unsafe { shared::copy_in(self.start, from.get(..len).unwrap_or_default()) };
@@ -114,6 +145,7 @@ impl<'a> Span<'a> {
         if self.len < 4 || !word.is_aligned() {
             return false;
         }
+        self.mark(4);
         // SAFETY: four valid, aligned bytes; an atomic may be shared with other writers.
         unsafe { word.as_ref() }.store(value.to_le(), Ordering::Release);
         true
@@ -126,6 +158,7 @@ impl<'a> Span<'a> {
         if self.len < 8 || !counter.is_aligned() {
             return false;
         }
+        self.mark(8);
         // SAFETY: eight valid, aligned bytes; an atomic may be shared with other writers.
         let counter = unsafe { counter.as_ref() };
         // Another writer of the counter only makes this try again.
@@ -137,6 +170,7 @@ impl<'a> Span<'a> {
 
     /// Fills the span with a repeated pattern, whose first byte is `pattern[0]`.
     pub(crate) fn fill(self, pattern: [u8; 4]) {
+        self.mark(self.len);
         if pattern == [pattern[0]; 4] {
             if self.shared {
                 // SAFETY: the span is valid for its whole length, to which nothing has a reference.

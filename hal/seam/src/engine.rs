@@ -253,6 +253,13 @@ pub trait Engine: fmt::Debug + Send + 'static {
     /// `EINVAL` if there is no such sync object.
     fn clear_sob(&mut self, sob: u32) -> Result<(), Errno>;
 
+    /// Makes the chip as a new one: a hard reset, after which counters and random numbers start
+    /// again. `order` is the seed that orders the streams; without one they run in rounds.
+    ///
+    /// # Errors
+    /// As [`reset`](Self::reset).
+    fn restart(&mut self, order: Option<u64>) -> Result<(), Errno>;
+
     /// Resets the chip.
     ///
     /// # Errors

@@ -1,6 +1,11 @@
-//! The machine's clocks (clock_gettime(2)).
+//! The machine's clocks (clock_gettime(2)), and virtual ones.
 
-use std::time::Duration;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -16,4 +21,120 @@ pub fn monotonic_raw_ns() -> u64 {
 pub fn process_cpu_time() -> Duration {
     // Linux always has this clock.
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// A clock that stands still until a wait or a sleep advances it. A clone is the same clock.
+#[derive(Debug, Clone, Default)]
+pub struct VirtualClock(Arc<AtomicU64>);
+
+thread_local! {
+    static CURRENT: RefCell<Option<VirtualClock>> = const { RefCell::new(None) };
+}
+
+/// Ends the use of a virtual clock in this thread when it is dropped.
+#[derive(Debug)]
+#[must_use = "the thread uses the clock until the guard is dropped"]
+pub struct Entered {
+    before: Option<VirtualClock>,
+    // It belongs to the thread that made it.
+    _thread: PhantomData<*const ()>,
+}
+
+impl VirtualClock {
+    /// A clock that stands at this time, in nanoseconds.
+    pub fn at(now_ns: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(now_ns)))
+    }
+
+    /// The time in nanoseconds.
+    pub fn now_ns(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Advances the clock to a time. It never goes back.
+    pub fn advance_to(&self, then_ns: u64) {
+        self.0.fetch_max(then_ns, Ordering::AcqRel);
+    }
+
+    /// Advances the clock by a duration.
+    pub fn advance(&self, by: Duration) {
+        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        let later = |now: u64| Some(now.saturating_add(by));
+        // `later` never returns `None`, so the update succeeds.
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+    }
+
+    /// Sets the clock, back too: for a new run, in which nothing knows the old time.
+    pub fn restart(&self, now_ns: u64) {
+        self.0.store(now_ns, Ordering::Release);
+    }
+
+    /// Makes [`now`], [`sleep`] and every [`Deadline`](crate::Deadline) of this thread use the
+    /// clock until the guard is dropped.
+    pub fn enter(&self) -> Entered {
+        Entered {
+            before: CURRENT.replace(Some(self.clone())),
+            _thread: PhantomData,
+        }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.set(self.before.take());
+    }
+}
+
+/// The time: of the virtual clock that this thread uses, otherwise the machine's.
+pub fn now() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let virtual_ns = CURRENT.with_borrow(|clock| clock.as_ref().map(VirtualClock::now_ns));
+    match virtual_ns {
+        None => Instant::now(),
+        Some(ns) => {
+            let start = *START.get_or_init(Instant::now);
+            // Far beyond a program's life the clock stands still.
+            start.checked_add(Duration::from_nanos(ns)).unwrap_or(start)
+        }
+    }
+}
+
+/// Sleeps: advances the virtual clock that this thread uses, otherwise blocks.
+pub fn sleep(duration: Duration) {
+    let is_virtual = CURRENT.with_borrow(|clock| {
+        let clock = clock.as_ref();
+        clock.inspect(|clock| clock.advance(duration)).is_some()
+    });
+    if !is_virtual {
+        thread::sleep(duration);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Deadline;
+
+    #[test]
+    fn virtual_deadline_passes_by_sleeps_alone() {
+        let clock = VirtualClock::at(5);
+        let entered = clock.enter();
+        let deadline = Deadline::from(Duration::from_secs(3600));
+        assert!(!deadline.has_passed());
+        assert_eq!(
+            deadline.remaining(Duration::from_secs(7200)),
+            Duration::from_secs(3600)
+        );
+        let began = Instant::now();
+        sleep(Duration::from_secs(3600));
+        assert!(deadline.has_passed());
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "no time of the machine"
+        );
+        clock.advance_to(7);
+        assert_eq!(clock.now_ns(), 5 + 3_600_000_000_000, "it never goes back");
+        drop(entered);
+        assert!(now() <= Instant::now(), "the machine's clock again");
+    }
 }

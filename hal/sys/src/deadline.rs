@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// The time at which a wait ends, or none. A [`Duration`] counts from the conversion.
+use crate::clock;
+
+/// The time at which a wait ends, or none. A [`Duration`] counts from the conversion, on the clock
+/// that the thread uses ([`clock::now`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline(Option<Instant>);
 
@@ -21,7 +24,7 @@ impl Deadline {
     #[inline]
     pub fn remaining(self, longest: Duration) -> Duration {
         match self.0 {
-            Some(end) => end.saturating_duration_since(Instant::now()).min(longest),
+            Some(end) => end.saturating_duration_since(clock::now()).min(longest),
             None => longest,
         }
     }
@@ -34,7 +37,7 @@ impl Deadline {
         match self.0 {
             None => (STEP, false),
             Some(end) => {
-                let left = end.saturating_duration_since(Instant::now());
+                let left = end.saturating_duration_since(clock::now());
                 (left.min(STEP), left <= STEP)
             }
         }
@@ -43,7 +46,7 @@ impl Deadline {
     /// Whether the deadline has passed.
     #[inline]
     pub fn has_passed(self) -> bool {
-        self.0.is_some_and(|end| Instant::now() >= end)
+        self.0.is_some_and(|end| clock::now() >= end)
     }
 }
 
@@ -66,7 +69,7 @@ impl From<Duration> for Deadline {
     /// A duration beyond the clock's range is [`Deadline::NEVER`].
     #[inline]
     fn from(after: Duration) -> Self {
-        Self(Instant::now().checked_add(after))
+        Self(clock::now().checked_add(after))
     }
 }
 

@@ -8,6 +8,7 @@
 //! - *A substitute for a kernel object is named as one*: see [`standin`].
 
 mod aio;
+pub mod arena;
 pub mod clock;
 mod deadline;
 pub mod dmabuf;

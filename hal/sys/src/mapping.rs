@@ -5,15 +5,17 @@
     reason = "copies to and from shared memory go through raw pointers"
 )]
 
+use std::any::Any;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
 use crate::fd::errno_of;
 use crate::fork::OwnerProcess;
-use crate::{Errno, SysResult, shared};
+use crate::{Errno, SysResult, arena, shared};
 
 /// A mapping that a device or another process may change at any time; unmapped on drop.
 ///
@@ -26,15 +28,28 @@ use crate::{Errno, SysResult, shared};
 /// a fork child every access is `EFAULT`, and drop does not unmap.
 #[derive(Debug)]
 pub struct RawMapping {
-    map: Option<MmapRaw>,
+    /// `None` if there are no bytes.
+    source: Option<Source>,
     len: usize,
     owner: OwnerProcess,
+}
+
+#[derive(Debug)]
+enum Source {
+    Map(MmapRaw),
+    /// The bytes from `at` of another mapping.
+    Part {
+        whole: Arc<RawMapping>,
+        at: usize,
+        /// Held as long as the part is used.
+        _lease: Arc<dyn Any + Send + Sync>,
+    },
 }
 
 impl Drop for RawMapping {
     fn drop(&mut self) {
         if self.owner.is_foreign() {
-            std::mem::forget(self.map.take());
+            std::mem::forget(self.source.take());
         }
     }
 }
@@ -43,7 +58,11 @@ impl RawMapping {
     /// An empty range needs no mapping.
     fn of(len: usize, map: impl FnOnce() -> std::io::Result<MmapRaw>) -> SysResult<Self> {
         Ok(Self {
-            map: (len > 0).then(map).transpose().map_err(errno_of)?,
+            source: (len > 0)
+                .then(map)
+                .transpose()
+                .map_err(errno_of)?
+                .map(Source::Map),
             len,
             owner: OwnerProcess::current(),
         })
@@ -65,11 +84,42 @@ impl RawMapping {
         Self::of(len, || options.map_raw(fd.as_fd().as_raw_fd()))
     }
 
+    /// Returns `len` bytes of another mapping from `at`, which stays mapped while the part lives.
+    /// `lease` is dropped with the part.
+    ///
+    /// # Errors
+    /// `EFAULT`: the range leaves the mapping.
+    pub fn part_of(
+        whole: &Arc<Self>,
+        at: usize,
+        len: usize,
+        lease: Arc<dyn Any + Send + Sync>,
+    ) -> SysResult<Self> {
+        whole.at(at, len)?;
+        Ok(Self::part(Arc::clone(whole), at, len, lease))
+    }
+
+    fn part(whole: Arc<Self>, at: usize, len: usize, lease: Arc<dyn Any + Send + Sync>) -> Self {
+        Self {
+            owner: whole.owner,
+            source: Some(Source::Part {
+                whole,
+                at,
+                _lease: lease,
+            }),
+            len,
+        }
+    }
+
     /// Maps zeroed memory of this process, page aligned. With `populate` its pages are present.
+    /// A thread that reuses memory ([`arena::Region`]) gets a part of its region.
     ///
     /// # Errors
     /// mmap(2)'s: `ENOMEM`.
     pub fn anonymous(len: usize, populate: bool) -> SysResult<Self> {
+        if let Some((whole, at, lease)) = arena::take(len) {
+            return Ok(Self::part(whole, at, len, lease));
+        }
         Self::zeroed(len, |options| if populate { options.populate() } else { options })
     }
 
@@ -100,8 +150,8 @@ impl RawMapping {
     /// # Errors
     /// `EINVAL`: the kernel has no transparent huge pages.
     pub fn anonymous_transparent(len: usize) -> SysResult<Self> {
-        let mapping = Self::anonymous(len, false)?;
-        if let Some(map) = &mapping.map {
+        let mapping = Self::zeroed(len, |options| options)?;
+        if let Some(Source::Map(map)) = &mapping.source {
             map.advise(Advice::HugePage).map_err(errno_of)?;
             map.advise(Advice::PopulateWrite).map_err(errno_of)?;
         }
@@ -126,10 +176,14 @@ impl RawMapping {
     /// The first byte; dangling where the mapping is empty. Valid for `len` bytes as long as `self`
     /// lives, in the process that created the mapping.
     pub fn as_ptr(&self) -> NonNull<u8> {
-        self.map
-            .as_ref()
-            .and_then(|map| NonNull::new(map.as_mut_ptr()))
-            .unwrap_or(NonNull::dangling())
+        let start = match &self.source {
+            None => None,
+            Some(Source::Map(map)) => NonNull::new(map.as_mut_ptr()),
+            // SAFETY: `part_of` and `arena::take` checked that the part lies in the mapping, which
+            // is one allocated object.
+            Some(Source::Part { whole, at, .. }) => Some(unsafe { whole.as_ptr().add(*at) }),
+        };
+        start.unwrap_or(NonNull::dangling())
     }
 
     /// Copies bytes out.
@@ -192,12 +246,14 @@ impl RawMapping {
     pub fn discard(&self, offset: usize, len: usize) -> SysResult<()> {
         self.at(offset, len)?;
         let page = usize::try_from(crate::PAGE).map_err(|_| Errno::EINVAL)?;
-        let Some(map) = self.map.as_ref().filter(|_| len > 0) else {
-            return Ok(());
-        };
         if offset % page != 0 || len % page != 0 {
             return Err(Errno::EINVAL);
         }
+        let map = match &self.source {
+            Some(Source::Map(map)) if len > 0 => map,
+            Some(Source::Part { .. }) => return self.fill(offset, len, 0),
+            _ => return Ok(()),
+        };
         // SAFETY: the range lies in this live mapping, to which no reference exists. Other threads
         // that access it at the same time read old bytes or zeros.
         unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, len) }.map_err(errno_of)

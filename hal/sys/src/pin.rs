@@ -7,7 +7,7 @@
 
 use std::sync::OnceLock;
 
-use crate::{Errno, PAGE, RawMapping, SysResult, uninterrupted};
+use crate::{Errno, PAGE, RawMapping, SysResult, arena, uninterrupted};
 
 /// Makes every page of the range present and writable (`MADV_POPULATE_WRITE`, madvise(2)). The
 /// content does not change.
@@ -28,6 +28,11 @@ pub fn populate_for_write(address: u64, len: u64) -> SysResult<()> {
         usize::try_from(start).map_err(|_| Errno::EFAULT)?,
         usize::try_from(end - start).map_err(|_| Errno::EFAULT)?,
     );
+    match arena::owns(start, span) {
+        Some(true) => return Ok(()),
+        Some(false) => return Err(Errno::EFAULT),
+        None => {}
+    }
     populate(start, span).map_err(|errno| explain(errno, is_supported, || has_hole(start, span)))
 }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gaudi_hal::Mock;
 use gaudi_kernel::Driver;
 use gaudi_layers::Stack;
 use gaudi_layers::time::{Monotonic, Time};
-use gaudi_seam::{BackendSpec, DeviceSpec, ErrorKind, KernelIoExt as _, NodeKind, SharedIo};
+use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind, KernelIoExt as _, NodeKind, SharedIo};
 use gaudi_uapi::info::{
     DeviceStatus, HlInfoDeviceStatus, HlInfoDramUsage, HlInfoHwIdle, HlInfoHwIpInfo, HlInfoResetCount,
 };
@@ -38,6 +39,8 @@ pub struct Bench {
     kill_check: Verdict,
     /// Open for the bench's lifetime, so that a mock's device outlives each close.
     control: SharedIo,
+    /// The device, if it is a mock that restarts before each case.
+    restarts: Option<Mock>,
 }
 
 impl Bench {
@@ -55,7 +58,27 @@ impl Bench {
             openers: Arc::default(),
             kill_check: Ok(()),
             control,
+            restarts: None,
         })
+    }
+
+    /// Creates a bench on a mock with private memory, which restarts before each case.
+    pub(crate) fn restarted(spec: &DeviceSpec) -> gaudi_seam::Result<Self> {
+        let BackendSpec::Mock(mock) = &spec.backend else {
+            return Err(Error::unsupported("restart", "only a mock restarts"));
+        };
+        let mock = Mock::new(mock)?;
+        Ok(Self {
+            control: mock.control(),
+            restarts: Some(mock),
+            ..Self::new(spec)?
+        })
+    }
+
+    /// Makes a mock that restarts as a new one.
+    pub(crate) fn restart(&mut self) -> gaudi_seam::Result<()> {
+        self.close();
+        self.restarts.as_ref().map_or(Ok(()), |mock| mock.restart(0))
     }
 
     /// Creates a bench that logs every operation on the nodes that cases open.
@@ -141,14 +164,21 @@ impl Bench {
                 let time: Arc<dyn Time> = Arc::new(Monotonic::new());
                 Ok(layers.over(Arc::new(io), &time))
             }),
-            _ => gaudi_hal::open(&self.spec),
+            _ => match &self.restarts {
+                Some(mock) => mock.open(),
+                None => gaudi_hal::open(&self.spec),
+            },
         };
         self.note("open", opened)
     }
 
     /// Opens another control node.
     pub(crate) fn open_control(&self) -> gaudi_seam::Result<SharedIo> {
-        self.note("open(control)", gaudi_hal::control(&self.spec))
+        let opened = match &self.restarts {
+            Some(mock) => Ok(mock.control()),
+            None => gaudi_hal::control(&self.spec),
+        };
+        self.note("open(control)", opened)
     }
 
     /// Returns the bench's control node.
@@ -209,7 +239,11 @@ impl Bench {
         equal("free device memory after the case", usage.dram_free_mem, whole)?;
         let idle: HlInfoHwIdle = io.query()?;
         holds("all engines are idle after the case", idle.is_idle == 1, idle)?;
-        match gaudi_hal::mock_ledger(&self.spec) {
+        let ledger = match &self.restarts {
+            Some(mock) => Some(mock.ledger()),
+            None => gaudi_hal::mock_ledger(&self.spec),
+        };
+        match ledger {
             Some(ledger) if !ledger.is_clean() => Err(Failure::new(
                 "the objects that the case left",
                 "nothing",

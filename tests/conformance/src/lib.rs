@@ -45,5 +45,5 @@ pub use bench::Bench;
 pub use case::{Case, Failure, Tag, Verdict};
 pub use expect::{Expectation, expectation};
 pub use rig::{Built, Program, offset, pattern};
-pub use runner::{Outcome, Report, Row, run, run_over_bytes};
+pub use runner::{Outcome, Report, Row, run, run_over_bytes, run_restarted};
 pub use verdict::{equal, holds, same_bytes};

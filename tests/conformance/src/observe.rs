@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gaudi_layers::time::VirtualTime;
+use gaudi_layers::time::VirtualClock;
 use gaudi_layers::trace::{Fields, Outcome, Record, TraceLayer, Value};
 use gaudi_seam::{Error, KernelIo, Layer, Operation, Request, Result, SharedIo};
 use gaudi_uapi::info::InfoOp;
@@ -78,7 +78,7 @@ impl Log {
         let traced = Arc::new(TraceLayer::new(
             io,
             Box::new(self.clone()),
-            Arc::new(VirtualTime::new()),
+            Arc::new(VirtualClock::default()),
         ));
         Arc::new(Refusals {
             inner: traced,

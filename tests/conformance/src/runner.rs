@@ -17,7 +17,8 @@ pub type Row = gaudi_harness::Row<Failure>;
 /// Outcomes of a run.
 pub type Report = gaudi_harness::Report<Failure>;
 
-/// Runs cases on the device of a spec. Calls `report_row` after each.
+/// Runs cases on the device of a spec. Takes each from `cases` as it begins, and calls `report_row`
+/// after it.
 ///
 /// # Errors
 /// Those of opening the control node.
@@ -42,6 +43,18 @@ pub fn run_over_bytes(
     Ok(run_on(Bench::over_bytes(spec)?, spec, cases, report_row))
 }
 
+/// As [`run`], on a mock with private memory that restarts before each case.
+///
+/// # Errors
+/// `Unsupported` if the spec's device is not a mock; those of making the mock.
+pub fn run_restarted(
+    spec: &DeviceSpec,
+    cases: impl IntoIterator<Item = &'static Case>,
+    report_row: impl FnMut(&Row),
+) -> gaudi_seam::Result<Report> {
+    Ok(run_on(Bench::restarted(spec)?, spec, cases, report_row))
+}
+
 fn run_on(
     mut bench: Bench,
     spec: &DeviceSpec,
@@ -53,7 +66,11 @@ fn run_on(
         rows: Vec::new(),
     };
     for case in cases {
-        let row = row(&mut bench, spec, case);
+        let restarted = bench.restart();
+        let mut row = row(&mut bench, spec, case);
+        if let Err(error) = restarted {
+            row.outcome = Outcome::Failed(error.into());
+        }
         report_row(&row);
         report.rows.push(row);
     }

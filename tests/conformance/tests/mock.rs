@@ -1,8 +1,9 @@
 //! Runs every case on the mock as a separate test: `cargo test -p gaudi-conformance`.
 //!
-//! Four runs: the default order of execution; the stepped order under a printed seed
-//! (`GAUDI_TEST_SEED` replays it); cases that depend on time on the machine's clock; and the kernel
-//! backend over the mock, by the bytes of every ioctl.
+//! Five runs: the default order of execution; the stepped order under a printed seed
+//! (`GAUDI_TEST_SEED` replays it); cases that depend on time on the machine's clock; the kernel
+//! backend over the mock, by the bytes of every ioctl; and a mock with private memory that restarts
+//! before each case.
 //!
 //! The output and the arguments are those of libtest: filters, `--exact`, `--skip`, `--list`.
 
@@ -10,16 +11,29 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use gaudi_conformance::cases::all;
-use gaudi_conformance::{Case, Outcome, Row, Tag, run, run_over_bytes};
+use gaudi_conformance::{Case, Outcome, Row, Tag, run, run_over_bytes, run_restarted};
 use gaudi_harness::{Arguments, Session};
 
 /// The run on the kernel backend.
 const BYTES: &str = "bytes";
+/// The run on a mock that restarts.
+const RESTARTED: &str = "restarted";
 
 struct Run {
     name: &'static str,
     device: String,
     takes: fn(&Case) -> bool,
+}
+
+/// Whether a case needs memory that other processes can map: exports, and blocks of registers.
+fn needs_file(case: &Case) -> bool {
+    const OTHERS: [&str; 4] = [
+        "open.reset-waits-for-an-export",
+        "open.while-export-holds-device",
+        "open.while-duplicate-of-export-lives",
+        "block.mmap.memory",
+    ];
+    case.id.starts_with("export.") || OTHERS.contains(&case.id)
 }
 
 fn main() -> ExitCode {
@@ -44,6 +58,11 @@ fn main() -> ExitCode {
             name: BYTES,
             device: "mock:gaudi2?clock=virtual&name=bytes".to_owned(),
             takes: |_| true,
+        },
+        Run {
+            name: RESTARTED,
+            device: "mock:gaudi2?clock=virtual&name=restarted".to_owned(),
+            takes: |case| !needs_file(case),
         },
     ];
     let tests = runs.iter().flat_map(|run| {
@@ -74,6 +93,7 @@ fn main() -> ExitCode {
         };
         let opened = match each.device.parse() {
             Ok(spec) if each.name == BYTES => run_over_bytes(&spec, cases, print).map(drop),
+            Ok(spec) if each.name == RESTARTED => run_restarted(&spec, cases, print).map(drop),
             Ok(spec) => run(&spec, cases, print).map(drop),
             Err(error) => panic!("{}: {error}", each.device),
         };

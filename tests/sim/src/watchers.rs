@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gaudi_layers::time::{Time as _, VirtualTime};
+use gaudi_layers::time::VirtualClock;
 use gaudi_seam::{
     AnyRequest, Errno, Error, ErrorKind, KernelIo, Layer, Operation, Request, Result, SharedIo, WaitStatus,
 };
@@ -216,7 +216,7 @@ impl Drop for DriverWatcher {
 pub(crate) struct LayerWatcher {
     pub(crate) inner: SharedIo,
     pub(crate) record: SharedRecord,
-    pub(crate) time: Arc<VirtualTime>,
+    pub(crate) time: Arc<VirtualClock>,
 }
 
 impl Layer for LayerWatcher {

@@ -13,7 +13,7 @@ use gaudi_device::{Buffer, Completion, Deadline, Device, HostMapping, Options, Q
 use gaudi_dmabuf::CpuAttachment;
 use gaudi_dmabuf::export::habanalabs::{DeviceRange, Rule};
 use gaudi_layers::fault::{ArmedFault, FaultLayer, Plan};
-use gaudi_layers::time::{Time as _, VirtualTime};
+use gaudi_layers::time::VirtualClock;
 use gaudi_random::Rng;
 use gaudi_seam::Operation;
 use gaudi_seam::{
@@ -201,7 +201,7 @@ impl World {
     pub(crate) fn open(&mut self) -> Result<()> {
         let io = gaudi_hal::open(&self.spec)?;
         self.record.lock().open = true;
-        let time = Arc::new(VirtualTime::new());
+        let time = Arc::new(VirtualClock::default());
         let mutant = |io: SharedIo, position: Position| match self.mutation {
             Some(mutation) if mutation.position() == Some(position) => Arc::new(Mutant::new(io, mutation)),
             _ => io,

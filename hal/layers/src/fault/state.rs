@@ -566,6 +566,11 @@ impl FaultHandle {
         }
     }
 
+    /// Returns the number of faults so far: those of the [`log`](Self::log), in their order.
+    pub fn happened(&self) -> u64 {
+        self.0.lock().happened
+    }
+
     /// Returns the counts of each armed rule, in the plan's order.
     pub fn rules(&self) -> Vec<RuleCount> {
         self.0.rules()

@@ -9,7 +9,7 @@ use gaudi_spec::gaudi2::{self, queue};
 use gaudi_sys::random::SplitMix64;
 use gaudi_sys::{Errno, standin};
 
-use crate::config::{ChipConfig, MemoryKind, Mode, ModelError};
+use crate::config::{ChipConfig, Mode, ModelError};
 
 use crate::gaudi2::bus::Bus;
 use crate::gaudi2::counters::Counters;
@@ -36,6 +36,10 @@ pub struct Chip {
     pub(crate) ready: Processors,
     /// Processors with work, and some without.
     pub(crate) busy: Processors,
+    /// Processors that may differ from their state after power-on, and queue managers by their
+    /// first queue. A reset passes over all others.
+    touched: Processors,
+    touched_managers: Processors,
     pub(crate) counters: Counters,
     /// Bytes that transfers moved, and how many of them were taken off a budget; both count round
     /// their end.
@@ -83,12 +87,8 @@ impl Chip {
             c"gaudi2-sram",
             gaudi2::SRAM_BASE,
             gaudi2::SRAM_SIZE,
-            MemoryKind::Shared,
+            config.memory,
         )?;
-        let seed = match config.mode {
-            Mode::Stepped { seed } => seed,
-            Mode::Running => 0,
-        };
         Ok(Self {
             bus: Bus {
                 dram,
@@ -102,6 +102,8 @@ impl Chip {
             managers: managers(),
             ready: Processors::default(),
             busy: Processors::default(),
+            touched: Processors::default(),
+            touched_managers: Processors::default(),
             counters: Counters::default(),
             moved: 0,
             charged: 0,
@@ -109,9 +111,20 @@ impl Chip {
             pending: 0,
             monitor_events: 0,
             mode: config.mode,
-            rng: SplitMix64::new(seed),
+            rng: random(config.mode),
             cursor: 0,
         })
+    }
+
+    /// Makes the chip as a new one, of another order. Its memory reads as zeros.
+    ///
+    /// # Errors
+    /// As [`reset`](Self::reset).
+    pub fn restart(&mut self, mode: Mode) -> Result<(), Errno> {
+        (self.mode, self.rng) = (mode, random(mode));
+        self.counters = Counters::default();
+        (self.moved, self.charged) = (0, 0);
+        self.reset(Reset::Hard)
     }
 
     /// The HBM, the driver's part included.
@@ -191,9 +204,11 @@ impl Chip {
     /// gaudi2.c:gaudi2_scrub_device_mem and :10945).
     pub fn clear_user_sync(&mut self) {
         self.sm.clear_user();
-        self.processors.iter_mut().for_each(Processor::clear_fences);
-        for manager in &mut self.managers {
-            manager.arbiter.set_cfg(ArbCfg::new());
+        for cp in self.touched.all() {
+            self.processors[cp.index()].clear_fences();
+        }
+        for cp in self.touched_managers.all() {
+            self.managers[cp.qman()].arbiter.set_cfg(ArbCfg::new());
         }
     }
 
@@ -203,8 +218,12 @@ impl Chip {
     /// Those of [`DeviceMemory::discard`]; old bytes may stay then.
     pub fn reset(&mut self, depth: Reset) -> Result<(), Errno> {
         self.sm.reset();
-        self.processors = processors();
-        self.managers = managers();
+        for cp in std::mem::take(&mut self.touched).all() {
+            self.processors[cp.index()].reset();
+        }
+        for cp in std::mem::take(&mut self.touched_managers).all() {
+            self.managers[cp.qman()] = Manager::new(cp.first_queue());
+        }
         self.ready = Processors::default();
         self.busy = Processors::default();
         self.events.clear();
@@ -219,11 +238,19 @@ impl Chip {
     }
 
     pub(crate) fn processor(&mut self, cp: Cp) -> &mut Processor {
+        self.touched.set(cp, true);
         &mut self.processors[cp.index()]
     }
 
+    /// Whether the next reset makes the processor as after power-on.
+    pub(crate) fn is_touched(&self, cp: Cp) -> bool {
+        self.touched.get(cp)
+    }
+
     pub(crate) fn manager(&mut self, first: QueueId) -> &mut Manager {
-        &mut self.managers[Cp::of(first).qman()]
+        let cp = Cp::of(first);
+        self.touched_managers.set(Cp::of(cp.first_queue()), true);
+        &mut self.managers[cp.qman()]
     }
 
     /// Lets a processor continue if `by` accepts what holds it.
@@ -269,6 +296,13 @@ impl Chip {
         }
         self.events.push_back(event);
     }
+}
+
+fn random(mode: Mode) -> SplitMix64 {
+    SplitMix64::new(match mode {
+        Mode::Stepped { seed } => seed,
+        Mode::Running => 0,
+    })
 }
 
 fn processors() -> Vec<Processor> {

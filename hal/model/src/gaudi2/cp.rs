@@ -56,6 +56,10 @@ impl Fetched {
 impl Chip {
     /// Executes the next packet of a ready processor.
     pub(crate) fn execute(&mut self, cp: Cp) {
+        debug_assert!(
+            self.is_touched(cp),
+            "a reset would pass over a processor with work"
+        );
         let processor = &mut self.processors[cp.index()];
         let head = processor.head().expect("a ready processor has a command buffer");
         let cb = processor.current().unwrap_or(head.cb);

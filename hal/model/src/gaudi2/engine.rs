@@ -11,6 +11,7 @@ use super::chip::Chip;
 use super::event::{Event, FaultCause, StopReason};
 use super::run::RunOutcome;
 use super::stream::Cb;
+use crate::config::Mode;
 use crate::mmu::Backing;
 
 impl Engine for Chip {
@@ -85,6 +86,10 @@ impl Engine for Chip {
 
     fn clear_sob(&mut self, sob: u32) -> Result<(), Errno> {
         self.set_sob(0, sob, SobUpdate::set(0)).ok_or(Errno::EINVAL)
+    }
+
+    fn restart(&mut self, order: Option<u64>) -> Result<(), Errno> {
+        Chip::restart(self, order.map_or(Mode::Running, |seed| Mode::Stepped { seed }))
     }
 
     fn reset(&mut self, depth: Reset) -> Result<(), Errno> {

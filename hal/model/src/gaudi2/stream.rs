@@ -104,7 +104,7 @@ impl Cp {
 const WORDS: usize = PROCESSORS.div_ceil(64) as usize;
 
 /// Some of the processors, a bit each.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Processors {
     words: [u64; WORDS],
     // Words that are not 0, a bit each: the first processor after another is found without a walk.
@@ -151,6 +151,18 @@ impl Processors {
         first(at, here)
             .or_else(|| of_words(self.some & u64::MAX << (at + 1)))
             .or_else(|| of_words(self.some))
+    }
+
+    /// All of them, in order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Cp> + use<> {
+        let words = self.words;
+        (0_u32..).zip(words).flat_map(|(at, mut word)| {
+            std::iter::from_fn(move || {
+                let bit = (word != 0).then(|| word.trailing_zeros())?;
+                word &= word - 1;
+                Some(Cp(at * 64 + bit))
+            })
+        })
     }
 
     /// The `nth` of them.
@@ -270,6 +282,39 @@ impl Processor {
             loadable: qman::PRED_UPEN_RESET,
             scalars: [0; 16],
         }
+    }
+
+    /// Makes it as after power-on. Keeps the capacity of its lists.
+    pub(crate) fn reset(&mut self) {
+        // Every field, so that a new one is not forgotten.
+        let Self {
+            enabled: _,
+            queue,
+            pushed,
+            current,
+            outstanding,
+            offset,
+            moved,
+            held,
+            piece,
+            below,
+            retiring,
+            fences,
+            bases,
+            predicates,
+            loadable,
+            scalars,
+        } = self;
+        queue.clear();
+        pushed.clear();
+        retiring.clear();
+        (*current, *outstanding, *offset, *moved) = (None, 0, 0, 0);
+        (*held, *below) = (Held::No, 0);
+        // Bytes beyond the length are not read.
+        (piece.offset, piece.len) = (0, 0);
+        (*fences, *bases) = ([0; qman::FENCES as usize], BASES);
+        (*predicates, *loadable) = (1, qman::PRED_UPEN_RESET);
+        *scalars = [0; 16];
     }
 
     /// Queues a user's command buffer.

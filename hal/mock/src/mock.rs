@@ -1,0 +1,74 @@
+//! [`Mock`]: a device of the mock that its owner restarts.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gaudi_model::MemoryKind;
+use gaudi_seam::{Clock, KernelIo, MockSpec, NodeKind, Result};
+use gaudi_sys::clock::VirtualClock;
+
+use crate::open::{Device, Ledger};
+use crate::registry::node;
+
+/// A device with memory of its own, for many short runs: [`restart`](Self::restart) makes it as a
+/// new one and keeps what it allocated.
+///
+/// No other opener finds it, whatever name its spec has. Its memory is private to this process:
+/// exports, mappings of register blocks and descriptors for programs are `Unsupported`.
+pub struct Mock {
+    device: Arc<Device>,
+}
+
+impl Mock {
+    /// Makes a device.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if the host cannot provide the chip's memory.
+    pub fn new(spec: &MockSpec) -> Result<Self> {
+        let device = Arc::new(Device::new(spec, MemoryKind::Private)?);
+        Ok(Self { device })
+    }
+
+    /// The clock of a mock with `clock=virtual`. [`restart`](Self::restart) sets it back.
+    pub fn clock(&self) -> Option<VirtualClock> {
+        match self.device.spec.clock {
+            Clock::Virtual => self.device.lock().clock.as_virtual(),
+            Clock::Monotonic => None,
+        }
+    }
+
+    /// Opens the compute node.
+    ///
+    /// # Errors
+    /// As [`open`](crate::open).
+    pub fn open(&self) -> Result<Arc<dyn KernelIo>> {
+        self.device.open_compute()?;
+        Ok(node(&self.device, NodeKind::Compute))
+    }
+
+    /// Opens the control node.
+    pub fn control(&self) -> Arc<dyn KernelIo> {
+        node(&self.device, NodeKind::Control)
+    }
+
+    /// Makes the device as a new one. `seed` orders the chip's work if the spec has
+    /// `order=stepped`.
+    ///
+    /// # Errors
+    /// - `InUse`: the compute node is open.
+    /// - `OutOfMemory`: the host does not take memory back.
+    pub fn restart(&self, seed: u64) -> Result<()> {
+        self.device.restart(seed)
+    }
+
+    /// What the device's user has not released.
+    pub fn ledger(&self) -> Ledger {
+        self.device.ledger()
+    }
+}
+
+impl fmt::Debug for Mock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mock({})", self.device.spec)
+    }
+}
