@@ -67,6 +67,11 @@ impl Exports {
         dmabuf.window(offset - pages.offset(), len)
     }
 
+    /// Whether an export lives in this process.
+    pub fn is_live(&self) -> bool {
+        lock(&self.live).iter().any(|(_, weak)| weak.strong_count() > 0)
+    }
+
     /// Returns the exports that other handles in this process hold, one line each. If it is empty,
     /// this process does not prevent the memory from being unmapped.
     pub fn held(&self) -> Vec<String> {

@@ -13,7 +13,7 @@ use gaudi_uapi::memory::MemFlags;
 
 use crate::context::Context;
 use crate::export_user::ExportUser;
-use crate::heap::{Allocation, DevicePages};
+use crate::heap::{Allocation, DevicePages, Placement};
 use crate::shared::{lock, unwrap_last};
 use crate::status::StatusHandle;
 use crate::unfinished::Unfinished;
@@ -81,9 +81,9 @@ impl Buffer {
     ///
     /// # Errors
     /// `OutOfDeviceMemory`, or the driver's own error.
-    pub(crate) fn piece(context: &Arc<Context>, len: u64, align: u64) -> Result<Self> {
+    pub(crate) fn piece(context: &Arc<Context>, len: u64, align: u64, exportable: bool) -> Result<Self> {
         let piece = with_retry(context, |context| {
-            lock(&context.heap).alloc(&context.io, len, align)
+            lock(&context.heap).alloc(&context.io, len, align, exportable)
         })?;
         Ok(Self::new(context, piece.va, len, Allocation::Piece(piece)))
     }
@@ -92,14 +92,14 @@ impl Buffer {
     ///
     /// # Errors
     /// As [`piece`](Self::piece).
-    pub(crate) fn pages(context: &Arc<Context>, len: u64) -> Result<Self> {
+    pub(crate) fn pages(context: &Arc<Context>, len: u64, placement: Placement) -> Result<Self> {
         let pages = with_retry(context, |context| {
             let mut heap = lock(&context.heap);
             // Contiguous pages make one segment for an importer. A fragmented device has only
             // others.
-            match heap.alloc_pages(&context.io, len, MemFlags::CONTIGUOUS) {
+            match heap.alloc_pages(&context.io, len, MemFlags::CONTIGUOUS, placement) {
                 Err(error) if error.kind() == ErrorKind::OutOfDeviceMemory => {
-                    heap.alloc_pages(&context.io, len, MemFlags::NONE)
+                    heap.alloc_pages(&context.io, len, MemFlags::NONE, placement)
                 }
                 answer => answer,
             }
@@ -200,7 +200,9 @@ impl Buffer {
     /// Returns a window of a dma-buf for any bytes of the buffer: of an open dma-buf that covers
     /// the range, otherwise of a new one of the pages around it.
     ///
-    /// The limits of [`export`](Self::export) apply. [`close`](Self::close) reports the holders of
+    /// A buffer of [`Device::alloc_exportable`](crate::Device::alloc_exportable) returns a window of
+    /// the one export of its pages; a close or drop does not reuse the memory while that export
+    /// lives in this process. For others the limits of [`export`](Self::export) apply. [`close`](Self::close) reports the holders of
     /// windows in this process.
     ///
     /// # Errors
@@ -208,8 +210,16 @@ impl Buffer {
     #[track_caller]
     pub fn window(&self, range: impl RangeBounds<u64> + fmt::Debug) -> Result<Window> {
         let context = &self.region.context;
-        let pages = self.exportable()?;
+        context.check_process(EXPORT)?;
         let (offset, len) = resolve(context, EXPORT, "buffer", range, self.len())?;
+        if let Some(Allocation::Piece(piece)) = &self.region.allocation {
+            if let Some(window) = piece.window(&*context.io, offset, len) {
+                let window = window?;
+                self.region.is_exported.store(true, Ordering::Relaxed);
+                return Ok(window);
+            }
+        }
+        let pages = self.exportable()?;
         let exports = match self.region.exports.get() {
             Some(exports) => exports,
             None => {
@@ -352,15 +362,23 @@ impl Region {
             return Err(error.helped_by(EXPORTED));
         }
         self.unfinished.check(&*context.io, context.id, CLOSE)?;
-        let Some(allocation) = self.allocation.take() else {
+        let Some(mut allocation) = self.allocation.take() else {
             unreachable!("a freed buffer is not returned to the caller");
         };
+        self.mark(&mut allocation);
         let freed = lock(&context.heap).free(&context.io, allocation);
         freed.map_err(|(allocation, error)| {
             let is_mapped = allocation.is_mapped();
             self.allocation = Some(allocation);
             if is_mapped { self.explain(error) } else { error }
         })
+    }
+
+    /// Records in a piece whether windows of it were made.
+    fn mark(&self, allocation: &mut Allocation) {
+        if let Allocation::Piece(piece) = allocation {
+            piece.is_exported = self.is_exported.load(Ordering::Relaxed);
+        }
     }
 
     /// The driver refuses to unmap an exported mapping with `EINVAL` (`memory.c:unmap_device_va`).
@@ -382,9 +400,10 @@ impl Drop for Region {
             return;
         }
         self.release_exports();
-        let Some(allocation) = self.allocation.take() else {
+        let Some(mut allocation) = self.allocation.take() else {
             return;
         };
+        self.mark(&mut allocation);
         let unfinished = self.unfinished.take();
         let discarded = lock(&self.context.heap).discard(&self.context.io, allocation, unfinished);
         if let Err(error) = discarded.map_err(|error| self.explain(error)) {

@@ -49,6 +49,34 @@ fn pages_of(start: usize, len: usize) -> Option<Span> {
     Span::new(start, (end as u64).checked_sub(start)?)
 }
 
+/// Maps the whole pages around a range of the caller's memory, with no other user of the mapping.
+///
+/// # Safety
+/// As [`Device::pin`](crate::Device::pin).
+///
+/// # Errors
+/// - `InvalidInput`: the range is empty, leaves the address space, or is in page 0.
+/// - `Forked`, or the driver's own error.
+pub(crate) unsafe fn pin(context: &Arc<Context>, start: NonNull<u8>, len: usize) -> Result<Location> {
+    const OP: &str = "Device::pin";
+    context.check_process(OP)?;
+    if len == 0 {
+        return Err(context.invalid(OP, "a host mapping needs at least one byte"));
+    }
+    let at = start.addr().get();
+    let pages = pages_of(at, len).ok_or_else(|| context.invalid(OP, "the range leaves the address space"))?;
+    let first = NonZero::new(pages.start() as usize)
+        .ok_or_else(|| context.invalid(OP, "the range is in page 0, which is never mapped"))?;
+    // SAFETY: the caller promises these bytes until the mapping is closed. A page stays mapped as
+    // long as any byte of it does.
+    let mapping = unsafe { HostMapping::foreign(context, start.with_addr(first), pages.len() as usize) }?;
+    Ok(Location::in_mapping(
+        mapping,
+        at as u64 - pages.start(),
+        len as u64,
+    ))
+}
+
 impl Cache {
     /// A limit of 0 switches the cache off.
     pub(crate) fn new(entries: usize, bytes: u64) -> Self {

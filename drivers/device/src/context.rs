@@ -71,7 +71,23 @@ impl Context {
         let page_bytes = asic::page_bytes(&hw);
         let sync: HlInfoSyncManager = io.query()?;
         let owners = Arc::<Owners>::default();
-        let heap = Heap::new(id, page_bytes, u64::from(asic.cache_line), Arc::clone(&owners));
+        let lowest = match options.memory_offset {
+            0 => None,
+            // A hint is a multiple of the page after the first address
+            // (`memory.c:get_va_block`).
+            offset => offset
+                .checked_next_multiple_of(page_bytes.max(1))
+                .and_then(|offset| hw.dram_base_address.checked_add(offset)),
+        };
+        let grain = u64::from(asic.cache_line);
+        let heap = Heap::new(
+            id,
+            page_bytes,
+            grain,
+            Arc::clone(&owners),
+            lowest,
+            (Rule::of(&hw), options.kept_allocations),
+        );
         Ok(Arc::new(Self {
             id,
             owner: OwnerProcess::current(),
@@ -172,6 +188,7 @@ impl Drop for Context {
             self.stranded.leak();
         }
         let heap = exclusive(&mut self.heap);
+        heap.trim(&self.io);
         heap.retry_lingering(&self.io);
         let lingering = heap.lingering();
         if lingering > 0 {

@@ -12,10 +12,11 @@ use gaudi_seam::{CloseError, CsRequest, DeviceId, DeviceSpec, KernelIo, QueueId,
 use gaudi_sys::Deadline;
 
 use crate::buffer::Buffer;
-use crate::cache::Cache;
+use crate::cache::{self, Cache};
 use crate::completion::Completion;
 use crate::context::Context;
 use crate::copier::Copier;
+use crate::heap::{Placement, PoolStats};
 use crate::host_buffer::HostBuffer;
 use crate::host_mapping::HostMapping;
 use crate::info::Info;
@@ -26,6 +27,7 @@ use crate::shared::{lock, unwrap_last};
 use crate::sob::Sob;
 use crate::staging::{self, Staging};
 use crate::stats::Stats;
+use crate::transfer::Direction;
 
 const CLOSE: &str = "Device::close";
 
@@ -147,13 +149,8 @@ impl Device {
     /// # Errors
     /// As [`alloc`](Self::alloc), and `InvalidInput` for any other alignment.
     pub fn alloc_aligned(&self, len: u64, align: u64) -> Result<Buffer> {
-        let context = self.check_alloc(len)?;
-        if !align.is_power_of_two() || align > 1 << 20 {
-            return Err(context
-                .invalid("Device::alloc", "invalid alignment")
-                .saw(align, "a power of two up to 1048576"));
-        }
-        Buffer::piece(context, len, align)
+        let context = self.check_aligned(len, align)?;
+        Buffer::piece(context, len, align, false)
     }
 
     /// Allocates device memory in whole pages of its own, which can be exported as a dma-buf. It
@@ -162,7 +159,59 @@ impl Device {
     /// # Errors
     /// As [`alloc`](Self::alloc).
     pub fn alloc_exclusive(&self, len: u64) -> Result<Buffer> {
-        Buffer::pages(self.check_alloc(len)?, len)
+        self.alloc_placed(len, Placement::default())
+    }
+
+    /// As [`alloc_exclusive`](Self::alloc_exclusive), with a size of the pages and a hint for the
+    /// address.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), and `InvalidInput` for a page size that the driver does not have.
+    pub fn alloc_placed(&self, len: u64, placement: Placement) -> Result<Buffer> {
+        Buffer::pages(self.check_alloc(len)?, len, placement)
+    }
+
+    /// As [`alloc_aligned`](Self::alloc_aligned), in pages that it shares with other exportable
+    /// buffers, and that [`Buffer::window`] exports as one dma-buf. An importer of any of them can
+    /// access the pages of all: allocate memory that one importer must not reach otherwise.
+    ///
+    /// The driver does not refuse to free a buffer while an importer in another process, or a NIC,
+    /// holds the dma-buf: deregister its regions first.
+    ///
+    /// # Errors
+    /// As [`alloc_aligned`](Self::alloc_aligned).
+    pub fn alloc_exportable(&self, len: u64, align: u64) -> Result<Buffer> {
+        Buffer::piece(self.check_aligned(len, align)?, len, align, true)
+    }
+
+    /// Frees the pages of the driver that no buffer has ([`Options::kept_allocations`]). Returns
+    /// their bytes.
+    ///
+    /// # Errors
+    /// `Forked`.
+    pub fn trim(&self) -> Result<u64> {
+        let context = self.context();
+        context.check_process("Device::trim")?;
+        Ok(lock(&context.heap).trim(&context.io))
+    }
+
+    /// Returns the counters of the pages that buffers share; zeros in a fork child.
+    pub fn pool_stats(&self) -> PoolStats {
+        let context = self.context();
+        if context.owner.is_foreign() {
+            return PoolStats::default();
+        }
+        lock(&context.heap).stats()
+    }
+
+    fn check_aligned(&self, len: u64, align: u64) -> Result<&Arc<Context>> {
+        let context = self.check_alloc(len)?;
+        if !align.is_power_of_two() || align > 1 << 20 {
+            return Err(context
+                .invalid("Device::alloc", "invalid alignment")
+                .saw(align, "a power of two up to 1048576"));
+        }
+        Ok(context)
     }
 
     fn check_alloc(&self, len: u64) -> Result<&Arc<Context>> {
@@ -216,6 +265,22 @@ impl Device {
         unsafe { self.inner.cache.register(self.context(), start, len) }
     }
 
+    /// Pins and maps memory of the caller, as [`register`](Self::register) does, with a mapping of
+    /// its own that is not cached. The location holds the only handle of the mapping, so
+    /// [`HostMapping::close`] unmaps it.
+    ///
+    /// # Safety
+    /// As [`register`](Self::register), until the mapping is closed or the last handle of it is
+    /// dropped and no copy of it is in flight.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    #[expect(unsafe_code, reason = "only the caller knows how long foreign memory lives")]
+    pub unsafe fn pin(&self, start: NonNull<u8>, len: usize) -> Result<Location> {
+        // SAFETY: the caller makes the same promises.
+        unsafe { cache::pin(self.context(), start, len) }
+    }
+
     /// Unmaps memory that [`register`](Self::register) mapped. Call it before the memory is freed
     /// or reused.
     ///
@@ -250,6 +315,19 @@ impl Device {
     /// - `Forked`, or the driver's own error.
     pub fn queue(&self, id: QueueId) -> Result<Queue> {
         Queue::new(self.context(), id)
+    }
+
+    /// Creates a producer on the queue that [`copy`](Self::copy) uses for a direction.
+    ///
+    /// # Errors
+    /// As [`queue`](Self::queue).
+    pub fn copy_queue(&self, direction: Direction) -> Result<Queue> {
+        let queues = &self.context().copy_queues;
+        self.queue(match direction {
+            Direction::ToDevice => queues.to_device,
+            Direction::ToHost => queues.to_host,
+            Direction::InDevice => queues.in_device[0],
+        })
     }
 
     /// Allocates a sync object.
@@ -375,6 +453,7 @@ impl Device {
         inner.context.queues.drain_each(inner.context.options.timeout);
         inner.clear();
         let context = &inner.context;
+        lock(&context.heap).trim(&context.io);
         lock(&context.heap).retry_lingering(&context.io);
         // The waiter thread may be about to drop the last completion.
         let until = Instant::now() + Duration::from_millis(50);

@@ -1,12 +1,14 @@
-//! Free ranges of one span of bytes: first fit, with coalescing.
+//! Free ranges of one span of bytes: best fit, with coalescing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The free ranges, by offset. No two ranges touch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FreeRanges {
     len: u64,
     free: BTreeMap<u64, u64>,
+    /// The same ranges as (bytes, offset): the smallest that is large enough comes first.
+    by_size: BTreeSet<(u64, u64)>,
 }
 
 impl FreeRanges {
@@ -14,7 +16,7 @@ impl FreeRanges {
     pub(crate) fn new(len: u64) -> Self {
         let mut ranges = Self::taken(len);
         if len > 0 {
-            ranges.free.insert(0, len);
+            ranges.add(0, len);
         }
         ranges
     }
@@ -24,24 +26,55 @@ impl FreeRanges {
         Self {
             len,
             free: BTreeMap::new(),
+            by_size: BTreeSet::new(),
         }
     }
 
-    /// Takes `len` bytes at a multiple of `align` from the first range that has them.
-    pub(crate) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
+    fn add(&mut self, start: u64, size: u64) {
+        self.free.insert(start, size);
+        self.by_size.insert((size, start));
+    }
+
+    fn remove(&mut self, start: u64) -> Option<u64> {
+        let size = self.free.remove(&start)?;
+        self.by_size.remove(&(size, start));
+        Some(size)
+    }
+
+    /// Returns the bytes of the smallest range that has `len` bytes at a multiple of `align`.
+    pub(crate) fn best(&self, len: u64, align: u64) -> Option<u64> {
+        self.find(len, align).map(|(_, size, _)| size)
+    }
+
+    fn find(&self, len: u64, align: u64) -> Option<(u64, u64, u64)> {
         let align = align.max(1);
-        let (start, size, at) = self.free.iter().find_map(|(&start, &size)| {
+        self.by_size.range((len, 0)..).find_map(|&(size, start)| {
             let at = start.checked_next_multiple_of(align)?;
             let end = at.checked_add(len)?;
             (len > 0 && end <= start + size).then_some((start, size, at))
-        })?;
-        self.free.remove(&start);
+        })
+    }
+
+    /// Returns the largest range's bytes.
+    pub(crate) fn largest(&self) -> u64 {
+        self.by_size.last().map_or(0, |&(size, _)| size)
+    }
+
+    /// Returns the free bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.free.values().sum()
+    }
+
+    /// Takes `len` bytes at a multiple of `align` from the smallest range that has them.
+    pub(crate) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
+        let (start, size, at) = self.find(len, align)?;
+        self.remove(start);
         if at > start {
-            self.free.insert(start, at - start);
+            self.add(start, at - start);
         }
         let (end, old_end) = (at + len, start + size);
         if end < old_end {
-            self.free.insert(end, old_end - end);
+            self.add(end, old_end - end);
         }
         Some(at)
     }
@@ -52,14 +85,14 @@ impl FreeRanges {
         if let Some((&before, &before_size)) = self.free.range(..at).next_back() {
             debug_assert!(before + before_size <= at, "{at} is released twice");
             if before + before_size == at {
-                self.free.remove(&before);
+                self.remove(before);
                 (start, size) = (before, size + before_size);
             }
         }
-        if let Some(after_size) = self.free.remove(&(at + len)) {
+        if let Some(after_size) = self.remove(at + len) {
             size += after_size;
         }
-        self.free.insert(start, size);
+        self.add(start, size);
     }
 
     /// Whether all bytes are free.
@@ -74,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn take_is_first_fit_and_release_coalesces() {
+    fn take_is_best_fit_and_release_coalesces() {
         let mut ranges = FreeRanges::new(1000);
         assert_eq!(ranges.take(100, 1), Some(0));
         assert_eq!(
@@ -82,7 +115,7 @@ mod tests {
             Some(128),
             "the gap before the alignment stays free"
         );
-        assert_eq!(ranges.take(28, 1), Some(100), "and the gap is the first fit");
+        assert_eq!(ranges.take(28, 1), Some(100), "and the gap is the best fit");
         assert_eq!(ranges.take(800, 1), None, "772 are left");
         ranges.release(100, 28);
         ranges.release(0, 100);
@@ -117,6 +150,7 @@ mod tests {
                 ranges.release(at, len);
             }
             prop_assert!(ranges.is_whole());
+            prop_assert_eq!(ranges.by_size.len(), 1, "both indexes have the same ranges");
         }
     }
 }

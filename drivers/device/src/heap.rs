@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use gaudi_dmabuf::export::habanalabs::{DeviceRange, Rule};
+use gaudi_dmabuf::{Exports, Window};
 use gaudi_seam::{
-    DeviceId, DeviceVa, Errno, Error, ErrorKind, MapDevice, MemAlloc, MemHandle, Result, SharedIo,
+    DeviceId, DeviceVa, Errno, Error, ErrorKind, KernelIo, MapDevice, MemAlloc, MemHandle, Result, SharedIo,
 };
 use gaudi_uapi::memory::MemFlags;
 
@@ -12,6 +14,16 @@ use crate::owners::{Owner, Owners};
 use crate::unfinished::Submissions;
 
 const UNMAP: &str = "HL_MEM_OP_UNMAP";
+
+/// Which pages an allocation of the driver has, and where they are mapped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The page in bytes: one of those that the driver reports, or 0 for its default.
+    pub page_bytes: u64,
+    /// The address at which the driver maps the memory, if the address is free and a multiple of
+    /// the page. Otherwise the driver chooses.
+    pub hint: Option<DeviceVa>,
+}
 
 /// Pages of one allocation of the driver.
 #[derive(Debug)]
@@ -41,12 +53,32 @@ impl DevicePages {
     }
 }
 
+/// Counters of the pages that buffers share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Allocations of the driver.
+    pub allocations: u64,
+    /// Those without a buffer.
+    pub empty_allocations: u64,
+    /// Bytes of all allocations.
+    pub held_bytes: u64,
+    /// Bytes of them that no buffer has.
+    pub free_bytes: u64,
+    /// The most bytes that a buffer can have without a new allocation.
+    pub largest_free_bytes: u64,
+    /// Bytes of dropped buffers that an importer or a submission may still access.
+    pub quarantined_bytes: u64,
+}
+
 /// Pages and their free ranges.
 #[derive(Debug)]
 struct Chunk {
     pages: DevicePages,
     owner: Owner,
     free: FreeRanges,
+    /// The exports of all its pieces; `None` if no piece can be exported.
+    exports: Option<Arc<Exports>>,
 }
 
 /// A piece of a chunk.
@@ -58,6 +90,21 @@ pub(crate) struct Piece {
     at: u64,
     span: u64,
     owner: Owner,
+    /// The exports of its chunk, and the bytes of the chunk.
+    exports: Option<(Arc<Exports>, u64)>,
+    /// Whether windows of the piece were made.
+    pub(crate) is_exported: bool,
+}
+
+impl Piece {
+    /// Returns a window of the chunk's export for a part of the piece; `None` if the piece cannot
+    /// be exported.
+    pub(crate) fn window(&self, io: &dyn KernelIo, offset: u64, len: u64) -> Option<Result<Window>> {
+        let (exports, chunk) = self.exports.as_ref()?;
+        // One export serves all pieces.
+        let whole = exports.window(io, 0, *chunk);
+        Some(whole.and_then(|whole| whole.window(self.at + offset, len)))
+    }
 }
 
 /// Memory of one buffer.
@@ -89,14 +136,28 @@ pub(crate) struct Heap {
     /// write to them, or not freed. They are never allocated again. Each allocation of pages
     /// retries.
     lingering: Vec<DevicePages>,
-    /// Freed pieces that submissions of dropped queues may still write to.
+    /// Freed pieces that submissions of dropped queues may still write to, and exported ones while
+    /// an export of their chunk lives: an importer may still access them.
     unfinished: Vec<(Piece, Submissions)>,
+    /// Empty chunks that stay allocated.
+    kept: usize,
+    /// How an exportable chunk is exported.
+    rule: Rule,
     owners: Arc<Owners>,
+    /// The lowest address for pages without a hint; `None` if the driver chooses.
+    lowest: Option<u64>,
 }
 
 impl Heap {
     /// `page`: the driver's page; `grain`: no two pieces share this many aligned bytes.
-    pub(crate) fn new(device: DeviceId, page: u64, grain: u64, owners: Arc<Owners>) -> Self {
+    pub(crate) fn new(
+        device: DeviceId,
+        page: u64,
+        grain: u64,
+        owners: Arc<Owners>,
+        lowest: Option<u64>,
+        (rule, kept): (Rule, usize),
+    ) -> Self {
         Self {
             device,
             page: page.max(1),
@@ -104,16 +165,19 @@ impl Heap {
             chunks: Vec::new(),
             lingering: Vec::new(),
             unfinished: Vec::new(),
+            kept,
+            rule,
             owners,
+            lowest,
         }
     }
 
-    /// Allocates `len` bytes at a multiple of `align`: from the first chunk that has them,
-    /// otherwise from new pages.
+    /// Allocates `len` bytes at a multiple of `align`: from the free range that fits best,
+    /// otherwise from new pages. Exportable memory has chunks of its own.
     ///
     /// # Errors
     /// `OutOfDeviceMemory`, or the driver's own error.
-    pub(crate) fn alloc(&mut self, io: &SharedIo, len: u64, align: u64) -> Result<Piece> {
+    pub(crate) fn alloc(&mut self, io: &SharedIo, len: u64, align: u64, exportable: bool) -> Result<Piece> {
         let too_large = || Error::new(ErrorKind::OutOfDeviceMemory, "HL_MEM_OP_ALLOC");
         let span = len.checked_next_multiple_of(self.grain).ok_or_else(too_large)?;
         let align = align.max(self.grain);
@@ -125,19 +189,40 @@ impl Heap {
                 at,
                 span,
                 owner: chunk.owner.clone(),
+                exports: chunk.exports.clone().map(|exports| (exports, chunk.pages.len)),
+                is_exported: false,
             })
         };
-        let mut mapped = self.chunks.iter_mut().filter(|chunk| chunk.owner.owns());
-        if let Some(piece) = mapped.find_map(piece) {
-            return Ok(piece);
+        if !self.unfinished.is_empty() {
+            self.retry_unfinished(io);
         }
-        let pages = self.alloc_pages(io, span, MemFlags::NONE)?;
+        let mapped = self.chunks.iter_mut().filter(|chunk| chunk.owner.owns());
+        let of_kind = mapped.filter(|chunk| chunk.exports.is_some() == exportable);
+        let fits = of_kind.filter_map(|chunk| Some((chunk.free.best(span, align)?, chunk)));
+        if let Some((_, chunk)) = fits.min_by_key(|&(size, _)| size) {
+            if let Some(piece) = piece(chunk) {
+                return Ok(piece);
+            }
+        }
+        let pages = match self.alloc_pages(io, span, MemFlags::NONE, Placement::default()) {
+            Err(error) if error.kind() == ErrorKind::OutOfDeviceMemory && self.trim(io) > 0 => {
+                self.alloc_pages(io, span, MemFlags::NONE, Placement::default())?
+            }
+            answer => answer?,
+        };
         let Mapping::Mapped(owner) = &pages.mapping else {
             unreachable!("new pages are mapped");
+        };
+        let exports = if exportable {
+            let range = DeviceRange::new(self.rule.clone(), pages.va, pages.len)?;
+            Some(Arc::new(Exports::new(range)))
+        } else {
+            None
         };
         let mut chunk = Chunk {
             owner: owner.clone(),
             free: FreeRanges::new(pages.len),
+            exports,
             pages,
         };
         match piece(&mut chunk) {
@@ -152,6 +237,40 @@ impl Heap {
         }
     }
 
+    /// Frees the chunks that have no piece. Returns their bytes.
+    pub(crate) fn trim(&mut self, io: &SharedIo) -> u64 {
+        let mut freed = 0;
+        while let Some(index) = self.chunks.iter().position(|chunk| chunk.free.is_whole()) {
+            let pages = self.chunks.swap_remove(index).pages;
+            let len = pages.len;
+            // On an error the pages linger.
+            if self.free_pages(io, pages).is_ok() {
+                freed += len;
+            }
+        }
+        freed
+    }
+
+    /// Returns the counters of the shared pages.
+    pub(crate) fn stats(&self) -> PoolStats {
+        let mut stats = PoolStats::default();
+        for chunk in &self.chunks {
+            stats.held_bytes += chunk.pages.len;
+            stats.free_bytes += chunk.free.bytes();
+            stats.largest_free_bytes = stats.largest_free_bytes.max(chunk.free.largest());
+            stats.allocations += 1;
+            stats.empty_allocations += u64::from(chunk.free.is_whole());
+        }
+        stats.quarantined_bytes = self.unfinished.iter().map(|(piece, _)| piece.span).sum();
+        stats
+    }
+
+    /// Whether an importer may still access a freed piece.
+    fn is_held(piece: &Piece) -> bool {
+        let is_live = |(exports, _): &(Arc<Exports>, u64)| exports.is_live();
+        piece.is_exported && piece.exports.as_ref().is_some_and(is_live)
+    }
+
     /// Frees memory.
     ///
     /// # Errors
@@ -163,6 +282,10 @@ impl Heap {
         allocation: Allocation,
     ) -> std::result::Result<(), (Allocation, Error)> {
         match allocation {
+            Allocation::Piece(piece) if Self::is_held(&piece) => {
+                self.unfinished.push((piece, Submissions::default()));
+                Ok(())
+            }
             Allocation::Piece(piece) => self
                 .free_piece(io, &piece)
                 .map_err(|error| (self.restore(piece), error)),
@@ -186,7 +309,9 @@ impl Heap {
         mut submissions: Submissions,
     ) -> Result<()> {
         match allocation {
-            Allocation::Piece(piece) if submissions.have_ended(&**io) => self.free_piece(io, &piece),
+            Allocation::Piece(piece) if submissions.have_ended(&**io) && !Self::is_held(&piece) => {
+                self.free_piece(io, &piece)
+            }
             Allocation::Piece(piece) => {
                 self.unfinished.push((piece, submissions));
                 Ok(())
@@ -207,6 +332,10 @@ impl Heap {
         let chunk = &mut self.chunks[index];
         chunk.free.release(piece.at, piece.span);
         if !chunk.free.is_whole() {
+            return Ok(());
+        }
+        let is_empty = |chunk: &&Chunk| chunk.free.is_whole();
+        if self.chunks.iter().filter(is_empty).count() <= self.kept {
             return Ok(());
         }
         let chunk = self.chunks.swap_remove(index);
@@ -230,6 +359,7 @@ impl Heap {
             pages,
             owner: piece.owner.clone(),
             free,
+            exports: piece.exports.clone().map(|(exports, _)| exports),
         });
         Allocation::Piece(piece)
     }
@@ -238,19 +368,31 @@ impl Heap {
     ///
     /// # Errors
     /// The driver's own error.
-    pub(crate) fn alloc_pages(&mut self, io: &SharedIo, len: u64, flags: MemFlags) -> Result<DevicePages> {
+    pub(crate) fn alloc_pages(
+        &mut self,
+        io: &SharedIo,
+        len: u64,
+        flags: MemFlags,
+        placement: Placement,
+    ) -> Result<DevicePages> {
         self.retry_lingering(io);
         let handle = io.mem_alloc(MemAlloc {
             size: len,
-            page_size: 0,
+            page_size: placement.page_bytes,
             flags,
         })?;
         // The driver rounds up too, and rejects a length that overflows.
         let whole = len.checked_next_multiple_of(self.page).unwrap_or(len);
+        // The driver maps elsewhere if the hint is in use.
+        let lowest = || {
+            let at = self.owners.gap(self.lowest?, whole, self.page)?;
+            Some(DeviceVa(at))
+        };
+        let hint = placement.hint.or_else(lowest);
         let mapped = self.owners.map(whole, || {
             io.mem_map_device(MapDevice {
                 handle,
-                hint: None,
+                hint,
                 flags: MemFlags::NONE,
             })
         });
@@ -346,16 +488,21 @@ impl Heap {
         self.lingering.swap_remove(index)
     }
 
-    /// Retries what could not be freed.
-    pub(crate) fn retry_lingering(&mut self, io: &SharedIo) {
+    /// Frees the pieces that nothing accesses any more.
+    fn retry_unfinished(&mut self, io: &SharedIo) {
         for (piece, mut submissions) in std::mem::take(&mut self.unfinished) {
-            if submissions.have_ended(&**io) {
+            if submissions.have_ended(&**io) && !Self::is_held(&piece) {
                 // On an error the pages linger and are retried.
                 let _ = self.free_piece(io, &piece);
             } else {
                 self.unfinished.push((piece, submissions));
             }
         }
+    }
+
+    /// Retries what could not be freed.
+    pub(crate) fn retry_lingering(&mut self, io: &SharedIo) {
+        self.retry_unfinished(io);
         for pages in std::mem::take(&mut self.lingering) {
             // On an error the pages linger again.
             let _ = self.free_pages(io, pages);

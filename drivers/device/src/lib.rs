@@ -63,6 +63,7 @@ pub use device::Device;
 pub use export_user::ExportUser;
 #[cfg(feature = "async")]
 pub use future::CompletionFuture;
+pub use heap::{Placement, PoolStats};
 pub use host_buffer::HostBuffer;
 pub use host_mapping::HostMapping;
 pub use info::Info;
@@ -76,6 +77,7 @@ pub use stats::Count;
 pub use stats::Stats;
 pub use status::StatusHandle;
 pub use telemetry::Telemetry;
+pub use transfer::Direction;
 
 pub use gaudi_dmabuf::DmaBuf;
 pub use gaudi_ranges::Stats as CacheStats;

@@ -37,6 +37,13 @@ pub struct Options {
     pub cached_mappings: usize,
     /// Maximum number of bytes in them. 0 switches the cache off.
     pub cached_bytes: u64,
+    /// Where the driver is asked to map device memory: this many bytes or more after its first
+    /// address. 0 leaves the choice to the driver. Devices with different offsets have no address
+    /// in common, so that an address names its device.
+    pub memory_offset: u64,
+    /// Empty allocations of the driver that stay for the next buffers, until
+    /// [`Device::trim`](crate::Device::trim). The chip's page has 768 MiB.
+    pub kept_allocations: usize,
 }
 
 impl Default for Options {
@@ -51,6 +58,8 @@ impl Default for Options {
             stripe_bytes: 8 << 20,
             cached_mappings: 1024,
             cached_bytes: 1 << 30,
+            memory_offset: 0,
+            kept_allocations: 0,
         }
     }
 }

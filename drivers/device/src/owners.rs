@@ -63,6 +63,23 @@ impl Owners {
         Ok((va, owned))
     }
 
+    /// Returns the lowest address from `start` on, a multiple of `align` after it, where `len`
+    /// bytes are not mapped.
+    pub(crate) fn gap(&self, start: u64, len: u64, align: u64) -> Option<u64> {
+        let mut at = start;
+        let table = lock(&self.table);
+        if let Some((_, before)) = table.range(..start).next_back() {
+            at = after(start, before.last, align).unwrap_or(start);
+        }
+        for (&first, mapped) in table.range(at..) {
+            if first - at >= len {
+                break;
+            }
+            at = after(start, mapped.last, align)?;
+        }
+        at.checked_add(len).map(|_| at)
+    }
+
     /// Unmaps an address if `owner` owns it. `Ok` if the address has another owner: the driver
     /// unmapped it before.
     pub(crate) fn unmap(&self, io: &dyn KernelIo, va: DeviceVa, owner: &Owner) -> Result<()> {
@@ -94,6 +111,13 @@ impl Owners {
     }
 }
 
+/// Returns the first address after `last` that is a multiple of `align` from `start`; `None` if
+/// `last` is before `start`, or no address is left.
+fn after(start: u64, last: u64, align: u64) -> Option<u64> {
+    let taken = last.checked_sub(start)?.checked_add(1)?;
+    start.checked_add(taken.checked_next_multiple_of(align.max(1))?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +125,31 @@ mod tests {
     fn map(owners: &Owners, va: u64, len: u64) -> Owner {
         let (_, owner) = owners.map(len, || Ok(DeviceVa(va))).expect("mapped");
         owner
+    }
+
+    #[test]
+    fn gap_is_first_free_multiple() {
+        let owners = Owners::default();
+        assert_eq!(owners.gap(0x3000, 0x2000, 0x3000), Some(0x3000));
+        let low = map(&owners, 0x2000, 0x2000);
+        assert_eq!(
+            owners.gap(0x3000, 0x2000, 0x3000),
+            Some(0x6000),
+            "a mapping reaches in"
+        );
+        let high = map(&owners, 0x7000, 0x1000);
+        assert_eq!(
+            owners.gap(0x3000, 0x2000, 0x3000),
+            Some(0x9000),
+            "one page is too little"
+        );
+        assert_eq!(
+            owners.gap(0x3000, 0x1000, 0x3000),
+            Some(0x6000),
+            "and enough for one"
+        );
+        assert_eq!(owners.gap(u64::MAX - 1, 2, 1), None, "no range wraps");
+        assert!(low.owns() && high.owns());
     }
 
     #[test]

@@ -155,6 +155,74 @@ impl Queue {
         Ok(self)
     }
 
+    /// Copies parts of `src` to parts of `dst`: as many of `parts` (offset in `dst`, offset in
+    /// `src`, length) as the command buffer has room for. Returns how many were added, which is 0
+    /// only if the open command buffer is full: submit it then. Parts that follow each other in both
+    /// ranges become one packet. The memory is held once for all parts.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy), and `InvalidInput`: a part leaves its range. The parts before it
+    /// stay added.
+    pub fn copy_parts(&mut self, dst: &Location, src: &Location, parts: &[(u64, u64, u64)]) -> Result<usize> {
+        const OP: &str = "Queue::copy_parts";
+        let context = Arc::clone(self.context());
+        context.check_process(OP)?;
+        // The checks of the memory are the same for every part.
+        let transfer = Transfer::between(&context, dst, src)?;
+        self.check_engine(transfer.direction)?;
+        let size = context.encoder.sizes().transfer;
+        let most = context.options.packet_bytes;
+        let may_overlap = dst.overlaps(src);
+        let (mut added, mut next) = (0, 0);
+        while let Some(&(to, from, mut len)) = parts.get(next) {
+            let mut end = next + 1;
+            while let Some(&(more_to, more_from, more)) = parts.get(end) {
+                let joined = to.checked_add(len) == Some(more_to) && from.checked_add(len) == Some(more_from);
+                if !joined {
+                    break;
+                }
+                len = len.saturating_add(more);
+                end += 1;
+            }
+            let inside = |offset: u64, whole: u64| offset.checked_add(len).is_some_and(|end| end <= whole);
+            if !inside(to, dst.len()) || !inside(from, src.len()) {
+                let seen = format!("{len} bytes from {from} to {to}");
+                let wanted = format!("within {} and {} bytes", src.len(), dst.len());
+                return Err(context.invalid(OP, "a part leaves its range").saw(seen, wanted));
+            }
+            if may_overlap && dst.part(to, len).overlaps(&src.part(from, len)) {
+                let cause = "the ends of a part overlap, and an engine reads and writes in no fixed order";
+                return Err(context.invalid(OP, cause));
+            }
+            if len > 0 {
+                let packets = len.div_ceil(most) as usize;
+                if self.slot.is_some() && !self.has_room(packets * size) {
+                    break;
+                }
+                self.room(packets * size)?;
+                if added == 0 {
+                    self.hold_memory(transfer);
+                }
+                let mut offset = 0;
+                while offset < len {
+                    let piece = (len - offset).min(most);
+                    // `most` is a 32-bit length: `Options::packet_bytes` is at most the chip's.
+                    self.put_copy(transfer, to + offset, from + offset, piece as u32)?;
+                    offset += piece;
+                }
+            }
+            added += end - next;
+            next = end;
+        }
+        Ok(added)
+    }
+
+    /// Whether the open command buffer has room for so many bytes of commands.
+    fn has_room(&self, bytes: usize) -> bool {
+        let tail = self.context().encoder.sizes().barrier;
+        bytes + self.used + tail <= self.producer.ring.slot_bytes
+    }
+
     /// Delays the commands that follow until all before in this queue have reached memory.
     ///
     /// # Errors
@@ -305,12 +373,17 @@ impl Queue {
     }
 
     fn put_piece(&mut self, transfer: Transfer<'_>, offset: u64, len: u32) -> Result<()> {
-        let at = |location: &Location| DeviceVa(location.address().0.wrapping_add(offset));
-        let dst = at(transfer.dst);
+        self.put_copy(transfer, offset, offset, len)
+    }
+
+    /// Adds a packet of a transfer, at an offset in each end.
+    fn put_copy(&mut self, transfer: Transfer<'_>, to: u64, from: u64, len: u32) -> Result<()> {
+        let at = |location: &Location, offset| DeviceVa(location.address().0.wrapping_add(offset));
+        let dst = at(transfer.dst, to);
         match transfer.source {
             Source::Memory(src) => self.put(Command::Copy {
                 dst,
-                src: at(src),
+                src: at(src, from),
                 len,
             })?,
             Source::Pattern(pattern) => self.put(Command::Fill { dst, pattern, len })?,

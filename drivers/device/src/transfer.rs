@@ -9,9 +9,12 @@ use crate::location::Location;
 
 /// The direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
+    /// From host to device memory.
     ToDevice,
+    /// From device to host memory.
     ToHost,
+    /// Within device memory.
     InDevice,
 }
 
@@ -32,6 +35,8 @@ pub(crate) enum Source<'a> {
     Pattern(u32),
 }
 
+const OP: &str = "copy";
+
 impl<'a> Transfer<'a> {
     /// Checks both ends of a copy.
     ///
@@ -40,15 +45,34 @@ impl<'a> Transfer<'a> {
     ///   differ in length.
     /// - `Unsupported`: both ends are host memory.
     pub(crate) fn copy(context: &Arc<Context>, dst: &'a Location, src: &'a Location) -> Result<Self> {
-        const OP: &str = "copy";
-        for end in [dst, src] {
-            check_memory(context, OP, end)?;
-        }
+        let transfer = Self::between(context, dst, src)?;
         if dst.len() != src.len() {
             return Err(context.invalid(OP, "the two ends have different lengths").saw(
                 format!("destination {}, source {}", dst.len(), src.len()),
                 "the same",
             ));
+        }
+        if dst.overlaps(src) && !dst.is_empty() {
+            return Err(context
+                .invalid(
+                    OP,
+                    "the ends overlap, and an engine reads and writes in no fixed order",
+                )
+                .saw(
+                    format!("{} and {} + {:#x}", dst.address(), src.address(), dst.len()),
+                    "disjoint ranges",
+                ));
+        }
+        Ok(transfer)
+    }
+
+    /// Checks the memory of both ends, for copies of parts of them.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy), except for lengths and overlaps.
+    pub(crate) fn between(context: &Arc<Context>, dst: &'a Location, src: &'a Location) -> Result<Self> {
+        for end in [dst, src] {
+            check_memory(context, OP, end)?;
         }
         let direction = match (dst.is_host(), src.is_host()) {
             (false, true) => Direction::ToDevice,
@@ -63,17 +87,6 @@ impl<'a> Transfer<'a> {
                 .helped_by("copy with the processor; in the library, HostMapping::copy_on_cpu does it"));
             }
         };
-        if dst.overlaps(src) && !dst.is_empty() {
-            return Err(context
-                .invalid(
-                    OP,
-                    "the ends overlap, and an engine reads and writes in no fixed order",
-                )
-                .saw(
-                    format!("{} and {} + {:#x}", dst.address(), src.address(), dst.len()),
-                    "disjoint ranges",
-                ));
-        }
         let source = Source::Memory(src);
         Ok(Self {
             dst,

@@ -11,6 +11,7 @@
 //! | share device memory with another driver or process | [`dmabuf`] | `dmabuf` |
 //! | drive a NIC: regions, queue pairs, completion queues | [`verbs`] | `verbs` |
 //! | move bytes between two nodes | [`remote::Endpoint`] | `remote` |
+//! | embed a memory domain and a copy transport | [`copy::MemoryDomain`] | `copy` |
 //! | wait for descriptors, pass them, read clocks | [`sys`] | |
 //!
 //! Every call returns one [`Error`]: [`kind`](Error::kind) to branch on, the errno, and the cause.
@@ -39,8 +40,8 @@
 pub use gaudi_device::CompletionFuture;
 pub use gaudi_device::{
     Buffer, CacheStats, CloseError, Completion, Deadline, Device, DeviceId, DeviceSpec, DeviceStatus,
-    DeviceVa, Error, ErrorKind, Fallback, HostBuffer, HostMapping, Info, Location, Options, Pages, Queue,
-    QueueId, Result, Sob, Stats, StatusHandle, Telemetry,
+    DeviceVa, Direction, Error, ErrorKind, Fallback, HostBuffer, HostMapping, Info, Location, Options, Pages,
+    Placement, Queue, QueueId, Result, Sob, Stats, StatusHandle, Telemetry,
 };
 pub use gaudi_hal::{Environment, Listed, choose, list, open};
 pub use gaudi_seam::{Backend, BackendSpec, Errno, KernelSelector, LayerSpec, PciAddress};
@@ -116,4 +117,12 @@ pub mod verbs {
 pub mod remote {
     #[doc(inline)]
     pub use gaudi_remote::*;
+}
+
+/// A memory domain and a copy transport for communication libraries: allocation, registration,
+/// queries by address, keys, puts and gets.
+#[cfg(feature = "copy")]
+pub mod copy {
+    #[doc(inline)]
+    pub use gaudi_copy::*;
 }

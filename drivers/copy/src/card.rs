@@ -1,0 +1,242 @@
+//! The card of a memory domain: its control node, and its compute node once it is needed.
+
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use gaudi_device::{Device, DeviceId, DeviceSpec, Error, ErrorKind, Info, Options, Result};
+use gaudi_ranges::{RangeMap, Span, Tag};
+use gaudi_seam::{BackendSpec, KernelSelector, PciAddress, SharedIo};
+use gaudi_sys::fork::OwnerProcess;
+use gaudi_sys::lock;
+
+use crate::config::Config;
+use crate::kind::MemoryType;
+use crate::types::memory_types;
+
+const TAG: Tag = [0, 0];
+
+/// Bytes between the first addresses of two cards' memory: more than any card has.
+const APART: u64 = 1 << 40;
+
+/// Bytes of a command buffer: room for some hundred packets.
+const COMMAND_BUFFER_BYTES: u32 = 16 << 10;
+
+/// Shared by all domains of one target in this process: the compute node has one user at a time.
+pub(crate) struct Card {
+    pub(crate) target: DeviceSpec,
+    pub(crate) config: Config,
+    pub(crate) owner: OwnerProcess,
+    /// The lowest number that no other card of this process has.
+    number: u64,
+    control: OnceLock<SharedIo>,
+    bus: OnceLock<Option<PciAddress>>,
+    opening: Mutex<()>,
+    device: OnceLock<Device>,
+    /// The memory of the domain, by address.
+    table: RangeMap<Known>,
+}
+
+/// Memory in the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known {
+    pub(crate) id: u64,
+    pub(crate) kind: MemoryType,
+}
+
+/// The cards that this process uses.
+static CARDS: Mutex<Vec<Weak<Card>>> = Mutex::new(Vec::new());
+
+/// A number that no other process has: keys of this process carry it.
+pub(crate) fn nonce() -> u64 {
+    static NONCE: OnceLock<u64> = OnceLock::new();
+    // The hasher's keys come from the kernel's random numbers. 0 means no process.
+    *NONCE.get_or_init(|| RandomState::new().hash_one(std::process::id()).max(1))
+}
+
+impl Card {
+    /// Returns the card of a target: the one that this process uses already, or a new one.
+    pub(crate) fn of(target: &DeviceSpec, config: Config) -> Arc<Self> {
+        let mut cards = lock(&CARDS);
+        cards.retain(|card| card.strong_count() > 0);
+        let live: Vec<_> = cards.iter().filter_map(Weak::upgrade).collect();
+        let own = |card: &&Arc<Self>| !card.owner.is_foreign() && card.target == *target;
+        if let Some(card) = live.iter().find(own) {
+            return Arc::clone(card);
+        }
+        let is_used = |number: u64| live.iter().any(|card| card.number == number);
+        let number = (0..).find(|&number| !is_used(number)).unwrap_or(0);
+        let card = Arc::new(Self {
+            target: target.clone(),
+            config,
+            owner: OwnerProcess::current(),
+            number,
+            control: OnceLock::new(),
+            bus: OnceLock::new(),
+            opening: Mutex::default(),
+            device: OnceLock::new(),
+            table: RangeMap::new(),
+        });
+        cards.push(Arc::downgrade(&card));
+        card
+    }
+
+    /// Shares a card again that was taken out to be closed.
+    pub(crate) fn list(self) -> Arc<Self> {
+        let card = Arc::new(self);
+        lock(&CARDS).push(Arc::downgrade(&card));
+        card
+    }
+
+    /// # Errors
+    /// `Forked`: the domain belongs to the parent of this process.
+    pub(crate) fn check_process(&self, operation: &'static str) -> Result<()> {
+        if !self.owner.is_foreign() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Forked, operation)
+            .because("the memory domain belongs to the parent of this process")
+            .helped_by("create a memory domain after the fork"))
+    }
+
+    /// Returns the control node, which is opened once.
+    ///
+    /// # Errors
+    /// As [`gaudi_hal::control`].
+    pub(crate) fn control(&self) -> Result<&SharedIo> {
+        if let Some(io) = self.control.get() {
+            return Ok(io);
+        }
+        let _opening = lock(&self.opening);
+        if self.control.get().is_none() {
+            let io = gaudi_hal::control(&self.target)?;
+            // The lock is held, so no other thread sets it.
+            let _ = self.control.set(io);
+        }
+        match self.control.get() {
+            Some(io) => Ok(io),
+            None => unreachable!("the control node was set"),
+        }
+    }
+
+    /// Returns the compute node, which the first call opens.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub(crate) fn device(&self) -> Result<&Device> {
+        if let Some(device) = self.device.get() {
+            return Ok(device);
+        }
+        let _opening = lock(&self.opening);
+        if self.device.get().is_none() {
+            let mut options = Options::default();
+            options.command_buffer_bytes = COMMAND_BUFFER_BYTES;
+            options.kept_allocations = 1;
+            options.memory_offset = self.number.saturating_mul(APART);
+            let io = gaudi_hal::open(&self.target)?;
+            let device = Device::with_options(io, options)?;
+            // The lock is held, so no other thread sets it.
+            let _ = self.device.set(device);
+        }
+        match self.device.get() {
+            Some(device) => Ok(device),
+            None => unreachable!("the device was set"),
+        }
+    }
+
+    /// Returns the compute node if it is open.
+    pub(crate) fn opened(&self) -> Option<&Device> {
+        self.device.get()
+    }
+
+    /// Takes the compute node out, to close it.
+    pub(crate) fn take_device(&mut self) -> Option<Device> {
+        self.device.take()
+    }
+
+    /// Puts a compute node back that could not be closed.
+    pub(crate) fn restore_device(&mut self, device: Device) {
+        self.device = OnceLock::from(device);
+    }
+
+    /// Queries the properties: of the compute node if it is open, so that a target such as
+    /// `kernel`, which selects a free card, describes the card in use.
+    ///
+    /// # Errors
+    /// As [`gaudi_hal::control`], or the driver's own error.
+    pub(crate) fn info(&self) -> Result<Info> {
+        match self.opened() {
+            Some(device) => device.info(),
+            None => Info::query(&**self.control()?),
+        }
+    }
+
+    /// Returns the PCI address of the open card; `None` for a mock.
+    pub(crate) fn bus(&self, id: DeviceId) -> Option<PciAddress> {
+        *self.bus.get_or_init(|| match self.target.backend {
+            BackendSpec::Kernel(KernelSelector::Bus(bus)) => Some(bus),
+            BackendSpec::Mock(_) => None,
+            _ => {
+                let wanted = BackendSpec::Kernel(KernelSelector::Index(id.index));
+                let listed = gaudi_hal::list().into_iter();
+                listed
+                    .filter(|listed| listed.spec.backend == wanted)
+                    .find_map(|listed| listed.bus)
+            }
+        })
+    }
+
+    /// Adds memory to the tables.
+    ///
+    /// # Errors
+    /// `InUse`: another card's memory has the addresses.
+    pub(crate) fn add(&self, address: u64, len: u64, known: Known, device: DeviceId) -> Result<()> {
+        if known.kind == MemoryType::Device {
+            memory_types().insert(address, len, device)?;
+        }
+        self.register(address, len, known);
+        Ok(())
+    }
+
+    /// Adds a registration to the domain's table.
+    pub(crate) fn register(&self, address: u64, len: u64, known: Known) {
+        if let Some(span) = Span::new(address, len) {
+            drop(self.table.insert(span, TAG, known));
+        }
+    }
+
+    /// Removes memory from the tables. Does nothing in a fork child.
+    pub(crate) fn remove(&self, address: u64, len: u64, known: Known) {
+        self.deregister(address, len, known);
+        if known.kind == MemoryType::Device {
+            memory_types().remove(address);
+        }
+    }
+
+    /// Removes a registration from the domain's table.
+    pub(crate) fn deregister(&self, address: u64, len: u64, known: Known) {
+        if self.owner.is_foreign() {
+            return;
+        }
+        if let Some(span) = Span::new(address, len) {
+            drop(self.table.remove(span, |pin| pin.id == known.id));
+        }
+    }
+
+    /// Returns the memory that contains a range, and its addresses.
+    #[inline]
+    pub(crate) fn find(&self, span: Span) -> Option<(Span, Known)> {
+        self.table.copied(span, TAG)
+    }
+
+    /// Returns the memory that has a part of a range.
+    pub(crate) fn find_part(&self, span: Span) -> Option<Span> {
+        self.table.overlapping(span).first().map(|pin| pin.span())
+    }
+}
+
+impl fmt::Debug for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Card({})", self.target)
+    }
+}
