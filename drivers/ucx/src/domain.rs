@@ -188,7 +188,6 @@ unsafe extern "C" fn mem_alloc(
 ///
 /// # Safety
 /// As [`allocate`].
-#[expect(clippy::too_many_arguments, reason = "UCX's signature")]
 unsafe extern "C" fn mem_alloc_on(
     md: *mut Md,
     len: *mut usize,
