@@ -200,10 +200,10 @@ impl Buffer {
     /// Returns a window of a dma-buf for any bytes of the buffer: of an open dma-buf that covers
     /// the range, otherwise of a new one of the pages around it.
     ///
-    /// A buffer of [`Device::alloc_exportable`](crate::Device::alloc_exportable) returns a window of
-    /// the one export of its pages; a close or drop does not reuse the memory while that export
-    /// lives in this process. For others the limits of [`export`](Self::export) apply. [`close`](Self::close) reports the holders of
-    /// windows in this process.
+    /// A buffer of [`Device::alloc_exportable`](crate::Device::alloc_exportable) returns a window
+    /// of the one export of its pages; a close or drop does not reuse the memory while that export
+    /// lives in this process. For others the limits of [`export`](Self::export) apply, and
+    /// [`close`](Self::close) reports the holders of windows in this process.
     ///
     /// # Errors
     /// As [`export`](Self::export).

@@ -157,8 +157,8 @@ impl Queue {
 
     /// Copies parts of `src` to parts of `dst`: as many of `parts` (offset in `dst`, offset in
     /// `src`, length) as the command buffer has room for. Returns how many were added, which is 0
-    /// only if the open command buffer is full: submit it then. Parts that follow each other in both
-    /// ranges become one packet. The memory is held once for all parts.
+    /// only if the open command buffer is full: submit it then. Parts that follow each other in
+    /// both ranges become one packet. The memory is held once for all parts.
     ///
     /// # Errors
     /// As [`copy`](Self::copy), and `InvalidInput`: a part leaves its range. The parts before it

@@ -19,3 +19,72 @@ fn device_reports_fault_rules_that_never_fired() {
     let unfired: Vec<String> = handle.unfired().iter().map(ToString::to_string).collect();
     assert_eq!(unfired, ["submit:when=900:error=EIO"]);
 }
+
+/// Opens a mock with a plan, and copies 1 MiB to it and back. Returns the counts of fired rules,
+/// and whether the bytes arrived.
+fn copied(name: &str, plan: &str) -> (Vec<u64>, gaudi_seam::Result<bool>) {
+    let spec = format!("mock:gaudi2?name=chip-{name}+fault={plan}");
+    let device = Device::open(&spec.parse().expect("a spec")).expect("opens");
+    let (buffer, source) = (
+        device.alloc(1 << 20).expect("allocated"),
+        device.alloc_host(1 << 20).expect("allocated"),
+    );
+    let back = device.alloc_host(1 << 20).expect("allocated");
+    let sent: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
+    source.write(0, &sent).expect("in range");
+    let deadline = || Deadline::from(std::time::Duration::from_secs(2));
+    let done = (|| {
+        device.copy(&buffer, &source)?.wait(deadline())?;
+        device.copy(&back, &buffer)?.wait(deadline())?;
+        let mut seen = vec![0; sent.len()];
+        back.read(0, &mut seen)?;
+        Ok(seen == sent)
+    })();
+    let handles = device.fault_handles();
+    let fired = handles[0].rules().iter().map(|count| count.fired).collect();
+    (fired, done)
+}
+
+/// Rules for the chip reach the mock's chip through the layer, and their counts come back.
+#[test]
+fn chip_rules_reach_the_mock() {
+    let (fired, same) = copied("none", "chip.packet:when=900:lose");
+    assert_eq!((fired, same.expect("copied")), (vec![0], true));
+    let (fired, same) = copied("flip", "chip.dma:when=1:flip=77;info:when=900:error=EIO");
+    assert_eq!(
+        (fired, same.expect("copied")),
+        (vec![0, 1], false),
+        "a bit is wrong"
+    );
+    let (fired, reset) = copied("ecc", "chip.dma:when=1:ecc=fatal");
+    assert_eq!(fired, [1]);
+    reset.expect_err("the driver resets the chip");
+    let (fired, same) = copied("late", "chip.completion:when=1:late=9");
+    assert_eq!(
+        (fired, same.expect("completes when the chip is idle")),
+        (vec![1], true)
+    );
+}
+
+#[test]
+fn chip_rule_is_armed_by_handle() {
+    let spec = "mock:gaudi2?name=chip-handle+fault=submit:when=900:error=EIO";
+    let device = Device::open(&spec.parse().expect("a spec")).expect("opens");
+    let (buffer, host) = (
+        device.alloc(4096).expect("allocated"),
+        device.alloc_host(4096).expect("allocated"),
+    );
+    let armed = device.fault_handles()[0].arm("chip.dma:ecc".parse().expect("a rule"));
+    let copy = || {
+        device
+            .copy(&buffer, &host)
+            .and_then(|copy| copy.wait(Deadline::NEVER))
+    };
+    copy().expect("a corrected error");
+    let fired = armed.fired();
+    assert!(fired > 0);
+    drop(armed);
+    copy().expect("copied");
+    let counts = device.fault_handles()[0].rules();
+    assert_eq!(counts.len(), 1, "the rule is disarmed: {counts:?}");
+}

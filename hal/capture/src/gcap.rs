@@ -85,7 +85,8 @@ pub struct ReadError {
 }
 
 impl ReadError {
-    pub(crate) fn new(kind: ReadErrorKind, offset: u64) -> Self {
+    /// An error at an offset.
+    pub fn new(kind: ReadErrorKind, offset: u64) -> Self {
         Self {
             kind,
             offset,

@@ -19,7 +19,7 @@ use crate::wire::Visitor;
 
 /// Reads an argument's struct. Pads a short argument with zeros, as DRM's copy does
 /// (drivers/gpu/drm/drm_ioctl.c:drm_ioctl).
-fn args_of<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
+pub(crate) fn args_of<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
     let mut args = T::new_zeroed();
     let to = args.as_mut_bytes().iter_mut();
     to.zip(bytes).for_each(|(to, from)| *to = *from);

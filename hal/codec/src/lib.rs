@@ -11,6 +11,7 @@
 //!   sets the size of an allocation.
 
 mod answer;
+pub mod argument;
 mod decode;
 mod errno;
 mod information;

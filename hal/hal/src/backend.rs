@@ -99,6 +99,40 @@ pub(crate) mod mock {
     }
 }
 
+/// A recording.
+#[cfg(feature = "replay")]
+pub(crate) mod replay {
+    use gaudi_seam::{NodeKind, ReplaySpec, Result, SharedIo};
+
+    use crate::program::{ProgramFile, User};
+
+    pub(crate) fn open(spec: &ReplaySpec, kind: NodeKind, user: User) -> Result<(SharedIo, ProgramFile)> {
+        match (kind, user) {
+            (NodeKind::Control, _) => Ok((gaudi_replay::control(spec)?, ProgramFile::None)),
+            (NodeKind::Compute, User::Hal) => Ok((gaudi_replay::open(spec)?, ProgramFile::None)),
+            (NodeKind::Compute, User::Program) => {
+                let opened = gaudi_replay::open_for_program(spec);
+                opened.map(|(io, buffers)| (io, ProgramFile::Buffers(buffers)))
+            }
+        }
+    }
+}
+
+/// A recording: not built in.
+#[cfg(not(feature = "replay"))]
+pub(crate) mod replay {
+    use gaudi_seam::{Error, NodeKind, ReplaySpec, Result, SharedIo};
+
+    use crate::program::{ProgramFile, User};
+
+    pub(crate) fn open(_: &ReplaySpec, _: NodeKind, _: User) -> Result<(SharedIo, ProgramFile)> {
+        Err(
+            Error::unsupported("open", "replay backend: not part of this build")
+                .helped_by("build with the feature replay"),
+        )
+    }
+}
+
 /// The layers around a node.
 #[cfg(feature = "layers")]
 pub(crate) mod layers {
@@ -123,7 +157,7 @@ pub(crate) mod layers {
 pub(crate) mod layers {
     use std::sync::Arc;
 
-    use gaudi_seam::{BackendSpec, Error, KernelIo, LayerSpec, Result, SharedIo};
+    use gaudi_seam::{BackendSpec, Error, KernelIo, LayerSpec, NodeKind, Result, SharedIo};
 
     pub(crate) struct Stack;
 
@@ -135,6 +169,8 @@ pub(crate) mod layers {
                 Err(Error::unsupported("open", why).helped_by("build with the feature layers"))
             })
         }
+
+        pub(crate) fn record_failed_open(&self, _: NodeKind, _: &Error) {}
 
         pub(crate) fn over(self, io: SharedIo, (): &()) -> SharedIo {
             io

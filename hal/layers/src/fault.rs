@@ -19,16 +19,17 @@ use zerocopy::IntoBytes as _;
 
 use crate::Below;
 use crate::time::Time;
-use state::{Mark, Pass, Shared, Waited};
+use gaudi_seam::fault::{ChipRules, Hit};
+use state::{Pass, Shared, Waited};
 use verdict::signal;
 
 pub use gaudi_seam::fault::{
-    ChipEvent, Field, FieldRange, Filter, NicEvent, NicStatus, Plan, PlanError, Resource, Rule, Schedule,
-    State, Target, Verdict, VerdictKind,
+    ChipEvent, Field, FieldRange, Filter, NicEvent, NicStatus, Plan, PlanError, Resource, Rule, RuleCount,
+    Schedule, State, Target, Verdict, VerdictKind,
 };
 pub(crate) use registry::record as record_handles;
 pub use registry::{handles, tally};
-pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog, RuleCount};
+pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog};
 pub use text::{PlanSource, load_plan};
 
 /// The answer of a wait whose timeout has passed.
@@ -72,9 +73,18 @@ pub struct FaultLayer<K: KernelIo + ?Sized = dyn KernelIo> {
 impl<K: KernelIo + ?Sized> FaultLayer<K> {
     /// A layer over `inner` with the plan's rules armed.
     ///
-    /// Rules for events of the chip or the NIC are ignored: [`Stack`](crate::Stack) rejects them.
+    /// Rules for events of the chip are handed to a mock; elsewhere they never fire, which is
+    /// logged. Rules for a NIC are ignored: [`Stack`](crate::Stack) rejects them.
     pub fn new(inner: Arc<K>, plan: &Plan, time: Arc<dyn Time>) -> Self {
-        let shared = Arc::new(Shared::new(inner.node().device, plan, time));
+        let device = inner.node().device;
+        let log = |rule: &Rule| tracing::warn!("fault injected: in the chip by rule {rule}");
+        let chip = Arc::new(ChipRules::new(device.index, plan, log));
+        if !inner.chip_faults(&chip) {
+            for rule in chip.rules() {
+                tracing::warn!("fault not injected: only the compute node of a mock serves {rule}");
+            }
+        }
+        let shared = Arc::new(Shared::new(device, plan, chip, time));
         Self {
             inner: Below(inner),
             shared,
@@ -116,6 +126,12 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
     }
 }
 
+impl<K: KernelIo + ?Sized> Drop for FaultLayer<K> {
+    fn drop(&mut self) {
+        self.shared.chip().close();
+    }
+}
+
 impl<K: KernelIo + ?Sized> Layer for FaultLayer<K> {
     type Below = K;
 
@@ -138,13 +154,13 @@ impl<K: KernelIo + ?Sized> Layer for FaultLayer<K> {
         mut next: impl FnMut(&mut R) -> Result<R::Answer>,
     ) -> Result<R::Answer> {
         let pass = self.shared.before(request.view())?;
-        if let Pass::Signal(mark) = pass {
-            self.signal(mark, R::OPERATION);
+        if let Pass::Signal(hit) = pass {
+            self.signal(hit, R::OPERATION);
         }
         let answer = self.perform(request, pass, &mut next)?;
-        if let Pass::Corrupt(mark) = pass {
-            if corrupt(request.output(), mark.rule.verdict) {
-                self.shared.happened(mark, R::OPERATION);
+        if let Pass::Corrupt(hit) = pass {
+            if corrupt(request.output(), hit.rule.verdict) {
+                self.shared.happened(hit, R::OPERATION);
             }
         }
         if self.shared.observes() {
@@ -176,8 +192,8 @@ fn corrupt(answer: &mut [u8], verdict: Verdict) -> bool {
 
 impl<K: KernelIo + ?Sized> FaultLayer<K> {
     /// Makes a mock report an error of the chip. A driver rejects that, and the rule has not fired.
-    fn signal(&self, mark: Mark, operation: Operation) {
-        let Some(fault) = signal(mark.rule.verdict) else {
+    fn signal(&self, hit: Hit, operation: Operation) {
+        let Some(fault) = signal(hit.rule.verdict) else {
             return;
         };
         let request = InfoRequest {
@@ -185,8 +201,8 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
             arg: fault as u32,
         };
         match self.inner.0.info(request, &mut []) {
-            Ok(_) => self.shared.happened(mark, operation),
-            Err(error) => tracing::warn!(%error, "fault not injected: only a mock serves {}", mark.rule),
+            Ok(_) => self.shared.happened(hit, operation),
+            Err(error) => tracing::warn!(%error, "fault not injected: only a mock serves {}", hit.rule),
         }
     }
 
@@ -213,10 +229,10 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
             }
             AnyRequest::Submit(_) => {
                 let answer = next(request)?;
-                if let (Pass::Lose(mark), AnyRequest::Submit(cs), AnyAnswer::Cs(taken)) =
+                if let (Pass::Lose(hit), AnyRequest::Submit(cs), AnyAnswer::Cs(taken)) =
                     (pass, request.view(), answer.view())
                 {
-                    self.shared.lose(mark, cs, taken.seq);
+                    self.shared.lose(hit, cs, taken.seq);
                 }
                 Ok(answer)
             }

@@ -1,4 +1,4 @@
-//! Layers over seam 1: trace, fault injection and validation.
+//! Layers over seam 1: trace, record, fault injection and validation.
 //!
 //! - *Layers stack in any order over any backend*; the leftmost of a device spec is the innermost.
 //!   Each implements [`Layer`](gaudi_seam::Layer). Without layers nothing is in the path.
@@ -6,9 +6,11 @@
 //!   command line. See [`fault`].
 //! - *A trace is data*: JSON Lines with the kernel's names, written and read by the same types. See
 //!   [`trace`].
+//! - *A record is what a replay answers from*: the ioctls that a program would make. See
+//!   docs/src/reference/gcap.md.
 //! - *Validation explains the driver's errno* and does not replace it. See [`validate`].
 //! - *Time is injected*, so that a delay of an hour costs a test no time. See [`time`].
-//! - *Layers do not access memory*: neither command buffers nor mappings.
+//! - *Layers do not access memory*, except that `record` with `data` copies mapped memory.
 //!
 //! ```
 //! use gaudi_layers::fault::Rule;
@@ -24,7 +26,9 @@ use std::sync::Arc;
 use gaudi_seam::KernelIo;
 
 pub mod fault;
+mod file;
 mod file_error;
+mod record;
 mod stack;
 pub mod time;
 pub mod trace;

@@ -4,11 +4,13 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use gaudi_seam::{Error, ErrorKind, KernelIo, LayerSpec, Result, SharedIo};
+use gaudi_seam::{Error, ErrorKind, KernelIo, LayerSpec, NodeKind, Result, SharedIo};
 
-use crate::fault::{FaultHandle, FaultLayer, Plan, Rule, Target, load_plan, record_handles};
+use crate::fault::{ChipEvent, FaultHandle, FaultLayer, Plan, Rule, Target, load_plan, record_handles};
+use crate::file::LayerFile;
+use crate::record::{RecordFile, RecordLayer, failed_open};
 use crate::time::Time;
-use crate::trace::{TraceFile, TraceLayer, log_over};
+use crate::trace::{self, TraceLayer, log_over};
 use crate::validate::{Policy, ValidateLayer};
 
 /// Layers with parsed arguments and open files, ready to wrap a node.
@@ -18,7 +20,8 @@ use crate::validate::{Policy, ValidateLayer};
 pub struct Stack(Vec<Prepared>);
 
 enum Prepared {
-    Trace(TraceFile),
+    Trace(LayerFile),
+    Record(RecordFile),
     Fault(Plan),
     Validate(Policy),
 }
@@ -27,6 +30,7 @@ impl fmt::Debug for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Trace(_) => f.write_str("trace"),
+            Self::Record(_) => f.write_str("record"),
             Self::Fault(plan) => write!(f, "fault={plan}"),
             Self::Validate(policy) => write!(f, "validate ({policy:?})"),
         }
@@ -39,6 +43,8 @@ impl Stack {
     /// - `trace=FILE`: a regular file. An old trace in it is truncated; other content is an error
     ///   and is not changed. All nodes that this process opens with the file write to it. Another
     ///   process cannot write to it until they are closed.
+    /// - `record=FILE`: as `trace`, in the form `.gcap`. `record=FILE,data` also records the mapped
+    ///   memory that operations changed, so that a replay returns it.
     /// - `fault=PLAN`: the file of that name if there is one, otherwise the plan itself; see
     ///   [`load_plan`].
     /// - `validate`, or `validate=refuse` to reject certain misuse before the driver sees it.
@@ -47,6 +53,16 @@ impl Stack {
     /// `InvalidInput`: an invalid argument or file. `Unsupported`: an unknown layer.
     pub fn prepare(layers: &[LayerSpec]) -> Result<Self> {
         layers.iter().map(prepare).collect::<Result<_>>().map(Self)
+    }
+
+    /// Records that the device below could not be opened. Layers other than `record` have no place
+    /// for it.
+    pub fn record_failed_open(&self, kind: NodeKind, error: &Error) {
+        for layer in &self.0 {
+            if let Prepared::Record(file) = layer {
+                failed_open(file, kind, error);
+            }
+        }
     }
 
     /// Wraps a node in the layers, the first innermost. Without layers this returns the node
@@ -95,6 +111,7 @@ impl Prepared {
                 Arc::new(layer)
             }
             Self::Trace(file) => Arc::new(TraceLayer::new(shared(io), Box::new(file), Arc::clone(time))),
+            Self::Record(file) => Arc::new(RecordLayer::new(shared(io), file, handles)),
             Self::Validate(policy) => Arc::new(ValidateLayer::new(shared(io), policy)),
         }
     }
@@ -102,10 +119,17 @@ impl Prepared {
 
 fn prepare(layer: &LayerSpec) -> Result<Prepared> {
     match (layer.name.as_str(), layer.argument.as_deref()) {
-        ("trace", Some(file)) if !file.is_empty() => TraceFile::open(Path::new(file)).map(Prepared::Trace),
+        ("trace", Some(file)) if !file.is_empty() => {
+            LayerFile::open(Path::new(file), &trace::FORM).map(Prepared::Trace)
+        }
         ("trace", _) => Err(wrong("trace needs a file", "write +trace=FILE")),
+        ("record", Some(file)) if !file.is_empty() => RecordFile::open(file).map(Prepared::Record),
+        ("record", _) => Err(wrong(
+            "record needs a file",
+            "write +record=FILE, or +record=FILE,data",
+        )),
         ("fault", Some(plan)) if !plan.is_empty() => {
-            load_plan(plan, 0).and_then(|(plan, _)| of_operations(plan).map(Prepared::Fault))
+            load_plan(plan, 0).and_then(|(plan, _)| of_device(plan).map(Prepared::Fault))
         }
         ("fault", _) => Err(wrong(
             "fault needs a plan",
@@ -124,16 +148,22 @@ fn prepare(layer: &LayerSpec) -> Result<Prepared> {
     }
 }
 
-/// The plan, if all its rules are for operations.
-fn of_operations(plan: Plan) -> Result<Plan> {
-    let other = |rule: &&Rule| matches!(rule.target, Target::Chip(_) | Target::Nic(_));
-    match plan.rules.iter().find(other) {
-        Some(rule) => Err(wrong(
-            format!("the fault layer injects faults into operations only, not {rule}"),
-            "name an operation, or *",
-        )),
-        None => Ok(plan),
-    }
+/// The plan, if a device executes all its rules.
+fn of_device(plan: Plan) -> Result<Plan> {
+    let is_other = |rule: &&Rule| rule.target.is_nic() || rule.target == Target::Chip(ChipEvent::Firmware);
+    let Some(rule) = plan.rules.iter().find(is_other) else {
+        return Ok(plan);
+    };
+    Err(match rule.target.is_nic() {
+        true => wrong(
+            format!("the fault rule {rule} is for a NIC, not for a device"),
+            "give it to the software NIC: --nic softnic+fault=PLAN",
+        ),
+        false => wrong(
+            format!("the fault rule {rule} needs a firmware, which no mock has"),
+            "write it for the virtual card: vgaudi serve --fault PLAN",
+        ),
+    })
 }
 
 fn wrong(cause: impl Into<String>, help: impl Into<String>) -> Error {

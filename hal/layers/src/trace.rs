@@ -2,14 +2,13 @@
 
 mod decode;
 mod fields;
-mod file;
 mod info;
 mod log;
 mod record;
 mod sink;
 
 use std::cell::OnceCell;
-use std::io::Write;
+use std::io::{BufReader, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,14 +16,24 @@ use gaudi_seam::{Answer as _, Error, KernelIo, Layer, Node, NodeKind, Request, R
 use gaudi_sys::fork::OwnerProcess;
 
 use crate::Below;
+use crate::file::Form;
 use crate::time::Time;
 use sink::Sink;
 
 pub use fields::{Fields, Value};
-pub(crate) use file::TraceFile;
 pub(crate) use log::over as log_over;
 pub use record::{
     Call, End, Failure, Header, OperationRecord, Outcome, ReadError, Reader, Record, SCHEMA, VERSION,
+};
+
+/// JSON Lines of this layer.
+pub(crate) const FORM: Form = Form {
+    noun: "trace",
+    check: |file| match Reader::new(BufReader::new(file)).next() {
+        None | Some(Ok(Record::Header(_))) => Ok(()),
+        Some(Ok(_)) => Err("its first line is not a header".to_owned()),
+        Some(Err(error)) => Err(error.problem),
+    },
 };
 
 /// Writes each operation that has ended as a line of JSON, with the kernel's names.

@@ -506,12 +506,21 @@ fn chip_reports_injected_error_first() {
 }
 
 #[test]
-fn stack_rejects_rules_for_events() {
-    let layer = LayerSpec {
-        name: "fault".into(),
-        argument: Some("submit:lose;chip.dma:flip=1".into()),
+fn stack_rejects_rules_of_other_places() {
+    let prepare = |plan: &str| {
+        let layer = LayerSpec {
+            name: "fault".into(),
+            argument: Some(plan.into()),
+        };
+        Stack::prepare(&[layer])
     };
-    let error = Stack::prepare(&[layer]).expect_err("not an operation");
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    assert!(error.to_string().contains("not chip.dma:flip=1"), "{error}");
+    prepare("submit:lose;chip.dma:flip=1").expect("rules for a device");
+    for (plan, cause) in [
+        ("submit:lose;nic.packet:lose", "nic.packet:lose is for a NIC"),
+        ("chip.firmware:hang", "needs a firmware, which no mock has"),
+    ] {
+        let error = prepare(plan).expect_err(plan);
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(cause), "{error}");
+    }
 }

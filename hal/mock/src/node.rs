@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gaudi_seam::fault::ChipRules;
 use gaudi_seam::*;
 use gaudi_sys::fork::OwnerProcess;
 
@@ -94,6 +95,11 @@ macro_rules! served {
         impl KernelIo for MockNode {
             fn node(&self) -> &Node {
                 &self.node
+            }
+
+            fn chip_faults(&self, rules: &Arc<ChipRules>) -> bool {
+                let is_user = self.node.kind == NodeKind::Compute && !self.owner.is_foreign();
+                is_user && self.device.lock().engine.attach_faults(rules)
             }
 
             $(

@@ -1,7 +1,8 @@
 //! Runs the engine and records its events.
 
 use gaudi_seam::CsSeq;
-use gaudi_seam::engine::EngineEvent;
+use gaudi_seam::engine::{ChipError, EngineEvent};
+use gaudi_uapi::info::MockFault;
 
 use crate::state::State;
 
@@ -109,6 +110,13 @@ impl State {
                 EngineEvent::SyncFault { dcore, address, text } => {
                     self.sync_fault(dcore, address);
                     self.note(text);
+                }
+                EngineEvent::Injected(error) => {
+                    self.inject(match error {
+                        ChipError::CorrectedEcc => MockFault::NonFatalEvent,
+                        ChipError::Ecc => MockFault::FatalEvent,
+                        ChipError::Heartbeat => MockFault::LossOfHeartbeat,
+                    });
                 }
                 EngineEvent::Note(text) => self.note(text),
                 other => self.note(format!("{other:?}")),

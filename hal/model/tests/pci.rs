@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use gaudi_model::ModelError;
 use gaudi_model::pci::{Note, PciChip, PciConfig};
+use gaudi_seam::fault::ChipRules;
 use gaudi_spec::gaudi2::firmware::{self, boot, command, info, packet};
 use gaudi_spec::gaudi2::mmu::{self, Stacks};
 use gaudi_spec::gaudi2::packet::{LinDma, MsgLong};
@@ -416,23 +417,54 @@ fn reset_clears_the_last_guest() {
     assert_eq!(rig.read(qman::KDMA + qman::SRC_BASE_LO), 0);
 }
 
+fn armed(rig: &mut Rig, plan: &str) -> Arc<ChipRules> {
+    let rules = Arc::new(ChipRules::new(0, &plan.parse().expect(plan), |_| ()));
+    rig.chip.attach_faults(&rules);
+    rules
+}
+
 #[test]
 fn hanging_firmware_hangs_after_reset_too() {
-    let mut rig = Rig::of(PciConfig {
-        hang_firmware: true,
-        ..PciConfig::default()
-    });
-    for _ in 0..2 {
+    let mut rig = Rig::new();
+    let rules = armed(&mut rig, "chip.firmware:hang");
+    for times in 1..3 {
         rig.boot();
-        rig.write(firmware::QUEUE_INIT, firmware::QUEUES_SET);
+        rig.queues();
+        rig.write(firmware::PQ_PI, 1);
         rig.write(firmware::GIC_HOST_PI_UPD, 1);
-        assert_eq!(
-            rig.read(firmware::QUEUE_INIT),
-            firmware::QUEUES_SET,
-            "no engine reads the queues"
-        );
+        rig.chip.run(1000);
+        assert_eq!(rig.chip.counters().packets, 0, "no packet is answered");
+        assert_eq!(rules.counts()[0].fired, times);
         rig.chip.reset();
     }
+}
+
+/// Errors of the chip reach the driver as the firmware's events, or as its silence.
+#[test]
+fn chip_errors_reach_the_driver() {
+    let mut rig = Rig::new();
+    let plan = "chip.sob:when=1:ecc;chip.sob:when=2:ecc=fatal;chip.sob:when=3:heartbeat";
+    let rules = armed(&mut rig, plan);
+    rig.boot();
+    rig.queues();
+    rig.ask(0, packet::ENABLE_PCI_ACCESS, DOORBELL, 0);
+    rig.write(firmware::GIC_HOST_INTS, 0x22a);
+    let events = gaudi_spec::gaudi2::ASIC.events;
+    let object = CFG_BASE.get() + u64::from(sync::OBJS + 100 * 4);
+    for (nth, event) in [(1, events.corrected_error), (2, events.uncorrected_error)] {
+        fire(&mut rig, 1, 7, object, 1);
+        rig.chip.run(1000);
+        let at = HOST + 0x4004 + (nth - 1) * firmware::EVENT as u64;
+        assert_eq!(rig.host_word(at), firmware::event_word(event, nth as u16));
+    }
+    fire(&mut rig, 1, 7, object, 1);
+    rig.chip.run(1000);
+    let answered = rig.chip.counters().packets;
+    rig.write(firmware::PQ_PI, 2);
+    rig.write(firmware::GIC_HOST_PI_UPD, 1);
+    rig.chip.run(1000);
+    assert_eq!(rig.chip.counters().packets, answered, "the firmware is silent");
+    assert!(rules.counts().iter().all(|count| count.fired == 1));
 }
 
 /// Has a monitor of a die core write `data` to an address at once.

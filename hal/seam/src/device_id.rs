@@ -10,14 +10,17 @@ pub enum Backend {
     Kernel,
     /// The mock of the driver. Its figures are not figures of hardware.
     Mock,
+    /// A recording. Its figures are not figures of hardware.
+    Replay,
 }
 
 impl Backend {
-    /// `kernel` or `mock`: the first word of the spec, and the name in tables.
+    /// `kernel`, `mock` or `replay`: the first word of the spec, and the name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
             Self::Mock => "mock",
+            Self::Replay => "replay",
         }
     }
 }
@@ -56,6 +59,7 @@ impl fmt::Display for DeviceId {
         match self.backend {
             Backend::Kernel => write!(f, "accel{}", self.index),
             Backend::Mock => write!(f, "mock{}", self.index),
+            Backend::Replay => write!(f, "replay{}", self.index),
         }?;
         self.name.map_or(Ok(()), |name| write!(f, "?name={name}"))
     }

@@ -19,6 +19,8 @@ use gaudi_spec::addr::{DevicePa, DeviceVa};
 use gaudi_spec::asic::{Asic, QueueId};
 use gaudi_sys::{Errno, Memfd, RawMapping};
 
+use crate::fault::ChipRules;
+
 /// Memory of this process that a chip may read and write, as a kernel driver pins it for DMA.
 #[derive(Debug)]
 pub struct HostRange {
@@ -135,6 +137,17 @@ pub enum PushError {
     Full,
 }
 
+/// An error of a chip that no program causes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ChipError {
+    /// An ECC error that the chip corrected.
+    CorrectedEcc,
+    /// An ECC error that it did not correct.
+    Ecc,
+    /// The firmware stopped answering.
+    Heartbeat,
+}
+
 /// What an engine reports to the driver. Texts are for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -180,6 +193,8 @@ pub enum EngineEvent {
         /// What happened.
         text: String,
     },
+    /// An error of the chip, by a fault rule.
+    Injected(ChipError),
     /// The engine did not do something for a reason that the chip does not have.
     Note(String),
 }
@@ -252,6 +267,13 @@ pub trait Engine: fmt::Debug + Send + 'static {
     /// # Errors
     /// `EINVAL` if there is no such sync object.
     fn clear_sob(&mut self, sob: u32) -> Result<(), Errno>;
+
+    /// Injects the faults of rules for the chip's events, until their layer closes. Returns whether
+    /// the engine does so.
+    fn attach_faults(&mut self, rules: &Arc<ChipRules>) -> bool {
+        let _ = rules;
+        false
+    }
 
     /// Makes the chip as a new one: a hard reset, after which counters and random numbers start
     /// again. `order` is the seed that orders the streams; without one they run in rounds.

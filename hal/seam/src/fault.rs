@@ -31,6 +31,8 @@
 //! # Ok::<(), gaudi_seam::fault::PlanError>(())
 //! ```
 
+mod armed;
+mod chip;
 mod filter;
 mod meets;
 mod piece;
@@ -39,7 +41,9 @@ mod schedule;
 mod target;
 mod verdict;
 
-pub use filter::{Field, FieldRange, Filter};
+pub use armed::{ArmedRules, Hit, Met, RuleCount};
+pub use chip::ChipRules;
+pub use filter::{EventFields, Field, FieldRange, Filter};
 pub use piece::PlanError;
 pub use plan::{Plan, Rule};
 pub use schedule::{Schedule, State};

@@ -11,6 +11,7 @@ use gaudi_uapi::{Era, NodeKind};
 
 use crate::device_id::DeviceId;
 use crate::error::{Error, Result};
+use crate::fault::ChipRules;
 use crate::operation::Operation;
 use crate::request::*;
 
@@ -50,6 +51,13 @@ macro_rules! methods {
         pub trait KernelIo: Send + Sync + 'static {
             /// The open node.
             fn node(&self) -> &Node;
+
+            /// Injects the faults of rules for events of the chip, until their layer closes.
+            /// Returns whether the backend does so: a mock's compute node.
+            fn chip_faults(&self, rules: &Arc<ChipRules>) -> bool {
+                let _ = rules;
+                false
+            }
 
             $(
                 $(#[$attribute])*

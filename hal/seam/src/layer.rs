@@ -1,12 +1,14 @@
 //! [`Layer`]: one method around every operation of a node.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_spec::addr::DeviceVa;
 use gaudi_sys::RawMapping;
 
 use crate::error::Result;
+use crate::fault::ChipRules;
 use crate::io::{KernelIo, Node};
 use crate::operation::Request;
 use crate::request::*;
@@ -51,6 +53,10 @@ macro_rules! forwarding {
             #[inline]
             fn node(&self) -> &Node {
                 self.below().node()
+            }
+
+            fn chip_faults(&self, rules: &Arc<ChipRules>) -> bool {
+                self.below().chip_faults(rules)
             }
 
             $(

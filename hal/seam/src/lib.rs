@@ -47,5 +47,8 @@ pub use operation::{Answer, AnyAnswer, AnyRequest, Operation, Request};
 pub use pci::{InvalidPciAddress, PciAddress};
 pub use request::*;
 pub use rules::Rule;
-pub use spec::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, SpecError};
+pub use spec::{
+    BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, ReplayMatch, ReplaySpec,
+    SpecError,
+};
 pub use state::{BufferState, DriverState, MappingState};

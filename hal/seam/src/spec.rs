@@ -6,7 +6,7 @@
 //! layer   = name ["=" argument]          the leftmost layer is the innermost
 //! ```
 //! `kernel:0` · `kernel:0000:b3:00.0` · `kernel?module=3` · `map:2` ·
-//! `mock:gaudi2?seed=7&dram=3GiB` · `replay:run.gcap` · `vfio:0000:b3:00.0` ·
+//! `mock:gaudi2?seed=7&dram=3GiB` · `replay:run.gcap?match=strict` · `vfio:0000:b3:00.0` ·
 //! `mock:gaudi2+fault=plan.txt+trace=run.jsonl`
 //!
 //! `%`, `+`, `?`, `&`, `=`, `#`, white space and control characters inside a value are written as
@@ -44,7 +44,26 @@ pub enum BackendSpec {
     /// A device bound to vfio-pci.
     Vfio(PciAddress),
     /// A recording.
-    Replay(String),
+    Replay(ReplaySpec),
+}
+
+/// A recording that answers as the device that it was recorded from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ReplaySpec {
+    /// The `.gcap` file.
+    pub file: String,
+    /// Which recorded call answers a request.
+    pub how: ReplayMatch,
+}
+
+/// Which recorded call answers a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ReplayMatch {
+    /// The first unused one with the same arguments. Queries and waits can repeat.
+    #[default]
+    Best,
+    /// The next one, which must have the same arguments. The first difference ends the replay.
+    Strict,
 }
 
 /// How a device of the real driver is chosen.
@@ -244,7 +263,7 @@ fn parse_backend(head: &str) -> Result<BackendSpec, SpecError> {
         .split_once(':')
         .map_or((path, None), |(name, selector)| (name, Some(selector)));
     let options = options.map_or(Ok(Vec::new()), parse_options)?;
-    if name != "mock" && name != "kernel" {
+    if !["mock", "kernel", "replay"].contains(&name) {
         if let Some((key, _)) = options.first() {
             return wrong(head, format!("{name} takes no option {key:?}"), "leave it out");
         }
@@ -263,7 +282,7 @@ fn parse_backend(head: &str) -> Result<BackendSpec, SpecError> {
         "vfio" => need("write vfio:0000:b3:00.0")
             .and_then(|text| parse_bus(&text))
             .map(BackendSpec::Vfio),
-        "replay" => need("write replay:FILE").map(BackendSpec::Replay),
+        "replay" => parse_replay(head, need("write replay:FILE")?, &options).map(BackendSpec::Replay),
         _ => wrong(
             head,
             format!("unknown backend {name:?}"),
@@ -314,6 +333,22 @@ fn parse_kernel(
         ),
     }
 }
+
+fn parse_replay(head: &str, file: String, options: &[(String, String)]) -> Result<ReplaySpec, SpecError> {
+    let mut replay = ReplaySpec {
+        file,
+        how: ReplayMatch::default(),
+    };
+    for (key, value) in options {
+        if key != "match" {
+            return wrong(head, format!("unknown option {key:?}"), "known: match");
+        }
+        set(&mut replay.how, choice(value, MATCHES))?;
+    }
+    Ok(replay)
+}
+
+const MATCHES: [(&str, ReplayMatch); 2] = [("best", ReplayMatch::Best), ("strict", ReplayMatch::Strict)];
 
 fn parse_mock(
     head: &str,
@@ -580,7 +615,7 @@ impl fmt::Display for DeviceSpec {
             BackendSpec::Map(index) => write!(f, "map:{index}")?,
             BackendSpec::Mock(mock) => write!(f, "{mock}")?,
             BackendSpec::Vfio(bus) => write!(f, "vfio:{bus}")?,
-            BackendSpec::Replay(file) => write!(f, "replay:{}", Encoded(file))?,
+            BackendSpec::Replay(replay) => write!(f, "{replay}")?,
         }
         for layer in &self.layers {
             write!(f, "+{}", layer.name)?;
@@ -589,6 +624,16 @@ impl fmt::Display for DeviceSpec {
             }
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for ReplaySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "replay:{}", Encoded(&self.file))?;
+        match self.how {
+            ReplayMatch::Best => Ok(()),
+            ReplayMatch::Strict => f.write_str("?match=strict"),
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! What a device spec means, how it prints, and how a wrong one is refused.
 
-use gaudi_seam::{BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress};
+use gaudi_seam::{
+    BackendSpec, Clock, DeviceSpec, KernelSelector, LayerSpec, MockSpec, Order, PciAddress, ReplayMatch,
+    ReplaySpec,
+};
 use proptest::prelude::*;
 
 fn parse(text: &str) -> DeviceSpec {
@@ -23,6 +26,7 @@ fn documented_specs_round_trip() {
         "vfio:0000:b3:00.0",
         "vfio:10000:01:00.0",
         "replay:run.gcap",
+        "replay:run.gcap?match=strict",
         "mock:gaudi2",
         "mock:gaudi2?seed=7&dram=3GiB",
         "mock:gaudi2?name=b&index=1&strict=1&clock=virtual&order=stepped",
@@ -122,7 +126,8 @@ fn wrong_specs_say_what_would_be_right() {
         ("kernel:000:b3:00.0", "0000:b3:00.0"),
         ("kernel:0000:b3:20.0", "0000:b3:00.0"),
         ("vfio:", "write vfio:0000:b3:00.0"),
-        ("replay:x?a=b", "takes no option"),
+        ("replay:x?a=b", "unknown option \"a\""),
+        ("replay:x?match=loose", "known: best, strict"),
     ] {
         let refused = refusal(text);
         assert!(
@@ -169,7 +174,14 @@ fn any_spec() -> impl Strategy<Value = DeviceSpec> {
         any::<u32>().prop_map(BackendSpec::Map),
         mock.prop_map(BackendSpec::Mock),
         pci().prop_map(BackendSpec::Vfio),
-        "(?s).{1,20}".prop_map(BackendSpec::Replay),
+        ("(?s).{1,20}", any::<bool>()).prop_map(|(file, strict)| {
+            let how = if strict {
+                ReplayMatch::Strict
+            } else {
+                ReplayMatch::Best
+            };
+            BackendSpec::Replay(ReplaySpec { file, how })
+        }),
     ];
     let layer = (
         prop::sample::select(&gaudi_seam::spec::LAYERS[..]),

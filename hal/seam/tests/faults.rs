@@ -80,6 +80,7 @@ fn filters_states_and_events_round_trip() {
         "nic.post:queue=17:status=RNR_RETRY_EXC_ERR",
         "mem_alloc:reset=compute",
         "chip.packet:ecc=fatal",
+        "chip.packet:after=reset:when=2:hang",
     ] {
         assert_eq!(rule(line).to_string(), line);
     }
@@ -130,6 +131,8 @@ fn invalid_plans_name_valid_form() {
             "while=exported, while=mapped, while=busy, after=reset",
         ),
         ("nic.packet:while=busy:lose", "leave out while="),
+        ("chip.packet:while=busy:lose", "after=reset can stay"),
+        ("chip.reset:hang", "an unknown operation or event"),
         ("nic.post:status=EIO", "known: LOC_PROT_ERR"),
     ] {
         let text = refusal(plan).to_string();
@@ -412,7 +415,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                         FieldRange::ALL
                     }
                 };
-                if matches!(target, Target::Nic(_)) {
+                if target.is_nic() || (target.is_chip() && schedule.state != Some(State::AfterReset)) {
                     schedule.state = None;
                 }
                 Rule {

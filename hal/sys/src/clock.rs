@@ -17,6 +17,14 @@ pub fn monotonic_raw_ns() -> u64 {
     nanoseconds.and_then(|ns| u64::try_from(ns).ok()).unwrap_or(0)
 }
 
+/// `CLOCK_MONOTONIC` in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    // Linux always has this clock, and it starts at boot, so the value is not negative.
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        u64::try_from(Duration::from(time).as_nanos()).unwrap_or(u64::MAX)
+    })
+}
+
 /// Processor time of all threads of this process (`CLOCK_PROCESS_CPUTIME_ID`), user and system.
 pub fn process_cpu_time() -> Duration {
     // Linux always has this clock.

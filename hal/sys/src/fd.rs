@@ -90,6 +90,15 @@ pub fn keep_on_exec(fd: impl AsFd) -> SysResult<()> {
     fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).map(drop)
 }
 
+/// Whether execve(2) closes the descriptor (`FD_CLOEXEC`).
+///
+/// # Errors
+/// fcntl(2)'s.
+pub fn is_close_on_exec(fd: impl AsFd) -> SysResult<bool> {
+    let flags = fcntl(fd.as_fd(), FcntlArg::F_GETFD)?;
+    Ok(FdFlag::from_bits_retain(flags).contains(FdFlag::FD_CLOEXEC))
+}
+
 /// The errno of a call on a path in `/proc/self/fd` or `/proc/self/fdinfo`: `ENOSYS`, and not a
 /// bare "not found", where there is no `/proc` (proc(5)) to find anything in: containers and
 /// chroots may lack it.

@@ -4,6 +4,8 @@
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::thread;
+use std::time::Duration;
 
 use gaudi_capture::record::DeviceNumber;
 use nix::time::{ClockId, clock_gettime};
@@ -102,6 +104,17 @@ pub(crate) fn is_alive(tid: u32) -> bool {
         .rposition(|&byte| byte == b')')
         .and_then(|at| stat.get(at + 2));
     !matches!(state, None | Some(b'Z' | b'X'))
+}
+
+/// Interval at which [`wait_for_end`] checks the process.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Waits until the process is a zombie or was reaped. Does not reap it.
+pub(crate) fn wait_for_end(pid: u32) {
+    // Not waitpid(2), which could consume a stop that the tracer waits for.
+    while is_alive(pid) {
+        thread::sleep(LOOK);
+    }
 }
 
 /// Returns CLOCK_MONOTONIC in nanoseconds.

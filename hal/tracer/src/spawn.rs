@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::sync::mpsc;
 use std::thread;
 
 use nix::errno::Errno;
@@ -16,6 +17,7 @@ use nix::libc;
 use nix::unistd::pipe2;
 
 use crate::error::{Error, ErrorKind};
+use crate::process;
 
 /// Starts `command`. Calls `follow` with the child's id before the program runs, then runs
 /// `prepare` in the child.
@@ -41,7 +43,18 @@ pub(crate) fn spawn(
     // SAFETY: the closure only makes system calls and does not allocate.
     unsafe { command.pre_exec(gate) };
     // `Command::spawn` returns after execve(2), so it is called on another thread.
-    let starter = thread::spawn(move || command.spawn());
+    let (started, starter) = mpsc::channel();
+    thread::spawn(move || {
+        let child = command.spawn();
+        let pid = child.as_ref().ok().map(Child::id);
+        // The receiver waits for this message.
+        started.send(child).unwrap_or(());
+        // The program's parent is this thread: if the thread ended first, the program would get its
+        // parent death signal (PR_SET_PDEATHSIG, prctl(2)).
+        if let Some(pid) = pid {
+            process::wait_for_end(pid);
+        }
+    });
     let mut pid = [0; 4];
     let followed = match File::from(ready).read_exact(&mut pid) {
         Ok(()) => follow(u32::from_ne_bytes(pid)),
@@ -55,7 +68,7 @@ pub(crate) fn spawn(
     }
     drop(go);
     let started = starter
-        .join()
+        .recv()
         .unwrap_or_else(|_| Err(io::Error::other("Command::spawn panicked")));
     followed?;
     started.map_err(|error| Error::new(ErrorKind::Spawn, error))

@@ -363,6 +363,27 @@ fn signal_death_is_reported() {
 }
 
 #[test]
+#[expect(unsafe_code, reason = "sets an attribute between fork(2) and execve(2)")]
+fn parent_death_signal_waits_for_the_tracer() {
+    for backend in tiers() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 0.3; exit 7"]).stdout(Stdio::piped());
+        let set = || nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from);
+        // SAFETY: prctl(2) is async-signal-safe.
+        unsafe { command.pre_exec(set) };
+        let Some(run) = run_command(command, &watching_null(backend)) else {
+            continue;
+        };
+        let status = run.summary.status.expect("the program was started");
+        assert_eq!(
+            (status.code(), status.signal()),
+            (Some(7), None),
+            "{backend:?}: the thread that started the program must outlive it"
+        );
+    }
+}
+
+#[test]
 fn traced_program_has_the_same_descriptors() {
     let Some(program) = program("") else {
         return;

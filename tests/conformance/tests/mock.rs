@@ -1,9 +1,9 @@
 //! Runs every case on the mock as a separate test: `cargo test -p gaudi-conformance`.
 //!
-//! Five runs: the default order of execution; the stepped order under a printed seed
+//! Seven runs: the default order of execution; the stepped order under a printed seed
 //! (`GAUDI_TEST_SEED` replays it); cases that depend on time on the machine's clock; the kernel
-//! backend over the mock, by the bytes of every ioctl; and a mock with private memory that restarts
-//! before each case.
+//! backend over the mock, by the bytes of every ioctl; a mock with private memory that restarts
+//! before each case; a run that is recorded; and its replay.
 //!
 //! The output and the arguments are those of libtest: filters, `--exact`, `--skip`, `--list`.
 
@@ -23,6 +23,19 @@ struct Run {
     name: &'static str,
     device: String,
     takes: fn(&Case) -> bool,
+}
+
+/// The cases that a replay cannot answer as the mock did.
+const NOT_REPLAYED: [&str; 3] = [
+    // An export of a replay reads as zeros.
+    "export.shows-device-memory",
+    // Two threads race: the number of their waits differs between two runs.
+    "wait.from-another-thread",
+    "wait.interrupt.from-another-thread",
+];
+
+fn is_replayed(case: &Case) -> bool {
+    !NOT_REPLAYED.contains(&case.id)
 }
 
 /// Whether a case needs memory that other processes can map: exports, and blocks of registers.
@@ -65,6 +78,22 @@ fn main() -> ExitCode {
             takes: |case| !needs_file(case),
         },
     ];
+    let folder = tempfile::tempdir().expect("a folder for the recording");
+    let file = folder.path().join("cases.gcap");
+    let file = file.display();
+    let runs = runs.into_iter().chain([
+        Run {
+            name: "recorded",
+            device: format!("mock:gaudi2?clock=virtual&name=recorded+record={file},data"),
+            takes: is_replayed,
+        },
+        Run {
+            name: "replayed",
+            device: format!("replay:{file}"),
+            takes: is_replayed,
+        },
+    ]);
+    let runs: Vec<Run> = runs.collect();
     let tests = runs.iter().flat_map(|run| {
         let taken = all().filter(|case| (run.takes)(case));
         taken.map(move |case| (format!("{}::{}", run.name, case.id), (run.name, case)))

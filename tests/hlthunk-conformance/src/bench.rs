@@ -12,6 +12,7 @@ use nix::errno::Errno;
 
 use crate::answer::{number, ok};
 use crate::card::Card;
+use crate::case::Case;
 use crate::library::Library;
 use crate::types::{EnginesIdleInfo, HwIpInfo, name};
 
@@ -27,6 +28,9 @@ pub enum Backend {
     Driver,
 }
 
+/// The group of the cases whose child alone opens the device.
+const CHILD_GROUP: &str = "c";
+
 /// Timeout for the end of the last user's session, in which the driver resets the chip.
 const RESET: Duration = Duration::from_secs(60);
 
@@ -38,6 +42,8 @@ pub struct Bench {
     /// The library's backend.
     pub(crate) backend: Backend,
     fd: Option<c_int>,
+    /// Whether a case has used the open device: another open would cost a reset.
+    is_used: bool,
     /// The descriptors of this process before the case.
     descriptors: BTreeSet<String>,
     /// Whether the mock has signalled an eventfd.
@@ -69,6 +75,7 @@ impl Bench {
             hl,
             backend,
             fd: None,
+            is_used: false,
             descriptors: BTreeSet::new(),
             has_signalled: false,
         }
@@ -81,12 +88,31 @@ impl Bench {
 
     /// Returns the open device. Opens it if it is closed.
     pub(crate) fn card(&mut self) -> Result<Card, Failure> {
-        let fd = match self.fd {
-            Some(fd) => fd,
-            None => self.open_patiently(|hl| hl.open(name::DONT_CARE, ptr::null()))?,
-        };
-        self.fd = Some(fd);
-        Ok(Card { hl: self.hl, fd })
+        match self.fd {
+            Some(fd) => Ok(Card { hl: self.hl, fd }),
+            None => self.open_with(|hl| hl.open(name::DONT_CARE, ptr::null())),
+        }
+    }
+
+    /// Closes the device, opens it with `open`, and keeps it open for the next cases.
+    pub(crate) fn open_with(&mut self, open: impl Fn(&Library) -> c_int) -> Result<Card, Failure> {
+        self.close()?;
+        let fd = self.open_patiently(open)?;
+        Ok(self.adopt(fd))
+    }
+
+    /// Keeps a descriptor that a case opened for the next cases.
+    pub(crate) fn adopt(&mut self, fd: c_int) -> Card {
+        (self.fd, self.is_used) = (Some(fd), false);
+        Card { hl: self.hl, fd }
+    }
+
+    /// Returns a device that no case has used since it was opened.
+    pub(crate) fn unused(&mut self) -> Result<Card, Failure> {
+        match self.is_used {
+            true => self.reopen(),
+            false => self.card(),
+        }
     }
 
     /// Retries an open function until the last user's session has ended.
@@ -134,9 +160,11 @@ impl Bench {
         self.card()
     }
 
-    /// Opens the device and records the process's descriptors.
-    pub(crate) fn begin(&mut self) -> Verdict {
-        self.card()?;
+    /// Records the process's descriptors. Opens the device, unless only a child of the case does.
+    pub(crate) fn begin(&mut self, case: &Case) -> Verdict {
+        if case.group != CHILD_GROUP {
+            self.card()?;
+        }
         self.descriptors = self.others();
         Ok(())
     }
@@ -150,7 +178,14 @@ impl Bench {
     }
 
     /// Checks that a case released all its resources and that the device works.
-    pub(crate) fn ledger(&mut self) -> Verdict {
+    ///
+    /// A device that only a child of the case opened stays closed, so that the child of the next
+    /// case opens it without another reset: the next case that opens it shows that it works.
+    pub(crate) fn ledger(&mut self, case: &Case) -> Verdict {
+        self.is_used = self.fd.is_some();
+        if case.group == CHILD_GROUP && self.fd.is_none() {
+            return self.no_new_descriptor();
+        }
         let card = self.card()?;
         equal(
             "the device's status after the case",
@@ -181,6 +216,10 @@ impl Bench {
         holds("all engines are idle after the case", idle.is_idle == 1, idle)?;
         // The library detects at the next open that close(2) closed a mock's node.
         drop(self.control()?);
+        self.no_new_descriptor()
+    }
+
+    fn no_new_descriptor(&mut self) -> Verdict {
         let new: Vec<_> = self.others().difference(&self.descriptors).cloned().collect();
         let is_own = new.is_empty() || self.is_mock_file(&new);
         holds("the case left no descriptor open", is_own, new)

@@ -29,10 +29,10 @@ pub fn run(bench: &mut Bench, case: &Case) -> (Outcome, std::time::Duration) {
 /// Runs a case and checks for leaks. The next case starts with a clean device.
 fn one(bench: &mut Bench, case: &Case) -> Verdict {
     let verdict = catch("the case", || {
-        bench.begin()?;
+        bench.begin(case)?;
         (case.run)(bench)
     });
-    let ledger = catch("the leak check", || bench.ledger());
+    let ledger = catch("the leak check", || bench.ledger(case));
     if ledger.is_err() {
         // The driver frees everything at close.
         let _ = catch("the close after the case", || bench.close());

@@ -9,16 +9,20 @@ use clap::{Args, ValueEnum};
 use gaudi_capture::Limits;
 use gaudi_capture::decode::{Decoded, Decoder, json_header};
 use gaudi_capture::record::Event;
+use gaudi_capture::value::Value;
 use gaudi_capture::{gcap, text};
 
 use crate::common::Common;
 use crate::exit;
 use crate::output::Output;
+use crate::picture::Picture;
+use crate::saved::Saved;
 
 /// Decode and print a capture of `gaudi record`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  gaudi decode run.gcap --errno EINVAL\n  gaudi decode run.gcap --as text --output run.txt"
+    after_help = "--device selects the events of a device: 0, accel0 or /dev/accel/accel0.\n\n\
+                  Examples:\n  gaudi decode run.gcap --errno EINVAL\n  gaudi decode run.gcap --as text --output run.txt\n  gaudi decode run.gcap --html run.html"
 )]
 pub(crate) struct Decode {
     /// The capture file, in binary or text form.
@@ -27,6 +31,12 @@ pub(crate) struct Decode {
     /// Output form: decoded lines like strace, or the capture in text or binary form.
     #[arg(long = "as", value_enum, default_value_t = Form::Lines, value_name = "FORM")]
     form: Form,
+    /// Draw the capture into a page of one file, which any browser shows offline.
+    #[arg(long, value_name = "FILE", conflicts_with = "form")]
+    html: Option<PathBuf>,
+    /// Write the capture in the trace event format, which Perfetto shows.
+    #[arg(long, value_name = "FILE", conflicts_with = "form")]
+    perfetto: Option<PathBuf>,
     #[command(flatten)]
     filter: Filter,
 }
@@ -59,7 +69,9 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    pub(crate) fn passes(&self, decoded: &Decoded) -> bool {
+    /// Returns whether to print an event. `devices` are those of `--device`; none selects all.
+    pub(crate) fn passes(&self, decoded: &Decoded, devices: &[String]) -> bool {
+        let is_of = |device: &String| is_of_device(decoded, device);
         let is_op = |name: &String| {
             let op = decoded.request.get("op").map(ToString::to_string);
             decoded.call == *name || op.is_some_and(|op| op == *name || name.ends_with(&format!("_{op}")))
@@ -67,7 +79,8 @@ impl Filter {
         let failure = decoded.result.filter(|result| (-4095..0).contains(result));
         let errno = || decoded.to_json()["errno"].as_str().unwrap_or_default().to_owned();
         let took_ms = decoded.duration_ns.map(|ns| ns as f64 / 1e6);
-        (self.ops.is_empty() || self.ops.iter().any(is_op))
+        (devices.is_empty() || devices.iter().any(is_of))
+            && (self.ops.is_empty() || self.ops.iter().any(is_op))
             && self
                 .errno
                 .as_ref()
@@ -82,6 +95,20 @@ impl Filter {
     }
 }
 
+/// Returns whether an event is of a device: a path, its last part, or its number.
+fn is_of_device(decoded: &Decoded, device: &str) -> bool {
+    let opened = match decoded.request.get("path") {
+        Some(Value::Text { bytes, .. }) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    };
+    let file = decoded.fd.clone().and_then(|(_, file)| file).or(opened);
+    file.is_some_and(|file| {
+        let name = file.rsplit('/').next().unwrap_or_default();
+        let number = name.trim_start_matches(|c: char| !c.is_ascii_digit());
+        file == device || name == device || (file.starts_with("/dev/") && number == device)
+    })
+}
+
 /// Returns the decoder's limits for the output: lines are short, JSON is complete.
 pub(crate) fn limits(output: &Output) -> Limits {
     if output.is_json() {
@@ -92,12 +119,12 @@ pub(crate) fn limits(output: &Output) -> Limits {
 }
 
 /// A capture in either form.
-struct Capture {
-    facts: Vec<(String, String)>,
-    events: Box<dyn Iterator<Item = Result<Event>>>,
+pub(crate) struct Capture {
+    pub(crate) facts: Vec<(String, String)>,
+    pub(crate) events: Box<dyn Iterator<Item = Result<Event>>>,
 }
 
-fn open(path: &PathBuf) -> Result<Capture> {
+pub(crate) fn open(path: &PathBuf) -> Result<Capture> {
     let name = path.display().to_string();
     let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot read {name}"))?);
     let start = file.fill_buf().with_context(|| format!("cannot read {name}"))?;
@@ -131,12 +158,46 @@ impl std::io::Write for Bytes<'_> {
     }
 }
 
-pub(crate) fn run(_: &Common, decode: &Decode, output: &mut Output) -> Result<u8> {
+/// Draws a capture into the files of `--html` and `--perfetto`.
+fn draw(common: &Common, decode: &Decode, events: impl Iterator<Item = Result<Event>>) -> Result<u8> {
+    let name = decode.file.display().to_string();
+    let mut pictures = [Picture::new(name.clone()), Picture::new(name)];
+    let mut decoder = Decoder::new(Limits::LINE);
+    for event in events {
+        let event = event?;
+        let decoded = decoder.decode(&event);
+        let is_call = decoded.duration_ns.is_some();
+        if !is_call || decode.filter.passes(&decoded, &common.devices) {
+            pictures
+                .iter_mut()
+                .for_each(|picture| picture.add(&event, &decoded));
+        }
+    }
+    let [page, trace] = pictures;
+    let write = |path: &PathBuf, text: &str| -> Result<()> {
+        let mut file = Saved::create(path)?;
+        file.write_all(text.as_bytes())
+            .with_context(|| format!("cannot write to {}", path.display()))?;
+        file.keep()
+    };
+    if let Some(path) = &decode.html {
+        write(path, &page.html())?;
+    }
+    if let Some(path) = &decode.perfetto {
+        write(path, &trace.perfetto().to_string())?;
+    }
+    Ok(exit::DONE)
+}
+
+pub(crate) fn run(common: &Common, decode: &Decode, output: &mut Output) -> Result<u8> {
     let Capture { facts, events } = open(&decode.file)?;
+    if decode.html.is_some() || decode.perfetto.is_some() {
+        return draw(common, decode, events);
+    }
     let mut decoder = Decoder::new(limits(output));
     let mut kept = |event: &Event| {
         let decoded = decoder.decode(event);
-        decode.filter.passes(&decoded).then_some(decoded)
+        decode.filter.passes(&decoded, &common.devices).then_some(decoded)
     };
     match decode.form {
         Form::Lines => {

@@ -34,7 +34,8 @@ use crate::output::Output;
 /// Print every request of a program to the driver, decoded like strace.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Lines are printed to standard error if a program is started, and to standard output with -p.\n\n\
+    after_help = "Lines are printed to standard error if a program is started, and to standard output with -p.\n\
+                  --device selects the events of a device: 0, accel0 or /dev/accel/accel0.\n\n\
                   Examples:\n  gaudi trace -- ./program --its-option\n  sudo gaudi trace -p 4711 --slower-than 1"
 )]
 pub(crate) struct Trace {
@@ -64,7 +65,7 @@ pub(crate) struct Record {
 
 /// What to trace, and how.
 #[derive(Debug, Args)]
-struct Traced {
+pub(crate) struct Traced {
     /// Trace a running process and everything that it starts from now on; may be repeated. Ctrl-C
     /// ends the tracing, not the process.
     #[arg(short, long = "pid", value_name = "PID", conflicts_with = "program")]
@@ -84,8 +85,8 @@ struct Traced {
     program: Vec<OsString>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Kind {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
     /// bpf if permitted, otherwise ptrace.
     Auto,
     /// eBPF programs on the system call tracepoints.
@@ -142,7 +143,18 @@ fn devices() -> Vec<DeviceMatch> {
 }
 
 impl Traced {
-    fn start(&self, output: &Output) -> Result<Tracer> {
+    /// Traces a program by a method.
+    pub(crate) fn of_program(program: &[OsString], backend: Kind) -> Self {
+        Self {
+            pids: Vec::new(),
+            backend,
+            command_buffers: None,
+            all_devices: false,
+            program: program.to_vec(),
+        }
+    }
+
+    pub(crate) fn start(&self, output: &Output) -> Result<Tracer> {
         let options = Options {
             backend: match self.backend {
                 Kind::Auto => Backend::Auto,
@@ -168,7 +180,11 @@ impl Traced {
 
     /// Runs the tracer. If a program was started, it handles SIGINT itself; otherwise SIGINT ends
     /// the tracing.
-    fn run(&self, tracer: Tracer, on_event: impl FnMut(Event) -> ControlFlow<()>) -> Result<Summary> {
+    pub(crate) fn run(
+        &self,
+        tracer: Tracer,
+        on_event: impl FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Summary> {
         let watch = Watch::begin(self.program.is_empty().then(|| tracer.stop_handle()))?;
         let summary = tracer.run(on_event);
         drop(watch);
@@ -192,14 +208,14 @@ extern "C" fn on_interrupt(_: c_int) {
 
 /// Keeps SIGINT from ending this process. Installs a handler, because a started program would
 /// inherit an ignored signal.
-struct Watch {
+pub(crate) struct Watch {
     before: SigAction,
     done: std::sync::Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Watch {
-    fn begin(stop: Option<StopHandle>) -> Result<Self> {
+    pub(crate) fn begin(stop: Option<StopHandle>) -> Result<Self> {
         let action = SigAction::new(
             SigHandler::Handler(on_interrupt),
             SaFlags::SA_RESTART,
@@ -253,7 +269,7 @@ fn facts(tier: Tier, traced: &Traced) -> Vec<(String, String)> {
 }
 
 /// Prints the numbers of recorded and missed events.
-fn report(output: &Output, summary: &Summary) {
+pub(crate) fn report(output: &Output, summary: &Summary) {
     let Summary {
         tier,
         events,
@@ -281,7 +297,7 @@ fn report(output: &Output, summary: &Summary) {
 }
 
 /// Exits like the program: with its exit code, or by raising its signal.
-fn end_as(status: Option<ExitStatus>, output: &mut Output) -> Result<u8> {
+pub(crate) fn end_as(status: Option<ExitStatus>, output: &mut Output) -> Result<u8> {
     let Some(status) = status else {
         return Ok(exit::DONE);
     };
@@ -328,7 +344,7 @@ pub(crate) fn trace(common: &Common, trace: &Trace, output: &mut Output) -> Resu
     let mut failed = None;
     let summary = trace.traced.run(tracer, |event| {
         let decoded = decoder.decode(&event);
-        if !trace.filter.passes(&decoded) {
+        if !trace.filter.passes(&decoded, &common.devices) {
             return ControlFlow::Continue(());
         }
         let line = if output.is_json() {

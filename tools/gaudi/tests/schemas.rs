@@ -24,6 +24,12 @@ const KEYWORDS: &[&str] = &[
     "additionalProperties",
 ];
 
+/// The text form of a capture.
+const SESSION: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../hal/capture/tests/fixtures/session.txt"
+);
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/reference/schema")
 }
@@ -188,6 +194,9 @@ fn every_document_fits_its_schema() {
         &["info", "-d", "mock:gaudi2"],
         &["info", "-d", "kernel:250"],
         &["copy", "-d", "mock:gaudi2", "--size", "4097"],
+        &["stat", SESSION, "--by", "thread"],
+        &["diff", SESSION, SESSION],
+        &["diff", SESSION, SESSION, "--op", "HL_IOCTL_MEMORY"],
         &[
             "perf",
             "copy",

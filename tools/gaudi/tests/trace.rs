@@ -15,6 +15,16 @@ fn gaudi(arguments: &[&str]) -> Output {
     output.expect("gaudi starts")
 }
 
+/// Counts a test that cannot run here.
+fn skip(test: &str, need: &str) {
+    println!("skipped: {need}");
+    if let Some(log) = std::env::var_os("GAUDI_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        let line = format!("SKIP {test}: {need}\n");
+        std::io::Write::write_all(&mut file.expect("the log of skips"), line.as_bytes()).expect("a line");
+    }
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -121,6 +131,208 @@ fn filters_choose_events() {
     assert!(memory > 0 && memory < all, "{memory} of {all}");
     assert_eq!(count(&["--thread", "1"]), 0);
     assert_eq!(count(&["--slower-than", "1e9"]), 0);
+}
+
+#[test]
+fn device_filter_chooses_a_file() {
+    let count = |device: &str| {
+        let output = gaudi(&["decode", TEXT, "--device", device]);
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stdout).lines().count()
+    };
+    let by_path = count("/dev/accel/accel0");
+    assert!(by_path > 0 && by_path < LINES.lines().count(), "{by_path}");
+    assert_eq!((count("accel0"), count("0")), (by_path, by_path));
+    assert_eq!(count("accel7"), 0);
+}
+
+#[test]
+fn pictures_are_files_of_their_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (page, trace) = (folder.path().join("run.html"), folder.path().join("run.json"));
+    let of = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
+    let output = gaudi(&["decode", TEXT, "--html", &of(&page), "--perfetto", &of(&trace)]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    let page = std::fs::read_to_string(&page).expect("the page");
+    assert!(
+        page.starts_with("<!DOCTYPE html>") && page.contains("HL_IOCTL_CS"),
+        "{page:.200}"
+    );
+    let trace = std::fs::read(&trace).expect("the trace");
+    let trace: serde_json::Value = serde_json::from_slice(&trace).expect("JSON");
+    assert!(
+        trace["traceEvents"].as_array().is_some_and(|all| all.len() > 10),
+        "{trace}"
+    );
+}
+
+/// Opens a page of 100 000 records in headless Chromium, named by `GAUDI_CHROMIUM`.
+#[test]
+fn browser_draws_a_large_capture() {
+    let Some(browser) = std::env::var_os("GAUDI_CHROMIUM") else {
+        skip(
+            "browser_draws_a_large_capture",
+            "GAUDI_CHROMIUM, the path of a Chromium",
+        );
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let (capture, page) = (folder.path().join("large.txt"), folder.path().join("large.html"));
+    let mut session = String::from("gcap-text 1\n");
+    for call in 0..100_000_u64 {
+        session += &format!(
+            "ioctl time={} pid=42 tid={} took=900 fd=3 device=261:0 request=0xc0186440 argument=0x1000 result=0\n",
+            call * 1000,
+            42 + call % 8
+        );
+    }
+    std::fs::write(&capture, session).expect("it is written");
+    let [capture, page] = [&capture, &page].map(|path| path.to_str().expect("UTF-8"));
+    assert!(gaudi(&["decode", capture, "--html", page]).status.success());
+    let begin = std::time::Instant::now();
+    let output = Command::new(browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--dump-dom",
+            "--enable-logging=stderr",
+        ])
+        .arg(format!("file://{page}"))
+        .output()
+        .expect("the browser starts");
+    let dom = text(&output.stdout);
+    assert!(dom.contains("data-lanes=\"8\""), "{dom:.400}");
+    assert!(!dom.contains("data-drawn=\"0\""), "{dom:.400}");
+    assert!(!text(&output.stderr).contains("CONSOLE"), "{output:?}");
+    println!("drawn in {:?}, with the start of the browser", begin.elapsed());
+}
+
+#[test]
+fn stat_counts_every_ioctl() {
+    let output = gaudi(&["stat", TEXT, "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let rows = document["operations"].as_array().expect("rows");
+    let sum = |name: &str| {
+        rows.iter()
+            .map(|row| row[name].as_u64().unwrap_or(0))
+            .sum::<u64>()
+    };
+    let shown = |prefix: &str| LINES.lines().filter(|line| line.contains(prefix)).count() as u64;
+    let calls = shown("HL_IOCTL_");
+    assert!(sum("calls") >= calls && calls > 0, "{} of {calls}", sum("calls"));
+    assert!(sum("errors") > 0 && sum("bytes") > 0, "{document}");
+    for row in rows {
+        let at = |name: &str| row[name].as_u64().expect("a number");
+        assert!(
+            at("p50_ns") <= at("p99_ns") && at("p99_ns") <= at("max_ns"),
+            "{row}"
+        );
+    }
+    let output = gaudi(&["stat", TEXT, "--by", "thread"]);
+    assert!(text(&output.stdout).starts_with("group"), "{output:?}");
+}
+
+#[test]
+fn stat_of_a_program_keeps_its_status() {
+    let output = gaudi(&["stat", "--backend", "ptrace", "--", "sh", "-c", "exit 9"]);
+    assert_eq!(output.status.code(), Some(9), "{output:?}");
+    let output = gaudi(&["stat"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn diff_finds_the_first_difference() {
+    let same = gaudi(&["diff", TEXT, TEXT]);
+    assert_eq!(same.status.code(), Some(0), "{same:?}");
+    assert!(text(&same.stdout).starts_with("no difference\n"), "{same:?}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("other.txt");
+    let session = std::fs::read_to_string(TEXT).expect("the fixture");
+    // Another result of the last ioctl.
+    let at = session.rfind("\nioctl ").expect("an ioctl");
+    let result = at + session[at..].find("result=").expect("a result");
+    let end = result + session[result..].find([' ', '\n']).expect("its end");
+    let other = format!("{}result=-12{}", &session[..result], &session[end..]);
+    std::fs::write(&file, other).expect("it is written");
+    let output = gaudi(&["diff", TEXT, file.to_str().expect("UTF-8")]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let shown = text(&output.stdout);
+    assert!(shown.starts_with("first difference, in thread "), "{shown}");
+    assert!(shown.contains("- A ") && shown.contains("ENOMEM"), "{shown}");
+}
+
+#[test]
+fn program_dies_with_gaudi_run() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gaudi"));
+    command.args(["run", "-d", "mock:gaudi2", "--", "sh", "-c"]);
+    command.arg("exec 3<>/dev/accel/accel0; echo $$; exec sleep 600");
+    let mut run = command
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("gaudi starts");
+    let mut line = String::new();
+    let pipe = run.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(pipe), &mut line).expect("the pid");
+    let program = format!("/proc/{}/stat", line.trim());
+    assert!(std::fs::read(&program).is_ok(), "{line:?}: the program runs");
+    run.kill().expect("SIGKILL");
+    run.wait().expect("it ends");
+    let is_alive = || {
+        let stat = std::fs::read_to_string(&program).unwrap_or_default();
+        stat.rsplit(") ")
+            .next()
+            .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+    };
+    let begin = std::time::Instant::now();
+    while is_alive() {
+        assert!(begin.elapsed().as_secs() < 20, "the program outlives gaudi");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn run_and_replay_answer_an_unmodified_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("run.gcap");
+    let file = file.to_str().expect("UTF-8");
+    let script = "ls /dev/accel && exec 3<>/dev/accel/accel0 && exit 5";
+    let spec = format!("mock:gaudi2?name=answered+record={file}");
+    let run = gaudi(&["run", "-d", &spec, "--", "sh", "-c", script]);
+    assert_eq!(run.status.code(), Some(5), "{run:?}");
+    assert_eq!(text(&run.stdout), "accel0\naccel_controlD0\n");
+    let replay = gaudi(&["replay", file, "--", "sh", "-c", script]);
+    assert_eq!(replay.status.code(), Some(5), "{replay:?}");
+    assert_eq!(text(&replay.stdout), text(&run.stdout));
+    let signalled = gaudi(&["run", "-d", "mock:gaudi2", "--", "sh", "-c", "kill -TERM $$"]);
+    assert_eq!(signalled.status.signal(), Some(15), "{signalled:?}");
+}
+
+/// Runs a command on a mock that records, and again on the recording.
+fn replays_alike(name: &str, command: &[&str]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("run.gcap");
+    let file = file.to_str().expect("UTF-8");
+    let run = |spec: &str| {
+        let output = gaudi(&[command, &["-d", spec]].concat());
+        assert!(output.status.success(), "{spec}: {output:?}");
+        // Devices have their own names, and times differ.
+        let lines = text(&output.stdout);
+        lines.lines().filter(|line| line.contains("verified")).count()
+    };
+    let recorded = run(&format!("mock:gaudi2?name={name}+record={file},data"));
+    assert_eq!(run(&format!("replay:{file}")), recorded);
+    let info = gaudi(&["info", "--from", file]);
+    assert!(info.status.success(), "{info:?}");
+    assert!(text(&info.stdout).contains("replay"), "{info:?}");
+    let stat = gaudi(&["stat", file]);
+    assert!(text(&stat.stdout).contains("HL_IOCTL_CS"), "{stat:?}");
+}
+
+#[test]
+fn copy_replays_its_bytes() {
+    replays_alike("copied", &["copy", "--size", "300KiB"]);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
+use gaudi_seam::fault::Plan;
 
 /// A Gaudi2 that is software, as a PCI device for QEMU.
 ///
@@ -52,9 +53,10 @@ pub(crate) struct Serve {
     /// Model an unsecured card: the driver sets protection itself.
     #[arg(long)]
     pub(crate) unsecured: bool,
-    /// A fault from the start (repeatable).
-    #[arg(long = "fault", value_enum)]
-    pub(crate) faults: Vec<Fault>,
+    /// Inject faults: a plan of rules for the chip, such as chip.firmware:hang or
+    /// chip.interrupt:when=9:lose (repeatable).
+    #[arg(long = "fault", value_name = "PLAN", value_parser = plan)]
+    pub(crate) faults: Vec<Plan>,
     /// Write each access to a register to a file, one line each.
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
@@ -69,12 +71,6 @@ pub(crate) struct Serve {
     pub(crate) verbose: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Fault {
-    /// The firmware answers no packet.
-    HangFirmware,
-}
-
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  vgaudi ask --control card0.ctl counters\n  vgaudi ask --control card0.ctl read 0x30000000 64\n\n\
@@ -87,6 +83,17 @@ pub(crate) struct Ask {
     /// The request.
     #[arg(required = true, num_args = 1..)]
     pub(crate) request: Vec<String>,
+}
+
+/// Parses a fault plan, which must be for the chip only.
+fn plan(text: &str) -> Result<Plan, String> {
+    let plan: Plan = text.parse().map_err(|error| format!("{error}"))?;
+    match plan.rules.iter().find(|rule| !rule.target.is_chip()) {
+        Some(rule) => Err(format!(
+            "{rule} is not for an event of the chip: the guest's driver and NICs are not of this card"
+        )),
+        None => Ok(plan),
+    }
 }
 
 fn bytes(text: &str) -> Result<u64, String> {

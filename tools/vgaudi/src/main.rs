@@ -20,12 +20,13 @@ use clap::{CommandFactory as _, Parser as _};
 use gaudi_model::pci::ModelDevice;
 use gaudi_model::pci::PciConfig;
 use gaudi_seam::DeviceIo as _;
+use gaudi_seam::fault::{ChipRules, Plan};
 use nix::sys::signal::{SigSet, Signal};
 use vgaudi::control;
 use vgaudi::server::{Disconnect, Server};
 use vgaudi::trace::Trace;
 
-use args::{Ask, Cli, Command, Fault, Serve};
+use args::{Ask, Cli, Command, Serve};
 use sockets::Sockets;
 
 const FAILED: u8 = 1;
@@ -106,10 +107,23 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
         dram_bar: options.bar4,
         dram: options.dram,
         secured: !options.unsecured,
-        // A part of the card: the guest resets the card before it reads anything.
-        hang_firmware: options.faults.contains(&Fault::HangFirmware),
     };
-    let card = Arc::new(ModelDevice::new(config).map_err(|error| match error.kind() {
+    let plan = Plan {
+        rules: options
+            .faults
+            .iter()
+            .flat_map(|plan| &plan.rules)
+            .copied()
+            .collect(),
+    };
+    let rules = Arc::new(ChipRules::new(0, &plan, |rule| {
+        log(&format!("fault injected by rule {rule}"));
+    }));
+    let card = match plan.rules.is_empty() {
+        true => ModelDevice::new(config),
+        false => ModelDevice::with_faults(config, Arc::clone(&rules)),
+    };
+    let card = Arc::new(card.map_err(|error| match error.kind() {
         gaudi_seam::ErrorKind::InvalidInput => usage(
             error.to_string(),
             "`vgaudi serve --help` lists the sizes that a card can have",
@@ -152,12 +166,13 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
             .spawn(move || control::serve(&card, &listener))
             .context("cannot start a thread")?;
     }
-    let (to_flush, to_remove) = (trace.clone(), places.clone());
+    let (to_flush, to_remove, at_end) = (trace.clone(), places.clone(), Arc::clone(&rules));
     thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
             // An interrupt is the normal end.
             if ends.wait().is_ok() {
+                report_unfired(&at_end);
                 flush(to_flush.as_deref());
                 to_remove.remove();
                 std::process::exit(0);
@@ -188,11 +203,22 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
             for (register, times) in unknown {
                 log(&format!("unknown register {register:#x}, accessed {times} times"));
             }
+            report_unfired(&rules);
             places.remove();
             return Ok(ExitCode::SUCCESS);
         }
         // The guest may still have the BARs' memory mapped, so the next guest gets new memory.
         card.power_cycle()?;
+    }
+}
+
+/// Warns of each fault rule that injected nothing.
+fn report_unfired(rules: &ChipRules) {
+    for count in rules.counts().into_iter().filter(|count| count.fired == 0) {
+        let (rule, event, seen) = (count.rule, count.rule.target, count.seen);
+        log(&format!(
+            "warning: the fault rule {rule} never fired: {event} matched {seen} times"
+        ));
     }
 }
 

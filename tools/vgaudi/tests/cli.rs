@@ -50,6 +50,16 @@ fn errors_have_a_next_step() {
         .assert()
         .code(1)
         .stderr_eq(file!["golden/no_card.txt"]);
+    for (plan, cause) in [
+        ("hang-firmware", "an unknown operation or event at column 1"),
+        ("submit:lose", "submit:lose is not for an event of the chip"),
+    ] {
+        let refused = vgaudi(&["serve", "--socket", "x", "--fault", plan])
+            .assert()
+            .code(2);
+        let error = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+        assert!(error.contains(cause), "{plan}: {error}");
+    }
     vgaudi(&["serve"]).assert().code(2);
     // A file that is not a socket stays.
     let folder = tempfile::tempdir().unwrap();

@@ -108,6 +108,18 @@ pub(crate) fn run(workspace: &Workspace, install: &Install) -> anyhow::Result<()
     Ok(())
 }
 
+/// Builds and installs under a prefix.
+pub(crate) fn to(workspace: &Workspace, prefix: &Path) -> anyhow::Result<()> {
+    let prefix = prefix.to_owned();
+    run(
+        workspace,
+        &Install {
+            prefix,
+            destdir: None,
+        },
+    )
+}
+
 /// Builds everything, and returns what to install.
 pub(crate) fn entries(
     workspace: &Workspace,

@@ -22,6 +22,7 @@ mod kmod;
 mod lock;
 mod memory;
 mod modules;
+mod peer;
 mod smoke;
 mod stall;
 pub(crate) mod suite;

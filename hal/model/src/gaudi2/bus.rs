@@ -1,8 +1,12 @@
 //! The bus: resolves an engine's address to memory or a register.
 
+use std::cell::RefCell;
+
+use gaudi_seam::fault::{ChipEvent, EventFields};
 use gaudi_spec::{DevicePa, DeviceVa};
 
 use crate::gaudi2::event::{Access, FaultCause};
+use crate::gaudi2::faults::ChipFaults;
 use crate::gaudi2::place::{Place, Side};
 use crate::gaudi2::space::{Initiator, Physical, Space, in_host, in_memory, register_at, whole};
 use crate::memory::DeviceMemory;
@@ -24,6 +28,8 @@ pub(crate) struct Bus {
     pub(crate) mmu: RangeMmu,
     /// What lies around the chip where a driver meets it across PCI, in place of `mmu`.
     pub(crate) pci: Option<Box<Space>>,
+    /// Fault rules, and the events that they hold back.
+    pub(crate) faults: Option<Box<RefCell<ChipFaults>>>,
 }
 
 impl Bus {
@@ -45,6 +51,9 @@ impl Bus {
     }
 
     fn around(&self, va: DeviceVa, len: u64, back: bool) -> Option<Place<'_>> {
+        if self.faults.is_some() && self.walk_fails(va) {
+            return None;
+        }
         if let Some(space) = &self.pci {
             return space.around(&self.dram, &self.sram, va, len, back);
         }
@@ -73,6 +82,30 @@ impl Bus {
             Target::Host(range, offset) => in_host(range, offset as u64, &piece(0), len, back),
             Target::Doorbell => Some(Place::Doorbell),
         }
+    }
+
+    /// Whether a rule makes the translation of an address fail.
+    #[cold]
+    pub(crate) fn walk_fails(&self, va: DeviceVa) -> bool {
+        let Some(faults) = &self.faults else { return false };
+        let is_translated = match &self.pci {
+            Some(space) => space.translates(),
+            None => true,
+        };
+        let sram = self.sram.offset(DevicePa(va.get()), 1);
+        if !is_translated || register_at(va).is_some() || sram.is_some() {
+            return false;
+        }
+        let fields = EventFields {
+            address: va.get(),
+            size: 1,
+            ..EventFields::default()
+        };
+        let struck = faults.borrow_mut().meet(ChipEvent::PageWalk, fields);
+        if let Some(struck) = &struck {
+            struck.happened();
+        }
+        struck.is_some()
     }
 
     /// The memory of `va` and what follows; anything else is a fault.

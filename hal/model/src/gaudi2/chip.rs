@@ -95,6 +95,7 @@ impl Chip {
                 sram,
                 mmu: RangeMmu::default(),
                 pci: None,
+                faults: None,
             },
             sm: SyncManager::new(),
             registers: Registers::new(),
@@ -124,6 +125,7 @@ impl Chip {
         (self.mode, self.rng) = (mode, random(mode));
         self.counters = Counters::default();
         (self.moved, self.charged) = (0, 0);
+        self.bus.faults = None;
         self.reset(Reset::Hard)
     }
 
@@ -170,12 +172,19 @@ impl Chip {
 
     /// Takes the oldest event.
     pub fn next_event(&mut self) -> Option<Event> {
+        if self.bus.faults.is_some() {
+            let has_others = !self.events.is_empty();
+            if let Some(event) = self.next_by_rules(has_others) {
+                return Some(event);
+            }
+        }
         let event = self.events.pop_front()?;
         match event {
             Event::CbDone { queue, .. } => self.processor(Cp::of(queue)).give_credit(),
             Event::Interrupt { vector } => self.pending &= !(1 << u32::from(vector)),
             Event::MonitorFault { .. } | Event::Unsupported { .. } => self.monitor_events -= 1,
             Event::Stop(_) | Event::PageFault(_) => {}
+            Event::DoneTwice { .. } | Event::Injected(_) => {}
         }
         Some(event)
     }
@@ -227,6 +236,9 @@ impl Chip {
         self.ready = Processors::default();
         self.busy = Processors::default();
         self.events.clear();
+        if let Some(faults) = &mut self.bus.faults {
+            faults.get_mut().reset();
+        }
         (self.pending, self.monitor_events, self.cursor) = (0, 0, 0);
         if depth == Reset::Hard {
             self.bus.mmu.clear();
@@ -286,6 +298,7 @@ impl Chip {
                 }
                 self.pending |= bit;
             }
+            Event::DoneTwice { .. } | Event::Injected(_) => {}
             Event::MonitorFault { .. } | Event::Unsupported { .. } => {
                 if self.monitor_events == MAX_MONITOR_FAULTS {
                     self.counters.events_dropped += 1;

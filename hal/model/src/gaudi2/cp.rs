@@ -19,6 +19,7 @@ use gaudi_spec::gaudi2::{qman, queue, rows};
 use crate::gaudi2::bus::{Bus, Fault, step};
 use crate::gaudi2::chip::Chip;
 use crate::gaudi2::event::{Access, Event, FaultCause, PageFault, Stop, StopReason, Unsupported};
+use crate::gaudi2::faults::PacketFault;
 use crate::gaudi2::space::Initiator;
 use crate::gaudi2::stream::{Cb, Cp, Entry, Held, Processor};
 use crate::gaudi2::write::Failed;
@@ -71,7 +72,15 @@ impl Chip {
             0 => Ok(Done::Next),
             _ => {
                 self.counters.packets += 1;
-                self.packet(cp, &packet)
+                let fault = match self.bus.faults.is_some() {
+                    true => self.packet_fault(cp, head.queue, Opcode::of(packet::ctl(packet.bytes()))),
+                    false => None,
+                };
+                match fault {
+                    None => self.packet(cp, &packet),
+                    Some(PacketFault::Lost) => Ok(Done::Next),
+                    Some(PacketFault::Hung) => Ok(Done::Hold(Held::Halted)),
+                }
             }
         });
         let processor = &mut self.processors[cp.index()];
@@ -83,6 +92,9 @@ impl Chip {
             Ok(Done::Hold(held)) => {
                 self.counters.packets -= 1;
                 processor.hold(held);
+                if self.bus.faults.is_some() {
+                    self.packet_repeats(cp);
+                }
             }
             Err(failed) => {
                 processor.hold(Held::Halted);
@@ -139,7 +151,10 @@ impl Chip {
         }
         while let Some(tag) = self.processor(owner).next_done() {
             let queue = done.queue;
-            self.report(Event::CbDone { queue, tag });
+            match self.bus.faults.is_some() {
+                true => self.report_by_rules(Event::CbDone { queue, tag }),
+                false => self.report(Event::CbDone { queue, tag }),
+            }
         }
     }
 

@@ -59,12 +59,19 @@ pub(crate) fn copy(
             source = bus.memory(step(from, part.done, Access::Read)?, part.left(), Access::Read)?;
             destination = bus.memory(step(to, part.done, Access::Write)?, part.left(), Access::Write)?;
         }
+        let len = source.0.len().min(destination.0.len()) as u64;
+        let first = match overlaps_ahead {
+            true => part.size - part.done - len,
+            false => part.done,
+        };
+        let chunk = bus.chunk(step(to, first, Access::Write)?, len)?;
         let moved = if overlaps_ahead {
             let len = source.0.len().min(destination.0.len());
             destination.0.last(len).copy_from(source.0.last(len))
         } else {
             destination.0.copy_from(source.0)
         } as u64;
+        bus.corrupt(chunk)?;
         *counters.direction(source.1, destination.1) += moved;
         part.done += moved;
     }
@@ -99,7 +106,9 @@ pub(crate) fn copy_swapped(
                 bus.memory(source, 1, Access::Read)?.1,
                 bus.memory(destination, 1, Access::Write)?.1,
             );
+            let chunk = bus.chunk(destination, got as u64)?;
             bus.write(destination, piece)?;
+            bus.corrupt(chunk)?;
             *counters.direction(sides.0, sides.1) += got as u64;
         }
         if let Some(fault) = fault {
@@ -122,8 +131,10 @@ pub(crate) fn fill(
     let mut part = Part::new(size, done);
     while part.left() > 0 {
         let (span, _) = bus.memory(step(to, part.done, Access::Write)?, part.left(), Access::Write)?;
+        let chunk = bus.chunk(step(to, part.done, Access::Write)?, span.len() as u64)?;
         // A piece may start in the middle of the pattern.
         span.fill(pattern.rotate_right((part.done % 4) as u32 * 8).to_le_bytes());
+        bus.corrupt(chunk)?;
         part.done += span.len() as u64;
         counters.memset += span.len() as u64;
     }

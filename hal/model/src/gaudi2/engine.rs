@@ -1,7 +1,10 @@
 //! The chip as a driver's [`Engine`].
 
+use std::sync::Arc;
+
 use gaudi_seam::Engine;
 use gaudi_seam::engine::{EngineEvent, HostRange, Job, MapError, PushError, Reset};
+use gaudi_seam::fault::ChipRules;
 use gaudi_spec::gaudi2::sync::SobUpdate;
 use gaudi_spec::gaudi2::{ASIC, DOORBELL_SIZE, DOORBELL_VA};
 use gaudi_spec::{Asic, DevicePa, DeviceVa, QueueId};
@@ -88,6 +91,11 @@ impl Engine for Chip {
         self.set_sob(0, sob, SobUpdate::set(0)).ok_or(Errno::EINVAL)
     }
 
+    fn attach_faults(&mut self, rules: &Arc<ChipRules>) -> bool {
+        Chip::attach_faults(self, rules);
+        true
+    }
+
     fn restart(&mut self, order: Option<u64>) -> Result<(), Errno> {
         Chip::restart(self, order.map_or(Mode::Running, |seed| Mode::Stepped { seed }))
     }
@@ -134,6 +142,10 @@ fn report(event: Event) -> EngineEvent {
                 _ => EngineEvent::Note(text),
             }
         }
+        Event::DoneTwice { queue, tag } => {
+            EngineEvent::Note(format!("queue {queue} completed command buffer {tag} once more"))
+        }
+        Event::Injected(error) => EngineEvent::Injected(error),
         Event::Unsupported { address, value, what } => {
             EngineEvent::Note(format!("{what} was asked for by writing {value:#x} to {address}"))
         }

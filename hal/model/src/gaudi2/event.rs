@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use gaudi_seam::engine::ChipError;
 use gaudi_spec::gaudi2::packet::{DecodeError, MAX_FIXED, Opcode};
 use gaudi_spec::{DeviceVa, QueueId};
 
@@ -200,4 +201,13 @@ pub enum Event {
         /// The requested feature.
         what: Unsupported,
     },
+    /// A fault rule made the chip report that a command buffer completed once more.
+    DoneTwice {
+        /// The queue.
+        queue: QueueId,
+        /// The tag it was pushed with.
+        tag: u64,
+    },
+    /// An error of the chip, by a fault rule.
+    Injected(ChipError),
 }

@@ -192,6 +192,11 @@ impl Space {
         (self.doorbell, self.now) = (None, CHIP);
     }
 
+    /// Whether the accesses of the current initiator are translated.
+    pub(crate) fn translates(&self) -> bool {
+        !self.now.bypass
+    }
+
     /// The accesses that follow are those of `initiator`.
     pub(crate) fn act_as(&mut self, initiator: Initiator) {
         let qman = |queue: QueueId| queue::row(queue).map_or(0, |row| row.qman);

@@ -7,7 +7,7 @@ use gaudi_spec::{DeviceVa, QueueId};
 use super::dma;
 use crate::gaudi2::bus::Fault;
 use crate::gaudi2::chip::Chip;
-use crate::gaudi2::event::{Event, FaultCause, StopReason, Unsupported};
+use crate::gaudi2::event::{Access, Event, FaultCause, StopReason, Unsupported};
 use crate::gaudi2::place::Place;
 use crate::gaudi2::registers::Block;
 use crate::gaudi2::sm::Action;
@@ -54,9 +54,17 @@ impl Chip {
     /// Writes a word to the target of an engine's address.
     pub(crate) fn write_word(&mut self, address: DeviceVa, value: u32) -> Result<(), Failed> {
         match self.bus.forward(address, 4) {
+            Some(Place::Register(register)) if self.bus.faults.is_some() => {
+                (0..self.sob_writes(register)).try_for_each(|_| self.write_register(register, value))
+            }
             Some(Place::Register(register)) => self.write_register(register, value),
             Some(Place::Doorbell) => self.ring(value),
-            _ => Ok(self.bus.store(address, value)?),
+            None => Err(Failed::Fault(Fault {
+                address,
+                access: Access::Write,
+                cause: FaultCause::NotMapped,
+            })),
+            Some(Place::Memory(..)) => Ok(self.bus.store(address, value)?),
         }
     }
 
@@ -64,7 +72,10 @@ impl Chip {
     fn ring(&mut self, value: u32) -> Result<(), Failed> {
         let vector = u16::try_from(value).ok().filter(|&vector| vector < INTERRUPTS);
         let vector = vector.ok_or(Failed::Stop(StopReason::UnknownVector(value)))?;
-        self.report(Event::Interrupt { vector });
+        match self.bus.faults.is_some() {
+            true => self.report_by_rules(Event::Interrupt { vector }),
+            false => self.report(Event::Interrupt { vector }),
+        }
         Ok(())
     }
 
@@ -188,6 +199,7 @@ impl Chip {
     /// [`transfer_with`](Self::transfer_with).
     pub(crate) fn transfer(&mut self, queue: QueueId, packet: LinDma, done: u64) -> Result<u64, Failed> {
         self.bus.act_as(Initiator::Core(queue));
+        self.transfers_of(queue);
         let completion = self.manager(queue).core.completion;
         self.transfer_with(completion, packet, done)
     }

@@ -81,7 +81,7 @@ impl Verdict {
             }
             Self::Torn(_) | Self::Stale => Err("an operation writes no device memory: write chip.dma"),
             Self::PageFault => Err("the chip faults, not the driver: write chip.dma or chip.walk"),
-            Self::Razwi | Self::Hang => Err("the chip does it, not the driver: write chip.packet"),
+            Self::Hang => Err("the chip does it, not the driver: write chip.packet"),
             Self::Damage | Self::Status(_) | Self::Down | Self::QpError | Self::Revoke => {
                 Err("only a NIC does it: write nic.post, nic.packet or nic.region")
             }
@@ -94,8 +94,8 @@ impl Verdict {
         let is_sent = matches!(event, Event::Interrupt | Event::Completion);
         match self {
             Self::Ecc | Self::FatalEcc | Self::Heartbeat => only(
-                event != Event::Reset && event != Event::Firmware,
-                "the driver takes no event meanwhile: write chip.packet",
+                event != Event::Firmware,
+                "a firmware that answers a packet reports nothing else: write chip.packet",
             ),
             Self::Lose => only(
                 is_sent || matches!(event, Event::Packet | Event::Sob),
@@ -116,12 +116,8 @@ impl Verdict {
                 matches!(event, Event::Dma | Event::PageWalk),
                 "it accesses no memory by an address: write chip.dma or chip.walk",
             ),
-            Self::Razwi => only(
-                event == Event::Packet,
-                "only a packet accesses registers: write chip.packet",
-            ),
             Self::Hang => only(
-                matches!(event, Event::Packet | Event::Reset | Event::Firmware),
+                matches!(event, Event::Packet | Event::Firmware),
                 "it cannot hang: chip.packet stops its queue, chip.firmware the firmware",
             ),
             Self::Full(Resource::Queue) => Err("the driver sees a full queue: write submit:full=queue"),
@@ -151,8 +147,8 @@ impl Verdict {
             ),
             Self::Full(Resource::Queue) => only(event == Event::Post, "only nic.post uses a queue"),
             Self::Delay(_) => only(
-                event == Event::Packet,
-                "only a packet is delayed: write nic.packet",
+                matches!(event, Event::Packet | Event::Completion),
+                "only nic.packet and nic.completion are delayed",
             ),
             Self::Lose | Self::Duplicate => only(
                 matches!(event, Event::Packet | Event::Completion),
@@ -166,8 +162,8 @@ impl Verdict {
             Self::Flip(_) | Self::Damage => only(event == Event::Packet, "only nic.packet carries bytes"),
             Self::Status(_) => only(event == Event::Post, "a status is of a request: write nic.post"),
             Self::QpError => only(
-                matches!(event, Event::Post | Event::Packet),
-                "write it of the cause: nic.post or nic.packet",
+                matches!(event, Event::Post | Event::Packet | Event::State),
+                "write it of the cause: nic.post, nic.packet or nic.state",
             ),
             Self::Down => only(
                 event == Event::Packet,
@@ -184,7 +180,7 @@ impl Verdict {
             Self::Timeout => Err("a peer that does not answer is status=RETRY_EXC_ERR of nic.post"),
             Self::Eintr => Err("no call of a NIC waits"),
             Self::Hang => Err("a NIC that stops is lose, or down"),
-            Self::PageFault | Self::Razwi | Self::Ecc | Self::FatalEcc | Self::Heartbeat => {
+            Self::PageFault | Self::Ecc | Self::FatalEcc | Self::Heartbeat => {
                 Err("only the chip does it: write chip.packet or chip.dma")
             }
             Self::Reset | Self::ComputeReset | Self::Remove => {

@@ -370,7 +370,7 @@ fn hw_ip_control(bench: &mut Bench) -> Verdict {
     )
 }
 
-fn stats(card: Card) -> Result<OpenStatsInfo, gaudi_conformance::Failure> {
+pub(crate) fn stats(card: Card) -> Result<OpenStatsInfo, gaudi_conformance::Failure> {
     let mut stats = OpenStatsInfo::default();
     ok(
         "hlthunk_get_open_stats",

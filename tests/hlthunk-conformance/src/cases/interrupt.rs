@@ -425,7 +425,7 @@ impl Stamps {
 
 /// Creates counters and timestamps in a new session, because only the close frees them.
 fn both(bench: &mut Bench) -> Result<(Counters, Stamps), Failure> {
-    let card = bench.reopen()?;
+    let card = bench.unused()?;
     Ok((Counters::new(card)?, Stamps::new(card)?))
 }
 

@@ -146,12 +146,7 @@ fn works(card: Card) -> Verdict {
 }
 
 fn by_name(bench: &mut Bench) -> Verdict {
-    bench.close()?;
-    let fd = bench.open_patiently(|hl| hl.open(name::GAUDI2, ptr::null()))?;
-    let card = Card { hl: bench.hl, fd };
-    let verdict = works(card);
-    ok("hlthunk_close", bench.hl.close(fd))?;
-    verdict
+    opened_by(bench, |hl| hl.open(name::GAUDI2, ptr::null()))
 }
 
 fn by_any_name(bench: &mut Bench) -> Verdict {
@@ -166,14 +161,8 @@ fn by_other_name(bench: &mut Bench) -> Verdict {
     Ok(())
 }
 
-/// Closes the device, opens it with `open`, checks it and closes it.
 fn opened_by(bench: &mut Bench, open: impl Fn(&Library) -> c_int) -> Verdict {
-    bench.close()?;
-    let fd = bench.open_patiently(open)?;
-    let card = Card { hl: bench.hl, fd };
-    let verdict = works(card);
-    ok("hlthunk_close", bench.hl.close(fd))?;
-    verdict
+    works(bench.open_with(open)?)
 }
 
 fn by_bus_id(bench: &mut Bench) -> Verdict {

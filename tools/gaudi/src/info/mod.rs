@@ -10,6 +10,7 @@ use clap::Args;
 use gaudi::{
     Backend, BackendSpec, DeviceSpec, Environment, Error, Info, KernelSelector, PciAddress, Telemetry,
 };
+use gaudi_seam::{ReplayMatch, ReplaySpec};
 
 use crate::common::Common;
 use crate::exit::{self, Judged, Usage};
@@ -23,10 +24,14 @@ use readings::{Readings, User};
 /// Show a device's properties and state, through its control node.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  \
-                  gaudi info -d mock:gaudi2 -Q name,temperature.aip,memory.used")]
+                  gaudi info -d mock:gaudi2 -Q name,temperature.aip,memory.used\n  \
+                  gaudi info --from run.gcap")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     again: Again,
+    /// Show what the answers in a .gcap file report, in place of a device.
+    #[arg(long, value_name = "FILE")]
+    from: Option<String>,
     /// Print these facts only, as CSV; the names are those of `hl-smi -Q`. A wrong name lists all.
     #[arg(short = 'Q', long, value_name = "FIELD", value_delimiter = ',', hide_possible_values = true,
           value_parser = clap::builder::PossibleValuesParser::new(Query::names()))]
@@ -85,7 +90,19 @@ pub(crate) fn run(common: &Common, arguments: &Arguments, output: &mut Output) -
     if query.is_some() && output.is_json() {
         return Err(Usage("--query prints CSV: leave out --json".to_owned()).into());
     }
-    let specs = chosen(common)?;
+    let specs = match &arguments.from {
+        Some(_) if !common.devices.is_empty() => {
+            return Err(Usage("--from and --device exclude each other".to_owned()).into());
+        }
+        Some(file) => {
+            let replay = ReplaySpec {
+                file: file.clone(),
+                how: ReplayMatch::Best,
+            };
+            vec![around(common, DeviceSpec::bare(BackendSpec::Replay(replay)))?]
+        }
+        None => chosen(common)?,
+    };
     if let Some(query) = &query {
         query.print_header(output)?;
     }

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
-use cargo_metadata::{Artifact, Message, TargetKind};
+use cargo_metadata::{Artifact, CrateType, Message, TargetKind};
 
 use super::image::{PROGRAMS, Program};
 use super::kernels::Guest;
+use super::suite::CRATE;
 use crate::workspace::{Crate, Workspace};
 use crate::{files, run};
 
@@ -42,12 +43,15 @@ pub(super) fn tests(
     guest: &Guest,
     release: bool,
 ) -> anyhow::Result<Built> {
-    let examples: Vec<_> = guest.examples.iter().map(|row| target(row)).collect();
+    // The lab's own examples serve its own tests.
+    let is_wanted = |row: &&String| target(row).0 != CRATE || crates.iter().any(|name| name == CRATE);
+    let examples: Vec<_> = guest.examples.iter().filter(is_wanted).cloned().collect();
+    let examples_by_name: Vec<_> = examples.iter().map(|row| target(row)).collect();
     let programs = guest.programs.iter().map(|row| target(row).0);
     // The tests of a package come with its programs. In a build of their own, cargo would build
     // their dependencies again, with other features.
     let named = crates.iter().map(String::as_str).chain(programs).chain([SERVER]);
-    let named: Vec<_> = named.chain(examples.iter().map(|row| row.0)).collect();
+    let named: Vec<_> = named.chain(examples_by_name.iter().map(|row| row.0)).collect();
     let command = |words: &[&str]| {
         let mut command = workspace.cargo();
         command.args(words).arg("--locked");
@@ -63,7 +67,7 @@ pub(super) fn tests(
     if !examples.is_empty() {
         // By themselves: named to `cargo test`, an example becomes a harness of tests.
         let mut command = command(&["build"]);
-        for (_, name) in &examples {
+        for (_, name) in &examples_by_name {
             command.args(["--example", name]);
         }
         artifacts.extend(built(command)?);
@@ -92,7 +96,15 @@ pub(super) fn tests(
     });
     let server = programs_of(&artifacts, &TargetKind::Bin, &[SERVER.to_owned()])?.pop();
     let mut programs = programs_of(&artifacts, &TargetKind::Bin, &guest.programs)?;
-    programs.extend(programs_of(&artifacts, &TargetKind::Example, &guest.examples)?);
+    let is_library = |row: &String| {
+        let is_it = |artifact: &&Artifact| artifact.target.name == target(row).1;
+        artifacts
+            .iter()
+            .any(|artifact| is_it(&artifact) && makes_library(artifact))
+    };
+    let mut examples = examples;
+    examples.retain(|row| !is_library(row));
+    programs.extend(programs_of(&artifacts, &TargetKind::Example, &examples)?);
     Ok(Built {
         binaries,
         programs,
@@ -101,10 +113,13 @@ pub(super) fn tests(
     })
 }
 
+/// Whether an artifact is a shared library with a C interface.
+fn makes_library(artifact: &Artifact) -> bool {
+    artifact.target.crate_types.contains(&CrateType::CDyLib)
+}
+
 fn libraries_of(artifacts: &[Artifact]) -> Vec<Program> {
-    let libraries = artifacts
-        .iter()
-        .filter(|artifact| artifact.target.is_kind(TargetKind::CDyLib));
+    let libraries = artifacts.iter().filter(|artifact| makes_library(artifact));
     let mut paths: Vec<PathBuf> = libraries
         .flat_map(|artifact| &artifact.filenames)
         .filter(|path| path.extension() == Some("so"))
@@ -176,7 +191,7 @@ fn built(mut command: Command) -> anyhow::Result<Vec<Artifact>> {
     let mut artifacts = Vec::new();
     for message in Message::parse_stream(&output.stdout[..]) {
         if let Message::CompilerArtifact(artifact) = message.context("cannot read cargo's messages")? {
-            let is_made = artifact.executable.is_some() || artifact.target.is_kind(TargetKind::CDyLib);
+            let is_made = artifact.executable.is_some() || makes_library(&artifact);
             artifacts.extend(is_made.then_some(artifact));
         }
     }

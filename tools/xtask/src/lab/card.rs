@@ -29,6 +29,9 @@ pub(super) const DUMMY: [u8; 4096] = [0; 4096];
 /// The deadline for a server to listen, and for its answers.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
+/// Milliseconds that QEMU waits for a card's answer. After its default of 5000, on a machine under
+/// load, QEMU fails the access, takes the late answer for a broken stream and removes the card.
+const ANSWER_MS: u32 = 600_000;
 
 /// Cards that wait for their guest. A socket's path has 107 bytes at most, so the sockets between
 /// the host and the guest lie in a folder of their own.
@@ -132,7 +135,7 @@ impl Cards {
             }
             let path = self.socket("card", number);
             devices.push(format!(
-                r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}}{bus}}}"#,
+                r#"{{"driver":"vfio-user-pci","socket":{{"type":"unix","path":"{}"}},"x-msg-timeout":{ANSWER_MS}{bus}}}"#,
                 path.display()
             ));
         }

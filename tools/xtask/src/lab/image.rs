@@ -53,6 +53,8 @@ pub(crate) enum Entry {
     Folder,
     /// With its place on this machine.
     File(PathBuf),
+    /// A program or a library that finds its own libraries in the guest.
+    Peer(PathBuf),
     /// With its target.
     Link(String),
 }
@@ -88,6 +90,7 @@ pub(super) fn write_root(
         match &added.entry {
             Entry::Folder => cpio.folder(&added.guest)?,
             Entry::File(host) => cpio.file(&added.guest, is_executable(host)?, &read(host)?)?,
+            Entry::Peer(host) => cpio.file(&added.guest, true, &read(host)?)?,
             Entry::Link(target) => cpio.link(&added.guest, target)?,
         }
     }

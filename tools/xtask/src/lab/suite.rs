@@ -16,6 +16,7 @@ use super::guest::{Side, Variant, Verdict};
 use super::image::{Job, PROGRAMS, Program};
 use super::kernels::{Kernel, Kernels};
 use super::lock::Lock;
+use super::peer;
 use crate::files;
 use crate::ledger::Row;
 use crate::missing::or_missing;
@@ -321,7 +322,10 @@ impl Test<'_> {
             });
         }
         let begin = Instant::now();
-        let (kernel, variant) = (self.kernel, self.variant.clone());
+        let (kernel, mut variant) = (self.kernel, self.variant.clone());
+        if self.binaries.iter().any(|binary| binary.name == peer::TESTS) {
+            variant.added.extend(peer::perftest(self.workspace)?);
+        }
         let server = Some(&*self.built.server);
         let machine = kernel.machine(self.workspace, &programs, &plan, variant, server)?;
         let image = begin.elapsed().as_secs_f64();
@@ -353,6 +357,10 @@ impl Test<'_> {
         self.judge(row, transcript, &verdict, &outcome);
         if !row.failures.is_empty() {
             println!("\n{}", tail(&machine.console));
+            let logs = ["qemu.log", "card0.log", "card1.log"].map(|end| machine.console.with_extension(end));
+            for log in logs.iter().filter(|log| log.exists()) {
+                println!("\n{}", tail(log));
+            }
             verdict.stalled.iter().for_each(|report| println!("\n{report}"));
         }
         Ok(verdict)

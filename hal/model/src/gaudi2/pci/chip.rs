@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 
 use gaudi_seam::engine::Reset;
+use gaudi_seam::fault::ChipRules;
 use gaudi_spec::gaudi2::firmware::{self, EVENT};
 use gaudi_spec::gaudi2::mmu::Stacks;
 use gaudi_spec::gaudi2::rows::{self, Place};
@@ -39,8 +41,6 @@ pub struct PciConfig {
     /// Whether the firmware reports a secured card. On such a card the firmware, not the driver,
     /// sets the protection.
     pub secured: bool,
-    /// Whether its firmware hangs after each power-on, as after [`PciChip::hang_firmware`].
-    pub hang_firmware: bool,
 }
 
 impl Default for PciConfig {
@@ -49,7 +49,6 @@ impl Default for PciConfig {
             dram_bar: 8 << 30,
             dram: gaudi2::DRAM_SIZE,
             secured: true,
-            hang_firmware: false,
         }
     }
 }
@@ -163,6 +162,11 @@ pub struct PciChip {
 }
 
 impl PciChip {
+    /// Injects the faults of rules for the chip's events. They outlast its resets.
+    pub fn attach_faults(&mut self, rules: &Arc<ChipRules>) {
+        self.chip.attach_faults(rules);
+    }
+
     // The chip's surroundings.
     pub(super) fn outside(&self) -> &Space {
         self.chip.bus.pci.as_deref().expect(SURROUNDED)

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use gaudi_seam::device::{BARS, within};
+use gaudi_seam::fault::ChipRules;
 use gaudi_seam::{BarOffset, BarWindow, DeviceIo, Errno, Error, ErrorKind, Event, Iova, RawMapping, Result};
 use gaudi_spec::gaudi2::INTERRUPTS;
 use gaudi_sys::fd;
@@ -20,6 +21,7 @@ const BUDGET: u64 = 1 << 10;
 #[derive(Debug)]
 pub struct ModelDevice {
     config: PciConfig,
+    faults: Option<Arc<ChipRules>>,
     inner: Mutex<Inner>,
     begin: Instant,
 }
@@ -31,14 +33,17 @@ struct Inner {
 }
 
 impl Inner {
-    fn new(config: PciConfig) -> Result<Self> {
-        let chip = PciChip::new(config).map_err(|error| {
+    fn new(config: PciConfig, faults: Option<&Arc<ChipRules>>) -> Result<Self> {
+        let mut chip = PciChip::new(config).map_err(|error| {
             let kind = match error {
                 ModelError::Bar(_) | ModelError::Dram(_) => ErrorKind::InvalidInput,
                 _ => ErrorKind::OutOfMemory,
             };
             Error::new(kind, "make a card").because(error.to_string())
         })?;
+        if let Some(rules) = faults {
+            chip.attach_faults(rules);
+        }
         let events = (0..INTERRUPTS).map(|_| None).collect();
         Ok(Self { chip, events })
     }
@@ -51,9 +56,22 @@ impl ModelDevice {
     /// - `InvalidInput` if the card cannot have this memory BAR or this amount of HBM.
     /// - `OutOfMemory` if the host cannot provide the card's memory.
     pub fn new(config: PciConfig) -> Result<Self> {
+        Self::of(config, None)
+    }
+
+    /// As [`new`](Self::new), with fault rules for the chip's events, which outlast power cycles.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_faults(config: PciConfig, faults: Arc<ChipRules>) -> Result<Self> {
+        Self::of(config, Some(faults))
+    }
+
+    fn of(config: PciConfig, faults: Option<Arc<ChipRules>>) -> Result<Self> {
         Ok(Self {
             config,
-            inner: Mutex::new(Inner::new(config)?),
+            inner: Mutex::new(Inner::new(config, faults.as_ref())?),
+            faults,
             begin: Instant::now(),
         })
     }
@@ -67,7 +85,7 @@ impl ModelDevice {
     /// # Errors
     /// `OutOfMemory` if the host cannot provide the card's memory. The old card then stays.
     pub fn power_cycle(&self) -> Result<()> {
-        let new = Inner::new(self.config)?;
+        let new = Inner::new(self.config, self.faults.as_ref())?;
         let old = mem::replace(&mut *self.inner(), new);
         drop(old); // unmaps its memory, after the lock is released
         Ok(())

@@ -1,5 +1,6 @@
 //! Errors of engines: the registers that they set, and the events that the firmware sends.
 
+use gaudi_seam::engine::ChipError;
 use gaudi_spec::DeviceVa;
 use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::firmware::event;
@@ -28,6 +29,14 @@ impl PciChip {
                 }
                 self.monitor_failed(*dcore);
             }
+            // gaudi2.c `gaudi2_handle_eqe`; guess: an ECC event without an address.
+            Event::Injected(ChipError::CorrectedEcc) => {
+                self.send_event(ASIC.events.corrected_error, &[0; 7]);
+            }
+            Event::Injected(ChipError::Ecc) => {
+                self.send_event(ASIC.events.uncorrected_error, &[0; 7]);
+            }
+            Event::Injected(ChipError::Heartbeat) => self.hang_firmware(),
             _ => {}
         }
     }

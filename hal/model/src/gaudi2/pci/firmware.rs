@@ -21,8 +21,7 @@ const LARGEST: usize = packet::SIZE;
 const SPARE: u8 = 1 << 5;
 
 impl PciChip {
-    /// Lets the firmware hang: it answers nothing until the chip is reset; with
-    /// [`PciConfig::hang_firmware`](super::PciConfig), for ever.
+    /// Lets the firmware hang: it answers nothing until the chip is reset.
     pub fn hang_firmware(&mut self) {
         self.firmware.hung = true;
     }
@@ -82,6 +81,9 @@ impl PciChip {
         let (ctl, argument) = (word(packet::CTL), word(packet::ARGUMENT));
         let value = u64::from(word(0)) | u64::from(word(4)) << 32;
         let operation = packet::operation(ctl);
+        if self.chip.bus.faults.is_some() && self.chip.firmware_hangs(operation) {
+            return self.hang_firmware();
+        }
         let answer = self.answer(operation, value, argument);
         self.counters.packets += 1;
         if !matches!(operation, packet::TEST) || answer.is_none() {

@@ -97,7 +97,6 @@ impl PciChip {
         let sensors = self.firmware.environment.sensors;
         self.firmware = Firmware {
             environment: Environment::new(sensors),
-            hung: self.config.hang_firmware,
             ..Firmware::default()
         };
         self.start_boot();

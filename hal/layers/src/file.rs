@@ -1,8 +1,9 @@
-//! The file of a trace: a regular file, empty or with a trace. One process writes to it at a time.
+//! The file that a layer writes: a regular file, empty or with an older file of the same form. One
+//! process writes to it at a time.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, Write};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -12,9 +13,14 @@ use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
-use super::record::{Reader, Record};
-
-const NAME_ANOTHER: &str = "name a new file or an old trace, in a folder that this user may write";
+/// A form of file.
+#[derive(Debug)]
+pub(crate) struct Form {
+    /// Its noun in messages: `trace`.
+    pub(crate) noun: &'static str,
+    /// Returns what is wrong with the content of a file that is not empty and not of this form.
+    pub(crate) check: fn(&File) -> std::result::Result<(), String>,
+}
 
 /// A locked file. The nodes of one process that name it write through the same open file.
 #[derive(Debug)]
@@ -39,36 +45,39 @@ impl Drop for Locked {
     }
 }
 
-/// A trace's file, locked against other processes while it is open.
+/// A layer's file, locked against other processes while it is open.
 #[derive(Debug, Clone)]
-pub(crate) struct TraceFile(Arc<Locked>);
+pub(crate) struct LayerFile(Arc<Locked>);
 
 /// The files that this process has truncated, by path: later nodes append. Not by inode, because
 /// the kernel reuses the number of a removed file.
 static BEGUN: Mutex<BTreeMap<PathBuf, Weak<Locked>>> = Mutex::new(BTreeMap::new());
 
-impl TraceFile {
-    /// Opens a trace file and truncates an old trace in it, unless this process wrote it.
+impl LayerFile {
+    /// Opens a file and truncates an older one of the same form, unless this process wrote it.
     ///
     /// # Errors
     /// - `InvalidInput`: a symbolic link, not a regular file, or a file with other content. It is
     ///   not changed.
-    /// - `Busy`: another process writes a trace to it.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    /// - `Busy`: another process writes to it.
+    pub(crate) fn open(path: &Path, form: &Form) -> Result<Self> {
         let shown = path.display();
+        let noun = form.noun;
+        let wrong = |cause: String| wrong(cause, noun);
+        let failed = |error: &io::Error, cause: String| failed(error, cause, noun);
         if path == Path::new("-") {
-            return Err(wrong("a trace cannot be written to standard output".to_owned())
+            return Err(wrong(format!("a {noun} cannot be written to standard output"))
                 .helped_by("name a file; a file named - is ./-"));
         }
         let kind = |found: &fs::Metadata| match found.is_symlink() {
-            true => Err(wrong(format!("the trace file {shown} is a symbolic link"))),
-            false if !found.is_file() => Err(wrong(format!("the trace file {shown} is not a regular file"))),
+            true => Err(wrong(format!("the {noun} file {shown} is a symbolic link"))),
+            false if !found.is_file() => Err(wrong(format!("the {noun} file {shown} is not a regular file"))),
             false => Ok(()),
         };
         if let Ok(found) = fs::symlink_metadata(path) {
             kind(&found)?;
         }
-        let cannot = |error: io::Error| failed(&error, format!("the trace file {shown} cannot be opened"));
+        let cannot = |error: io::Error| failed(&error, format!("the {noun} file {shown} cannot be opened"));
         // The flags reject a link created since the check, and keep a pipe from blocking.
         let file = OpenOptions::new()
             .read(true)
@@ -95,11 +104,12 @@ impl TraceFile {
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
             Errno::EWOULDBLOCK => Error::from_errno("open", errno)
                 .with_kind(ErrorKind::Busy)
-                .because(format!("another process writes its trace to {shown}"))
-                .helped_by("name a trace file for each process"),
-            other => failed(&other.into(), format!("the trace file {shown} cannot be locked")),
+                .because(format!("another process writes its {noun} to {shown}"))
+                .helped_by(format!("name a {noun} file for each process")),
+            other => failed(&other.into(), format!("the {noun} file {shown} cannot be locked")),
         })?;
-        check(&file).map_err(|problem| wrong(format!("{shown} is not a trace ({problem}); not changed")))?;
+        (form.check)(&file)
+            .map_err(|problem| wrong(format!("{shown} is not a {noun} ({problem}); not changed")))?;
         if !begun.contains_key(&whole) {
             file.set_len(0).map_err(cannot)?;
         }
@@ -113,7 +123,7 @@ impl TraceFile {
     }
 }
 
-impl Write for TraceFile {
+impl Write for LayerFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         (&self.0.file).write(bytes)
     }
@@ -123,21 +133,16 @@ impl Write for TraceFile {
     }
 }
 
-/// Whether a file is empty or begins as a trace does.
-fn check(file: &File) -> std::result::Result<(), String> {
-    match Reader::new(BufReader::new(file)).next() {
-        None | Some(Ok(Record::Header(_))) => Ok(()),
-        Some(Ok(_)) => Err("its first line is not a header".to_owned()),
-        Some(Err(error)) => Err(error.problem),
-    }
+fn name_another(noun: &str) -> String {
+    format!("name a new file or an old {noun}, in a folder that this user may write")
 }
 
-fn wrong(cause: String) -> Error {
+fn wrong(cause: String, noun: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, "open")
         .because(cause)
-        .helped_by(NAME_ANOTHER)
+        .helped_by(name_another(noun))
 }
 
-fn failed(error: &io::Error, cause: String) -> Error {
-    crate::file_error::failed(error, cause).helped_by(NAME_ANOTHER)
+fn failed(error: &io::Error, cause: String, noun: &str) -> Error {
+    crate::file_error::failed(error, cause).helped_by(name_another(noun))
 }

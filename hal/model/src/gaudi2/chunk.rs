@@ -1,0 +1,92 @@
+//! [`ChunkFault`]: the fault of a chunk that a DMA engine moves.
+
+use std::cell::RefCell;
+
+use gaudi_seam::fault::{ChipEvent, EventFields, Verdict};
+use gaudi_spec::DeviceVa;
+
+use crate::gaudi2::bus::{Bus, Fault, step};
+use crate::gaudi2::event::{Access, FaultCause};
+use crate::gaudi2::faults::{ChipFaults, Struck};
+
+/// The fault of a chunk that a DMA engine moves.
+#[derive(Debug)]
+pub(crate) struct ChunkFault {
+    struck: Struck,
+    to: DeviceVa,
+    /// The bytes before the move.
+    before: Vec<u8>,
+}
+
+impl Bus {
+    /// Counts a chunk that a DMA engine is about to write. Returns its fault; a page fault is an
+    /// error.
+    #[inline]
+    pub(crate) fn chunk(&self, to: DeviceVa, len: u64) -> Result<Option<ChunkFault>, Fault> {
+        match &self.faults {
+            None => Ok(None),
+            Some(faults) => self.chunk_fault(faults, to, len),
+        }
+    }
+
+    #[cold]
+    fn chunk_fault(
+        &self,
+        faults: &RefCell<ChipFaults>,
+        to: DeviceVa,
+        len: u64,
+    ) -> Result<Option<ChunkFault>, Fault> {
+        let fields = EventFields {
+            queue: faults.borrow().queue.into(),
+            address: to.get(),
+            size: len,
+            ..EventFields::default()
+        };
+        let Some(struck) = faults.borrow_mut().meet(ChipEvent::Dma, fields) else {
+            return Ok(None);
+        };
+        if struck.verdict() == Verdict::PageFault {
+            struck.happened();
+            return Err(Fault {
+                address: to,
+                access: Access::Write,
+                cause: FaultCause::NotMapped,
+            });
+        }
+        let mut before = vec![0; usize::try_from(len).unwrap_or_default()];
+        // What cannot be read is not written either: the move reports that.
+        let (count, _) = self.read(to, &mut before, Access::Write);
+        before.truncate(count);
+        Ok(Some(ChunkFault { struck, to, before }))
+    }
+
+    /// Changes the bytes of a chunk that was moved as its rule says.
+    pub(crate) fn corrupt(&self, chunk: Option<ChunkFault>) -> Result<(), Fault> {
+        let Some(ChunkFault { struck, to, before }) = chunk else {
+            return Ok(());
+        };
+        let first = match struck.verdict() {
+            Verdict::Flip(bit) => bit / 8,
+            Verdict::Torn(bytes) => bytes,
+            _ => 0,
+        };
+        let at = usize::try_from(first).unwrap_or(usize::MAX);
+        // The chunk ends before the place.
+        let Some(rest) = before.get(at..).filter(|rest| !rest.is_empty()) else {
+            return Ok(());
+        };
+        let from = step(to, first, Access::Write)?;
+        match struck.verdict() {
+            Verdict::Flip(bit) => {
+                let mut byte = [0];
+                if let Some(fault) = self.read(from, &mut byte, Access::Write).1 {
+                    return Err(fault);
+                }
+                self.write(from, &[byte[0] ^ 1 << (bit % 8)])?;
+            }
+            _ => self.write(from, rest)?,
+        }
+        struck.happened();
+        Ok(())
+    }
+}

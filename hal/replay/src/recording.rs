@@ -1,0 +1,326 @@
+//! [`Recording`]: a capture as a list of opens and their calls.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use gaudi_capture::gcap::{ReadError, ReadErrorKind, Reader};
+use gaudi_capture::record::{Event, IoctlRecord, MarkKind, MmapRecord, OpenRecord, ProcessChange};
+use gaudi_seam::{Errno, ErrorKind, NodeKind};
+use gaudi_uapi::Ioctl;
+
+use crate::key::Key;
+
+/// The most bytes of records that a replay holds in memory.
+pub const MOST_BYTES: u64 = 1 << 30;
+/// The memory of a record besides its arguments, for the limit.
+const RECORD_BYTES: u64 = 256;
+/// Open files of a process are numbered by the kernel's `int`; a capture could name any number.
+const MOST_FILES: usize = 1 << 20;
+
+/// A recorded call.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) key: Key,
+    pub(crate) of: CallRecord,
+    /// The kind and the cause of the error, if the recorder knew them.
+    pub(crate) error: Option<(ErrorKind, String)>,
+}
+
+#[derive(Debug)]
+pub(crate) enum CallRecord {
+    Ioctl(IoctlRecord),
+    Mmap(MmapRecord),
+}
+
+impl CallRecord {
+    /// The errno of a failed call.
+    pub(crate) fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Ioctl(ioctl) => errno_of(ioctl.result),
+            Self::Mmap(mmap) => errno_of(mmap.result),
+        }
+    }
+}
+
+fn errno_of(result: i64) -> Option<Errno> {
+    let raw = i32::try_from(result.checked_neg()?).ok()?;
+    (1..4096).contains(&raw).then(|| Errno::from_raw(raw))
+}
+
+/// A recorded open of a node, and the calls on it.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) kind: NodeKind,
+    /// N of `accelN`.
+    pub(crate) index: u32,
+    /// The errno of an open that failed, with the kind and the cause if the recorder knew them.
+    pub(crate) failed: Option<(Errno, Option<(ErrorKind, String)>)>,
+    pub(crate) calls: Vec<Call>,
+}
+
+/// A capture in memory: what a replay answers from.
+#[derive(Debug, Default)]
+pub struct Recording {
+    pub(crate) sessions: Vec<Session>,
+    /// INFO calls of every session: session and call.
+    pub(crate) queries: HashMap<Key, (usize, usize)>,
+    /// Whether the capture has the memory that the device wrote.
+    pub(crate) has_data: bool,
+    /// Events that the recorder lost.
+    pub(crate) lost: u64,
+}
+
+/// Which node a path names. `None` for other files.
+fn node_of(path: &[u8]) -> Option<(NodeKind, u32)> {
+    const PREFIXES: [(&str, NodeKind); 4] = [
+        ("/dev/accel/accel_controlD", NodeKind::Control),
+        ("/dev/accel/accel", NodeKind::Compute),
+        ("/dev/hl_controlD", NodeKind::Control),
+        ("/dev/hl", NodeKind::Compute),
+    ];
+    let path = std::str::from_utf8(path).ok()?;
+    PREFIXES.iter().find_map(|&(prefix, kind)| {
+        let number = path.strip_prefix(prefix)?;
+        let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        Some((kind, digits.then(|| number.parse().ok())??))
+    })
+}
+
+/// What the descriptors of recorded processes refer to.
+#[derive(Debug, Default)]
+struct Files {
+    /// The descriptor table of each process that shares another's.
+    tables: HashMap<u32, u32>,
+    /// Sessions by table and descriptor.
+    open: HashMap<(u32, i32), usize>,
+}
+
+impl Files {
+    fn table(&self, pid: u32) -> u32 {
+        self.tables.get(&pid).copied().unwrap_or(pid)
+    }
+
+    fn get(&self, pid: u32, fd: i32) -> Option<usize> {
+        self.open.get(&(self.table(pid), fd)).copied()
+    }
+
+    fn set(&mut self, pid: u32, fd: i32, session: Option<usize>) {
+        let at = (self.table(pid), fd);
+        match session {
+            Some(session) if self.open.len() < MOST_FILES => {
+                self.open.insert(at, session);
+            }
+            _ => {
+                self.open.remove(&at);
+            }
+        }
+    }
+
+    fn fork(&mut self, parent: u32, child: u32, shares: bool) {
+        let table = self.table(parent);
+        if parent == child || self.tables.len() >= MOST_FILES {
+            return;
+        }
+        if shares {
+            self.tables.insert(child, table);
+            return;
+        }
+        let inherited: Vec<_> = self
+            .open
+            .iter()
+            .filter(|((of, _), _)| *of == table)
+            .map(|(&(_, fd), &session)| (fd, session))
+            .collect();
+        for (fd, session) in inherited {
+            self.set(child, fd, Some(session));
+        }
+    }
+}
+
+/// Reads events into a [`Recording`].
+#[derive(Debug, Default)]
+struct Loader {
+    recording: Recording,
+    files: Files,
+    /// The last call of each thread, for the notes that follow it.
+    last: HashMap<u32, Last>,
+    bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Last {
+    Open(usize),
+    Call(usize, usize),
+}
+
+impl Loader {
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Open(open) => self.open(&open),
+            Event::Close {
+                pid, fd, result: 0, ..
+            } => self.files.set(pid, fd, None),
+            Event::Dup { pid, fd, result, .. } => {
+                if let Ok(new) = i32::try_from(result) {
+                    if new >= 0 {
+                        let session = self.files.get(pid, fd);
+                        self.files.set(pid, new, session);
+                    }
+                }
+            }
+            Event::Process(process) => {
+                if let ProcessChange::Start {
+                    parent, shares_files, ..
+                } = process.change
+                {
+                    self.files.fork(parent, process.pid, shares_files);
+                }
+            }
+            Event::Ioctl(ioctl) => self.ioctl(ioctl),
+            Event::Mmap(mmap) => {
+                if let Some(session) = self.files.get(mmap.pid, mmap.fd) {
+                    let key = Key::mmap(mmap.offset, mmap.length);
+                    self.call(session, mmap.tid, key, CallRecord::Mmap(mmap));
+                }
+            }
+            Event::Mark(mark) if mark.kind == MarkKind::Note => self.note(mark.tid, &mark.text),
+            Event::Lost { count, .. } => self.recording.lost = self.recording.lost.saturating_add(count),
+            Event::Close { .. } | Event::Munmap { .. } | Event::Mark(_) => {}
+        }
+    }
+
+    fn session(&mut self, kind: NodeKind, index: u32, failed: Option<Errno>) -> usize {
+        self.bytes += RECORD_BYTES;
+        self.recording.sessions.push(Session {
+            kind,
+            index,
+            failed: failed.map(|errno| (errno, None)),
+            calls: Vec::new(),
+        });
+        self.recording.sessions.len() - 1
+    }
+
+    fn open(&mut self, open: &OpenRecord) {
+        let fd = i32::try_from(open.result).unwrap_or(-1);
+        let Some((kind, index)) = node_of(&open.path) else {
+            self.files.set(open.pid, fd, None);
+            return;
+        };
+        let failed = errno_of(open.result);
+        // A missing node was probed, not opened.
+        if matches!(failed, Some(Errno::ENOENT | Errno::ENOTDIR)) {
+            return;
+        }
+        let session = self.session(kind, index, failed);
+        if failed.is_none() {
+            self.files.set(open.pid, fd, Some(session));
+        }
+        self.last.insert(open.tid, Last::Open(session));
+    }
+
+    fn ioctl(&mut self, ioctl: IoctlRecord) {
+        let Some(which) = Ioctl::of_request(ioctl.request).filter(|_| !ioctl.compat) else {
+            return;
+        };
+        let Some(key) = Key::of_record(which, &ioctl) else {
+            return;
+        };
+        let session = match self.files.get(ioctl.pid, ioctl.fd) {
+            Some(session) => session,
+            // Opened before tracing began. DRM's numbers belong to other drivers, too.
+            None if ioctl.device.is_some() || ioctl.result >= 0 => {
+                let session = self.session(NodeKind::Compute, 0, None);
+                self.files.set(ioctl.pid, ioctl.fd, Some(session));
+                session
+            }
+            None => return,
+        };
+        self.call(session, ioctl.tid, key, CallRecord::Ioctl(ioctl));
+    }
+
+    fn call(&mut self, session: usize, tid: u32, key: Key, of: CallRecord) {
+        let pieces = match &of {
+            CallRecord::Ioctl(ioctl) => ioctl.memory.iter().map(|piece| piece.bytes.len() as u64).sum(),
+            CallRecord::Mmap(_) => 0,
+        };
+        self.bytes = self.bytes.saturating_add(RECORD_BYTES).saturating_add(pieces);
+        let calls = &mut self.recording.sessions[session].calls;
+        let number = calls.len();
+        if key.is_info() && of.errno().is_none() {
+            self.recording.queries.insert(key.clone(), (session, number));
+        }
+        calls.push(Call { key, of, error: None });
+        self.last.insert(tid, Last::Call(session, number));
+    }
+
+    /// A note of the record layer: `error KIND CAUSE`.
+    fn note(&mut self, tid: u32, text: &[u8]) {
+        let text = String::from_utf8_lossy(text);
+        let Some((kind, cause)) = text.strip_prefix("error ").and_then(|rest| rest.split_once(' ')) else {
+            return;
+        };
+        let Some(kind) = ErrorKind::of_name(kind) else {
+            return;
+        };
+        let error = Some((kind, cause.to_owned()));
+        let sessions = &mut self.recording.sessions;
+        match self.last.get(&tid) {
+            Some(&Last::Open(session)) => {
+                if let Some(failed) = &mut sessions[session].failed {
+                    failed.1 = error;
+                }
+            }
+            Some(&Last::Call(session, call)) => sessions[session].calls[call].error = error,
+            None => {}
+        }
+    }
+}
+
+impl Recording {
+    /// Reads a capture in binary form. A capture that ends early, as of a killed program, is read
+    /// up to there.
+    ///
+    /// # Errors
+    /// - The reader's errors, with the offset in the file, except `Truncated`.
+    /// - `TooLong`: the records need more than [`MOST_BYTES`] of memory.
+    pub fn read(input: impl Read) -> Result<Self, ReadError> {
+        let mut reader = Reader::new(input)?;
+        let mut loader = Loader::default();
+        while let Some(event) = reader.next() {
+            match event {
+                Ok(event) => loader.event(event),
+                Err(error) if error.kind == ReadErrorKind::Truncated => break,
+                Err(error) => return Err(error),
+            }
+            if loader.bytes > MOST_BYTES {
+                return Err(ReadError::new(ReadErrorKind::TooLong, reader.offset()));
+            }
+        }
+        let mut recording = loader.recording;
+        let mut facts = reader.facts().iter();
+        recording.has_data = facts.any(|(name, value)| name == "data" && value == "1");
+        Ok(recording)
+    }
+
+    pub(crate) fn load(path: &Path) -> Result<Arc<Self>, LoadError> {
+        let file = File::open(path).map_err(LoadError::Open)?;
+        let recording = Self::read(BufReader::new(file)).map_err(LoadError::Read)?;
+        Ok(Arc::new(recording))
+    }
+
+    /// The number of recorded opens of compute nodes and control nodes, and of calls on them.
+    pub fn counts(&self) -> (usize, usize) {
+        let calls = self.sessions.iter().map(|session| session.calls.len()).sum();
+        (self.sessions.len(), calls)
+    }
+}
+
+/// Why a capture is not a recording.
+#[derive(Debug)]
+pub(crate) enum LoadError {
+    Open(std::io::Error),
+    Read(ReadError),
+}

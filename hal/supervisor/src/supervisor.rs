@@ -1,0 +1,166 @@
+//! [`Supervisor`]: runs a program and answers its calls.
+
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use gaudi_hal::DeviceSpec;
+use gaudi_seam::KernelIoExt as _;
+use gaudi_uapi::info::HlInfoHwIpInfo;
+use nix::errno::Errno;
+
+use crate::error::Error;
+use crate::files::{Files, identity_of};
+use crate::filter::{Call, call_of};
+use crate::nodes::Nodes;
+use crate::notify::{Listener, Reply, Request};
+use crate::tree::{Described, Tree};
+
+/// The most threads that serve calls. A wait for a completion occupies one.
+const MOST_WORKERS: usize = 512;
+
+/// Runs a program whose devices are answered by device specs.
+#[derive(Debug)]
+pub struct Supervisor {
+    child: Child,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    listener: Listener,
+    nodes: Nodes,
+    files: Files,
+    workers: AtomicUsize,
+    idle: AtomicUsize,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("listener", &self.listener)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Queries what the paths of a device show.
+fn described(spec: &DeviceSpec) -> Result<Described, Error> {
+    let io = gaudi_hal::control(spec).map_err(Error::Device)?;
+    // A recording may lack the query: then the ids are unknown.
+    let info = io.query::<HlInfoHwIpInfo>().ok();
+    Ok(Described {
+        device_id: info.as_ref().map_or(0, |info| info.device_id),
+        module_id: info.as_ref().map_or(0, |info| info.module_id),
+    })
+}
+
+impl Supervisor {
+    /// Starts `command` with a device for each spec: the first is `/dev/accel/accel0`.
+    ///
+    /// The program is killed when the calling thread ends.
+    ///
+    /// # Errors
+    /// - [`Error::Device`]: a spec does not open.
+    /// - [`Error::Spawn`]: the program could not be started.
+    /// - [`Error::System`].
+    pub fn spawn(command: Command, specs: Vec<DeviceSpec>) -> Result<Self, Error> {
+        let devices: Vec<Described> = specs.iter().map(described).collect::<Result<_, _>>()?;
+        let (child, listener) = crate::spawn::spawn(command)?;
+        let shared = Arc::new(Shared {
+            listener,
+            nodes: Nodes::new(specs),
+            files: Files::new(Tree::new(&devices)),
+            workers: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
+        });
+        Shared::add_worker(&shared).map_err(Error::Spawn)?;
+        Ok(Self { child, shared })
+    }
+
+    /// Returns the program, for access to its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Waits until the program and its descendants have ended. Returns the program's status.
+    ///
+    /// # Errors
+    /// [`Error::System`]: wait(2) failed.
+    pub fn wait(mut self) -> Result<ExitStatus, Error> {
+        let failed = |error: std::io::Error| {
+            let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+            Error::System("waitpid(2)", errno)
+        };
+        let status = self.child.wait().map_err(failed)?;
+        // The last worker ends with the last process that has the filter.
+        while self.shared.workers.load(Ordering::Acquire) > 0 {
+            thread::park_timeout(std::time::Duration::from_millis(5));
+        }
+        Ok(status)
+    }
+}
+
+impl Shared {
+    fn add_worker(this: &Arc<Self>) -> std::io::Result<()> {
+        this.workers.fetch_add(1, Ordering::AcqRel);
+        this.idle.fetch_add(1, Ordering::AcqRel);
+        let shared = Arc::clone(this);
+        let made = thread::Builder::new()
+            .name("gaudi-run".to_owned())
+            .spawn(move || shared.work());
+        if made.is_err() {
+            this.workers.fetch_sub(1, Ordering::AcqRel);
+            this.idle.fetch_sub(1, Ordering::AcqRel);
+        }
+        made.map(drop)
+    }
+
+    /// Serves calls until no process has the filter.
+    fn work(self: Arc<Self>) {
+        loop {
+            let received = self.listener.receive();
+            let request = match received {
+                Ok(Some(request)) => request,
+                Ok(None) => break,
+                Err(errno) => {
+                    tracing::error!(%errno, "cannot receive the program's calls");
+                    break;
+                }
+            };
+            // Another thread must be ready while this one waits in a call.
+            if self.idle.fetch_sub(1, Ordering::AcqRel) == 1
+                && self.workers.load(Ordering::Acquire) < MOST_WORKERS
+            {
+                if let Err(error) = Self::add_worker(&self) {
+                    tracing::warn!(%error, "no further thread serves the program");
+                }
+            }
+            let reply = self.answer(&request);
+            self.listener.reply(&request, reply);
+            self.idle.fetch_add(1, Ordering::AcqRel);
+        }
+        self.idle.fetch_sub(1, Ordering::AcqRel);
+        self.workers.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn answer(&self, request: &Request) -> Reply {
+        let reply = match call_of(request.number) {
+            Some(Call::Ioctl) => {
+                let node = identity_of(request.tid, request.arguments[0] as i32)
+                    .and_then(|identity| self.nodes.find(identity));
+                match node {
+                    Some(node) => node.ioctl(&self.listener, request),
+                    None => Reply::Continue,
+                }
+            }
+            Some(call) => self.files.answer(call, &self.nodes, &self.listener, request),
+            None => Reply::Continue,
+        };
+        // A killed thread's id can be another thread's now: nothing is decided for that one.
+        match reply {
+            Reply::Continue | Reply::Sent => reply,
+            reply if self.listener.is_valid(request) => reply,
+            _ => Reply::Sent,
+        }
+    }
+}

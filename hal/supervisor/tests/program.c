@@ -1,0 +1,168 @@
+/* A program for the driver's ioctls, as an unmodified one is: it includes no header of this project
+ * and knows the numbers of Linux 6.7 and later (drm/habanalabs_accel.h). It prints one line for each
+ * step, and exits with 1 at the first that fails.
+ *
+ * usage: program CTL, the control word of a LIN_DMA packet. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct info { uint64_t pointer; uint32_t size, op, arg, pad; };
+union cb { struct { uint64_t handle; uint32_t op, size, ctx, flags; } in; struct { uint64_t handle; } out; };
+union cs { struct { uint64_t restore, execute, seq; uint32_t n_restore, n_execute, timeout, flags, ctx, pad; } in;
+           struct { uint64_t seq; } out; };
+union wait { struct { uint64_t seq, timeout_us; uint32_t ctx, flags; uint64_t more[4]; } in; struct { uint32_t status; } out; };
+union mem { struct { uint64_t arg[3]; uint32_t op, flags, ctx, count; } in; struct { uint64_t value; } out; };
+struct chunk { uint64_t cb; uint32_t queue, size, flags, engine, pad[10]; };
+struct lin_dma { uint32_t size, ctl; uint64_t from, to; };
+
+static int call(int fd, unsigned number, void *argument, unsigned size)
+{
+    return ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, 'd', 0x40 + number, size), argument);
+}
+
+static void check(int good, const char *what)
+{
+    printf("%s: %s\n", what, good ? "ok" : strerror(errno));
+    fflush(stdout);
+    if (!good)
+        exit(1);
+}
+
+static int status_of(int fd, uint32_t *status)
+{
+    uint32_t answer[2] = {99, 99};
+    struct info info = {.pointer = (uint64_t)answer, .size = sizeof answer, .op = 4};
+    int done = call(fd, 0, &info, sizeof info);
+    *status = answer[0];
+    return done;
+}
+
+/* Returns 0 or -1, and the answer in `value`. */
+static uint64_t value;
+
+static int memory(int fd, unsigned op, unsigned flags, uint64_t a, uint64_t b, uint64_t c)
+{
+    union mem mem = {.in = {.arg = {a, b, c}, .op = op, .flags = flags}};
+    int done = call(fd, 4, &mem, sizeof mem);
+    value = mem.out.value;
+    return done;
+}
+
+static void *in_thread(void *fd)
+{
+    uint32_t status;
+    return status_of(*(int *)fd, &status) == 0 && status == 0 ? fd : NULL;
+}
+
+int main(int count, char **words)
+{
+    unsigned ctl = strtoul(count > 1 ? words[1] : "0", NULL, 0);
+    if (count > 2) { /* after exec: the descriptor is inherited */
+        uint32_t status;
+        return status_of(atoi(words[2]), &status) || status;
+    }
+    DIR *folder = opendir("/dev/accel");
+    int nodes = 0;
+    for (struct dirent *entry; folder && (entry = readdir(folder));)
+        nodes += !strcmp(entry->d_name, "accel0") || !strcmp(entry->d_name, "accel_controlD0");
+    check(folder && nodes == 2, "list /dev/accel");
+    closedir(folder);
+    char text[64] = "";
+    int attribute = open("/sys/class/accel/accel0/device/pci_addr", O_RDONLY);
+    check(attribute >= 0 && read(attribute, text, sizeof text) > 0 && !strncmp(text, "0000:", 5), "read pci_addr");
+    close(attribute);
+    struct stat seen;
+    check(!stat("/dev/accel/accel0", &seen) && S_ISCHR(seen.st_mode) && major(seen.st_rdev) == 261, "stat node");
+    check(access("/dev/accel/accel7", F_OK) && errno == ENOENT, "missing node");
+    int control = open("/dev/accel/accel_controlD0", O_RDWR | O_CLOEXEC);
+    check(control >= 0, "open control");
+    uint32_t status;
+    check(!status_of(control, &status) && status == 0, "control status");
+    check(memory(control, 0, 0, 1, 0, 0) && errno == ENOTTY, "control refuses memory");
+    int fd = open("/dev/accel/accel0", O_RDWR | O_CLOEXEC);
+    check(fd >= 0, "open");
+    check(!fstat(fd, &seen) && S_ISCHR(seen.st_mode) && major(seen.st_rdev) == 261, "fstat");
+    check(open("/dev/accel/accel0", O_RDWR) < 0 && errno == EBUSY, "second open");
+    check(!status_of(fd, &status) && status == 0, "status");
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    check(poll(&polled, 1, 0) >= 0, "poll");
+
+    check(!memory(fd, 0, 0, 4096, 0, 0), "allocate");
+    uint64_t handle = value;
+    check(!memory(fd, 2, 0, 0, handle, 0), "map");
+    uint64_t device = value;
+    check(memory(fd, 1, 0, handle, 0, 0) && errno == EINVAL, "free while mapped");
+    char *host = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(host, 0x5a, 4096);
+    /* Not at the start of a page. */
+    check(!memory(fd, 2, 4, (uint64_t)host + 16, 0, 8192), "map host memory");
+    uint64_t va = value;
+    check(memory(fd, 2, 4, 64, 0, 4096) && errno == EFAULT, "map missing host memory");
+    union cb cb = {.in = {.op = 0, .size = 4096, .flags = 1}};
+    check(!call(fd, 1, &cb, sizeof cb), "create a command buffer");
+    uint64_t buffer = cb.out.handle;
+    struct lin_dma *packets = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)buffer);
+    check(packets != MAP_FAILED, "mmap the command buffer");
+    memset(&cb, 0, sizeof cb);
+    cb.in.handle = buffer;
+    cb.in.op = 2;
+    cb.in.flags = 2;
+    check(!call(fd, 1, &cb, sizeof cb) && cb.out.handle, "address of the command buffer");
+    packets[0] = (struct lin_dma){4000, ctl, va, device};
+    packets[1] = (struct lin_dma){4000, ctl, device, va + 4096};
+    struct chunk chunk = {.cb = cb.out.handle, .queue = 4, .size = 2 * sizeof *packets, .flags = 1};
+    union cs cs = {.in = {.execute = (uint64_t)&chunk, .n_execute = 1}};
+    check(!call(fd, 2, &cs, sizeof cs), "submit");
+    union wait wait_for = {.in = {.seq = cs.out.seq, .timeout_us = 10000000}};
+    check(!call(fd, 3, &wait_for, sizeof wait_for) && wait_for.out.status == 0, "wait");
+    check(!memcmp(host + 16, host + 4096 + 16, 4000 - 16) && host[4096 + 16] == 0x5a, "bytes from the device");
+
+    int other = dup(fd);
+    check(!status_of(other, &status) && status == 0, "ioctl on a duplicate");
+    close(other);
+    pthread_t thread;
+    void *answer = NULL;
+    pthread_create(&thread, NULL, in_thread, &fd);
+    pthread_join(thread, &answer);
+    check(answer != NULL, "ioctl in a thread");
+    pid_t child = fork();
+    if (!child)
+        _exit(status_of(fd, &status) || status);
+    int ended = -1;
+    check(waitpid(child, &ended, 0) == child && ended == 0, "ioctl in a fork child");
+    child = fork();
+    if (!child) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", fcntl(fd, F_DUPFD, 50));
+        execl("/proc/self/exe", words[0], "0", number, (char *)NULL);
+        _exit(1);
+    }
+    check(waitpid(child, &ended, 0) == child && ended == 0, "ioctl after exec");
+    union mem export = {.in = {.arg = {device, 4096, 0}, .op = 5, .flags = O_RDWR | O_CLOEXEC}};
+    check(!call(fd, 4, &export, sizeof export), "export");
+    int dmabuf = (int)export.out.value;
+    check(fcntl(dmabuf, F_GETFD) == FD_CLOEXEC && !close(dmabuf), "descriptor of the export");
+    check(!memory(fd, 3, 0, va, 0, 0), "unmap host memory");
+    check(host[0] == 0x5a, "host memory stays");
+    munmap(packets, 4096);
+    close(fd);
+    fd = open("/dev/accel/accel0", O_RDWR | O_CLOEXEC);
+    check(fd >= 0, "open again");
+    check(!status_of(fd, &status) && status == 0, "status again");
+    printf("all\n");
+    return 0;
+}

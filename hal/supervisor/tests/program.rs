@@ -1,0 +1,174 @@
+//! Runs a C program for the driver's ioctls, dynamic and static, on a mock and on a recording.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+
+use gaudi_hal::DeviceSpec;
+use gaudi_seam::DeviceVa;
+use gaudi_spec::gaudi2::packet::LinDma;
+use gaudi_supervisor::{Error, Supervisor};
+
+/// The steps of the program.
+const STEPS: usize = 33;
+
+/// Counts a test that cannot run here.
+fn skip(need: &str) {
+    println!("skipped: {need}");
+    if let Some(log) = std::env::var_os("GAUDI_SKIP_LOG") {
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("program");
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        let line = format!("SKIP {test}: {need}\n");
+        std::io::Write::write_all(&mut file.expect("the log of skips"), line.as_bytes()).expect("a line");
+    }
+}
+
+/// Compiles the program; `None` if it cannot be compiled on this system.
+fn program(linking: &str) -> Option<PathBuf> {
+    static BUILT: Mutex<()> = Mutex::new(());
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let _guard = BUILT.lock().unwrap();
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().unwrap());
+    let path = folder.path().join(format!("program{linking}"));
+    if path.exists() {
+        return Some(path);
+    }
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c");
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "gcc".into()));
+    command
+        .args(["-O1", "-Wall", "-pthread", source, "-o"])
+        .arg(&path);
+    if !linking.is_empty() {
+        command.arg(linking);
+    }
+    match command.output() {
+        Ok(output) if output.status.success() => Some(path),
+        Ok(output) => {
+            skip(&format!(
+                "gcc{linking} with libc: {}",
+                String::from_utf8_lossy(&output.stderr)
+            ));
+            None
+        }
+        Err(error) => {
+            skip(&format!("a C compiler: {error}"));
+            None
+        }
+    }
+}
+
+/// Runs a command. Returns its output and exit code; `None` if this system forbids seccomp's user
+/// notification.
+fn run(mut command: Command, spec: &str) -> Option<(String, Option<i32>)> {
+    let spec: DeviceSpec = spec.parse().unwrap();
+    command.stdout(Stdio::piped());
+    let mut supervisor = match Supervisor::spawn(command, vec![spec]) {
+        Ok(supervisor) => supervisor,
+        Err(Error::Spawn(error)) if error.raw_os_error() == Some(nix::libc::EINVAL) => {
+            skip("user notification of seccomp(2), Linux 5.0");
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let mut pipe = supervisor.child().stdout.take().unwrap();
+    let mut output = String::new();
+    pipe.read_to_string(&mut output).unwrap();
+    let status = supervisor.wait().unwrap();
+    Some((output, status.code()))
+}
+
+/// The control word of a packet that copies.
+fn copy_control() -> String {
+    let bytes = LinDma::copy(DeviceVa(1), DeviceVa(2), 3).to_bytes();
+    u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]).to_string()
+}
+
+fn passes(linking: &str, spec: &str) {
+    let Some(program) = program(linking) else {
+        return;
+    };
+    let mut command = Command::new(program);
+    command.arg(copy_control());
+    let Some((output, code)) = run(command, spec) else {
+        return;
+    };
+    assert_eq!(code, Some(0), "{spec}: {output}");
+    assert!(output.ends_with("all\n"), "{output}");
+    let steps = output.lines().filter(|line| line.ends_with(": ok")).count();
+    assert_eq!(steps, STEPS, "{output}");
+}
+
+#[test]
+fn program_runs_on_the_mock() {
+    passes("", "mock:gaudi2?name=run");
+}
+
+#[test]
+fn static_program_runs_on_the_mock() {
+    passes("-static", "mock:gaudi2?name=static");
+}
+
+#[test]
+fn program_runs_on_a_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.gcap");
+    let file = file.display();
+    passes("", &format!("mock:gaudi2?name=recorded+record={file},data"));
+    passes("", &format!("replay:{file}"));
+}
+
+#[test]
+fn injected_fault_reaches_the_program() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let mut command = Command::new(program);
+    command.arg(copy_control());
+    let spec = "mock:gaudi2?name=faulty+fault=submit:error%3DEIO";
+    if let Some((output, code)) = run(command, spec) {
+        assert_eq!(code, Some(1), "{output}");
+        assert!(output.ends_with("submit: Input/output error\n"), "{output}");
+    }
+}
+
+#[test]
+fn exit_code_and_other_paths_are_the_programs() {
+    let shell = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        run(command, "mock:gaudi2?name=shell")
+    };
+    let Some((output, code)) =
+        shell("ls /dev/accel; cat /sys/class/accel/accel0/dev; test -c /dev/null; exit 7")
+    else {
+        return;
+    };
+    assert_eq!(output, "accel0\naccel_controlD0\n261:0\n");
+    assert_eq!(code, Some(7));
+    let Some((output, _)) =
+        shell("readlink /sys/class/accel/accel0/device; cat /dev/accel/accel9 2>&1 | tail -c 28")
+    else {
+        return;
+    };
+    assert!(output.starts_with("../../../0000:10:00.0\n"), "{output}");
+    assert!(output.contains("No such file or directory"), "{output}");
+}
+
+#[test]
+fn children_outlive_the_program() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "(sleep 0.2; ls /dev/accel) & exit 3"]);
+    if let Some((output, code)) = run(command, "mock:gaudi2?name=children") {
+        assert_eq!(code, Some(3));
+        assert_eq!(output, "accel0\naccel_controlD0\n");
+    }
+}
+
+#[test]
+fn invalid_device_is_reported() {
+    let spec: DeviceSpec = "replay:/nonexistent.gcap".parse().unwrap();
+    let error = Supervisor::spawn(Command::new("true"), vec![spec]).unwrap_err();
+    assert!(matches!(error, Error::Device(_)), "{error}");
+}
