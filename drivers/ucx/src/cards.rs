@@ -2,22 +2,24 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use gaudi_device::Device;
+use gaudi_copy::{MemoryDomain, Transport};
 use gaudi_hal::{Environment, choose, list};
 use gaudi_seam::{BackendSpec, DeviceSpec, PciAddress, Result};
-use gaudi_sys::lock;
 
 /// One card.
-#[derive(Debug)]
 pub(crate) struct Card {
     spec: DeviceSpec,
+    /// Made at its first use, because a domain belongs to one process: a program that loads the
+    /// plugin may fork first.
+    memory: OnceLock<MemoryDomain>,
+    /// Made by the first copy.
+    pub(crate) transport: Mutex<Option<Transport>>,
     /// Its PCI function, where sysfs has it.
     pub(crate) bus: Option<PciAddress>,
     /// The name of its memory domain.
     pub(crate) domain: String,
     /// The name of its device resource.
     pub(crate) device: String,
-    open: Mutex<Option<Device>>,
 }
 
 /// The component's name, and the memory domain's where there is one card.
@@ -41,15 +43,16 @@ pub(crate) fn find() -> Result<&'static [Card]> {
     }
     let found = specs(&Environment::of_process())?;
     let several = found.len() > 1;
-    let card = |(index, (spec, bus)): (usize, (DeviceSpec, Option<PciAddress>))| Card {
+    let card = |(index, (spec, bus)): (usize, Found)| Card {
         spec,
+        memory: OnceLock::new(),
+        transport: Mutex::new(None),
         bus,
         domain: match several {
             true => format!("{COMPONENT}{index}"),
             false => COMPONENT.to_owned(),
         },
         device: format!("gaudi{index}"),
-        open: Mutex::new(None),
     };
     let cards = found.into_iter().enumerate().map(card).collect();
     Ok(CARDS.get_or_init(|| cards))
@@ -75,18 +78,16 @@ fn specs(environment: &Environment) -> Result<Vec<Found>> {
 }
 
 impl Card {
-    /// The open compute node. The first call opens it.
+    /// The memory domain, which opens the compute node at its first allocation or copy.
     ///
     /// # Errors
-    /// As [`Device::open`].
-    pub(crate) fn device(&self) -> Result<Device> {
-        let mut open = lock(&self.open);
-        if let Some(device) = &*open {
-            return Ok(device.clone());
+    /// `InvalidInput`: a variable of the domain is invalid.
+    pub(crate) fn memory(&self) -> Result<&MemoryDomain> {
+        if let Some(memory) = self.memory.get() {
+            return Ok(memory);
         }
-        let device = Device::open(&self.spec)?;
-        *open = Some(device.clone());
-        Ok(device)
+        let memory = MemoryDomain::new(&self.spec)?;
+        Ok(self.memory.get_or_init(|| memory))
     }
 }
 

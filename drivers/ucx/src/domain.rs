@@ -154,10 +154,7 @@ unsafe extern "C" fn query(md: *mut Md, attr: *mut MdAttr) -> UcsStatus {
         attr.alloc_mem_types = device;
         attr.access_mem_types = host | device;
         attr.detect_mem_types = device;
-        attr.dmabuf_mem_types = match memory::EXPORTS {
-            true => device,
-            false => 0,
-        };
+        attr.dmabuf_mem_types = device;
         attr.max_alloc = u64::MAX;
         attr.max_reg = usize::MAX;
         attr.reg_cost = Linear {
@@ -191,7 +188,6 @@ unsafe extern "C" fn mem_alloc(
 ///
 /// # Safety
 /// As [`allocate`].
-#[expect(clippy::too_many_arguments, reason = "UCX's signature")]
 unsafe extern "C" fn mem_alloc_on(
     md: *mut Md,
     len: *mut usize,
@@ -241,16 +237,19 @@ unsafe fn allocate(
 /// Frees the allocation at an address, after its event.
 ///
 /// # Errors
-/// `InvalidParam`: there is none.
+/// `InvalidParam`: there is none. `Busy`: an exported dma-buf holds it.
 pub(crate) fn release(base: u64) -> Result<(), Status> {
     let allocation = memory::find(base).filter(|allocation| allocation.base() == base);
     let allocation = allocation.ok_or(Status::InvalidParam)?;
-    events::freed(base, allocation.len, allocation.card);
+    let (len, card) = (allocation.len(), allocation.card);
     drop(allocation);
-    match memory::free(base) {
-        true => Ok(()),
-        false => Err(Status::InvalidParam),
-    }
+    events::freed(base, len, card);
+    memory::free(base).inspect_err(|_| {
+        // It is still there, unless another thread freed it.
+        if memory::find(base).is_some() {
+            events::allocated(base, len, card);
+        }
+    })
 }
 
 /// # Safety
@@ -283,7 +282,7 @@ unsafe extern "C" fn mem_reg(
             return Err(Status::InvalidParam);
         }
         if let Some(allocation) = memory::find(address) {
-            if len > allocation.len - (address - allocation.base()) {
+            if len > allocation.len() - (address - allocation.base()) {
                 return Err(Status::OutOfRange);
             }
         }
@@ -336,7 +335,7 @@ unsafe extern "C" fn mem_query(
                 (*attr).base_address = base as *mut c_void;
             }
             if mask & field::ALLOC_LENGTH != 0 {
-                (*attr).alloc_length = allocation.len as usize;
+                (*attr).alloc_length = allocation.len() as usize;
             }
             if mask & field::MEM_FLAGS != 0 {
                 (*attr).mem_flags = MEM_FLAG_REGISTRABLE;

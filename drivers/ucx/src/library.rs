@@ -142,8 +142,8 @@ pub(crate) fn logger() -> Option<&'static Logger> {
         // SAFETY: libucs declares both functions so since 1.11.
         unsafe {
             Some(Logger {
-                dispatch: symbol(&ucs, "ucs_log_dispatch").ok()?,
-                handlers: symbol(&ucs, "ucs_log_num_handlers").ok()?,
+                dispatch: symbol(ucs, "ucs_log_dispatch").ok()?,
+                handlers: symbol(ucs, "ucs_log_num_handlers").ok()?,
             })
         }
     };

@@ -1,47 +1,47 @@
-//! Device memory of the process: allocation, lookup by address, copies.
+//! Device memory of the process: allocation, lookup by address, copies, exports.
+
+#![allow(unsafe_code, reason = "a pointer that a copy out of device memory fills")]
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{PoisonError, RwLock};
 
-use gaudi_device::{Buffer, Device};
-use gaudi_seam::Result;
+use gaudi_copy::{
+    AllocOptions, Attached, Deadline, ErrorKind, Export, Local, Memory, MemoryType, Transport, memory_types,
+};
 
 use crate::cards::Card;
 use crate::status::{self, Status};
 
+type Answer<T> = Result<T, Status>;
+
 /// One live allocation.
 #[derive(Clone)]
 pub(crate) struct Allocation {
-    device: Device,
-    buffer: Buffer,
+    memory: Memory,
     pub(crate) card: &'static Card,
-    /// Bytes: the requested length in whole cache lines.
-    pub(crate) len: u64,
 }
 
 impl Allocation {
     /// The device address of the first byte.
     pub(crate) fn base(&self) -> u64 {
-        self.buffer.address().0
+        self.memory.address()
     }
-}
 
-/// Whether memory can be exported as a dma-buf.
-pub(crate) const EXPORTS: bool = false;
-
-/// A dma-buf that holds an address of an allocation, and the address's offset in it.
-///
-/// # Errors
-/// `Unsupported`: allocations share the driver's pages, which it exports whole.
-pub(crate) fn export(_allocation: &Allocation, _address: u64) -> std::result::Result<(OwnedFd, u64), Status> {
-    Err(Status::Unsupported)
+    /// Bytes: the requested length in whole cache lines.
+    pub(crate) fn len(&self) -> u64 {
+        self.memory.len()
+    }
 }
 
 static LIVE: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
 
 fn live() -> std::sync::RwLockReadGuard<'static, BTreeMap<u64, Allocation>> {
     LIVE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn live_mut() -> std::sync::RwLockWriteGuard<'static, BTreeMap<u64, Allocation>> {
+    LIVE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Allocations have whole cache lines and share none: UCX registers ranges that it rounds up.
@@ -51,50 +51,68 @@ const LINE: u64 = 128;
 ///
 /// # Errors
 /// `InvalidParam`: `len` is 0. Otherwise the device's error.
-pub(crate) fn alloc(card: &'static Card, len: u64) -> std::result::Result<(u64, u64), Status> {
+pub(crate) fn alloc(card: &'static Card, len: u64) -> Answer<(u64, u64)> {
     if len == 0 {
         return Err(Status::InvalidParam);
     }
     let len = len.checked_next_multiple_of(LINE).ok_or(Status::NoMemory)?;
-    let make = || -> Result<Allocation> {
-        let device = card.device()?;
-        let buffer = device.alloc(len)?;
-        Ok(Allocation {
-            device,
-            buffer,
-            card,
-            len,
-        })
+    let options = AllocOptions {
+        align: LINE,
+        export: Export::Pooled,
+        ..AllocOptions::PRIVATE
     };
-    let allocation = make().map_err(|error| status::of(&error))?;
-    let base = allocation.base();
-    let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
-    live.insert(base, allocation);
+    let memory = card.memory().and_then(|domain| domain.alloc(len, options));
+    let memory = memory.map_err(|error| status::of(&error))?;
+    let base = memory.address();
+    live_mut().insert(base, Allocation { memory, card });
     Ok((base, len))
 }
 
-/// Frees the allocation that begins at an address. Returns whether there was one.
-pub(crate) fn free(base: u64) -> bool {
-    let removed = {
-        let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
-        live.remove(&base)
-    };
-    removed.is_some()
+/// Frees the allocation that begins at an address.
+///
+/// # Errors
+/// `InvalidParam`: there is none. `Busy`: an exported dma-buf holds it; it stays allocated.
+pub(crate) fn free(base: u64) -> Answer<()> {
+    let Allocation { memory, card } = live_mut().remove(&base).ok_or(Status::InvalidParam)?;
+    let domain = card.memory().map_err(|error| status::of(&error))?;
+    domain.free(memory).map_err(|failure| {
+        let (memory, error) = failure.into_parts();
+        live_mut().insert(base, Allocation { memory, card });
+        status::of(&error)
+    })
 }
 
 /// The allocation that holds an address.
 pub(crate) fn find(address: u64) -> Option<Allocation> {
+    // Host memory, which UCX asks for most, ends here without a lock.
+    if memory_types().lookup(address, 1).kind == MemoryType::Host {
+        return None;
+    }
     let live = live();
     let (base, allocation) = live.range(..=address).next_back()?;
-    (address - base < allocation.len).then(|| allocation.clone())
+    (address - base < allocation.len()).then(|| allocation.clone())
 }
 
 /// Every live allocation's address, length and card.
 pub(crate) fn all() -> Vec<(u64, u64, &'static Card)> {
     live()
         .iter()
-        .map(|(base, allocation)| (*base, allocation.len, allocation.card))
+        .map(|(base, allocation)| (*base, allocation.len(), allocation.card))
         .collect()
+}
+
+/// A dma-buf that holds an address and the rest of its allocation, and the address's offset in it.
+///
+/// # Errors
+/// As [`MemoryDomain::dmabuf`](gaudi_copy::MemoryDomain::dmabuf).
+pub(crate) fn export(allocation: &Allocation, address: u64) -> Answer<(OwnedFd, u64)> {
+    let rest = allocation.len() - (address - allocation.base());
+    let domain = allocation.card.memory().map_err(|error| status::of(&error))?;
+    let part = domain
+        .mem_query(address, rest)
+        .and_then(|info| domain.dmabuf(&info));
+    let part = part.map_err(|error| status::of(&error))?;
+    Ok((part.fd, part.offset))
 }
 
 /// One side of a copy.
@@ -104,12 +122,12 @@ enum Side {
 }
 
 impl Side {
-    fn of(address: u64, len: u64) -> std::result::Result<Self, Status> {
+    fn of(address: u64, len: u64) -> Answer<Self> {
         let Some(allocation) = find(address) else {
             return Ok(Self::Host);
         };
         let offset = address - allocation.base();
-        match len <= allocation.len - offset {
+        match len <= allocation.len() - offset {
             true => Ok(Self::Device(allocation, offset)),
             false => Err(Status::OutOfRange),
         }
@@ -134,7 +152,7 @@ impl Copy {
     /// # Errors
     /// - `OutOfRange`: the range leaves its allocation.
     /// - `Unsupported`: both are host memory, which engines do not copy.
-    pub(crate) fn plan(dst: u64, src: u64, len: u64) -> std::result::Result<Self, Status> {
+    pub(crate) fn plan(dst: u64, src: u64, len: u64) -> Answer<Self> {
         if len == 0 {
             return Ok(Self::Empty);
         }
@@ -150,43 +168,140 @@ impl Copy {
     }
 }
 
+/// Runs operations on a card's transport, and waits for them. A failed operation ends the
+/// transport, whose drop waits too: no copy is in flight when the call returns.
+fn wait(
+    card: &'static Card,
+    operations: impl FnOnce(&mut Transport) -> gaudi_copy::Result<()>,
+) -> Answer<()> {
+    let mut slot = gaudi_sys::lock(&card.transport);
+    let run = || {
+        let transport = match &mut *slot {
+            Some(transport) => transport,
+            none => none.insert(Transport::new(card.memory()?)?),
+        };
+        operations(transport)?;
+        transport.flush_wait(Deadline::NEVER)
+    };
+    run().map_err(|error| {
+        *slot = None;
+        status::of(&error)
+    })
+}
+
+/// Repeats an operation that would block, when all before it are complete.
+fn accepted(
+    transport: &mut Transport,
+    mut operation: impl FnMut(&mut Transport) -> gaudi_copy::Result<()>,
+) -> gaudi_copy::Result<()> {
+    loop {
+        match operation(transport) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => transport.flush_wait(Deadline::NEVER)?,
+            answer => return answer,
+        }
+    }
+}
+
+/// The configuration of an allocation's domain.
+fn config(allocation: &Allocation) -> Answer<&'static gaudi_copy::Config> {
+    let domain = allocation.card.memory().map_err(|error| status::of(&error))?;
+    Ok(domain.config())
+}
+
 /// Writes bytes of the program to device memory.
-pub(crate) fn write(to: &Allocation, offset: u64, bytes: &[u8]) -> std::result::Result<(), Status> {
-    let written = to.device.write(&to.buffer, offset, bytes);
-    written.map_err(|error| status::of(&error))
+pub(crate) fn write(to: &Allocation, offset: u64, bytes: &[u8]) -> Answer<()> {
+    let target = Attached::to(&to.memory);
+    let config = config(to)?;
+    let mut address = to.base() + offset;
+    wait(to.card, |transport| {
+        if bytes.len() <= config.short_bytes {
+            return accepted(transport, |transport| {
+                transport.put_short(bytes, &target, address)
+            });
+        }
+        for piece in bytes.chunks(config.bcopy_bytes.max(1)) {
+            let pack = |into: &mut [u8]| {
+                let count = into.len().min(piece.len());
+                into[..count].copy_from_slice(&piece[..count]);
+                count
+            };
+            accepted(transport, |transport| {
+                transport.put_bcopy(piece.len(), pack, &target, address).map(drop)
+            })?;
+            address += piece.len() as u64;
+        }
+        Ok(())
+    })
+}
+
+/// The place of a piece in the program's bytes.
+struct Into(*mut u8);
+
+// SAFETY: `wait` returns when no copy is in flight, so the pointer's borrow outlives its use.
+unsafe impl Send for Into {}
+
+impl Into {
+    /// Fills the place.
+    ///
+    /// # Safety
+    /// The place has as many bytes.
+    unsafe fn fill(self, bytes: &[u8]) {
+        // SAFETY: guaranteed by the caller; pinned memory of the transport is not the program's.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, bytes.len()) };
+    }
 }
 
 /// Reads device memory into bytes of the program.
-pub(crate) fn read(from: &Allocation, offset: u64, bytes: &mut [u8]) -> std::result::Result<(), Status> {
-    let read = from.device.read(&from.buffer, offset, bytes);
-    read.map_err(|error| status::of(&error))
+pub(crate) fn read(from: &Allocation, offset: u64, bytes: &mut [u8]) -> Answer<()> {
+    let source = Attached::to(&from.memory);
+    let config = config(from)?;
+    let mut address = from.base() + offset;
+    wait(from.card, |transport| {
+        if bytes.len() <= config.short_bytes {
+            return accepted(transport, |transport| {
+                transport.get_short(bytes, &source, address)
+            });
+        }
+        for piece in bytes.chunks_mut(config.bcopy_bytes.max(1)) {
+            let (start, len) = (piece.as_mut_ptr(), piece.len());
+            accepted(transport, |transport| {
+                let place = Into(start);
+                let unpack = move |bytes: &[u8]| {
+                    let bytes = &bytes[..bytes.len().min(len)];
+                    // SAFETY: the piece has `len` bytes.
+                    unsafe { place.fill(bytes) };
+                };
+                transport.get_bcopy(len, unpack, &source, address, None).map(drop)
+            })?;
+            address += len as u64;
+        }
+        Ok(())
+    })
 }
 
 /// Copies between two places of device memory.
-pub(crate) fn between(
-    dst: &(Allocation, u64),
-    src: &(Allocation, u64),
-    len: u64,
-) -> std::result::Result<(), Status> {
-    let copy = || {
-        let to = dst.0.buffer.at(dst.1..dst.1 + len)?;
-        let from = src.0.buffer.at(src.1..src.1 + len)?;
-        dst.0.device.copy(to, from)?.wait(gaudi_device::Deadline::NEVER)
-    };
-    copy().map_err(|error| status::of(&error))
+pub(crate) fn between(dst: &(Allocation, u64), src: &(Allocation, u64), len: u64) -> Answer<()> {
+    let target = Attached::to(&dst.0.memory);
+    let address = dst.0.base() + dst.1;
+    wait(dst.0.card, |transport| {
+        let local = [Local::at(&src.0.memory, src.1, len)?];
+        accepted(transport, |transport| {
+            transport.put_zcopy(&local, &target, address, None).map(drop)
+        })
+    })
 }
 
 /// Fills device memory with a byte.
-pub(crate) fn fill(address: u64, value: u8, len: u64) -> std::result::Result<(), Status> {
+pub(crate) fn fill(address: u64, value: u8, len: u64) -> Answer<()> {
     let Side::Device(allocation, offset) = Side::of(address, len)? else {
         return Err(Status::InvalidAddress);
     };
-    let fill = || {
-        let to = allocation.buffer.at(offset..offset + len)?;
-        allocation
-            .device
-            .fill(to, value)?
-            .wait(gaudi_device::Deadline::NEVER)
-    };
-    fill().map_err(|error| status::of(&error))
+    let piece = vec![value; config(&allocation)?.bcopy_bytes.max(1)];
+    let mut done = 0;
+    while done < len {
+        let count = (len - done).min(piece.len() as u64);
+        write(&allocation, offset + done, &piece[..count as usize])?;
+        done += count;
+    }
+    Ok(())
 }
