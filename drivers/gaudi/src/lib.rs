@@ -11,10 +11,11 @@
 //! | share device memory with another driver or process | [`dmabuf`] | `dmabuf` |
 //! | drive a NIC: regions, queue pairs, completion queues | [`verbs`] | `verbs` |
 //! | move bytes between two nodes | [`remote::Endpoint`] | `remote` |
+//! | test code under injected faults | `faults::check` | `faults` |
 //! | wait for descriptors, pass them, read clocks | [`sys`] | |
 //!
 //! Every call returns one [`Error`]: [`kind`](Error::kind) to branch on, the errno, and the cause.
-//! The features above are on by default; `async` is not.
+//! The features above are on by default; `async` and `faults` are not.
 //!
 //! ```
 //! use gaudi::{Deadline, Device};
@@ -109,6 +110,13 @@ pub mod verbs {
         let (one, other) = softnic::SoftNic::pair(softnic::SoftNicConfig::default())?;
         Ok((Context::open(one as Arc<_>)?, Context::open(other as Arc<_>)?))
     }
+}
+
+/// Property tests of code on a device under injected faults, with named invariants.
+#[cfg(feature = "faults")]
+pub mod faults {
+    #[doc(inline)]
+    pub use gaudi_faults::*;
 }
 
 /// Transfers between the memory of two nodes: [`Endpoint`](remote::Endpoint) offers, puts and gets.

@@ -18,6 +18,7 @@ mod demo;
 mod dmabuf;
 mod doctor;
 mod exit;
+mod faults;
 mod figures;
 mod generate;
 mod info;
@@ -118,6 +119,7 @@ commands! {
     Dmabuf(dmabuf::Dmabuf), dmabuf::run, Nothing, MOCK;
     Doctor(doctor::Doctor), doctor::run, Layers, MOCK;
     Check(args::Check), check::run, Layers, MOCK;
+    Faults(faults::Faults), faults::run, Seed, "";
     Topo(topo::Topo), topo::run, Devices, "gaudi topo --example";
     Nics(nics::Nics), nics::run, Nothing, "gaudi nics --example";
     Trace(trace::Trace), trace::trace, Nothing, MOCK;

@@ -205,6 +205,9 @@ fn every_document_fits_its_schema() {
         &["doctor", "--nic", "softnic", "-d", "mock:gaudi2"],
         &["doctor", "--explain", "EINVAL"],
         &["check", "-d", "mock:gaudi2"],
+        &["faults", "run", "--cases", "64", "--seed", "1", "--jobs", "1"],
+        &["faults", "replay", "1", "--case", "2"],
+        &["faults", "list"],
         &["nics"],
         &["nics", "--example"],
         &[
