@@ -1,5 +1,7 @@
 //! `gaudi faults`: random sequences of the library's operations under random faults, in memory.
 
+use std::ffi::OsString;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -12,8 +14,9 @@ use gaudi::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::common::Common;
+use crate::common::{Common, seconds};
 use crate::exit;
+use crate::faults_program;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::report::{Column, columns, object, records};
@@ -41,7 +44,8 @@ enum Command {
 #[command(
     after_help = "Exits with 1 if a case breaks an invariant; the result names the case, its smallest \
                   form and the command that repeats it.\n\n\
-                  Examples:\n  gaudi faults run --minutes 0.1\n  gaudi faults run --cases 100000 --seed 7 --jobs 2 --json"
+                  Examples:\n  gaudi faults run --minutes 0.1\n  gaudi faults run --cases 100000 --seed 7 --jobs 2 --json\n  \
+                  gaudi faults run --seeds 0..100 -- ./my-program"
 )]
 struct Run {
     /// How long to run; fractions are allowed.
@@ -53,6 +57,16 @@ struct Run {
     /// Threads; without it one for each processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
+    /// Run a program instead, once under the plan of each seed from A to the one before B:
+    /// GAUDI_DEVICE names a mock, GAUDI_FAULT has the plan.
+    #[arg(long, value_name = "A..B", requires = "program", value_parser = faults_program::seeds)]
+    seeds: Option<Range<u64>>,
+    /// Seconds that the program may take under one plan.
+    #[arg(long, value_name = "SEC", default_value = "60", value_parser = seconds)]
+    timeout: Duration,
+    /// The program and its arguments.
+    #[arg(last = true, requires = "seeds", value_name = "CMD")]
+    program: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -178,6 +192,9 @@ pub(crate) fn run(common: &Common, faults: &Faults, output: &mut Output) -> Resu
 }
 
 fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8> {
+    if let Some(seeds) = arguments.seeds.clone() {
+        return faults_program::run(&arguments.program, seeds, arguments.timeout, output);
+    }
     let jobs = arguments.jobs.map_or_else(
         || thread::available_parallelism().map_or(1, usize::from),
         |jobs| jobs as usize,
@@ -199,7 +216,9 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
     };
     let mut totals = Totals::default();
     let answers: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(|| unlogged(|| shared.work()))).collect();
+        let threads: Vec<_> = (0..jobs)
+            .map(|_| scope.spawn(|| unlogged(|| shared.work())))
+            .collect();
         threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
     });
     drop(shared);

@@ -19,6 +19,7 @@ mod dmabuf;
 mod doctor;
 mod exit;
 mod faults;
+mod faults_program;
 mod figures;
 mod generate;
 mod info;
