@@ -104,6 +104,8 @@ pub(crate) struct Record {
     pub(crate) refusals: Vec<Refusal>,
     /// Those that ended submissions: later polls and waits may return them again.
     pub(crate) ended: Vec<Refusal>,
+    /// Calls that reached the driver.
+    pub(crate) driven: u64,
     /// Calls in this operation, and in the run.
     pub(crate) calls: u64,
     pub(crate) all_calls: u64,

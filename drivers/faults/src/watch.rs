@@ -34,6 +34,7 @@ impl Layer for DriverWatch {
     ) -> Result<R::Answer> {
         let answer = next(request);
         let mut record = self.record.lock();
+        record.driven += 1;
         let view = request.view();
         match &answer {
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
@@ -132,7 +133,7 @@ impl Layer for CodeWatch {
         mut next: impl FnMut(&mut R) -> Result<R::Answer>,
     ) -> Result<R::Answer> {
         let operation = R::OPERATION;
-        let state = {
+        let (state, driven) = {
             let mut record = self.record.lock();
             record.calls += 1;
             record.all_calls += 1;
@@ -147,7 +148,7 @@ impl Layer for CodeWatch {
                 return Err(Error::new(ErrorKind::DeviceLost, operation.kernel_name())
                     .because("the run stopped a livelock"));
             }
-            record.state()
+            (record.state(), record.driven)
         };
         let happened = self.faults.happened();
         let answer = next(request);
@@ -173,7 +174,10 @@ impl Layer for CodeWatch {
                 }
                 _ => {}
             },
-            Err(error) => record.refused(view, error, faults > 0),
+            Err(error) => {
+                let by_driver = record.driven > driven && faults == 0;
+                record.refused(view, error, faults > 0, by_driver);
+            }
         }
         answer
     }
@@ -187,7 +191,7 @@ impl crate::record::Record {
         }
     }
 
-    fn refused(&mut self, request: AnyRequest<'_>, error: &Error, injected: bool) {
+    fn refused(&mut self, request: AnyRequest<'_>, error: &Error, injected: bool, by_driver: bool) {
         let operation = request.operation();
         let refusal = Refusal {
             operation,
@@ -210,8 +214,8 @@ impl crate::record::Record {
                     Some(Errno::ETIMEDOUT | Errno::ENODEV) => self.ended(wait.seq.0),
                     _ => self.end_uncertain = true,
                 }
-                // An injected error of a wait says that work ended which may still run.
-                self.false_end |= injected
+                // An error that the driver did not return says that work ended which may still run.
+                self.false_end |= !by_driver
                     && matches!(
                         refusal.kind,
                         ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io

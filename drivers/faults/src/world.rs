@@ -27,8 +27,8 @@ const PATTERN: u8 = 0xc5;
 /// A layer for a test of the checks.
 type Wrap = Box<dyn Fn(SharedIo) -> SharedIo>;
 
-/// A device in memory. Its time is virtual, and no run makes a system call, a thread or a mapping
-/// once the first have warmed it up.
+/// A device in memory. Its time is virtual, and a run makes no descriptor, thread or mapping once
+/// the first have warmed it up.
 ///
 /// During a run, small anonymous mappings of the thread are parts of one region
 /// ([`gaudi_sys::arena::Region`]).
