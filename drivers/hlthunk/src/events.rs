@@ -57,15 +57,15 @@ fn firmware_error(fd: c_int) -> Result<HlthunkEventRecordCriticalFwErr, Errno> {
 
 /// Fills the caller's array. Returns the number of mappings that the driver recorded.
 fn user_mappings(fd: c_int, into: Pointer<HlthunkUserMapping>, room: u32) -> Result<u32, (u32, Errno)> {
-    let untold = |errno| (u32::MAX, errno);
+    let without_count = |errno| (u32::MAX, errno);
     if room == 0 {
-        return Err(untold(Errno::EINVAL));
+        return Err(without_count(Errno::EINVAL));
     }
-    let address = into.check().map_err(untold)?.address();
+    let address = into.check().map_err(without_count)?.address();
     const { assert!(size_of::<HlthunkUserMapping>() == size_of::<HlUserMapping>()) };
     let size = room
         .checked_mul(size_of::<HlUserMapping>() as u32)
-        .ok_or(untold(Errno::EINVAL))?;
+        .ok_or(without_count(Errno::EINVAL))?;
     // The driver also reports the number with a failure: ENOMEM if the array is too short.
     let mut args = HlInfoArgs::new(InfoOp::USER_MAPPINGS, address, size, 0);
     let answer = device::ioctl(fd, Ioctl::Info, &mut args);

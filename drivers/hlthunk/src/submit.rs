@@ -98,7 +98,7 @@ exports! {
     /// Submits chunks, and returns the submission's number. Waits while a queue is full.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. `-errno` of the driver.
     fn hlthunk_command_submission(
         fd: c_int,
         input: *mut HlthunkCsIn,
@@ -125,7 +125,8 @@ exports! {
     /// Submits a stage of the submission `sequence`, which the first stage returned.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`, or no `HL_CS_FLAGS_STAGED_SUBMISSION`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null, or `HL_CS_FLAGS_STAGED_SUBMISSION` is missing. `-errno` of
+    /// the driver.
     fn hlthunk_staged_command_submission(
         fd: c_int,
         sequence: u64,

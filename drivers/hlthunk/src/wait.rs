@@ -124,7 +124,7 @@ exports! {
     /// Waits until a submission has completed, or for `timeout_us` microseconds.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for the status. `-errno` of the driver.
+    /// `-EINVAL`: `status` is null. `-errno` of the driver.
     fn hlthunk_wait_for_cs(
         fd: c_int,
         seq: u64,
@@ -137,7 +137,7 @@ exports! {
     /// As [`hlthunk_wait_for_cs`], with the time of the completion in ns, if the driver has it.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for the status or the time. `-errno` of the driver.
+    /// `-EINVAL`: `status` or `timestamp` is null. `-errno` of the driver.
     fn hlthunk_wait_for_cs_with_timestamp(
         fd: c_int,
         seq: u64,
@@ -152,7 +152,7 @@ exports! {
     /// Waits until one of several submissions has completed.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in` or `out`. `-errno` of the driver.
+    /// `-EINVAL`: `in` or `out` is null. `-errno` of the driver.
     fn hlthunk_wait_for_multi_cs(
         fd: c_int,
         input: *mut HlthunkWaitMultiCsIn,
@@ -165,7 +165,7 @@ exports! {
     /// driver does not have it.
     ///
     /// # Errors
-    /// `-EINVAL`: no `in`, `out` or place for the time. `-errno` of the driver.
+    /// `-EINVAL`: `in`, `out` or `timestamp` is null. `-errno` of the driver.
     fn hlthunk_wait_for_multi_cs_with_timestamp(
         fd: c_int,
         input: *mut HlthunkWaitMultiCsIn,
@@ -215,7 +215,7 @@ exports! {
     /// Waits until a counter in a command buffer reaches a target.
     ///
     /// # Errors
-    /// `-EINVAL`: no place for the status. `-errno` of the driver.
+    /// `-EINVAL`: `status` is null. `-errno` of the driver.
     fn hlthunk_wait_for_interrupt_by_handle(
         fd: c_int,
         cq_counters_handle: u64,

@@ -19,16 +19,17 @@ use zerocopy::IntoBytes as _;
 
 use crate::Below;
 use crate::time::Time;
-use state::{Mark, Pass, Shared, Waited};
+use gaudi_seam::fault::Hit;
+use state::{Pass, Shared, Waited};
 use verdict::signal;
 
 pub use gaudi_seam::fault::{
-    ChipEvent, Field, FieldRange, Filter, NicEvent, NicStatus, Plan, PlanError, Resource, Rule, Schedule,
-    State, Target, Verdict, VerdictKind,
+    ChipEvent, Field, FieldRange, Filter, NicEvent, NicStatus, Plan, PlanError, Resource, Rule, RuleCount,
+    Schedule, State, Target, Verdict, VerdictKind,
 };
 pub(crate) use registry::record as record_handles;
 pub use registry::{handles, tally};
-pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog, RuleCount};
+pub use state::{ArmedFault, FaultEvent, FaultHandle, FaultLog};
 pub use text::{PlanSource, load_plan};
 
 /// The answer of a wait whose timeout has passed.
@@ -138,13 +139,13 @@ impl<K: KernelIo + ?Sized> Layer for FaultLayer<K> {
         mut next: impl FnMut(&mut R) -> Result<R::Answer>,
     ) -> Result<R::Answer> {
         let pass = self.shared.before(request.view())?;
-        if let Pass::Signal(mark) = pass {
-            self.signal(mark, R::OPERATION);
+        if let Pass::Signal(hit) = pass {
+            self.signal(hit, R::OPERATION);
         }
         let answer = self.perform(request, pass, &mut next)?;
-        if let Pass::Corrupt(mark) = pass {
-            if corrupt(request.output(), mark.rule.verdict) {
-                self.shared.happened(mark, R::OPERATION);
+        if let Pass::Corrupt(hit) = pass {
+            if corrupt(request.output(), hit.rule.verdict) {
+                self.shared.happened(hit, R::OPERATION);
             }
         }
         if self.shared.observes() {
@@ -176,8 +177,8 @@ fn corrupt(answer: &mut [u8], verdict: Verdict) -> bool {
 
 impl<K: KernelIo + ?Sized> FaultLayer<K> {
     /// Makes a mock report an error of the chip. A driver rejects that, and the rule has not fired.
-    fn signal(&self, mark: Mark, operation: Operation) {
-        let Some(fault) = signal(mark.rule.verdict) else {
+    fn signal(&self, hit: Hit, operation: Operation) {
+        let Some(fault) = signal(hit.rule.verdict) else {
             return;
         };
         let request = InfoRequest {
@@ -185,8 +186,8 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
             arg: fault as u32,
         };
         match self.inner.0.info(request, &mut []) {
-            Ok(_) => self.shared.happened(mark, operation),
-            Err(error) => tracing::warn!(%error, "fault not injected: only a mock serves {}", mark.rule),
+            Ok(_) => self.shared.happened(hit, operation),
+            Err(error) => tracing::warn!(%error, "fault not injected: only a mock serves {}", hit.rule),
         }
     }
 
@@ -213,10 +214,10 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
             }
             AnyRequest::Submit(_) => {
                 let answer = next(request)?;
-                if let (Pass::Lose(mark), AnyRequest::Submit(cs), AnyAnswer::Cs(taken)) =
+                if let (Pass::Lose(hit), AnyRequest::Submit(cs), AnyAnswer::Cs(taken)) =
                     (pass, request.view(), answer.view())
                 {
-                    self.shared.lose(mark, cs, taken.seq);
+                    self.shared.lose(hit, cs, taken.seq);
                 }
                 Ok(answer)
             }

@@ -31,6 +31,7 @@
 //! # Ok::<(), gaudi_seam::fault::PlanError>(())
 //! ```
 
+mod armed;
 mod filter;
 mod meets;
 mod piece;
@@ -39,7 +40,8 @@ mod schedule;
 mod target;
 mod verdict;
 
-pub use filter::{Field, FieldRange, Filter};
+pub use armed::{ArmedRules, Hit, Met, RuleCount};
+pub use filter::{EventFields, Field, FieldRange, Filter};
 pub use piece::PlanError;
 pub use plan::{Plan, Rule};
 pub use schedule::{Schedule, State};

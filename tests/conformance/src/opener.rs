@@ -55,6 +55,44 @@ impl Openers {
         true
     }
 
+    /// Opens a node in a new opener and receives it.
+    fn pass(
+        &self,
+        open_node: impl Fn() -> nix::Result<OwnedFd> + Send + Sync + 'static,
+    ) -> SysResult<OwnedFd> {
+        let (ours, theirs) = UnixStream::pair().map_err(errno_of)?;
+        // `cat` lives until its standard input ends.
+        let mut opener = Command::new("cat");
+        opener
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let open_and_pass = move || {
+            let node = open_node()?;
+            send_with_fds(&theirs, b"x", &[node.as_fd()])?;
+            Ok(())
+        };
+        // SAFETY: the child makes three system calls on data prepared before the fork. It does not
+        // allocate and takes no lock. exec closes its copy of the node.
+        unsafe { opener.pre_exec(open_and_pass) };
+        // An error of the child's open is returned by `spawn`.
+        let child = opener.spawn().map_err(errno_of)?;
+        // The command owns this process's copy of `theirs`. While that copy is open, a receive from
+        // an opener that was killed before it sent the node never ends.
+        drop(opener);
+        let received = receive_with_fds(&ours, &mut [0]);
+        match received.map(|(_, nodes)| nodes.into_iter().next()) {
+            Ok(Some(node)) => {
+                self.lock().push(child);
+                Ok(node)
+            }
+            other => {
+                end(child);
+                Err(other.err().unwrap_or(Errno::EIO))
+            }
+        }
+    }
+
     /// Ends the remaining openers. Returns the number of those that had been killed.
     pub(crate) fn retire(&self) -> usize {
         let ended = self.lock().drain(..).map(end).collect::<Vec<_>>();
@@ -81,26 +119,7 @@ fn errno_of(error: io::Error) -> Errno {
 impl Syscalls for Openers {
     fn open(&self, path: &Path) -> SysResult<OwnedFd> {
         let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-        let (ours, theirs) = UnixStream::pair().map_err(errno_of)?;
-        // `cat` lives until its standard input ends.
-        let mut opener = Command::new("cat");
-        opener
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let open_and_pass = move || {
-            let node = open(path.as_c_str(), OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
-            send_with_fds(&theirs, b"x", &[node.as_fd()])?;
-            Ok(())
-        };
-        // SAFETY: the child makes three system calls on data prepared before the fork. It does not
-        // allocate and takes no lock. exec closes its copy of the node.
-        unsafe { opener.pre_exec(open_and_pass) };
-        // An error of the child's open is returned by `spawn`.
-        let child = opener.spawn().map_err(errno_of)?;
-        self.lock().push(child);
-        let (_, nodes) = receive_with_fds(&ours, &mut [0])?;
-        nodes.into_iter().next().ok_or(Errno::EIO)
+        self.pass(move || open(path.as_c_str(), OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()))
     }
 
     unsafe fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, args: &mut [u8]) -> SysResult<()> {
@@ -148,6 +167,12 @@ mod tests {
         let refused = openers.open(Path::new("/nowhere/at/all"));
         assert_eq!(refused.map(drop), Err(Errno::ENOENT));
         assert_eq!(openers.retire(), 1, "the number of killed openers");
+        let dead = openers.pass(|| std::process::abort());
+        assert_eq!(
+            dead.map(drop),
+            Err(Errno::EIO),
+            "an opener that died before it sent the node"
+        );
         openers.open(Path::new("/dev/null")).expect("it opens");
         assert_eq!(
             openers.retire(),

@@ -17,7 +17,8 @@ pub type Row = gaudi_harness::Row<Failure>;
 /// Outcomes of a run.
 pub type Report = gaudi_harness::Report<Failure>;
 
-/// Runs cases on the device of a spec. Calls `report_row` after each.
+/// Runs cases on the device of a spec. Takes each from `cases` as it begins, and calls `report_row`
+/// after it.
 ///
 /// # Errors
 /// Those of opening the control node.

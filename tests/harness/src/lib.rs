@@ -4,6 +4,7 @@
 //! - An [`Outcome`] states whether a case can ever run here: `Unsupported` lasts, `Skipped` names
 //!   what would let it run, and an `ExpectedFailure` that passes is a failure.
 //! - [`Session`] prints what libtest prints, so that one parser reads all tests.
+//! - [`Watch`] ends a case that hangs in a guest of the lab, and reports where it hangs.
 //!
 //! Random tests take their seed and their number of cases from gaudi-random. It is a crate of its
 //! own, because `gaudi check` links this one and must not link proptest.
@@ -12,11 +13,13 @@ mod arguments;
 mod case;
 mod report;
 mod session;
+mod watch;
 
 pub use arguments::Arguments;
 pub use case::Case;
 pub use report::{Outcome, Report, Row};
 pub use session::Session;
+pub use watch::Watch;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

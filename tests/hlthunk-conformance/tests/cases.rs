@@ -7,13 +7,21 @@
 
 use std::env;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use gaudi_harness::{Arguments, Session};
+use gaudi_harness::{Arguments, Session, Watch};
 use gaudi_hlthunk_conformance::bench::DEVICE;
 use gaudi_hlthunk_conformance::{Bench, Library, Outcome, cases, run, serve_child};
 
 /// A mock with real time, as a program gets it through the variable.
 const MOCK: &str = "mock:gaudi2?name=hlthunk";
+/// The deadline of a case: ten times what the slowest takes on two cores, and that of the case
+/// that resets the card for each function.
+const CASE_LIMIT: Duration = Duration::from_secs(600);
+const EVERY_CALL: (&str, Duration) = (
+    "process.kill-inside-every-call-leaves-nothing",
+    Duration::from_secs(1700),
+);
 
 /// Selects the mock, unless this is a guest with the driver.
 fn select() {
@@ -55,7 +63,14 @@ fn main() -> ExitCode {
         }
     };
     let mut bench = Bench::new(library);
+    let watch = Watch::in_guest();
     for (name, case) in tests {
+        let limit = if name == EVERY_CALL.0 {
+            EVERY_CALL.1
+        } else {
+            CASE_LIMIT
+        };
+        watch.begin(&name, limit);
         let (outcome, took) = run(&mut bench, case);
         match outcome {
             Outcome::Failed(failure) => {
@@ -64,5 +79,6 @@ fn main() -> ExitCode {
             outcome => session.record(&name, &outcome, took),
         }
     }
+    watch.end();
     session.finish(note)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use gaudi_dmabuf::DmaBuf;
 use gaudi_harness::{Arguments, Session};
-use gaudi_softnic::{FaultRule, SoftNic, SoftNicConfig};
+use gaudi_softnic::{SoftNic, SoftNicConfig, lossy_network};
 use gaudi_sys::{Memfd, RawMapping, standin};
 use gaudi_verbs::Context;
 use gaudi_verbs_conformance::{Case, Dialect, DmaBufMemory, Feature, Fixture, cases, run_case};
@@ -44,15 +44,15 @@ fn main() -> ExitCode {
     let runs = [
         Run {
             name: "plain",
-            config: base,
+            config: base.clone(),
             lacks: &[],
             takes: |_| true,
         },
         Run {
             name: "storm",
             config: SoftNicConfig {
-                fault: Some(FaultRule::Storm { seed, permille: 50 }),
-                ..base
+                faults: lossy_network(1, seed),
+                ..base.clone()
             },
             lacks: &[(Feature::Datagrams, "a lost datagram stays lost")],
             // Other topics time out on a peer that answers nothing, which lost answers would
@@ -83,10 +83,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     for (name, (run, case)) in tests {
-        let mut config = run.config;
-        if let Some(FaultRule::Storm { seed, .. }) = &mut config.fault {
+        let mut config = run.config.clone();
+        for rule in &mut config.faults.rules {
             // Each case has faults of its own.
-            *seed ^= case.id.bytes().fold(0, |hash: u64, byte| {
+            rule.schedule.seed ^= case.id.bytes().fold(0, |hash: u64, byte| {
                 hash.wrapping_mul(0x0100_0193) ^ u64::from(byte)
             });
         }

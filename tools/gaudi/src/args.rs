@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::{bytes, seconds};
+use crate::nic::NicSpec;
 use clap::{Args, Subcommand, ValueEnum};
 
 /// Copy bytes with the DMA engines, and verify them.
@@ -129,12 +130,13 @@ pub(crate) struct Demo {
     /// Flip one bit at a stage: the demo must fail and name it.
     #[arg(long, value_enum, value_name = "STAGE")]
     pub(crate) corrupt: Option<Stage>,
-    /// RDMA device, as `gaudi nics` names it; `softnic` is a software NIC over a socket.
+    /// RDMA device, as `gaudi nics` names it; `softnic` is a software NIC over a socket, and
+    /// `softnic+fault=PLAN` one with faults.
     #[arg(long, value_name = "NAME", default_value = "softnic")]
-    pub(crate) nic: String,
+    pub(crate) nic: NicSpec,
     /// RDMA device of node B; without it the same.
     #[arg(long, value_name = "NAME")]
-    pub(crate) peer_nic: Option<String>,
+    pub(crate) peer_nic: Option<NicSpec>,
     /// Row of the port's table of addresses.
     #[arg(long, value_name = "N")]
     pub(crate) gid_index: Option<u32>,

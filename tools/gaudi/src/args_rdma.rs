@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::nic::NicSpec;
+
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "One machine: without --listen and --connect the peer is started here, as a second process.\n\n\
@@ -21,12 +23,13 @@ pub(crate) struct PerfRdma {
     /// Measure with the peer that listens there.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(crate) connect: Option<String>,
-    /// RDMA device, as `gaudi nics` names it; `softnic` is a software NIC over a socket.
+    /// RDMA device, as `gaudi nics` names it; `softnic` is a software NIC over a socket, and
+    /// `softnic+fault=PLAN` one with faults.
     #[arg(long, value_name = "NAME", default_value = "softnic")]
-    pub(crate) nic: String,
+    pub(crate) nic: NicSpec,
     /// RDMA device of the peer that this command starts [default: the same].
     #[arg(long, value_name = "NAME", conflicts_with_all = ["listen", "connect"])]
-    pub(crate) peer_nic: Option<String>,
+    pub(crate) peer_nic: Option<NicSpec>,
     /// Index in the port's GID table.
     #[arg(short = 'x', long, value_name = "N")]
     pub(crate) gid_index: Option<u32>,

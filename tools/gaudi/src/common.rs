@@ -28,7 +28,7 @@ pub(crate) struct Common {
     /// Write every operation of the devices to a file, decoded, as JSON Lines.
     #[arg(long, value_name = "FILE", global = true, help_heading = LAYERS)]
     pub(crate) trace: Option<PathBuf>,
-    /// Make operations fail: a plan such as submit:when=3:error=EIO, or a file with one.
+    /// Inject faults: a plan such as submit:when=3:error=EIO, or a file with one.
     #[arg(long, value_name = "PLAN", global = true, help_heading = LAYERS)]
     pub(crate) fault: Option<String>,
     /// Random seed of a mock, and of the plan's rules without a seed.

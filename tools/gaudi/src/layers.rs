@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
 use gaudi::layers::Stack;
-use gaudi::layers::fault::{Filter, PlanSource, Rule, Target, load_plan, tally};
+use gaudi::layers::fault::{Filter, Plan, PlanSource, Rule, Target, load_plan, tally};
 use gaudi::{BackendSpec, DeviceSpec, Error, ErrorKind, LayerSpec};
 
 use crate::common::Common;
@@ -17,8 +17,21 @@ const TRACE: &str = "trace";
 /// has them.
 ///
 /// # Errors
-/// An invalid plan or file is a usage error, reported before devices are searched.
-pub(crate) fn around(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec> {
+/// An invalid plan or file is a usage error, reported before devices are searched; so is a rule for
+/// a NIC, because the command opens no software NIC.
+pub(crate) fn around(common: &Common, spec: DeviceSpec) -> Result<DeviceSpec> {
+    if let Some(rule) = nic_rules(common)?.first() {
+        return Err(Usage(format!(
+            "--fault: {rule} is for a software NIC, and this command opens none: try gaudi demo"
+        ))
+        .into());
+    }
+    around_beside_nic(common, spec)
+}
+
+/// As [`around`], for a command that opens a software NIC too: [`nic_rules`] returns the rules for
+/// the NIC.
+pub(crate) fn around_beside_nic(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec> {
     if let (BackendSpec::Mock(mock), Some(seed)) = (&mut spec.backend, common.seed) {
         mock.seed = seed;
     }
@@ -32,7 +45,9 @@ pub(crate) fn around(common: &Common, mut spec: DeviceSpec) -> Result<DeviceSpec
         argument: Some(argument),
     };
     if let Some(plan) = &common.fault {
-        spec.layers.push(layer(FAULT, fault(plan, common.seed)?));
+        if let Some(plan) = fault(plan, common.seed)? {
+            spec.layers.push(layer(FAULT, plan));
+        }
     }
     if let Some(file) = &common.trace {
         let name = file.to_str().context("--trace: the file's name is not UTF-8")?;
@@ -63,18 +78,56 @@ fn usage(whose: String, error: Error) -> anyhow::Error {
     }
 }
 
-/// Returns the argument of `--fault` in the form of a layer.
-fn fault(argument: &str, seed: Option<u64>) -> Result<String> {
+/// Loads the plan of `--fault`.
+fn load(argument: &str, seed: Option<u64>) -> Result<(Plan, PlanSource)> {
     let loaded = load_plan(argument, seed.unwrap_or(0));
     let (plan, source) = loaded.map_err(|error| usage("--fault".to_owned(), error))?;
     if plan.rules.is_empty() {
         return Err(Usage(format!("--fault: the plan {argument:?} has no rule")).into());
     }
-    Ok(match (seed, source) {
-        (None, PlanSource::Argument | PlanSource::File) => argument.to_owned(),
-        // The text of a pipe can be read only once, and a seed is part of the text.
-        _ => plan.to_string(),
+    Ok((plan, source))
+}
+
+/// Returns the rules of `--fault` for events of a NIC.
+///
+/// # Errors
+/// An invalid plan is a usage error.
+pub(crate) fn nic_rules(common: &Common) -> Result<Vec<Rule>> {
+    Ok(match &common.fault {
+        Some(argument) => load(argument, common.seed)?.0.of(Target::is_nic).rules,
+        None => Vec::new(),
     })
+}
+
+/// Returns the options without a `--fault` that only has rules for events of a NIC, and without its
+/// `--seed`: a command without a device rejects the others.
+///
+/// # Errors
+/// An invalid plan is a usage error.
+pub(crate) fn without_nic_faults(common: &Common) -> Result<Common> {
+    let mut rest = common.clone();
+    if let Some(argument) = &common.fault {
+        if fault(argument, common.seed)?.is_none() {
+            (rest.fault, rest.seed) = (None, None);
+        }
+    }
+    Ok(rest)
+}
+
+/// Returns the argument of `--fault` in the form of a layer, without its rules for events of a NIC.
+/// `None` if no other is left.
+fn fault(argument: &str, seed: Option<u64>) -> Result<Option<String>> {
+    let (plan, source) = load(argument, seed)?;
+    let of_device = plan.of(|target| !target.is_nic());
+    if of_device.rules.is_empty() {
+        return Ok(None);
+    }
+    let is_whole = of_device.rules.len() == plan.rules.len();
+    Ok(Some(match (seed, source) {
+        (None, PlanSource::Argument | PlanSource::File) if is_whole => argument.to_owned(),
+        // The text of a pipe can be read only once, and a seed is part of the text.
+        _ => of_device.to_string(),
+    }))
 }
 
 /// Warns of each fault rule that injected nothing: such a run has tested nothing.
@@ -82,7 +135,8 @@ fn fault(argument: &str, seed: Option<u64>) -> Result<String> {
 /// `node` names the process if a command has two.
 pub(crate) fn report_unfired(node: Option<&str>) {
     let node = node.map_or_else(String::new, |node| format!("{node}: "));
-    for count in tally().into_iter().filter(|count| count.fired == 0) {
+    let counts = tally().into_iter().chain(crate::nic::fault_counts());
+    for count in counts.filter(|count| count.fired == 0) {
         let seen = match (count.rule.target, count.seen) {
             (Target::Any, 0) => "no operation was called".to_owned(),
             (Target::Any, 1) => "1 operation was called".to_owned(),
@@ -116,11 +170,11 @@ mod tests {
     fn seed_applies_to_rules_with_chance() {
         let plan = "submit:p=5:error=EIO; wait_cs:when=2:reset\n*:p=1:seed=3:delay=1ms";
         assert_eq!(
-            fault(plan, Some(9)).unwrap(),
+            fault(plan, Some(9)).unwrap().unwrap(),
             "submit:error=EIO:p=5:seed=9;wait_cs:when=2:reset;*:delay=1ms:p=1:seed=3"
         );
         assert_eq!(
-            fault("submit:p=5:lose", None).unwrap(),
+            fault("submit:p=5:lose", None).unwrap().unwrap(),
             "submit:p=5:lose",
             "none given"
         );
@@ -131,7 +185,15 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "# half of them\nsubmit:p=50:lose\n").unwrap();
         let name = file.path().to_str().unwrap();
-        assert_eq!(fault(name, Some(1)).unwrap(), "submit:lose:p=50:seed=1");
-        assert_eq!(fault(name, None).unwrap(), name, "errors name the file");
+        let half = fault(name, Some(1)).unwrap();
+        assert_eq!(half.as_deref(), Some("submit:lose:p=50:seed=1"));
+        assert_eq!(
+            fault(name, None).unwrap().as_deref(),
+            Some(name),
+            "errors name the file"
+        );
+        let mixed = fault("submit:lose;nic.packet:lose", None).unwrap();
+        assert_eq!(mixed.as_deref(), Some("submit:lose"));
+        assert_eq!(fault("nic.packet:lose", None).unwrap(), None);
     }
 }

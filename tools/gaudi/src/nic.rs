@@ -1,10 +1,13 @@
 //! The NIC of a command: one of libibverbs, or the software NIC over a socket.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use gaudi::verbs::softnic::{SoftNic, SoftNicConfig};
+use gaudi::layers::fault::{Plan, Rule, RuleCount};
+use gaudi::verbs::softnic::{NicFaults, SoftNic, SoftNicConfig};
 use gaudi::verbs::{Context, WorkCompletion, ibverbs};
 use gaudi::{Error, ErrorKind};
 
@@ -24,13 +27,88 @@ pub(crate) fn checked(completion: &WorkCompletion) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Io, RDMA).because(format!("a work request ended with {}", completion.status)))
 }
 
+/// The argument of `--nic`: a name, and for the software NIC a fault plan, `softnic+fault=PLAN`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NicSpec {
+    pub(crate) name: String,
+    /// Rules for events of a NIC.
+    pub(crate) faults: Plan,
+}
+
+impl NicSpec {
+    pub(crate) fn is_soft(&self) -> bool {
+        self.name == SOFTNIC
+    }
+
+    /// Adds the rules of `--fault` for events of a NIC.
+    ///
+    /// # Errors
+    /// [`Usage`]: the NIC is not software.
+    pub(crate) fn with_faults(mut self, rules: &[Rule]) -> Result<Self, Usage> {
+        if let (Some(rule), false) = (rules.first(), self.is_soft()) {
+            return Err(Usage(format!(
+                "--fault: {rule} needs the software NIC: {} injects no faults; write --nic {SOFTNIC}",
+                self.name
+            )));
+        }
+        self.faults.rules.extend(rules);
+        Ok(self)
+    }
+}
+
+impl FromStr for NicSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((name, plan)) = text.split_once("+fault=") else {
+            return Ok(Self {
+                name: text.to_owned(),
+                faults: Plan::default(),
+            });
+        };
+        if name != SOFTNIC {
+            return Err(format!("only {SOFTNIC} injects faults: {SOFTNIC}+fault=PLAN"));
+        }
+        let faults: Plan = plan.parse().map_err(|error| format!("{error}"))?;
+        match faults.rules.iter().find(|rule| !rule.target.is_nic()) {
+            Some(rule) => Err(format!(
+                "{rule} is not for an event of a NIC: write it in the device's spec, or to --fault"
+            )),
+            None => Ok(Self {
+                name: name.to_owned(),
+                faults,
+            }),
+        }
+    }
+}
+
+impl fmt::Display for NicSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        match self.faults.rules.is_empty() {
+            true => Ok(()),
+            false => write!(f, "+fault={}", self.faults),
+        }
+    }
+}
+
+/// The rules of every software NIC that this process opened.
+static FAULTS: Mutex<Vec<NicFaults>> = Mutex::new(Vec::new());
+
+/// Returns the counts of the rules of every software NIC that this process opened.
+pub(crate) fn fault_counts() -> Vec<RuleCount> {
+    let opened = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+    opened.iter().flat_map(NicFaults::rules).collect()
+}
+
 /// Checks that two NICs can be joined.
-pub(crate) fn of_one_kind(nic: &str, peer_nic: &str) -> Result<(), Usage> {
-    if (nic == SOFTNIC) == (peer_nic == SOFTNIC) {
+pub(crate) fn of_one_kind(nic: &NicSpec, peer_nic: &NicSpec) -> Result<(), Usage> {
+    if nic.is_soft() == peer_nic.is_soft() {
         return Ok(());
     }
     Err(Usage(format!(
-        "both ends need a NIC of one kind, {SOFTNIC} or one of libibverbs: not {nic} and {peer_nic}"
+        "both ends need a NIC of one kind, {SOFTNIC} or one of libibverbs: not {} and {}",
+        nic.name, peer_nic.name
     )))
 }
 
@@ -47,6 +125,9 @@ impl Nic {
     /// Opens the software NIC at the end of a cable. Tables print `name`.
     pub(crate) fn soft(name: &str, cable: OwnedFd, config: SoftNicConfig) -> Result<Self> {
         let nic = SoftNic::open(name, cable, config)?;
+        let mut opened = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.push(nic.faults());
+        drop(opened);
         Ok(Self {
             context: Context::open(Arc::clone(&nic) as Arc<_>)?,
             software_over: Some("a socket".to_owned()),
@@ -87,7 +168,33 @@ pub(crate) fn with_provider(name: &str, provider: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::with_provider;
+    use super::{NicSpec, with_provider};
+
+    #[test]
+    fn nic_specs_round_trip() {
+        for text in [
+            "mlx5_0",
+            "softnic",
+            "softnic+fault=nic.packet:when=3+2:lose;nic.post:status=REM_OP_ERR",
+        ] {
+            let spec: NicSpec = text.parse().expect(text);
+            assert_eq!(spec.to_string(), text);
+        }
+        for (text, cause) in [
+            ("mlx5_0+fault=nic.packet:lose", "only softnic injects faults"),
+            (
+                "softnic+fault=submit:lose",
+                "submit:lose is not for an event of a NIC",
+            ),
+            (
+                "softnic+fault=nic.packet:gone",
+                "unknown part \"gone\" at column 12",
+            ),
+        ] {
+            let error = text.parse::<NicSpec>().expect_err(text);
+            assert!(error.contains(cause), "{text}: {error}");
+        }
+    }
 
     #[test]
     fn software_nic_is_named_once() {

@@ -240,3 +240,89 @@ fn unknown_errno_is_usage_error() {
     );
     assert_eq!(run(&["doctor", "--explain", "EWHAT"]).status.code(), Some(2));
 }
+
+#[test]
+fn nic_faults_end_in_their_status() {
+    let send = ["perf", "send", "--measure", "bandwidth", "--memory", "host"];
+    let plan = "softnic+fault=nic.post:when=20:status=REM_ACCESS_ERR";
+    let output = run(&[&send[..], &FEW, &["--nic", plan, "--peer-nic", "softnic"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let error = text(&output.stderr);
+    assert!(error.contains("ended with REM_ACCESS_ERR"), "{error}");
+    assert!(
+        error.contains("nic.post:when=20:status=REM_ACCESS_ERR"),
+        "{error}"
+    );
+}
+
+/// Rules that never fire are reported by both ends; rules that fire are not.
+#[test]
+fn unfired_nic_rule_is_reported() {
+    let plan = [
+        "--fault",
+        "nic.packet:when=3:duplicate;nic.state:when=99:error=EIO",
+    ];
+    let write = ["perf", "write", "--measure", "latency", "--memory", "host"];
+    let output = run(&[&write[..], &FEW, &plan].concat());
+    assert!(output.status.success(), "{output:?}");
+    let error = text(&output.stderr);
+    for warning in [
+        "warning: the fault rule nic.state:when=99:error=EIO never fired: nic.state matched 3 times",
+        "warning: peer: the fault rule nic.state:when=99:error=EIO never fired: nic.state matched 3 times",
+    ] {
+        assert!(error.contains(warning), "{warning}: {error}");
+    }
+    assert!(!error.contains("duplicate never fired"), "{error}");
+}
+
+/// Each rule of a command is executed, or rejected with the reason.
+#[test]
+fn nic_rules_need_the_software_nic() {
+    for (arguments, cause) in [
+        (
+            &[
+                "copy",
+                "-d",
+                "mock",
+                "--size",
+                "4KiB",
+                "--fault",
+                "nic.packet:lose",
+            ][..],
+            "this command opens none",
+        ),
+        (
+            &["perf", "write", "--nic", "mlx5_9", "--fault", "nic.packet:lose"],
+            "needs the software NIC: mlx5_9 injects no faults",
+        ),
+        (
+            &["perf", "write", "--fault", "nic.packet:lose;submit:lose"],
+            "--fault does nothing here",
+        ),
+        (
+            &["demo", "--nic", "softnic+fault=submit:lose"],
+            "submit:lose is not for an event of a NIC",
+        ),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        let error = text(&output.stderr);
+        assert!(error.contains(cause), "{arguments:?}: {error}");
+    }
+}
+
+/// One plan for the cards and the NICs of both nodes.
+#[test]
+fn demo_survives_a_lossy_cable() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let plan = "submit:when=1:delay=1ms;nic.packet:size=1..:when=1:lose";
+    let output = run(&["demo", "--file", file, "--fault", plan, "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    assert_eq!(report["verified"], true);
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("fault injected by rule nic.packet:size=1..:when=1:lose"),
+        "{error}"
+    );
+}

@@ -23,6 +23,7 @@ mod lock;
 mod memory;
 mod modules;
 mod smoke;
+mod stall;
 pub(crate) mod suite;
 mod verbs;
 
@@ -108,12 +109,14 @@ fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
         Row::time(&format!("lab {} {what}", kernel.id), |row| {
             let machine = kernel.machine(workspace, &[], &plan, Variant::default(), None)?;
             let limit = Duration::from_secs(limit);
-            let findings = kernel.tools.qemu.boot(&machine, limit, |_| {})?.findings;
+            let verdict = kernel.tools.qemu.boot(&machine, limit, |_| {})?;
+            let findings = verdict.findings;
             if !findings.iter().any(|found| found.contains(word)) {
                 bail!("{what} is not found, only {findings:?}");
             }
             println!("ok    {what} is found: {}", findings.join("; "));
             println!("{}", run::tail(&machine.console));
+            verdict.stalled.iter().for_each(|report| println!("{report}"));
             row.pass();
             Ok(())
         })

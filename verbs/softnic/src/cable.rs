@@ -7,6 +7,7 @@
 )]
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
@@ -126,6 +127,19 @@ impl Cable {
             }
         }
         Ok(())
+    }
+
+    /// Sends a header and bytes of the NIC.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub(crate) fn send_own(&self, header: &[u8], bytes: &[u8]) -> Result<()> {
+        let piece = Piece {
+            at: NonNull::from(bytes).cast(),
+            len: bytes.len(),
+        };
+        // SAFETY: the one piece is borrowed, and `send` only reads it.
+        unsafe { self.send(header, &[piece]) }
     }
 
     /// Receives a header. Waits for its first byte without a limit. Returns the deadline of the

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use gaudi_seam::fault::{NicEvent, Verdict};
 use gaudi_seam::{Errno, Error, HostVa, Result};
 use gaudi_verbs::provider::{
     CompletionQueue, CqHandle, Device, DmaBufMr, MwType, NewMr, NewMw, NewQp, PdHandle, QpCap, QpHandle,
@@ -30,6 +31,8 @@ use crate::region::Region;
 use crate::wire::{MAX_DATAGRAM, MAX_MESSAGE};
 use crate::{MAX_AH, MAX_CQ, MAX_INLINE, MAX_PD, MAX_QP, MAX_QP_WR, MAX_READS, MAX_SGE, MAX_SRQ};
 
+/// The operation that changes a queue pair's state.
+const MODIFY_QP: &str = "ibv_modify_qp";
 const MAX_CQE: u32 = 1 << 16;
 const MAX_MR: u32 = 1 << 17;
 const MAX_MW: u32 = 1 << 16;
@@ -56,6 +59,110 @@ impl SoftNic {
             rkey: Rkey(key),
             path,
         })
+    }
+
+    /// Changes the state of a queue pair.
+    fn transition(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
+        const OPERATION: &str = MODIFY_QP;
+        let qpn = qp.0;
+        let link = match transition {
+            QpTransition::ReadyToReceive { remote, .. } => Some(self.route(OPERATION, &remote.gid)?),
+            _ => None,
+        };
+        let mut core = self.shared.lock();
+        let down = core.qps.rows.get(&qpn).and_then(|qp| {
+            let link = core.links.get(link.unwrap_or(qp.link))?;
+            link.down.clone()
+        });
+        let qp = core.qps.find(OPERATION, qpn)?;
+        match (qp.qp_type, qp.state, transition) {
+            (QpType::Rc, State::Reset | State::Init, QpTransition::Init { access }) => {
+                qp.access = *access;
+                qp.state = State::Init;
+            }
+            (QpType::Ud, State::Reset | State::Init, QpTransition::UdInit { qkey }) => {
+                qp.qkey = *qkey;
+                qp.state = State::Init;
+            }
+            (QpType::Ud, State::Init, QpTransition::UdReadyToReceive) => qp.state = State::ReadyToReceive,
+            (QpType::Ud, State::ReadyToReceive, QpTransition::UdReadyToSend { .. }) => {
+                qp.state = State::ReadyToSend;
+            }
+            (
+                QpType::Rc,
+                State::Init,
+                QpTransition::ReadyToReceive {
+                    remote,
+                    path_mtu,
+                    max_dest_rd_atomic,
+                    min_rnr_timer,
+                },
+            ) => {
+                if let Some(error) = down {
+                    return Err(error);
+                }
+                let Some(mtu) = path_mtu.bytes() else {
+                    let unknown = invalid(OPERATION, "the path's MTU is unknown");
+                    return Err(unknown.saw(path_mtu, "256 to 4096 bytes"));
+                };
+                // Routed above, for this very transition.
+                qp.link = link.unwrap_or(qp.link);
+                qp.mtu = mtu;
+                qp.remote = remote.qpn.0;
+                qp.responder.first = u64::from(remote.psn.0);
+                qp.responder.expected = qp.responder.first;
+                qp.responder.rnr_timer = *min_rnr_timer;
+                qp.responder.max_reads = (*max_dest_rd_atomic).min(MAX_READS);
+                qp.state = State::ReadyToReceive;
+            }
+            (
+                QpType::Rc,
+                State::ReadyToReceive,
+                QpTransition::ReadyToSend {
+                    sq_psn,
+                    max_rd_atomic,
+                    timeout,
+                    retry_cnt,
+                    rnr_retry,
+                },
+            ) => {
+                if let Some(error) = down {
+                    return Err(error);
+                }
+                let requester = &mut qp.requester;
+                requester.base = u64::from(sq_psn.0);
+                requester.sent_until = requester.base;
+                requester.max_reads = (*max_rd_atomic).clamp(1, MAX_READS);
+                requester.retries = *retry_cnt;
+                requester.gap = None;
+                requester.retry = Retry {
+                    timeout: *timeout,
+                    count: *retry_cnt,
+                    rnr_count: (*rnr_retry < 7).then_some(*rnr_retry),
+                };
+                qp.state = State::ReadyToSend;
+            }
+            (_, state, QpTransition::Error) if state != State::Reset => {
+                core.enter_error(&self.shared, qpn, WcStatus::WR_FLUSH_ERR);
+                // After this returns, no answer is read from the caller's memory.
+                while core.is_sending(qpn) {
+                    core = self.shared.wait_idle(core);
+                }
+            }
+            (_, _, QpTransition::Reset) => {
+                let mut core = Core::quiesce(core, &self.shared, qpn);
+                if let Some(qp) = core.qps.known(qpn) {
+                    qp.reset();
+                }
+                core.regions.windows.unbind_qp(qpn);
+            }
+            (_, state, _) => {
+                let refused = invalid(OPERATION, "the queue pair's state does not allow this transition");
+                let seen = format!("{state:?} and {transition:?}");
+                return Err(refused.saw(seen, "RESET, INIT, RTR, RTS in this order"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -173,10 +280,9 @@ impl Device for SoftNic {
     }
 
     fn mr_state(&self, mr: MrHandle) -> Result<Option<MrState>> {
-        if !self.shared.lock().regions.contains(mr.0) {
-            return Err(missing("memory region state", "memory region"));
-        }
-        Ok(Some(MrState::Live))
+        let state = self.shared.lock().regions.state(mr.0);
+        let state = state.ok_or_else(|| missing("memory region state", "memory region"))?;
+        Ok(Some(state))
     }
 
     fn alloc_mw(&self, pd: PdHandle, mw_type: MwType) -> Result<NewMw> {
@@ -254,7 +360,7 @@ impl Device for SoftNic {
     fn create_cq(&self, depth: u32) -> Result<(CqHandle, Arc<dyn CompletionQueue>)> {
         const OPERATION: &str = "ibv_create_cq";
         let mut core = self.shared.lock();
-        let create = |handle| SoftCq::new(handle, depth as usize).map(Arc::new);
+        let create = |handle| SoftCq::new(handle, depth as usize, &self.shared.faults);
         let handle = core.cqs.insert(OPERATION, create)?;
         let cq = core.cqs.find(OPERATION, handle)?.clone();
         Ok((CqHandle(handle), cq))
@@ -330,106 +436,22 @@ impl Device for SoftNic {
     }
 
     fn modify_qp(&self, qp: QpHandle, transition: &QpTransition) -> Result<()> {
-        const OPERATION: &str = "ibv_modify_qp";
-        let qpn = qp.0;
-        let link = match transition {
-            QpTransition::ReadyToReceive { remote, .. } => Some(self.route(OPERATION, &remote.gid)?),
-            _ => None,
-        };
-        let mut core = self.shared.lock();
-        let down = core.qps.rows.get(&qpn).and_then(|qp| {
-            let link = core.links.get(link.unwrap_or(qp.link))?;
-            link.down.clone()
-        });
-        let qp = core.qps.find(OPERATION, qpn)?;
-        match (qp.qp_type, qp.state, transition) {
-            (QpType::Rc, State::Reset | State::Init, QpTransition::Init { access }) => {
-                qp.access = *access;
-                qp.state = State::Init;
-            }
-            (QpType::Ud, State::Reset | State::Init, QpTransition::UdInit { qkey }) => {
-                qp.qkey = *qkey;
-                qp.state = State::Init;
-            }
-            (QpType::Ud, State::Init, QpTransition::UdReadyToReceive) => qp.state = State::ReadyToReceive,
-            (QpType::Ud, State::ReadyToReceive, QpTransition::UdReadyToSend { .. }) => {
-                qp.state = State::ReadyToSend;
-            }
-            (
-                QpType::Rc,
-                State::Init,
-                QpTransition::ReadyToReceive {
-                    remote,
-                    path_mtu,
-                    max_dest_rd_atomic,
-                    min_rnr_timer,
-                },
-            ) => {
-                if let Some(error) = down {
-                    return Err(error);
-                }
-                let Some(mtu) = path_mtu.bytes() else {
-                    let unknown = invalid(OPERATION, "the path's MTU is unknown");
-                    return Err(unknown.saw(path_mtu, "256 to 4096 bytes"));
-                };
-                // Routed above, for this very transition.
-                qp.link = link.unwrap_or(qp.link);
-                qp.mtu = mtu;
-                qp.remote = remote.qpn.0;
-                qp.responder.first = u64::from(remote.psn.0);
-                qp.responder.expected = qp.responder.first;
-                qp.responder.rnr_timer = *min_rnr_timer;
-                qp.responder.max_reads = (*max_dest_rd_atomic).min(MAX_READS);
-                qp.state = State::ReadyToReceive;
-            }
-            (
-                QpType::Rc,
-                State::ReadyToReceive,
-                QpTransition::ReadyToSend {
-                    sq_psn,
-                    max_rd_atomic,
-                    timeout,
-                    retry_cnt,
-                    rnr_retry,
-                },
-            ) => {
-                if let Some(error) = down {
-                    return Err(error);
-                }
-                let requester = &mut qp.requester;
-                requester.base = u64::from(sq_psn.0);
-                requester.sent_until = requester.base;
-                requester.max_reads = (*max_rd_atomic).clamp(1, MAX_READS);
-                requester.retries = *retry_cnt;
-                requester.gap = None;
-                requester.retry = Retry {
-                    timeout: *timeout,
-                    count: *retry_cnt,
-                    rnr_count: (*rnr_retry < 7).then_some(*rnr_retry),
-                };
-                qp.state = State::ReadyToSend;
-            }
-            (_, state, QpTransition::Error) if state != State::Reset => {
-                core.enter_error(&self.shared, qpn, WcStatus::WR_FLUSH_ERR);
-                // After this returns, no answer is read from the caller's memory.
-                while core.is_sending(qpn) {
-                    core = self.shared.wait_idle(core);
-                }
-            }
-            (_, _, QpTransition::Reset) => {
-                let mut core = Core::quiesce(core, &self.shared, qpn);
-                if let Some(qp) = core.qps.known(qpn) {
-                    qp.reset();
-                }
-                core.regions.windows.unbind_qp(qpn);
-            }
-            (_, state, _) => {
-                let refused = invalid(OPERATION, "the queue pair's state does not allow this transition");
-                let seen = format!("{state:?} and {transition:?}");
-                return Err(refused.saw(seen, "RESET, INIT, RTR, RTS in this order"));
-            }
+        let faults = &self.shared.faults;
+        if !self.shared.lock().qps.rows.contains_key(&qp.0) {
+            return Err(missing(MODIFY_QP, "queue pair"));
         }
-        Ok(())
+        let met = faults.meet_qp(NicEvent::State, qp.0);
+        match met.decided.map(|hit| (hit, hit.rule.verdict)) {
+            Some((hit, Verdict::Error(errno))) => Err(faults.error(MODIFY_QP, errno, hit)),
+            Some((hit, Verdict::QpError)) => {
+                self.transition(qp, transition)?;
+                if self.shared.lock().fail_qp(&self.shared, qp.0) {
+                    faults.happened(hit);
+                }
+                Ok(())
+            }
+            _ => self.transition(qp, transition),
+        }
     }
 
     fn query_qp(&self, qp: QpHandle) -> Result<QpState> {

@@ -18,6 +18,7 @@ use crate::counters::Counters;
 use crate::cq::SoftCq;
 use crate::error::defect;
 use crate::events::Events;
+use crate::fault::Faults;
 use crate::link::Link;
 use crate::objects::Objects;
 use crate::pending::Pending;
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) gid: Gid,
     pub(crate) events: Events,
+    pub(crate) faults: Arc<Faults>,
     core: Mutex<Core>,
     /// Signaled when there is something to send.
     work: Condvar,
@@ -87,7 +89,13 @@ pub(crate) struct Core {
 }
 
 impl Shared {
-    pub(crate) fn new(name: String, gid: Gid, pending: Option<Pending>, first_handle: u32) -> Result<Self> {
+    pub(crate) fn new(
+        name: String,
+        gid: Gid,
+        faults: Faults,
+        pending: Option<Pending>,
+        first_handle: u32,
+    ) -> Result<Self> {
         let core = Core {
             regions: Regions::new(),
             pds: Objects::new("protection domain", MAX_PD, first_handle),
@@ -104,6 +112,7 @@ impl Shared {
             name,
             gid,
             events: Events::new()?,
+            faults: Arc::new(faults),
             core: Mutex::new(core),
             work: Condvar::new(),
             many: AtomicBool::new(false),
@@ -239,6 +248,17 @@ impl Shared {
         self.idle.notify_all();
     }
 
+    /// Takes every cable to another port down, and the cable `link`.
+    pub(crate) fn port_down(&self, core: &mut Core, link: usize, error: &Error) {
+        for index in 0..core.links.len() {
+            let cable = &core.links[index];
+            let is_own_loop = cable.peer == Some(self.gid);
+            if cable.down.is_none() && (index == link || !is_own_loop) {
+                self.cable_down(core, index, error.clone());
+            }
+        }
+    }
+
     /// Releases claimed memory and wakes the threads that wait for it.
     pub(crate) fn release(&self, core: &mut Core, claim: &mut Claim) {
         core.regions.release(claim);
@@ -352,6 +372,24 @@ impl Core {
             self.list(qpn);
             shared.wake();
         }
+    }
+
+    /// Moves a connected queue pair to the error state, with an event, as a NIC does whose queue
+    /// pair failed. Returns whether it was not in error.
+    pub(crate) fn fail_qp(&mut self, shared: &Shared, qpn: u32) -> bool {
+        let is_failing = self.can_fail(qpn);
+        if is_failing {
+            self.enter_error(shared, qpn, WcStatus::WR_FLUSH_ERR);
+            let qp = AsyncElement::Qp(QpHandle(qpn));
+            shared.events.raise(AsyncEventType::QP_FATAL, qp);
+        }
+        is_failing
+    }
+
+    /// Whether a queue pair is connected or connecting, and not in error.
+    pub(crate) fn can_fail(&self, qpn: u32) -> bool {
+        let qp = self.qps.rows.get(&qpn);
+        qp.is_some_and(|qp| !matches!(qp.state, State::Reset | State::Error))
     }
 
     /// Whether a thread processes a frame whose buffers a flush would complete.

@@ -95,6 +95,6 @@ pub struct Counters {
     pub dropped: u64,
     /// Dropped datagrams: no queue pair, no receive, too little room, or another qkey.
     pub datagrams_dropped: u64,
-    /// Frames that a fault rule lost, corrupted, duplicated, delayed or reordered.
+    /// Frames into which a fault rule injected its fault.
     pub faults: u64,
 }

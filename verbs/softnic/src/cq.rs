@@ -3,13 +3,17 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
+use gaudi_seam::fault::{Met, NicEvent, Verdict};
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::lock;
 use gaudi_verbs::WorkCompletion;
 use gaudi_verbs::provider::CompletionQueue;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::fault::{Faults, REORDER_WAIT};
 
 /// A completion queue of a [`SoftNic`](crate::SoftNic).
 pub(crate) struct SoftCq {
@@ -17,6 +21,9 @@ pub(crate) struct SoftCq {
     pub(crate) handle: u32,
     ring: Mutex<Ring>,
     event: EventFd,
+    faults: Arc<Faults>,
+    /// Itself, for the timer of its late completions.
+    own: Weak<Self>,
 }
 
 struct Ring {
@@ -25,6 +32,17 @@ struct Ring {
     /// Completions that signal the eventfd, if any do.
     armed: Option<Armed>,
     overrun: bool,
+    /// Completions that a fault rule delays, and those behind them, with the time of each.
+    late: VecDeque<(Entry, Instant)>,
+    /// A completion that a fault rule reorders: it follows the next one, or waits until this time.
+    held: Option<(Entry, Instant)>,
+}
+
+/// A completion, and whether its request was solicited.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    completion: WorkCompletion,
+    solicited: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,7 +52,7 @@ enum Armed {
 }
 
 impl SoftCq {
-    pub(crate) fn new(handle: u32, depth: usize) -> Result<Self> {
+    pub(crate) fn new(handle: u32, depth: usize, faults: &Arc<Faults>) -> Result<Arc<Self>> {
         let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|errno| Error::from_errno("ibv_create_comp_channel", errno))?;
         let ring = Ring {
@@ -42,27 +60,97 @@ impl SoftCq {
             depth,
             armed: None,
             overrun: false,
+            late: VecDeque::new(),
+            held: None,
         };
-        Ok(Self {
+        Ok(Arc::new_cyclic(|own| Self {
             handle,
             ring: Mutex::new(ring),
             event,
-        })
+            faults: Arc::clone(faults),
+            own: Weak::clone(own),
+        }))
     }
 
     /// Adds a completion. Returns false if the queue is full: the completion is lost, and the queue
     /// is broken.
     pub(crate) fn push(&self, completion: WorkCompletion, solicited: bool) -> bool {
+        let met = self.faults.meet_qp(NicEvent::Completion, completion.qp_num.0);
+        let entry = Entry {
+            completion,
+            solicited,
+        };
         let mut ring = lock(&self.ring);
+        if met == Met::default() && ring.late.is_empty() && ring.held.is_none() {
+            self.add(&mut ring, entry);
+        } else {
+            self.push_late(&mut ring, entry, met);
+        }
+        !ring.overrun
+    }
+
+    /// Adds a completion by its faults, and what follows it.
+    #[cold]
+    fn push_late(&self, ring: &mut Ring, entry: Entry, met: Met) {
+        let now = Instant::now();
+        let mut times = 1;
+        let mut happens = true;
+        match met.verdict() {
+            Some(Verdict::Lose) => times = 0,
+            Some(Verdict::Duplicate) => times = 2,
+            Some(Verdict::Reorder) if ring.held.is_none() => {
+                let due = later(now, REORDER_WAIT);
+                ring.held = Some((entry, due));
+                self.faults.schedule(due, Weak::clone(&self.own));
+                times = 0;
+            }
+            _ => happens = false,
+        }
+        for _ in 0..times {
+            self.add_after(ring, entry, now, met.delay);
+        }
+        if times > 0 {
+            if let Some((held, _)) = ring.held.take() {
+                self.add_after(ring, held, now, Duration::ZERO);
+            }
+        }
+        if let Some(hit) = met.decided.filter(|_| happens) {
+            self.faults.happened(hit);
+        }
+    }
+
+    /// Adds a completion after a delay, and after those that are late.
+    fn add_after(&self, ring: &mut Ring, entry: Entry, now: Instant, delay: Duration) {
+        let last = ring.late.back().map(|(_, due)| *due);
+        if delay.is_zero() && last.is_none() {
+            return self.add(ring, entry);
+        }
+        if ring.entries.len() + ring.late.len() >= ring.depth {
+            ring.overrun = true;
+            return self.wake(ring, entry);
+        }
+        let due = later(now, delay);
+        let due = last.map_or(due, |last| last.max(due));
+        ring.late.push_back((entry, due));
+        self.faults.schedule(due, Weak::clone(&self.own));
+    }
+
+    /// Adds a completion now.
+    fn add(&self, ring: &mut Ring, entry: Entry) {
         if ring.overrun || ring.entries.len() >= ring.depth {
             ring.overrun = true;
         } else {
-            ring.entries.push_back(completion);
+            ring.entries.push_back(entry.completion);
         }
+        self.wake(ring, entry);
+    }
+
+    /// Signals the eventfd if it is armed for this completion.
+    fn wake(&self, ring: &mut Ring, entry: Entry) {
         // An error signals like a solicited completion.
         let wakes = match ring.armed {
             Some(Armed::Any) => true,
-            Some(Armed::Solicited) => solicited || !completion.is_success() || ring.overrun,
+            Some(Armed::Solicited) => entry.solicited || !entry.completion.is_success() || ring.overrun,
             None => false,
         };
         if wakes {
@@ -70,13 +158,38 @@ impl SoftCq {
             // Cannot fail: each request to be notified adds 1 to the counter.
             let _ = self.event.write(1);
         }
-        !ring.overrun
     }
+
+    /// Adds the late completions whose time has come.
+    pub(crate) fn release_due(&self) {
+        self.release(&mut lock(&self.ring));
+    }
+
+    fn release(&self, ring: &mut Ring) {
+        if ring.late.is_empty() && ring.held.is_none() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((entry, _)) = ring.late.front().copied().filter(|(_, due)| *due <= now) {
+            ring.late.pop_front();
+            self.add(ring, entry);
+        }
+        if let Some((entry, _)) = ring.held.filter(|(_, due)| *due <= now) {
+            ring.held = None;
+            self.add_after(ring, entry, now, Duration::ZERO);
+        }
+    }
+}
+
+/// A time after `now`, or `now` if the clock cannot represent it.
+fn later(now: Instant, delay: Duration) -> Instant {
+    now.checked_add(delay).unwrap_or(now)
 }
 
 impl CompletionQueue for SoftCq {
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
         let mut ring = lock(&self.ring);
+        self.release(&mut ring);
         let count = into.len().min(ring.entries.len());
         for (place, completion) in into.iter_mut().zip(ring.entries.drain(..count)) {
             *place = completion;

@@ -1,127 +1,263 @@
-//! [`FaultRule`]: faults injected by seed.
+//! [`NicFaults`]: the rules of a fault plan for the events of this NIC.
 
 #![expect(unsafe_code, reason = "a rule reads one byte of claimed memory")]
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::time::{Duration, Instant};
 
-use gaudi_sys::random::SplitMix64;
+use gaudi_seam::fault::{
+    ArmedRules, EventFields, Hit, Met, NicEvent, NicStatus, Plan, Rule, RuleCount, Schedule, Target, Verdict,
+};
+use gaudi_seam::{Errno, Error};
+use gaudi_sys::{IgnorePoison, lock};
+use gaudi_verbs::WcStatus;
 
+use crate::cq::SoftCq;
 use crate::error::defect;
 use crate::region::Piece;
 use crate::wire::{Header, Kind};
 
-/// A fault that a NIC injects into the frames that it sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FaultRule {
-    /// Flips one bit of one sent payload byte. The registered memory stays correct.
-    FlipPayloadBit {
-        /// Index of the byte in all payload that this NIC sends, read responses included.
-        byte: u64,
-        /// Bit of that byte, 0 to 7.
-        bit: u8,
-    },
-    /// Cuts a cable after a number of frames.
-    CutCable {
-        /// Frames that each cable still sends.
-        frame: u64,
-    },
-    /// Loses, corrupts, duplicates, delays and reorders frames of all kinds, as a network may.
-    /// Connections recover. The receiver drops corrupt frames, as it drops a wrong checksum.
-    Storm {
-        /// Seed of the decisions.
-        seed: u64,
-        /// Frames per thousand that get one of these faults.
-        permille: u16,
-    },
+/// How long a reordered completion waits for a later one.
+pub(crate) const REORDER_WAIT: Duration = Duration::from_millis(20);
+
+/// The armed rules of a NIC. Without rules an event costs one relaxed load.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    nic: String,
+    is_armed: AtomicBool,
+    rules: Mutex<ArmedRules>,
+    timers: Mutex<Timers>,
+    timer: Condvar,
 }
 
-/// Decision about a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Send,
-    Lose,
-    Corrupt,
-    Duplicate,
-    /// Send it after the next frame.
-    HoldBack,
-    Delay(Duration),
-    /// Drop it and cut the cable.
-    Cut,
+/// The completion queues with late completions, and when the next of each is due.
+#[derive(Debug, Default)]
+struct Timers {
+    due: Vec<(Instant, Weak<SoftCq>)>,
+    closing: bool,
 }
 
-/// The state of a [`FaultRule`] on one cable.
-pub(crate) struct Fault {
-    rule: Option<FaultRule>,
-    rng: SplitMix64,
-    frames: u64,
-    /// Payload bytes of all frames so far.
-    payload: u64,
-    /// The flipped byte, while it is being sent.
-    byte: [u8; 1],
-}
-
-impl Fault {
-    pub(crate) fn new(rule: Option<FaultRule>, link: usize) -> Self {
-        let seed = match rule {
-            Some(FaultRule::Storm { seed, .. }) => seed,
-            _ => 0,
-        };
+impl Faults {
+    /// Arms the rules of a plan for events of a NIC.
+    pub(crate) fn new(nic: &str, plan: &Plan) -> Self {
+        let rules = ArmedRules::new(&plan.of(Target::is_nic));
         Self {
-            rule,
-            rng: SplitMix64::new(SplitMix64::nth(seed, link as u64 + 1)),
-            frames: 0,
-            payload: 0,
-            byte: [0],
+            nic: nic.to_owned(),
+            is_armed: AtomicBool::new(!rules.is_empty()),
+            rules: Mutex::new(rules),
+            timers: Mutex::default(),
+            timer: Condvar::new(),
         }
     }
 
-    /// Decides on the next frame. The GID is always sent.
-    pub(crate) fn verdict(&mut self, header: &Header) -> Verdict {
-        if self.rule.is_none() || header.kind == Kind::Hello {
-            return Verdict::Send;
-        }
-        self.frames += 1;
-        match self.rule {
-            Some(FaultRule::CutCable { frame }) if self.frames > frame => Verdict::Cut,
-            Some(FaultRule::Storm { permille, .. }) => {
-                if self.rng.below(1000) >= u64::from(permille) {
-                    return Verdict::Send;
-                }
-                match self.rng.below(5) {
-                    0 => Verdict::Lose,
-                    1 => Verdict::Corrupt,
-                    2 => Verdict::Duplicate,
-                    // A waiting frame must not keep memory claimed.
-                    3 if header.payload == 0 => Verdict::HoldBack,
-                    _ => Verdict::Delay(Duration::from_micros(self.rng.below(1000))),
-                }
-            }
-            _ => Verdict::Send,
-        }
-    }
-
-    /// Replaces the byte that a `FlipPayloadBit` rule names by a changed copy.
-    pub(crate) fn apply(&mut self, pieces: &mut Vec<Piece>) {
-        let Some(FaultRule::FlipPayloadBit { byte, bit }) = self.rule else {
-            return;
+    /// Whether a rule makes completions late, for which [`run_timers`](Self::run_timers) must run.
+    pub(crate) fn has_late_completions(&self) -> bool {
+        let is_late = |rule: &Rule| {
+            rule.target == Target::Nic(NicEvent::Completion)
+                && matches!(rule.verdict, Verdict::Delay(_) | Verdict::Reorder)
         };
-        let mut hit = None;
-        for (index, piece) in pieces.iter().enumerate() {
-            let start = self.payload;
-            self.payload = start.saturating_add(piece.len as u64);
-            if (start..self.payload).contains(&byte) {
-                // Less than the piece's length, which is a usize.
-                hit = Some((index, piece.split((byte - start) as usize)));
-            }
+        lock(&self.rules).rules().any(is_late)
+    }
+
+    /// Counts an event, and returns its faults. A decided fault is counted by
+    /// [`happened`](Self::happened).
+    #[inline]
+    pub(crate) fn meet(&self, event: NicEvent, fields: &EventFields) -> Met {
+        if !self.is_armed.load(Ordering::Relaxed) {
+            return Met::default();
         }
-        let Some((index, (head, tail))) = hit else { return };
+        self.judge(event, fields)
+    }
+
+    #[cold]
+    fn judge(&self, event: NicEvent, fields: &EventFields) -> Met {
+        let is_late = |verdict| !matches!(verdict, Verdict::Delay(_));
+        lock(&self.rules).meet(
+            |rule| rule.matches_event(Target::Nic(event), fields),
+            is_late,
+            |hit, first| self.log(hit, first),
+        )
+    }
+
+    /// Counts an event of a queue pair that has no other fields.
+    pub(crate) fn meet_qp(&self, event: NicEvent, qpn: u32) -> Met {
+        let fields = EventFields {
+            queue: qpn.into(),
+            ..EventFields::default()
+        };
+        self.meet(event, &fields)
+    }
+
+    /// Counts a frame. The GID is not a packet: it is always sent.
+    pub(crate) fn meet_packet(&self, header: &Header) -> Met {
+        if header.kind == Kind::Hello {
+            return Met::default();
+        }
+        let fields = EventFields {
+            queue: header.src_qpn.into(),
+            size: header.payload.into(),
+            ..EventFields::default()
+        };
+        self.meet(NicEvent::Packet, &fields)
+    }
+
+    /// Records that a rule injected its fault.
+    pub(crate) fn happened(&self, hit: Hit) {
+        let first = lock(&self.rules).fire(hit);
+        self.log(hit, first);
+    }
+
+    /// The first fault of a rule is logged as a warning, later ones at level `DEBUG`, as the fault
+    /// layer does.
+    fn log(&self, hit: Hit, first: bool) {
+        let (nic, number, rule) = (&self.nic, hit.occurrence, hit.rule);
+        if first {
+            tracing::warn!(nic, number, "softnic (software): fault injected by rule {rule}");
+        } else {
+            tracing::debug!(nic, number, "softnic (software): fault injected by rule {rule}");
+        }
+    }
+
+    /// The error of a call that a rule makes fail.
+    pub(crate) fn error(&self, operation: &'static str, errno: Errno, hit: Hit) -> Error {
+        self.happened(hit);
+        Error::from_errno(operation, errno).because(format!("injected by the fault rule {}", hit.rule))
+    }
+
+    /// Has a completion queue release its late completions at `due`.
+    pub(crate) fn schedule(&self, due: Instant, cq: Weak<SoftCq>) {
+        lock(&self.timers).due.push((due, cq));
+        self.timer.notify_one();
+    }
+
+    /// Releases late completions until the NIC closes.
+    pub(crate) fn run_timers(&self) {
+        let mut timers = lock(&self.timers);
+        while !timers.closing {
+            let now = Instant::now();
+            let ready = take_due(&mut timers.due, now);
+            if !ready.is_empty() {
+                drop(timers);
+                for cq in ready.iter().filter_map(Weak::upgrade) {
+                    cq.release_due();
+                }
+                timers = lock(&self.timers);
+                continue;
+            }
+            let next = timers.due.iter().map(|(due, _)| *due).min();
+            timers = match next {
+                Some(due) => {
+                    let left = due.saturating_duration_since(now);
+                    self.timer.wait_timeout(timers, left).ignore_poison().0
+                }
+                None => self.timer.wait(timers).ignore_poison(),
+            };
+        }
+    }
+
+    /// Ends [`run_timers`](Self::run_timers).
+    pub(crate) fn close(&self) {
+        lock(&self.timers).closing = true;
+        self.timer.notify_one();
+    }
+}
+
+/// Removes and returns the queues that are due.
+fn take_due(due: &mut Vec<(Instant, Weak<SoftCq>)>, now: Instant) -> Vec<Weak<SoftCq>> {
+    let mut ready = Vec::new();
+    due.retain(|(at, cq)| {
+        let waits = *at > now;
+        if !waits {
+            ready.push(Weak::clone(cq));
+        }
+        waits
+    });
+    ready
+}
+
+/// The status of a completion that a rule names.
+pub(crate) fn status_of(status: NicStatus) -> WcStatus {
+    match status {
+        NicStatus::LocalProtection => WcStatus::LOC_PROT_ERR,
+        NicStatus::RemoteInvalidRequest => WcStatus::REM_INV_REQ_ERR,
+        NicStatus::RemoteAccess => WcStatus::REM_ACCESS_ERR,
+        NicStatus::RemoteOperation => WcStatus::REM_OP_ERR,
+        NicStatus::RetryExceeded => WcStatus::RETRY_EXC_ERR,
+        NicStatus::RnrRetryExceeded => WcStatus::RNR_RETRY_EXC_ERR,
+    }
+}
+
+/// Replaces the byte of a frame's payload that has bit `bit` by a copy in `byte` with that bit
+/// inverted. Returns whether the payload has the bit.
+pub(crate) fn flip(pieces: &mut Vec<Piece>, bit: u64, byte: &mut [u8; 1]) -> bool {
+    let Ok(mut offset) = usize::try_from(bit / 8) else {
+        return false;
+    };
+    for index in 0..pieces.len() {
+        let Some(piece) = pieces.get(index).copied() else {
+            break;
+        };
+        if offset >= piece.len {
+            offset -= piece.len;
+            continue;
+        }
+        let (head, tail) = piece.split(offset);
         // SAFETY: the piece is claimed, hence mapped and readable.
         let Some(right) = (unsafe { tail.first_byte() }) else {
-            return defect("the byte to flip lies outside of its piece");
+            defect("the byte to flip lies outside of its piece");
+            return false;
         };
-        self.byte = [right ^ 1 << (bit & 7)];
-        let wrong = Piece::of_bytes(&mut self.byte);
+        *byte = [right ^ 1 << (bit % 8)];
+        let wrong = Piece::of_bytes(byte);
         pieces.splice(index..=index, [head, wrong, tail.split(1).1]);
+        return true;
+    }
+    false
+}
+
+/// The fault rules of a [`SoftNic`](crate::SoftNic), for a test or a report in the same process.
+/// It stays valid when the NIC closes.
+#[derive(Debug, Clone)]
+pub struct NicFaults(pub(crate) Arc<Faults>);
+
+impl NicFaults {
+    /// Returns the counts of each rule, in the plan's order.
+    pub fn rules(&self) -> Vec<RuleCount> {
+        lock(&self.0.rules).counts()
+    }
+
+    /// Returns the rules that have injected nothing. A test that expects a fault checks that this
+    /// is empty.
+    pub fn unfired(&self) -> Vec<Rule> {
+        let counts = self.rules().into_iter();
+        counts
+            .filter(|count| count.fired == 0)
+            .map(|count| count.rule)
+            .collect()
+    }
+
+    /// Sets every count to 0, so that the plan starts again.
+    pub fn rearm(&self) {
+        lock(&self.0.rules).rearm();
+    }
+}
+
+/// Returns a plan that loses, corrupts, duplicates, delays and reorders packets, `percent` of them
+/// each, as a network may. Connections recover.
+pub fn lossy_network(percent: u8, seed: u64) -> Plan {
+    let verdicts = [
+        Verdict::Lose,
+        Verdict::Damage,
+        Verdict::Duplicate,
+        Verdict::Reorder,
+        Verdict::Delay(Duration::from_micros(500)),
+    ];
+    let rule = |(index, verdict)| Rule {
+        schedule: Schedule::ALWAYS.with_chance(percent, seed.wrapping_add(index)),
+        ..Rule::new(Target::Nic(NicEvent::Packet), verdict)
+    };
+    Plan {
+        rules: (0..).zip(verdicts).map(rule).collect(),
     }
 }

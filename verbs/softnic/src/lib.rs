@@ -32,8 +32,10 @@ mod window;
 mod wire;
 
 pub use counters::{Count, Counters, Traffic};
-pub use fault::FaultRule;
+pub use fault::{NicFaults, lossy_network};
+pub use gaudi_seam::fault::{Plan, PlanError, Rule, RuleCount};
 pub use nic::{PROVIDER, SoftNic, SoftNicConfig};
+pub use wire::MAX_CHUNK as MAX_FRAME_BYTES;
 
 /// Limits of objects.
 pub(crate) const MAX_QP: u32 = 1024;

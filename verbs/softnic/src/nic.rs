@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use gaudi_seam::fault::Plan;
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::{IgnorePoison, lock};
@@ -16,7 +17,7 @@ use gaudi_verbs::{Gid, Guid};
 use crate::cable::Cable;
 use crate::core::Shared;
 use crate::counters::Counters;
-use crate::fault::FaultRule;
+use crate::fault::{Faults, NicFaults};
 use crate::link::Link;
 use crate::pending::Pending;
 use crate::{rx, tx};
@@ -28,14 +29,15 @@ pub const PROVIDER: &str = "softnic (software)";
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Configuration of a NIC.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct SoftNicConfig {
     /// How long the peer may take for one frame of at most 256 KiB. A cable that is slower goes
     /// down. It is also the longest time that moving a queue pair to the error state, and
     /// destroying a queue pair or a region, waits for the peer, in each direction.
     pub stall_timeout: Duration,
-    /// Fault to inject.
-    pub fault: Option<FaultRule>,
+    /// Faults to inject: the rules for events of a NIC. Others are not this NIC's, so that one plan
+    /// serves a device and its NIC.
+    pub faults: Plan,
     /// Seed by which peers' writes to dma-bufs become visible late and in any order, like writes on
     /// a bus, unless a read on the same queue pair pushes them out. `None` makes them visible at
     /// once.
@@ -46,7 +48,7 @@ impl Default for SoftNicConfig {
     fn default() -> Self {
         Self {
             stall_timeout: Duration::from_secs(30),
-            fault: None,
+            faults: Plan::default(),
             late_writes: None,
         }
     }
@@ -110,13 +112,23 @@ impl SoftNic {
         // Locally administered: of no vendor.
         let guid = Guid(random | 0x0200_0000_0000_0000);
         let pending = config.late_writes.map(Pending::new);
-        let shared = Shared::new(name.to_owned(), gid_of(guid), pending, first)?;
+        let faults = Faults::new(name, &config.faults);
+        let shared = Shared::new(name.to_owned(), gid_of(guid), faults, pending, first)?;
+        let mut threads = Vec::new();
+        if shared.faults.has_late_completions() {
+            let faults = Arc::clone(&shared.faults);
+            let spawned = std::thread::Builder::new()
+                .name("softnic-late".to_owned())
+                .spawn(move || faults.run_timers());
+            let failed = |error| Error::from_errno("softnic open", gaudi_sys::fd::errno_of(error));
+            threads.push(spawned.map_err(failed)?);
+        }
         Ok(Arc::new(Self {
             shared: Arc::new(shared),
             guid,
             owner: OwnerProcess::current(),
             config,
-            threads: Mutex::default(),
+            threads: Mutex::new(threads),
         }))
     }
 
@@ -132,7 +144,6 @@ impl SoftNic {
 
     fn plug_cable(&self, cable: Cable, peer: Option<Gid>) -> Result<()> {
         const OPERATION: &str = "softnic open";
-        let fault = self.config.fault;
         let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());
         let cable = Arc::new(cable);
@@ -147,7 +158,7 @@ impl SoftNic {
             thread.map(|thread| threads.push(thread))
         };
         let receive: Body = Box::new(move |shared, cable| rx::run(shared, link, cable));
-        let send: Body = Box::new(move |shared, cable| tx::run(shared, link, cable, fault));
+        let send: Body = Box::new(move |shared, cable| tx::run(shared, link, cable));
         let spawned = spawn("rx", receive).and_then(|()| spawn("tx", send));
         if let Err(error) = &spawned {
             let mut core = self.shared.lock();
@@ -188,9 +199,14 @@ impl SoftNic {
         let (a, b) = UnixStream::pair()
             .map_err(|error| Error::from_errno("softnic pair", gaudi_sys::fd::errno_of(error)))?;
         Ok((
-            Self::open("softnic0", a, config)?,
+            Self::open("softnic0", a, config.clone())?,
             Self::open("softnic1", b, config)?,
         ))
+    }
+
+    /// Returns its fault rules and their counts.
+    pub fn faults(&self) -> NicFaults {
+        NicFaults(Arc::clone(&self.shared.faults))
     }
 
     /// Returns what it has moved so far.
@@ -226,6 +242,7 @@ impl Drop for SoftNic {
             threads.into_iter().for_each(std::mem::forget);
             return;
         }
+        self.shared.faults.close();
         let mut core = self.shared.lock();
         core.closing = true;
         core.flush_pending(None);

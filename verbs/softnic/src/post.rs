@@ -4,11 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use gaudi_seam::Result;
+use gaudi_seam::fault::{EventFields, NicEvent, Verdict};
 use gaudi_verbs::provider::{QpType, QueuePair, SharedReceiveQueue};
 use gaudi_verbs::{Payload, Qpn, RecvWr, SendOp, SendWr, WcStatus};
 
 use crate::core::Shared;
 use crate::error::{defect, invalid, queue_full};
+use crate::fault::status_of;
 use crate::qp::{Destination, RecvEntry, SendEntry, Sges, State};
 
 /// The posting side of a queue pair.
@@ -60,6 +62,21 @@ impl QueuePair for SoftQp {
         if bytes.is_some_and(|bytes| bytes.len() > qp.max_inline) {
             return Err(invalid(OPERATION, "too many bytes inline").saw(request.payload.len(), qp.max_inline));
         }
+        let faults = &self.shared.faults;
+        let fields = EventFields {
+            queue: self.qpn.into(),
+            size: request.payload.len(),
+            ..EventFields::default()
+        };
+        let fault = faults.meet(NicEvent::Post, &fields).decided;
+        match fault.map(|hit| (hit, hit.rule.verdict)) {
+            Some((hit, Verdict::Error(errno))) => return Err(faults.error(OPERATION, errno, hit)),
+            Some((hit, Verdict::Full(_))) => {
+                faults.happened(hit);
+                return Err(queue_full(OPERATION));
+            }
+            _ => {}
+        }
         if qp.requester.queue.len() >= qp.max_send_wr {
             return Err(queue_full(OPERATION));
         }
@@ -72,6 +89,12 @@ impl QueuePair for SoftQp {
                 return Err(queue_full(OPERATION));
             }
         }
+        let is_ready = qp.state == State::ReadyToSend;
+        let fault = fault.filter(|_| is_ready);
+        let status = fault.and_then(|hit| match hit.rule.verdict {
+            Verdict::Status(status) => Some(status_of(status)),
+            _ => None,
+        });
         qp.requester.queue.push_back(SendEntry {
             wr_id: request.wr_id,
             op: request.op,
@@ -82,7 +105,7 @@ impl QueuePair for SoftQp {
             solicited: request.solicited,
             fence: request.fence,
             done: 0,
-            failed: None,
+            failed: status,
         });
         if qp.state == State::Error {
             if qp.flush_later.is_none() {
@@ -90,8 +113,13 @@ impl QueuePair for SoftQp {
             }
             return Ok(());
         }
+        if let Some(hit) = fault {
+            if status.is_some() || core.fail_qp(&self.shared, self.qpn) {
+                faults.happened(hit);
+            }
+        }
         core.list(self.qpn);
-        if is_datagram {
+        if is_datagram || status.is_some() {
             core.settle(&self.shared, self.qpn);
         }
         drop(core);

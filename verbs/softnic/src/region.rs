@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use gaudi_dmabuf::{CpuAccess, CpuAttachment, Directions};
 use gaudi_seam::{HostVa, Result};
 use gaudi_sys::shared::copy_in;
+use gaudi_verbs::provider::MrState;
 use gaudi_verbs::{Access, Sge};
 
 use crate::error::defect;
@@ -57,6 +58,20 @@ impl Piece {
     pub(crate) unsafe fn first_byte(self) -> Option<u8> {
         // SAFETY: readable, as the caller promises. Atomic, since peers may write it at any time.
         (self.len > 0).then(|| unsafe { AtomicU8::from_ptr(self.at.as_ptr()) }.load(Ordering::Relaxed))
+    }
+
+    /// Appends a copy of its bytes.
+    ///
+    /// # Safety
+    /// - The piece is mapped and readable.
+    pub(crate) unsafe fn append_to(self, bytes: &mut Vec<u8>) {
+        let mut rest = self;
+        // Byte by byte: the memory may be mapped without write access, which `copy_out` needs.
+        // SAFETY: a part of a readable piece.
+        while let Some(byte) = unsafe { rest.first_byte() } {
+            bytes.push(byte);
+            rest = rest.split(1).1;
+        }
     }
 }
 
@@ -202,6 +217,14 @@ struct Slot {
     users: u32,
     /// Being deregistered: new claims fail.
     dying: bool,
+    /// The exporter revoked the memory: new claims fail.
+    revoked: bool,
+}
+
+impl Slot {
+    fn is_usable(&self) -> bool {
+        !self.dying && !self.revoked
+    }
 }
 
 /// All regions of a NIC by key.
@@ -301,6 +324,7 @@ impl Regions {
                 region: Arc::new(region),
                 users: 0,
                 dying: false,
+                revoked: false,
             };
             self.slots.insert(key, slot);
             return Ok(key);
@@ -375,13 +399,32 @@ impl Regions {
         self.slots.remove(&key).map(|slot| slot.region)
     }
 
-    pub(crate) fn contains(&self, key: u32) -> bool {
-        self.slots.get(&key).is_some_and(|slot| !slot.dying)
+    /// Returns the state of a region, or `None` if there is none.
+    pub(crate) fn state(&self, key: u32) -> Option<MrState> {
+        let slot = self.slots.get(&key).filter(|slot| !slot.dying)?;
+        Some(if slot.revoked {
+            MrState::Revoked
+        } else {
+            MrState::Live
+        })
+    }
+
+    /// Returns the key of the region that an access of a peer would use.
+    pub(crate) fn region_of(&self, reach: Reach) -> Option<u32> {
+        let (key, _) = self.resolve(reach)?;
+        self.slots.get(&key).filter(|slot| slot.is_usable()).map(|_| key)
+    }
+
+    /// Makes every later use of a region fail, as if the exporter revoked its memory.
+    pub(crate) fn revoke(&mut self, key: u32) {
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.revoked = true;
+        }
     }
 
     /// Returns whether the whole range may be accessed.
     pub(crate) fn allows(&self, key: u32, pd: u32, addr: u64, len: u64, need: Access) -> bool {
-        let slot = self.slots.get(&key).filter(|slot| !slot.dying);
+        let slot = self.slots.get(&key).filter(|slot| slot.is_usable());
         slot.is_some_and(|slot| slot.region.piece(pd, addr, len, need).is_some())
     }
 
@@ -404,7 +447,7 @@ impl Regions {
         if len == 0 {
             return true;
         }
-        let slot = self.slots.get_mut(&key).filter(|slot| !slot.dying);
+        let slot = self.slots.get_mut(&key).filter(|slot| slot.is_usable());
         let found = slot.and_then(|slot| Some((slot.region.piece(pd, addr, len, need)?, slot)));
         let Some((piece, slot)) = found else {
             return false;

@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "claimed memory is handed to the cable")]
 
 use gaudi_dmabuf::Directions;
+use gaudi_seam::fault::{EventFields, NicEvent};
 use gaudi_seam::{Error, ErrorKind};
 use gaudi_verbs::provider::QpType;
 use gaudi_verbs::{Access, GRH_BYTES, Gid, WcStatus};
@@ -439,10 +440,32 @@ impl Core {
         None
     }
 
+    /// Applies the fault rules to a message of a peer that uses a region.
+    fn use_region(&mut self, shared: &Shared, reach: Reach) {
+        let Some(region) = self.regions.region_of(reach).filter(|_| reach.len > 0) else {
+            return;
+        };
+        let fields = EventFields {
+            queue: reach.qpn.into(),
+            address: reach.addr,
+            size: reach.len,
+            id: reach.key.into(),
+            ..EventFields::default()
+        };
+        // The grammar allows no verdict but a revocation.
+        if let Some(hit) = shared.faults.meet(NicEvent::Region, &fields).decided {
+            self.regions.revoke(region);
+            shared.faults.happened(hit);
+        }
+    }
+
     fn accept_write(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Option<Wanted> {
         let qpn = header.dst_qpn;
         let qp = self.qps.known(qpn)?;
         let whole = qp.reach(header.rkey, header.raddr, header.total, Access::REMOTE_WRITE);
+        if header.offset == 0 {
+            self.use_region(shared, whole);
+        }
         // The whole message is in range, so this part is.
         let part = Reach {
             addr: whole.addr.wrapping_add(header.offset.into()),
@@ -488,8 +511,9 @@ impl Core {
         self.flush_pending(Some(qpn));
         let qp = self.qps.known(qpn)?;
         let reach = qp.reach(header.rkey, header.raddr, header.total, Access::REMOTE_READ);
+        self.use_region(shared, reach);
         let allowed = self.regions.allows_peer(reach);
-        let responder = &mut qp.responder;
+        let responder = &mut self.qps.known(qpn)?.responder;
         if responder.is_full() {
             self.refuse(shared, qpn, msn, NakCode::InvalidRequest);
             return None;
@@ -512,6 +536,7 @@ impl Core {
             return None;
         }
         let reach = qp.reach(header.rkey, header.raddr, 8, Access::REMOTE_ATOMIC);
+        self.use_region(shared, reach);
         if !self.regions.claim_peer(claim, reach) {
             self.refuse_access(shared, qpn, header);
             return None;

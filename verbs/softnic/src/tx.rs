@@ -7,13 +7,14 @@
 use std::time::{Duration, Instant};
 
 use gaudi_dmabuf::Directions;
+use gaudi_seam::fault::{Met, Verdict};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_verbs::provider::QpType;
 use gaudi_verbs::{Access, SendOp, WcStatus};
 
 use crate::cable::Cable;
 use crate::core::{Core, Shared};
-use crate::fault::{Fault, FaultRule, Verdict};
+use crate::fault::{Faults, flip};
 use crate::qp::{Qp, State};
 use crate::region::{Claim, Reach};
 use crate::window::View;
@@ -24,32 +25,74 @@ const OPERATION: &str = "softnic send";
 const NAP: Duration = Duration::from_secs(3600);
 
 /// Runs until the cable is down, or until the NIC closes and all answers are sent.
-pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable, fault: Option<FaultRule>) {
+pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
     let mut claim = Claim::new();
-    let mut fault = Fault::new(fault, link);
-    let mut held_back: Option<Header> = None;
+    let mut wire = Wire {
+        cable,
+        faults: &shared.faults,
+        reordered: None,
+        flipped: [0],
+    };
     while let Some(header) = next(shared, link, &mut claim) {
-        let verdict = fault.verdict(&header);
-        let sent = send(cable, &header, &mut claim, &mut fault, verdict, &mut held_back);
+        let met = shared.faults.meet_packet(&header);
+        let happens = wire.prepare(&mut claim, &met);
+        if happens || !met.delay.is_zero() {
+            shared.lock().counters.faults += 1;
+        }
+        let fate = wire.send(&header, &claim, &met, happens);
         let mut core = shared.lock();
         core.links[link].tx_qpn = None;
-        core.counters.faults += u64::from(verdict != Verdict::Send);
         shared.release(&mut core, &mut claim);
         core.flush_if_due(header.src_qpn);
-        match sent {
-            Ok(true) if header.kind == Kind::Datagram => core.complete_datagram(shared, &header),
-            Ok(true) => {}
-            Ok(false) => {
+        match fate {
+            Ok(Fate::Sent | Fate::Delayed(_)) if header.kind == Kind::Datagram => {
+                core.complete_datagram(shared, &header);
+            }
+            Ok(Fate::Sent | Fate::Delayed(_)) => {}
+            Ok(Fate::Unreachable) => {
                 core.counters.tx.remove(&header);
                 core.fail_unreachable(shared, &header);
             }
-            Err(error) => shared.cable_down(&mut core, link, error),
+            Ok(Fate::QpFails) => {
+                core.counters.tx.remove(&header);
+                if let Some(hit) = met.decided.filter(|_| core.can_fail(header.src_qpn)) {
+                    shared.faults.happened(hit);
+                    core.counters.faults += 1;
+                }
+                core.fail_qp(shared, header.src_qpn);
+            }
+            Ok(Fate::PortDown) => {
+                let error = Error::new(ErrorKind::Disconnected, OPERATION);
+                let error = error.because("a fault rule took the port down");
+                shared.port_down(&mut core, link, &error);
+            }
+            Err(ref error) => shared.cable_down(&mut core, link, error.clone()),
+        }
+        drop(core);
+        if let Ok(Fate::Delayed(frame)) = fate {
+            wait(shared, link, met.delay);
+            if let Err(error) = wire.send_copy(&frame) {
+                shared.cable_down(&mut shared.lock(), link, error);
+            }
         }
     }
     let mut core = shared.lock();
     core.links[link].tx_ended = true;
     drop(core);
     shared.idle.notify_all();
+}
+
+/// Waits for a time, or until the cable is down or the NIC closes.
+fn wait(shared: &Shared, link: usize, time: Duration) {
+    let start = Instant::now();
+    let mut core = shared.lock();
+    while !core.closing && core.links[link].down.is_none() {
+        let left = time.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        core = shared.wait_work(core, left);
+    }
 }
 
 /// Waits for the next frame. Returns `None` when the thread must end.
@@ -78,52 +121,119 @@ fn next(shared: &Shared, link: usize, claim: &mut Claim) -> Option<Header> {
     }
 }
 
-/// Sends a frame. Returns false, and sends nothing, if CPU access to its memory failed.
-fn send(
-    cable: &Cable,
-    header: &Header,
-    claim: &mut Claim,
-    fault: &mut Fault,
-    verdict: Verdict,
-    held_back: &mut Option<Header>,
-) -> Result<bool> {
-    fault.apply(&mut claim.pieces);
-    let mut header = *header;
-    let mut times = 1;
-    match verdict {
-        Verdict::Send => {}
-        Verdict::Lose => return Ok(true),
-        Verdict::Corrupt => header.damaged = true,
-        Verdict::Duplicate => times = 2,
-        Verdict::HoldBack if held_back.is_none() => {
-            *held_back = Some(header);
-            return Ok(true);
+/// A frame that leaves late: it has a copy of its payload, so that no memory stays claimed.
+struct Copied {
+    header: Header,
+    payload: Vec<u8>,
+    times: usize,
+}
+
+/// What became of a frame.
+enum Fate {
+    /// It was sent, or a fault rule lost or reordered it.
+    Sent,
+    /// To be sent after a delay.
+    Delayed(Copied),
+    /// Not sent: CPU access to its memory failed.
+    Unreachable,
+    /// Not sent: a fault rule fails its queue pair.
+    QpFails,
+    /// Not sent: a fault rule takes the port down.
+    PortDown,
+}
+
+/// The sending end of a cable.
+struct Wire<'a> {
+    cable: &'a Cable,
+    faults: &'a Faults,
+    /// A frame that a fault rule reorders: it follows the next one.
+    reordered: Option<Copied>,
+    /// The flipped byte, while it is being sent.
+    flipped: [u8; 1],
+}
+
+impl Wire<'_> {
+    /// Decides whether the fault of a frame can happen, counts it, and flips a bit of its payload.
+    /// Counted before the frame leaves, so that a peer that has the frame finds it counted.
+    fn prepare(&mut self, claim: &mut Claim, met: &Met) -> bool {
+        let Some(hit) = met.decided else { return false };
+        let happens = match hit.rule.verdict {
+            // Known only under the lock of the queue pair.
+            Verdict::QpError => return false,
+            Verdict::Flip(bit) => flip(&mut claim.pieces, bit, &mut self.flipped),
+            // Only one frame waits at a time.
+            Verdict::Reorder => self.reordered.is_none(),
+            _ => true,
+        };
+        if happens {
+            self.faults.happened(hit);
         }
-        Verdict::HoldBack => {}
-        Verdict::Delay(time) => std::thread::sleep(time),
-        Verdict::Cut => {
-            let cut = Error::new(ErrorKind::Disconnected, OPERATION);
-            return Err(cut.because("a fault rule cut the cable here"));
+        happens
+    }
+
+    /// Sends a frame, with its faults.
+    fn send(&mut self, header: &Header, claim: &Claim, met: &Met, happens: bool) -> Result<Fate> {
+        let mut header = *header;
+        let mut times = 1;
+        let mut reorders = false;
+        match met.verdict() {
+            Some(Verdict::Lose) => return Ok(Fate::Sent),
+            Some(Verdict::QpError) => return Ok(Fate::QpFails),
+            Some(Verdict::Down) => return Ok(Fate::PortDown),
+            Some(Verdict::Damage) => header.damaged = true,
+            Some(Verdict::Duplicate) => times = 2,
+            Some(Verdict::Reorder) => reorders = happens,
+            _ => {}
+        }
+        let guards = match claim.begin(Directions::Read) {
+            Ok(guards) => guards,
+            Err(error) => {
+                tracing::error!(%error, "softnic (software): CPU access to a registered dma-buf failed");
+                return Ok(Fate::Unreachable);
+            }
+        };
+        if reorders || !met.delay.is_zero() {
+            let mut payload = Vec::with_capacity(header.payload as usize);
+            for piece in &claim.pieces {
+                // SAFETY: the claim keeps every region registered, hence mapped, until it is
+                // released after this call. Bytes outside of regions live in the claim and in
+                // `flipped`.
+                unsafe { piece.append_to(&mut payload) };
+            }
+            let copied = Copied {
+                header,
+                payload,
+                times,
+            };
+            if reorders {
+                self.reordered = Some(copied);
+                return Ok(Fate::Sent);
+            }
+            return Ok(Fate::Delayed(copied));
+        }
+        for _ in 0..times {
+            // SAFETY: as above.
+            unsafe { self.cable.send(&header.encode(), &claim.pieces) }?;
+        }
+        drop(guards);
+        self.send_reordered()?;
+        Ok(Fate::Sent)
+    }
+
+    /// Sends a frame that is late, and the one that follows it.
+    fn send_copy(&mut self, frame: &Copied) -> Result<()> {
+        for _ in 0..frame.times {
+            self.cable.send_own(&frame.header.encode(), &frame.payload)?;
+        }
+        self.send_reordered()
+    }
+
+    fn send_reordered(&mut self) -> Result<()> {
+        match self.reordered.take() {
+            Some(frame) => self.cable.send_own(&frame.header.encode(), &frame.payload),
+            None => Ok(()),
         }
     }
-    let guards = match claim.begin(Directions::Read) {
-        Ok(guards) => guards,
-        Err(error) => {
-            tracing::error!(%error, "softnic (software): CPU access to a registered dma-buf failed");
-            return Ok(false);
-        }
-    };
-    for _ in 0..times {
-        // SAFETY: the claim keeps every region registered, hence mapped, until it is released after
-        // this call. Bytes outside of regions live in the claim and in `fault`.
-        unsafe { cable.send(&header.encode(), &claim.pieces) }?;
-    }
-    drop(guards);
-    if let Some(late) = held_back.take() {
-        // SAFETY: there is no payload.
-        unsafe { cable.send(&late.encode(), &[]) }?;
-    }
-    Ok(true)
 }
 
 impl Core {

@@ -27,7 +27,7 @@
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 56;
 /// The most payload in a frame. One system call moves it, so it is larger than any packet.
-pub(crate) const MAX_CHUNK: u32 = 256 * 1024;
+pub const MAX_CHUNK: u32 = 256 * 1024;
 /// The longest message (`max_msg_sz` of real RC ports).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_device::Buffer;
 use gaudi_remote::{ErrorKind, Rights};
-use gaudi_softnic::{FaultRule, SoftNic, SoftNicConfig};
+use gaudi_softnic::{SoftNic, SoftNicConfig, lossy_network};
 
 use crate::attacker::nic_config;
 use crate::nodes::{MAX_WAIT, Node, Setup, node, noise};
@@ -227,7 +227,7 @@ fn trickled_frame_ends_the_transfer() {
 fn damaged_frames_change_no_byte() {
     let started = Instant::now();
     let config = |seed| SoftNicConfig {
-        fault: Some(FaultRule::Storm { seed, permille: 100 }),
+        faults: lossy_network(2, seed),
         ..nic_config()
     };
     let (cable, theirs) = UnixStream::pair().expect("two sockets");

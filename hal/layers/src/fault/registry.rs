@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use gaudi_seam::{KernelIo, SharedIo};
 
-use super::state::{FaultHandle, RuleCount, Shared};
+use gaudi_seam::fault::RuleCount;
+
+use super::state::{FaultHandle, Shared};
 
 /// The most distinct rules that are counted.
 const MOST_RULES: usize = 4096;

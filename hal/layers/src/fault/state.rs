@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gaudi_seam::fault::{Plan, Rule, Target, Verdict};
+use gaudi_seam::fault::{ArmedRules, Hit, Met, Plan, Rule, RuleCount, Target, Verdict};
 use gaudi_seam::{
     AnyAnswer, AnyRequest, CsRequest, CsSeq, DeviceId, Errno, Error, ErrorKind, Operation, Result,
 };
@@ -14,7 +14,7 @@ use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::cs::CsFlags;
 
 use super::conditions::Conditions;
-use super::verdict::{Effects, exhausted, signal};
+use super::verdict::{exhausted, happens_later, signal};
 use crate::time::{Time, nanoseconds};
 
 /// The events that are stored. Older ones are counted only.
@@ -70,33 +70,13 @@ pub(super) enum Pass {
     /// The device is in reset, but answers this operation.
     InReset,
     /// The submission's completion is lost, by this rule.
-    Lose(Mark),
+    Lose(Hit),
     /// The answer is corrupted, by this rule.
-    Corrupt(Mark),
+    Corrupt(Hit),
     /// The chip reports an error first, by this rule.
-    Signal(Mark),
+    Signal(Hit),
     /// The wait ends without a completion.
     Timeout,
-}
-
-/// A rule that matched, and the number of the operation among its matches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mark {
-    id: u64,
-    pub(super) rule: Rule,
-    occurrence: u64,
-}
-
-/// The counts of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RuleCount {
-    /// The rule.
-    pub rule: Rule,
-    /// Operations that its target matched.
-    pub seen: u64,
-    /// Operations into which it injected its fault.
-    pub fired: u64,
 }
 
 /// The result of a wait for lost submissions.
@@ -124,68 +104,26 @@ pub(super) struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    rules: Vec<Armed>,
-    next_id: u64,
+    rules: ArmedRules,
     /// The end of each submission's timeout. `None` if it has none.
     lost: BTreeMap<CsSeq, Option<u64>>,
     in_reset: bool,
     is_removed: bool,
     conditions: Conditions,
+    log: Log,
+}
+
+/// The newest injected faults.
+#[derive(Debug, Default)]
+struct Log {
     events: VecDeque<FaultEvent>,
     happened: u64,
 }
 
-#[derive(Debug)]
-struct Armed {
-    id: u64,
-    rule: Rule,
-    seen: u64,
-    fired: u64,
-}
-
-impl State {
-    fn arm(&mut self, rule: Rule) -> u64 {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.rules.push(Armed {
-            id,
-            rule,
-            seen: 0,
-            fired: 0,
-        });
-        id
-    }
-
-    fn is_active(&self) -> bool {
-        self.is_lost() || !self.rules.is_empty() || !self.lost.is_empty() || self.conditions.has_aborted()
-    }
-
-    /// Whether the device is in reset or removed, until the node is closed.
-    fn is_lost(&self) -> bool {
-        self.in_reset || self.is_removed
-    }
-
-    /// Whether a rule needs to know what passed.
-    fn observes(&self) -> bool {
-        let needs = |armed: &Armed| {
-            armed.rule.schedule.state.is_some() || armed.rule.verdict == Verdict::ComputeReset
-        };
-        self.rules.iter().any(needs)
-    }
-
-    /// Records that a rule injected its fault.
-    fn fire(&mut self, mark: Mark, operation: Operation, seq: Option<CsSeq>, at_ns: u64) {
-        let armed = self.rules.iter_mut().find(|armed| armed.id == mark.id);
-        let first = armed.is_none_or(|armed| {
-            armed.fired += 1;
-            armed.fired == 1
-        });
-        self.happen(mark.event(operation, seq, at_ns), first);
-    }
-
+impl Log {
     /// Records a fault. The first of a rule is logged as a warning, later ones at level `DEBUG`: a
     /// delay of every wait would flood the log.
-    fn happen(&mut self, mut event: FaultEvent, first: bool) {
+    fn add(&mut self, mut event: FaultEvent, first: bool) {
         self.happened += 1;
         event.number = self.happened;
         let (number, at_ns) = (event.number, event.at_ns);
@@ -198,6 +136,29 @@ impl State {
             self.events.pop_front();
         }
         self.events.push_back(event);
+    }
+}
+
+impl State {
+    fn is_active(&self) -> bool {
+        self.is_lost() || !self.rules.is_empty() || !self.lost.is_empty() || self.conditions.has_aborted()
+    }
+
+    /// Whether the device is in reset or removed, until the node is closed.
+    fn is_lost(&self) -> bool {
+        self.in_reset || self.is_removed
+    }
+
+    /// Whether a rule needs to know what passed.
+    fn observes(&self) -> bool {
+        let needs = |rule: &Rule| rule.schedule.state.is_some() || rule.verdict == Verdict::ComputeReset;
+        self.rules.rules().any(needs)
+    }
+
+    /// Records that a rule injected its fault.
+    fn fire(&mut self, hit: Hit, operation: Operation, seq: Option<CsSeq>, at_ns: u64) {
+        let first = self.rules.fire(hit);
+        self.log.add(event(hit, operation, seq, at_ns), first);
     }
 
     /// Starts the reset if a lost submission's timeout has passed, and returns that submission.
@@ -215,18 +176,17 @@ impl State {
             seq: Some(seq),
             at_ns: now,
         };
-        self.happen(event, true);
+        self.log.add(event, true);
         Some(seq)
     }
 }
 
 impl Shared {
     pub(super) fn new(device: DeviceId, plan: &Plan, time: Arc<dyn Time>) -> Self {
-        let mut state = State::default();
-        let of_driver = |rule: &&Rule| matches!(rule.target, Target::Any | Target::Only(_));
-        for &rule in plan.rules.iter().filter(of_driver) {
-            state.arm(rule);
-        }
+        let state = State {
+            rules: ArmedRules::new(&plan.of(Target::is_operation)),
+            ..State::default()
+        };
         Self {
             device,
             time,
@@ -247,13 +207,7 @@ impl Shared {
         if self.owner.is_foreign() {
             return Vec::new();
         }
-        let state = self.lock();
-        let counts = state.rules.iter().map(|armed| RuleCount {
-            rule: armed.rule,
-            seen: armed.seen,
-            fired: armed.fired,
-        });
-        counts.collect()
+        self.lock().rules.counts()
     }
 
     /// Locks the state. A caller that changes it calls [`changed`](Self::changed).
@@ -286,37 +240,29 @@ impl Shared {
     fn judge(&self, request: AnyRequest<'_>) -> Result<Pass> {
         let operation = request.operation();
         let now = self.time.now_ns();
-        let mut effects = Effects::default();
+        let mut met = Met::default();
         let mut state = self.lock();
         state.expire(operation, now);
         if !state.is_lost() {
-            for index in 0..state.rules.len() {
-                let State {
-                    rules, conditions, ..
-                } = &mut *state;
-                let Some(armed) = rules.get_mut(index) else { break };
-                let rule = armed.rule;
-                let is_state = rule.schedule.state.is_none_or(|state| conditions.holds(state));
-                if !is_state || !rule.matches(self.device.index, request) {
-                    continue;
-                }
-                armed.seen += 1;
-                let mark = Mark {
-                    id: armed.id,
-                    rule,
-                    occurrence: armed.seen,
-                };
-                if rule.strikes(mark.occurrence) && effects.add(rule.verdict, mark) {
-                    state.fire(mark, operation, None, now);
-                }
-            }
-            match effects.decided {
-                Some((Verdict::Reset, _)) => {
+            let State {
+                rules,
+                conditions,
+                log,
+                ..
+            } = &mut *state;
+            let is_state = |rule: &Rule| rule.schedule.state.is_none_or(|state| conditions.holds(state));
+            met = rules.meet(
+                |rule| is_state(rule) && rule.matches(self.device.index, request),
+                happens_later,
+                |hit, first| log.add(event(hit, operation, None, now), first),
+            );
+            match met.verdict() {
+                Some(Verdict::Reset) => {
                     state.in_reset = true;
                     state.conditions.was_reset = true;
                 }
-                Some((Verdict::Remove, _)) => state.is_removed = true,
-                Some((Verdict::ComputeReset, _)) => {
+                Some(Verdict::Remove) => state.is_removed = true,
+                Some(Verdict::ComputeReset) => {
                     state.conditions.abort();
                     state.lost.clear();
                 }
@@ -326,14 +272,14 @@ impl Shared {
         let (in_reset, is_removed) = (state.in_reset, state.is_removed);
         self.changed(&state);
         drop(state);
-        if !effects.delay.is_zero() {
-            self.time.sleep(effects.delay);
+        if !met.delay.is_zero() {
+            self.time.sleep(met.delay);
         }
-        let decided = effects.decided;
+        let decided = met.decided.map(|hit| (hit.rule.verdict, hit));
         match decided {
-            Some((Verdict::Error(errno), mark)) => return Err(self.refusal(operation, errno, mark.rule)),
-            Some((Verdict::Full(resource), mark)) => {
-                return Err(self.refusal(operation, exhausted(resource), mark.rule));
+            Some((Verdict::Error(errno), hit)) => return Err(self.refusal(operation, errno, hit.rule)),
+            Some((Verdict::Full(resource), hit)) => {
+                return Err(self.refusal(operation, exhausted(resource), hit.rule));
             }
             _ => {}
         }
@@ -353,17 +299,17 @@ impl Shared {
                     "the device is in a compute reset, by an injected fault",
                 )
                 .with_kind(ErrorKind::InReset)),
-            Some((Verdict::Lose, mark)) => Ok(Pass::Lose(mark)),
-            Some((Verdict::Short(_) | Verdict::Flip(_), mark)) => Ok(Pass::Corrupt(mark)),
+            Some((Verdict::Lose, hit)) => Ok(Pass::Lose(hit)),
+            Some((Verdict::Short(_) | Verdict::Flip(_), hit)) => Ok(Pass::Corrupt(hit)),
             Some((Verdict::Timeout, _)) => {
                 self.cut(request, 1);
                 Ok(Pass::Timeout)
             }
-            Some((Verdict::Eintr, mark)) => {
+            Some((Verdict::Eintr, hit)) => {
                 self.cut(request, 2);
-                Err(self.refusal(operation, Errno::EINTR, mark.rule))
+                Err(self.refusal(operation, Errno::EINTR, hit.rule))
             }
-            Some((verdict, mark)) if signal(verdict).is_some() => Ok(Pass::Signal(mark)),
+            Some((verdict, hit)) if signal(verdict).is_some() => Ok(Pass::Signal(hit)),
             _ => Ok(Pass::Untouched),
         }
     }
@@ -380,13 +326,13 @@ impl Shared {
     }
 
     /// Records that a rule's fault happened while the operation was performed.
-    pub(super) fn happened(&self, mark: Mark, operation: Operation) {
+    pub(super) fn happened(&self, hit: Hit, operation: Operation) {
         let now = self.time.now_ns();
         let mut state = self.lock();
-        if matches!(mark.rule.verdict, Verdict::FatalEcc | Verdict::Heartbeat) {
+        if matches!(hit.rule.verdict, Verdict::FatalEcc | Verdict::Heartbeat) {
             state.conditions.was_reset = true;
         }
-        state.fire(mark, operation, None, now);
+        state.fire(hit, operation, None, now);
     }
 
     /// Whether [`observe`](Self::observe) needs every operation.
@@ -438,7 +384,7 @@ impl Shared {
     }
 
     /// Records an accepted submission as lost.
-    pub(super) fn lose(&self, mark: Mark, request: &CsRequest<'_>, seq: CsSeq) {
+    pub(super) fn lose(&self, hit: Hit, request: &CsRequest<'_>, seq: CsSeq) {
         if !request.is_numbered() {
             return;
         }
@@ -451,7 +397,7 @@ impl Shared {
             state.lost.pop_first();
         }
         state.lost.insert(seq, deadline);
-        state.fire(mark, Operation::Submit, Some(seq), now);
+        state.fire(hit, Operation::Submit, Some(seq), now);
         self.changed(&state);
     }
 
@@ -522,16 +468,15 @@ impl Drop for Shared {
     }
 }
 
-impl Mark {
-    fn event(self, operation: Operation, seq: Option<CsSeq>, at_ns: u64) -> FaultEvent {
-        FaultEvent {
-            number: 0,
-            rule: Some(self.rule),
-            operation,
-            occurrence: self.occurrence,
-            seq,
-            at_ns,
-        }
+/// The record of a rule's fault.
+fn event(hit: Hit, operation: Operation, seq: Option<CsSeq>, at_ns: u64) -> FaultEvent {
+    FaultEvent {
+        number: 0,
+        rule: Some(hit.rule),
+        operation,
+        occurrence: hit.occurrence,
+        seq,
+        at_ns,
     }
 }
 
@@ -548,7 +493,7 @@ impl FaultHandle {
     #[must_use = "the rule is disarmed when the guard is dropped"]
     pub fn arm(&self, rule: Rule) -> ArmedFault {
         let mut state = self.0.lock();
-        let id = state.arm(rule);
+        let id = state.rules.arm(rule);
         self.0.changed(&state);
         drop(state);
         ArmedFault {
@@ -561,14 +506,14 @@ impl FaultHandle {
     pub fn log(&self) -> FaultLog {
         let state = self.0.lock();
         FaultLog {
-            events: state.events.iter().cloned().collect(),
-            forgotten: state.happened - state.events.len() as u64,
+            events: state.log.events.iter().cloned().collect(),
+            forgotten: state.log.happened - state.log.events.len() as u64,
         }
     }
 
     /// Returns the number of faults so far: those of the [`log`](Self::log), in their order.
     pub fn happened(&self) -> u64 {
-        self.0.lock().happened
+        self.0.lock().log.happened
     }
 
     /// Returns the counts of each armed rule, in the plan's order.
@@ -602,24 +547,24 @@ pub struct ArmedFault {
 impl ArmedFault {
     /// Returns the number of operations that matched the rule.
     pub fn seen(&self) -> u64 {
-        self.count(|armed| armed.seen)
+        self.count(|count| count.seen)
     }
 
     /// Returns the number of faults that the rule has injected.
     pub fn fired(&self) -> u64 {
-        self.count(|armed| armed.fired)
+        self.count(|count| count.fired)
     }
 
-    fn count(&self, of: impl FnOnce(&Armed) -> u64) -> u64 {
+    fn count(&self, of: impl FnOnce(RuleCount) -> u64) -> u64 {
         let state = self.shared.lock();
-        state.rules.iter().find(|armed| armed.id == self.id).map_or(0, of)
+        state.rules.count_of(self.id).map_or(0, of)
     }
 }
 
 impl Drop for ArmedFault {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        state.rules.retain(|armed| armed.id != self.id);
+        state.rules.disarm(self.id);
         self.shared.changed(&state);
     }
 }

@@ -155,6 +155,21 @@ impl FieldRange {
     }
 }
 
+/// The fields of an event of a chip or a NIC. A field that the event does not have is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EventFields {
+    /// The number of the device.
+    pub device: u32,
+    /// The queue of the chip, or the number of the queue pair.
+    pub queue: u64,
+    /// The first accessed address.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// What the event is about: see [`Field::number_of`].
+    pub id: u64,
+}
+
 /// Fields that a request or an event must have, each in a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Filter {
@@ -208,6 +223,15 @@ impl Filter {
             Field::Id => &mut self.id,
             Field::Flags => return None,
         })
+    }
+
+    /// Whether an event passes. A filter names only fields that its event has.
+    pub fn passes_event(&self, event: &EventFields) -> bool {
+        *self == Self::NONE
+            || (self.device.has(event.device.into())
+                && self.queue.has(event.queue)
+                && self.id.has(event.id)
+                && self.has_range(event.address, event.size))
     }
 
     /// Whether a request to a device passes.

@@ -151,8 +151,8 @@ impl Verdict {
             ),
             Self::Full(Resource::Queue) => only(event == Event::Post, "only nic.post uses a queue"),
             Self::Delay(_) => only(
-                event == Event::Packet,
-                "only a packet is delayed: write nic.packet",
+                matches!(event, Event::Packet | Event::Completion),
+                "only nic.packet and nic.completion are delayed",
             ),
             Self::Lose | Self::Duplicate => only(
                 matches!(event, Event::Packet | Event::Completion),
@@ -166,8 +166,8 @@ impl Verdict {
             Self::Flip(_) | Self::Damage => only(event == Event::Packet, "only nic.packet carries bytes"),
             Self::Status(_) => only(event == Event::Post, "a status is of a request: write nic.post"),
             Self::QpError => only(
-                matches!(event, Event::Post | Event::Packet),
-                "write it of the cause: nic.post or nic.packet",
+                matches!(event, Event::Post | Event::Packet | Event::State),
+                "write it of the cause: nic.post, nic.packet or nic.state",
             ),
             Self::Down => only(
                 event == Event::Packet,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::filter::{Field, Filter};
+use super::filter::{EventFields, Field, Filter};
 use super::piece::{Piece, PlanError, Wrong};
 use super::schedule::{Schedule, State};
 use super::target::Target;
@@ -40,6 +40,11 @@ impl Rule {
     /// Whether the rule matches a request to a device. Its schedule counts the matches.
     pub fn matches(&self, device: u32, request: AnyRequest<'_>) -> bool {
         self.target.matches(request.operation()) && self.filter.passes(device, request)
+    }
+
+    /// Whether the rule matches an event of a chip or a NIC. Its schedule counts the matches.
+    pub fn matches_event(&self, target: Target, event: &EventFields) -> bool {
+        self.target == target && self.filter.passes_event(event)
     }
 
     /// Whether the nth match gets the fault.
@@ -157,6 +162,15 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Returns the rules whose targets a place executes, in order.
+    #[must_use]
+    pub fn of(&self, is_executed: impl Fn(Target) -> bool) -> Self {
+        let rules = self.rules.iter().copied();
+        Self {
+            rules: rules.filter(|rule| is_executed(rule.target)).collect(),
+        }
+    }
+
     /// Parses a plan; rules with a percentage and without a seed get `seed`.
     ///
     /// # Errors

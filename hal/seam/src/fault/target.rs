@@ -70,7 +70,7 @@ events! {
 events! {
     /// An event of the software NIC.
     NicEvent "nic" {
-        /// The program posts a work request.
+        /// The program posts a send request, reads, writes and atomics included.
         Post "post",
         /// The NIC sends a packet: a frame of at most 256 KiB.
         Packet "packet",
@@ -91,6 +91,21 @@ impl Target {
             Self::Any => true,
             Self::Chip(_) | Self::Nic(_) => false,
         }
+    }
+
+    /// Whether it is an operation, or `*`.
+    pub const fn is_operation(self) -> bool {
+        matches!(self, Self::Any | Self::Only(_))
+    }
+
+    /// Whether it is an event of the chip.
+    pub const fn is_chip(self) -> bool {
+        matches!(self, Self::Chip(_))
+    }
+
+    /// Whether it is an event of a NIC.
+    pub const fn is_nic(self) -> bool {
+        matches!(self, Self::Nic(_))
     }
 
     /// Every target: `*`, the operations, the events of the chip and of the NIC.

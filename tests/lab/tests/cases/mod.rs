@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use gaudi_conformance::{Case, Outcome};
+use gaudi_harness::Watch;
 use gaudi_lab::{card, say, skip};
 
 use super::first_card::{open, spec};
+
+/// The deadline of a case: ten times what the slowest takes on two cores.
+const CASE_LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs conformance cases: those whose ids the command line names by their dots, otherwise all.
 /// Counts what does not run, with its reason.
@@ -17,7 +21,10 @@ pub(crate) fn conformance(what: &str, takes: fn(&Case) -> bool) {
     let (mut failed, mut slow) = (Vec::new(), Vec::new());
     let mut counts = BTreeMap::new();
     let begin = Instant::now();
+    let watch = Watch::in_guest();
     let chosen = gaudi_conformance::cases::all().filter(|case| takes(case) && is_named(case));
+    // The runner takes each case from the iterator as it begins.
+    let chosen = chosen.inspect(|case| watch.begin(case.id, CASE_LIMIT));
     let report = gaudi_conformance::run(&spec(), chosen, |row| {
         *counts.entry(row.outcome.word()).or_insert(0) += 1;
         slow.push((Duration::from_micros(row.took_us as u64), row.id));
@@ -35,6 +42,7 @@ pub(crate) fn conformance(what: &str, takes: fn(&Case) -> bool) {
             Outcome::Passed | Outcome::ExpectedFailure { .. } => {}
         }
     });
+    watch.end();
     report.expect("the cases run");
     slow.sort_unstable();
     say(&format!(

@@ -22,7 +22,7 @@ use crate::common::Common;
 use crate::control::Control;
 use crate::exit::{self, Usage};
 use crate::figures::nanos;
-use crate::layers::around;
+use crate::layers::{around_beside_nic, nic_rules};
 use crate::nic::{SOFTNIC, of_one_kind};
 use crate::output::Output;
 use crate::peer::{Peer, common_of_peer};
@@ -64,10 +64,13 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     }
     let peer_nic = demo.peer_nic.as_ref().unwrap_or(&demo.nic);
     of_one_kind(&demo.nic, peer_nic)?;
-    if demo.corrupt == Some(Stage::Nic) && demo.nic != SOFTNIC {
+    let rules = nic_rules(common)?;
+    let peer_nic = peer_nic.clone().with_faults(&rules)?.to_string();
+    let nic = demo.nic.clone().with_faults(&rules)?;
+    if demo.corrupt == Some(Stage::Nic) && !demo.nic.is_soft() {
         return Err(Usage(format!(
             "no bit flips in {}: only {SOFTNIC} does so when asked",
-            demo.nic
+            demo.nic.name
         ))
         .into());
     }
@@ -77,7 +80,10 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     if let Some(file) = &of_b.trace {
         output.note(format!("note: node B's trace is {}", file.display()));
     }
-    let (spec_a, spec_b) = (around(common, spec_a)?, around(&of_b, spec_b)?);
+    let (spec_a, spec_b) = (
+        around_beside_nic(common, spec_a)?,
+        around_beside_nic(&of_b, spec_b)?,
+    );
     let source = Source::open(demo.file.as_deref())?;
     if demo.corrupt.is_some() && source.bytes == 0 {
         return Err(Usage("there is no bit to flip in a file of no bytes".to_owned()).into());
@@ -93,7 +99,7 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
     let start = Instant::now();
     let (ours, theirs) = UnixStream::pair().context("joining the nodes")?;
     let child = Peer::spawn(theirs, &["demo", "--node-b"], common, |command| {
-        command.args(["--device", &spec_b.to_string(), "--nic", peer_nic]);
+        command.args(["--device", &spec_b.to_string(), "--nic", &peer_nic]);
         if let Some(path) = &demo.save {
             command.arg("--save").arg(path);
         }
@@ -104,7 +110,7 @@ pub(crate) fn run(common: &Common, demo: &Demo, output: &mut Output) -> Result<u
         command.process_group(0);
     })?;
     let progress = Progress::new("sending", bytes, output.is_quiet());
-    let sent = node_a::run(&spec_a, demo, source, hello, Control::new(ours), progress);
+    let sent = node_a::run(&spec_a, demo, &nic, source, hello, Control::new(ours), progress);
     let sent = child.finish("node B", sent)?;
     let time_ns = nanos(start.elapsed());
     let verified = sent.wrong.is_none() && sent.node_a.sha256 == sent.node_b.sha256;
@@ -201,7 +207,7 @@ fn is_mock(spec: &DeviceSpec) -> bool {
 /// Parses a device spec. Rejects a card with the software NIC: no processor maps a card's dma-buf.
 fn node_spec(text: &str, demo: &Demo) -> Result<DeviceSpec> {
     let spec = gaudi::choose(Some(text), &Environment::default())?;
-    if is_mock(&spec) || demo.nic != SOFTNIC {
+    if is_mock(&spec) || !demo.nic.is_soft() {
         return Ok(spec);
     }
     Err(Error::unsupported(

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context as _, Result};
-use gaudi::verbs::softnic::{FaultRule, SoftNicConfig};
+use gaudi::verbs::softnic::{MAX_FRAME_BYTES, SoftNicConfig};
 use gaudi::verbs::{Access, RemoteRegion, WorkCompletion};
 use gaudi::{DeviceSpec, Error};
 use sha2::Digest as _;
@@ -16,7 +16,7 @@ use crate::demo::protocol::{Hello, Places, Reply, Request};
 use crate::demo::report::{Meter, NodeReport};
 use crate::demo::source::Source;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
-use crate::nic::{Nic, SOFTNIC, checked};
+use crate::nic::{Nic, NicSpec, checked};
 use crate::progress::Progress;
 
 /// The result of node A.
@@ -43,15 +43,16 @@ struct Sender {
 pub(crate) fn run(
     spec: &DeviceSpec,
     demo: &Demo,
+    nic: &NicSpec,
     source: Source,
     hello: Hello,
     mut control: Control,
     progress: Progress,
 ) -> Result<Sent> {
     control.send(&hello)?;
-    let nic = match demo.nic == SOFTNIC {
-        true => soft(&hello, &control)?,
-        false => Nic::open(&demo.nic, demo.gid_index)?,
+    let nic = match nic.is_soft() {
+        true => soft(&hello, nic, &control)?,
+        false => Nic::open(&nic.name, demo.gid_index)?,
     };
     // The NIC only reads this memory, and only for this node: the region needs no right.
     let mut node = Node::new(spec, nic, Access::empty(), hello)?;
@@ -85,15 +86,23 @@ pub(crate) fn run(
 }
 
 /// Opens the software NIC, and sends the other end of its cable to node B.
-fn soft(hello: &Hello, control: &Control) -> Result<Nic> {
+fn soft(hello: &Hello, nic: &NicSpec, control: &Control) -> Result<Nic> {
     let (cable, far_end) = UnixStream::pair().context("making the cable")?;
     control.send_cable(&far_end)?;
-    let flip = (hello.corrupt == Some(Stage::Nic)).then(|| FaultRule::FlipPayloadBit {
-        byte: corrupt_at(hello.bytes.min(hello.chunk_bytes)),
-        bit: 0,
-    });
+    let mut faults = nic.faults.clone();
+    if hello.corrupt == Some(Stage::Nic) {
+        let byte = corrupt_at(hello.bytes.min(hello.chunk_bytes));
+        let frame = u64::from(MAX_FRAME_BYTES);
+        // The frames of the first chunk are the first that have payload.
+        let line = format!(
+            "nic.packet:size=1..:when={}:flip={}",
+            byte / frame + 1,
+            byte % frame * 8
+        );
+        faults.rules.push(line.parse()?);
+    }
     let config = SoftNicConfig {
-        fault: flip,
+        faults,
         ..SoftNicConfig::default()
     };
     Nic::soft("softnic-a", cable.into(), config)

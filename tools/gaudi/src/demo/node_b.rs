@@ -17,7 +17,7 @@ use crate::demo::node::Node;
 use crate::demo::protocol::{Hello, Reply, Request, VERSION};
 use crate::demo::report::Meter;
 use crate::demo::{CORRUPT_BIT, by_engine, corrupt_at};
-use crate::nic::{Nic, SOFTNIC, checked};
+use crate::nic::{Nic, checked};
 use crate::saved::Saved;
 
 /// Runs as node B of the process at the other end of standard input.
@@ -52,9 +52,15 @@ fn serve(spec: &DeviceSpec, demo: &Demo, control: &mut Control) -> Result<()> {
         bail!("node A asks for {slots} slots of {chunk_bytes} bytes");
     }
     let save = demo.save.as_deref().map(Saved::create).transpose()?;
-    let nic = match demo.nic == SOFTNIC {
-        true => Nic::soft("softnic-b", control.receive_cable()?, SoftNicConfig::default())?,
-        false => Nic::open(&demo.nic, demo.gid_index)?,
+    let nic = match demo.nic.is_soft() {
+        true => {
+            let config = SoftNicConfig {
+                faults: demo.nic.faults.clone(),
+                ..SoftNicConfig::default()
+            };
+            Nic::soft("softnic-b", control.receive_cable()?, config)?
+        }
+        false => Nic::open(&demo.nic.name, demo.gid_index)?,
     };
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let mut node = Node::new(spec, nic, access, hello)?;

@@ -24,6 +24,7 @@ use gaudi::DeviceSpec;
 
 use crate::args_rdma::{Memory, PerfRdma};
 use crate::common::{Common, Takes};
+use crate::layers::{nic_rules, without_nic_faults};
 use crate::nic::of_one_kind;
 use crate::output::Output;
 use crate::peer::{Peer, common_of_peer};
@@ -42,7 +43,7 @@ pub(crate) fn run(common: &Common, perf: &PerfRdma, op: Op, output: &mut Output)
         return serve::listen(common, perf, op, address, output);
     }
     if plan.memory == Memory::Host {
-        common.check(&format!("perf {} --memory host", op.name()), Takes::Nothing)?;
+        without_nic_faults(common)?.check(&format!("perf {} --memory host", op.name()), Takes::Nothing)?;
     }
     match &perf.connect {
         Some(address) => {
@@ -75,8 +76,10 @@ fn spawn_peer(common: &Common, perf: &PerfRdma, plan: &Plan, socket: UnixStream)
         Memory::Device => Some(of_peer(common)?.to_string()),
         Memory::Host => None,
     };
+    let nic = perf.peer_nic.as_ref().unwrap_or(&perf.nic).clone();
+    let nic = nic.with_faults(&nic_rules(common)?)?;
     Peer::spawn(socket, &["perf", plan.op.name(), "--serve"], common, |command| {
-        command.args(["--nic", perf.peer_nic.as_ref().unwrap_or(&perf.nic)]);
+        command.args(["--nic", &nic.to_string()]);
         if let Some(index) = perf.gid_index {
             command.arg("--gid-index").arg(index.to_string());
         }

@@ -20,7 +20,7 @@ use crate::control::Control;
 use crate::copy::pieces;
 use crate::demo::hex;
 use crate::info::chosen;
-use crate::layers::around;
+use crate::layers::{around_beside_nic, nic_rules};
 use crate::nic::{Nic, SOFTNIC};
 
 /// Bytes that are sent inline if the NIC allows as many, as in perftest.
@@ -90,8 +90,15 @@ impl Node {
         cable: Option<OwnedFd>,
     ) -> Result<Self> {
         let nic = match cable {
-            Some(cable) => Nic::soft(SOFTNIC, cable, SoftNicConfig::default())?,
-            None => Nic::open(&perf.nic, perf.gid_index)?,
+            Some(cable) => {
+                let spec = perf.nic.clone().with_faults(&nic_rules(common)?)?;
+                let config = SoftNicConfig {
+                    faults: spec.faults,
+                    ..SoftNicConfig::default()
+                };
+                Nic::soft(SOFTNIC, cable, config)?
+            }
+            None => Nic::open(&perf.nic.name, perf.gid_index)?,
         };
         let provider = nic.provider();
         let Nic {
@@ -340,7 +347,7 @@ fn with_operation(error: &Error, operation: &'static str) -> Error {
 /// Returns the device whose memory is measured, with its layers: the named one, otherwise a mock.
 pub(super) fn device_spec(common: &Common) -> Result<DeviceSpec> {
     if common.devices.is_empty() {
-        return around(common, DeviceSpec::mock());
+        return around_beside_nic(common, DeviceSpec::mock());
     }
     let first = Common {
         devices: common.devices.iter().take(1).cloned().collect(),

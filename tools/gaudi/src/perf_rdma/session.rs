@@ -9,7 +9,6 @@ use super::wire::Wire;
 use crate::args_rdma::PerfRdma;
 use crate::common::Common;
 use crate::control::{Control, Failure, out_of_step};
-use crate::nic::SOFTNIC;
 
 pub(super) struct Session<'a> {
     pub(super) common: &'a Common,
@@ -32,7 +31,7 @@ impl<'a> Session<'a> {
 
     /// Whether the NICs of both ends are software.
     pub(super) fn is_soft(&self) -> bool {
-        self.perf.nic == SOFTNIC
+        self.perf.nic.is_soft()
     }
 
     /// Opens this end. Both ends call it at the same point: software NICs are joined by a cable.

@@ -201,6 +201,7 @@ impl Ready {
         );
         if !verdict.findings.is_empty() {
             eprintln!("{}", tail(&self.machine.console));
+            verdict.stalled.iter().for_each(|report| eprintln!("{report}"));
             bail!("{}", verdict.findings.join("; "));
         }
         let status = ended.context("the guest did not report how the command ended")?;

@@ -95,6 +95,11 @@ impl Cards {
         self.folder.join(format!("{name}{number}"))
     }
 
+    /// The process of each card's server.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        self.servers.iter().map(Child::id).collect()
+    }
+
     fn port(&self) -> PathBuf {
         self.folder.join("port")
     }

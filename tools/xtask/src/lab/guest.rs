@@ -1,9 +1,10 @@
 //! One guest: starts QEMU, reads the channel, ends QEMU at the deadline, judges the kernel's log.
 
 use std::io::{BufRead, BufReader, Read};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use super::channel::{self, Message};
 use super::image::Added;
 use super::kernels::Shape;
 use super::memory::Peak;
+use super::stall::{REPORT, Stall};
 use crate::{files, run};
 
 /// A longer line of the channel is cut: a program that ends no line must not fill the memory.
@@ -25,10 +27,13 @@ const LONGEST: u64 = 1 << 20;
 /// so would the test of the timer, which panics if too few of its interrupts come in time.
 /// The log has room for every line of a run: tests search it from a position on.
 ///
+/// An NMI, which only the lab sends, makes a guest that stands still print the stack of each
+/// processor and the blocked tasks (`panic_print`), and panic.
+///
 /// vfio needs an IOMMU; devices of the kernel's own drivers pass through it untranslated, as on a
 /// machine that is set up for peer-to-peer DMA.
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off nowatchdog no_timer_check \
-                            log_buf_len=8M rcupdate.rcu_cpu_stall_suppress=1 intel_iommu=on iommu=pt";
+                            unknown_nmi_panic panic_print=0x240 log_buf_len=8M rcupdate.rcu_cpu_stall_suppress=1 intel_iommu=on iommu=pt";
 
 /// An IOMMU, before all that it serves. Cards have one only if their machine asks for it: QEMU's
 /// IOMMU serves a device of another process only if it learns of each change, to pass it on
@@ -158,6 +163,8 @@ pub(super) struct Verdict {
     pub(super) memory: Option<Peak>,
     /// What is wrong with the run as a whole, each as a sentence.
     pub(super) findings: Vec<String>,
+    /// Where the guest and its cards were when they stood still.
+    pub(super) stalled: Option<String>,
 }
 
 impl Qemu {
@@ -255,37 +262,50 @@ impl Qemu {
         command.args(["-chardev", "file,id=channel,path=/dev/stdout"]);
         command.args(["-device", "virtserialport,chardev=channel,name=lab"]);
         command.args(cards.map(|_| Cards::PORT).into_iter().flatten());
+        let silence = machine.variant.shape.as_ref().and_then(|shape| shape.silence);
+        let stall = Stall::new(limit, silence.map(Duration::from_secs), monitor_path());
+        stall.add_options(&mut command);
         let errors = machine.console.with_extension("qemu.log");
         files::create(&machine.console)?;
         if let Some(cards) = cards {
             command = cards.meter.within(command);
         }
-        let mut command = run::limited(&command, limit);
+        let mut command = run::limited(&command, limit + REPORT);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(files::create(&errors)?);
         let (mut verdict, mut done) = (Verdict::default(), false);
-        let status = with_cards(cards, || {
+        let (status, stalled) = with_cards(cards, || {
             let mut child = Running(command.spawn().context("cannot run setpriv and timeout")?);
             if let Some(cards) = cards {
                 cards.meter.watch(child.0.id());
             }
             let pipe = child.0.stdout.take().context("QEMU has no stdout")?;
-            for_each_line(BufReader::new(pipe), |line| {
-                let message = Message::read(line);
-                match &message {
-                    Message::Boot(seconds) => verdict.boot = Some(*seconds),
-                    Message::Done(_) => done = true,
-                    Message::Noise(text) if verdict.findings.len() < MOST => {
-                        let finding = format!("the guest's init wrote an unknown line: {text}");
-                        verdict.findings.push(finding);
+            let servers = cards.map(Cards::processes).unwrap_or_default();
+            let (over, guest) = (AtomicBool::new(false), child.0.id());
+            thread::scope(|scope| {
+                let watch = scope.spawn(|| stall.watch(guest, &servers, &over));
+                let over = Over(&over);
+                for_each_line(BufReader::new(pipe), |line| {
+                    stall.hear();
+                    let message = Message::read(line);
+                    match &message {
+                        Message::Boot(seconds) => verdict.boot = Some(*seconds),
+                        Message::Done(_) => done = true,
+                        Message::Noise(text) if verdict.findings.len() < MOST => {
+                            let finding = format!("the guest's init wrote an unknown line: {text}");
+                            verdict.findings.push(finding);
+                        }
+                        _ => {}
                     }
-                    _ => {}
-                }
-                hear(&message);
-            });
-            child.0.wait().context("cannot wait for QEMU")
+                    hear(&message);
+                });
+                let status = child.0.wait().context("cannot wait for QEMU")?;
+                drop(over);
+                let stalled = watch.join().unwrap_or_else(|panic| resume_unwind(panic));
+                anyhow::Ok((status, stalled))
+            })
         })?;
         verdict.wall = begin.elapsed().as_secs_f64();
         verdict.memory = cards.map(|cards| cards.meter.peak()).transpose()?;
@@ -299,8 +319,9 @@ impl Qemu {
         for warning in unknown.take(MOST) {
             verdict.findings.push(format!("the kernel's log has: {warning}"));
         }
-        let end = if !done && verdict.wall >= limit.as_secs_f64() {
-            Some(format!("the guest was killed after {} s", limit.as_secs()))
+        let end = if let Some((finding, report)) = stalled {
+            verdict.stalled = Some(report);
+            Some(finding)
         } else if !status.success() {
             Some(format!("QEMU ended with {status}: {}", run::last_line(&errors)))
         } else {
@@ -320,6 +341,13 @@ impl Qemu {
         let run = || command.status().context("cannot run QEMU");
         Ok(with_cards(machine.cards.as_ref(), run)?.success())
     }
+}
+
+/// A path for the socket of QEMU's monitor: short, and of this guest alone.
+fn monitor_path() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("gaudi-lab-{}-{number}.mon", std::process::id()))
 }
 
 /// Serves the guest's requests to its cards, and samples their memory, until `work` returns.

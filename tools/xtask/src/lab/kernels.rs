@@ -98,6 +98,10 @@ pub(crate) struct Shape {
     /// the default.
     #[serde(default)]
     pub(crate) bar: Option<String>,
+    /// Seconds without a line of output after which the guest is killed, if its tests print lines
+    /// more often than that.
+    #[serde(default)]
+    pub(crate) silence: Option<u64>,
     /// Parts of warnings of the kernel that its tests provoke and that are not defects of ours.
     #[serde(default)]
     known_cries: Vec<String>,

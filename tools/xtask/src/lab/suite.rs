@@ -353,17 +353,27 @@ impl Test<'_> {
         self.judge(row, transcript, &verdict, &outcome);
         if !row.failures.is_empty() {
             println!("\n{}", tail(&machine.console));
+            verdict.stalled.iter().for_each(|report| println!("\n{report}"));
         }
         Ok(verdict)
     }
 
     fn judge(&self, row: &mut Row, transcript: Transcript, verdict: &Verdict, outcome: &Outcome) {
+        let last = transcript.place();
         let mut report = Report::read(transcript.lines.into_iter());
         report.take_back(skips(&transcript.skips));
         let excerpt = report.excerpt();
         report.into_row(row, "a test in the guest", outcome);
         if !excerpt.is_empty() {
             println!("\n-- from {}\n{excerpt}", outcome.log.display());
+        }
+        for (case, report) in &transcript.hung {
+            println!(
+                "\n-- case {case} in {}\n{}",
+                outcome.log.display(),
+                report.join("\n")
+            );
+            row.fail(format!("case {case} passed its deadline"));
         }
         for finding in &verdict.findings {
             row.fail(finding.clone());
@@ -373,10 +383,6 @@ impl Test<'_> {
             .filter(|name| !transcript.ended.iter().any(|end| end == name))
             .collect();
         if !endless.is_empty() {
-            let last = match transcript.program.as_str() {
-                "" => "nothing",
-                program => program,
-            };
             row.fail(format!(
                 "the last to run was {last}; without an end: {}",
                 endless.join(", ")
@@ -396,6 +402,10 @@ struct Transcript {
     skips: String,
     ended: Vec<String>,
     worst: i32,
+    /// The case that a suite of conformance began last.
+    case: Option<String>,
+    /// The cases that passed their deadline, each with what its program reported about it.
+    hung: Vec<(String, Vec<String>)>,
 }
 
 impl Transcript {
@@ -406,12 +416,14 @@ impl Transcript {
         let (word, text) = match message {
             Message::Begin(name) => {
                 self.program.clone_from(name);
+                self.case = None;
                 self.last = Some(format!("== {name}"));
                 return None;
             }
             Message::Out(line) | Message::Err(line) => {
                 self.last = Some(line.clone());
                 self.lines.push(line.clone());
+                self.hear_case(line);
                 let (test, verdict) = test_line(line)?;
                 match verdict.split([',', ' ']).next() {
                     Some("ok") => ("ok  ", test.to_owned()),
@@ -440,6 +452,29 @@ impl Transcript {
             Message::Boot(_) | Message::Done(_) => return None,
         };
         Some(format!("{word}  {}  {}  {text}", self.kernel, self.program))
+    }
+
+    /// Follows the lines of gaudi-harness's `Watch`.
+    fn hear_case(&mut self, line: &str) {
+        let case = line.strip_prefix("case ");
+        if let Some(name) = case.and_then(|rest| rest.strip_suffix(" begins")) {
+            self.case = Some(name.to_owned());
+        } else if let Some((name, _)) = case.and_then(|rest| rest.split_once(" did not end in ")) {
+            self.hung.push((name.to_owned(), Vec::new()));
+        }
+        // The report of a case that hangs is the last of its program.
+        if let Some((_, report)) = self.hung.last_mut() {
+            report.push(line.to_owned());
+        }
+    }
+
+    /// The program that began last, and its case if it names cases.
+    fn place(&self) -> String {
+        match (self.program.as_str(), &self.case) {
+            ("", _) => "nothing".to_owned(),
+            (program, None) => program.to_owned(),
+            (program, Some(case)) => format!("{program}, case {case}"),
+        }
     }
 }
 
@@ -507,6 +542,26 @@ mod tests {
             "it is named: {:?}",
             row.failures
         );
+    }
+
+    #[test]
+    fn last_case_and_hung_case_are_named() {
+        let begin = Message::Begin("gaudi-lab/card_resets".into());
+        let lines = ["case a.first begins", "case b.second begins"].map(|line| Message::Err(line.into()));
+        let (mut heard, _) = transcript(&[&[begin], &lines[..]].concat());
+        assert_eq!(heard.place(), "gaudi-lab/card_resets, case b.second");
+        assert!(heard.hung.is_empty(), "none passed its deadline");
+        for line in ["case b.second did not end in 300 s", "thread 7 waits"] {
+            heard.hear(&Message::Err(line.into()));
+        }
+        let (case, report) = &heard.hung[0];
+        assert_eq!(
+            (case.as_str(), report.len()),
+            ("b.second", 2),
+            "the case and its report"
+        );
+        heard.hear(&Message::Begin("gaudi-lab/card".into()));
+        assert_eq!(heard.place(), "gaudi-lab/card", "another program names no case");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use gaudi_device::{Deadline, Device};
-use gaudi_softnic::{FaultRule, SoftNic, SoftNicConfig};
+use gaudi_softnic::{SoftNic, SoftNicConfig, lossy_network};
 use gaudi_verbs::provider::QpTransition;
 use gaudi_verbs::{
     Access, Context, MrAddr, Mtu, Qp, QpAddress, QpInit, RemoteRegion, WcOpcode, WcStatus, WorkCompletion,
@@ -76,10 +76,7 @@ fn member(rank: usize, seed: u64) {
     let mut control = UnixStream::from(control);
     control.set_read_timeout(Some(MAX_WAIT)).unwrap();
     let config = SoftNicConfig {
-        fault: Some(FaultRule::Storm {
-            seed: seed ^ rank as u64,
-            permille: 40,
-        }),
+        faults: lossy_network(1, seed ^ rank as u64),
         ..SoftNicConfig::default()
     };
     let nic = SoftNic::unplugged(&format!("softnic-{rank}"), config).unwrap();

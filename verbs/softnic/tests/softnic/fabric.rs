@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_seam::ErrorKind;
-use gaudi_softnic::{FaultRule, SoftNic, SoftNicConfig};
+use gaudi_softnic::{SoftNic, SoftNicConfig, lossy_network};
 use gaudi_verbs::provider::QpTransition;
 use gaudi_verbs::{AsyncElement, AsyncEventType, Gid, Mtu, PortState, Qp, QpAddress, QpInit, WcStatus};
 use proptest::prelude::*;
@@ -140,7 +140,7 @@ fn a_nic_without_a_cable_reaches_itself() {
 #[test]
 fn a_cut_cable_ends_what_is_outstanding() {
     let (mut a, _b) = pair_with(SoftNicConfig {
-        fault: Some(FaultRule::CutCable { frame: 3 }),
+        faults: "nic.packet:when=4:down".parse().unwrap(),
         ..SoftNicConfig::default()
     });
     let local = [a.host_mr.sge(0, 1 << 20).unwrap()];
@@ -227,9 +227,9 @@ proptest! {
     /// Whatever a cable does to frames, a connection moves exactly the bytes that it was asked to,
     /// in order.
     #[test]
-    fn a_lossy_cable_does_not_show(seed in any::<u64>(), permille in 1u16..200, count in 1u64..30) {
+    fn a_lossy_cable_does_not_show(seed in any::<u64>(), percent in 1u8..5, count in 1u64..30) {
         let (a, b) = SoftNic::pair(SoftNicConfig {
-            fault: Some(FaultRule::Storm { seed, permille }),
+            faults: lossy_network(percent, seed),
             ..SoftNicConfig::default()
         }).unwrap();
         let (mut a, mut b) = (Node::new(a), Node::new(b));

@@ -3,6 +3,7 @@
 mod all_to_all;
 mod errors;
 mod fabric;
+mod faults;
 mod hostile;
 mod hostile_wire;
 mod keys;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use gaudi_seam::ErrorKind;
-use gaudi_softnic::{FaultRule, SoftNicConfig};
+use gaudi_softnic::{MAX_FRAME_BYTES, SoftNicConfig};
 use gaudi_verbs::{MrState, PortState, Sge, WcOpcode, WcStatus};
 use proptest::prelude::*;
 
@@ -194,10 +194,10 @@ fn many_queue_pairs_share_one_cable() {
 #[test]
 fn fault_rule_flips_one_wire_bit() {
     let config = SoftNicConfig {
-        fault: Some(FaultRule::FlipPayloadBit {
-            byte: 300_000,
-            bit: 3,
-        }),
+        // Byte 300 000, in the second frame.
+        faults: format!("nic.packet:when=2:flip={}", (300_000 - MAX_FRAME_BYTES) * 8 + 3)
+            .parse()
+            .unwrap(),
         ..SoftNicConfig::default()
     };
     let (mut a, b) = pair_with(config);

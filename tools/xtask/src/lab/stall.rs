@@ -1,0 +1,243 @@
+//! A guest that stands still: finds it, reports where it and its cards are, and ends it.
+//!
+//! A case that hangs in a system call is reported by the guest itself (gaudi-harness's `Watch`). A
+//! guest whose processors or whose cards hang reports nothing, so the host asks QEMU.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Time for the report of a guest that stands still, after its own time.
+pub(super) const REPORT: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time of one answer of QEMU's monitor.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Time in which the kernel prints its stacks and resets the machine.
+const PANIC: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 20 });
+
+/// When the guest last wrote to its channel, and when that is too long ago.
+#[derive(Debug)]
+pub(super) struct Stall {
+    begin: Instant,
+    /// Milliseconds from `begin` to the last line.
+    heard: AtomicU64,
+    limit: Duration,
+    silence: Duration,
+    monitor: PathBuf,
+}
+
+impl Stall {
+    /// `limit` is the guest's whole time, `silence` the longest time without a line. `monitor` is
+    /// the path of a socket that QEMU creates.
+    pub(super) fn new(limit: Duration, silence: Option<Duration>, monitor: PathBuf) -> Stall {
+        Stall {
+            begin: Instant::now(),
+            heard: AtomicU64::new(0),
+            limit,
+            silence: silence.unwrap_or(Duration::MAX),
+            monitor,
+        }
+    }
+
+    /// Adds QEMU's monitor to its options.
+    pub(super) fn add_options(&self, command: &mut Command) {
+        let path = self.monitor.display();
+        command.args([
+            "-chardev",
+            &format!("socket,id=monitor,path={path},server=on,wait=off"),
+        ]);
+        command.args(["-mon", "chardev=monitor,mode=readline"]);
+    }
+
+    /// Records that the guest wrote a line.
+    pub(super) fn hear(&self) {
+        let elapsed = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.heard.store(elapsed, Ordering::Relaxed);
+    }
+
+    /// Why the guest must end now, if it must.
+    fn finding(&self) -> Option<String> {
+        let elapsed = self.begin.elapsed();
+        let silent = elapsed.saturating_sub(Duration::from_millis(self.heard.load(Ordering::Relaxed)));
+        if silent >= self.silence {
+            return Some(format!(
+                "the guest wrote nothing for {} s and was killed",
+                silent.as_secs()
+            ));
+        }
+        (elapsed >= self.limit).then(|| format!("the guest was killed after {} s", elapsed.as_secs()))
+    }
+
+    /// Waits until `over` or until the guest stands still. Then returns the finding and a report,
+    /// and ends the group of processes of `guest`, which runs QEMU.
+    ///
+    /// `others` are the servers of the guest's cards.
+    pub(super) fn watch(&self, guest: u32, others: &[u32], over: &AtomicBool) -> Option<(String, String)> {
+        let finding = loop {
+            if over.load(Ordering::Relaxed) {
+                return None;
+            }
+            match self.finding() {
+                Some(finding) => break finding,
+                None => thread::sleep(PAUSE),
+            }
+        };
+        let mut report = String::new();
+        for pid in descendants(guest).into_iter().chain(others.iter().copied()) {
+            report += &threads(pid);
+        }
+        // Two samples show whether the processors move.
+        for command in ["info status", "info registers -a", "info registers -a"] {
+            let answer = ask(&self.monitor, command);
+            let lines = answer.lines().filter(|line| is_place(line));
+            report.extend(lines.map(|line| format!("{line}\n")));
+        }
+        // The kernel's answer is a panic with its stacks on the console (`unknown_nmi_panic`).
+        ask(&self.monitor, "nmi");
+        let end = Instant::now() + PANIC;
+        while Instant::now() < end && !over.load(Ordering::Relaxed) {
+            thread::sleep(PAUSE);
+        }
+        if !over.load(Ordering::Relaxed) {
+            report += "no panic by the NMI ended the guest: its processors do not run\n";
+            // timeout(1) passes the signal on to QEMU.
+            let pid = i32::try_from(guest).map(Pid::from_raw);
+            let _ = pid.map(|pid| kill(pid, Signal::SIGTERM)); // it may have ended since
+        }
+        Some((finding, report))
+    }
+}
+
+impl Drop for Stall {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.monitor); // what stays is only a name
+    }
+}
+
+/// Whether a line of the monitor shows the state of the machine or where a processor is.
+fn is_place(line: &str) -> bool {
+    ["VM status", "CPU#", "RIP=", "RSI=", "RAX="]
+        .iter()
+        .any(|begin| line.trim_start().starts_with(begin))
+}
+
+/// Asks QEMU's monitor; an answer that does not come in time is cut.
+fn ask(monitor: &Path, command: &str) -> String {
+    let Ok(mut stream) = UnixStream::connect(monitor) else {
+        return format!(
+            "VM status: the monitor at {} does not listen\n",
+            monitor.display()
+        );
+    };
+    let sent = stream
+        .set_read_timeout(Some(PAUSE))
+        .and_then(|()| writeln!(stream, "{command}"));
+    let (mut answer, end) = (Vec::new(), Instant::now() + ANSWER);
+    let mut bytes = [0; 4096];
+    while sent.is_ok() && Instant::now() < end {
+        match stream.read(&mut bytes) {
+            Ok(0) => break,
+            Ok(read) => answer.extend_from_slice(&bytes[..read]),
+            Err(_) => {} // the time of one read is over
+        }
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// A process and those below it.
+fn descendants(pid: u32) -> Vec<u32> {
+    let mut all = vec![pid];
+    let mut at = 0;
+    while let Some(&pid) = all.get(at) {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.unwrap_or_default(); // it may have ended
+        all.extend(
+            children
+                .split_whitespace()
+                .filter_map(|pid| pid.parse::<u32>().ok()),
+        );
+        at += 1;
+    }
+    all
+}
+
+/// The threads of a process: name, state, processor time and where in the kernel each is.
+fn threads(pid: u32) -> String {
+    let mut text = String::new();
+    let folder = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    for thread in folder.flatten() {
+        let of = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        let stat = of("stat");
+        // After the name, which may have spaces: the state is the first word, the times the 12th
+        // and 13th (proc(5)).
+        let words: Vec<_> = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .collect();
+        let word = |at: usize| words.get(at).copied().unwrap_or("?");
+        let _ = writeln!(
+            text,
+            "{pid} {}: {}, {} + {} ticks, in {}, system call {}",
+            of("comm").trim(),
+            word(0),
+            word(11),
+            word(12),
+            of("wchan").trim(),
+            of("syscall").split_whitespace().next().unwrap_or("?"),
+        ); // a string takes every text
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stall(limit: u64, silence: Option<u64>) -> Stall {
+        let of = Duration::from_secs;
+        Stall::new(of(limit), silence.map(of), PathBuf::from("/nowhere/monitor"))
+    }
+
+    #[test]
+    fn silent_guest_and_late_guest_are_found() {
+        assert_eq!(stall(60, Some(60)).finding(), None, "it has just begun");
+        let found = stall(60, Some(0)).finding();
+        assert!(
+            found.is_some_and(|found| found.contains("wrote nothing")),
+            "silence"
+        );
+        let found = stall(0, None).finding();
+        assert!(
+            found.is_some_and(|found| found.contains("was killed after")),
+            "the whole time"
+        );
+    }
+
+    #[test]
+    fn report_has_the_threads_and_ends_the_guest() {
+        let mut guest = Command::new("sleep").arg("600").spawn().expect("a process");
+        let over = AtomicBool::new(false);
+        let (pid, others) = (guest.id(), [std::process::id()]);
+        let (finding, report) = thread::scope(|scope| {
+            let watch = scope.spawn(|| stall(0, None).watch(pid, &others, &over));
+            let ended = guest.wait();
+            assert!(ended.is_ok_and(|status| !status.success()), "a signal ended it");
+            over.store(true, Ordering::Relaxed);
+            watch.join().expect("no panic").expect("a finding")
+        });
+        assert!(finding.contains("was killed"), "{finding}");
+        assert!(report.contains("sleep: S"), "the guest's threads: {report}");
+        assert!(report.contains("does not listen"), "the monitor: {report}");
+    }
+}
