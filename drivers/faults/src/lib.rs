@@ -2,8 +2,8 @@
 //!
 //! - *Code under test is a closure over a [`Device`](gaudi_device::Device)*: [`check`] runs it for
 //!   many inputs and [plans](gaudi_seam::fault::Plan), and shrinks both together.
-//! - *The world is the mock of `gaudi_mock`, restarted*: no second model and no time of the machine.
-//!   A warm run makes no descriptor, mapping or thread.
+//! - *The world is the mock of `gaudi_mock`, restarted*: no second model, virtual time. A warm run
+//!   makes no descriptor, mapping or thread.
 //! - *Every [`Invariant`] is checked after every run*, and switched off by name only.
 //! - *The same [`Case`] for a seed and a number*: `gaudi faults` runs those of `gaudi_device`.
 //! - *Deterministic in one thread*: threads that the code starts run as the machine schedules them.

@@ -11,7 +11,7 @@ pub(crate) const RULE: usize = 6;
 
 /// An item of a list by a word: the first for 0.
 pub(crate) fn pick<T: Copy>(of: &[T], word: u16) -> T {
-    of[usize::from(word) * of.len() >> 16]
+    of[(usize::from(word) * of.len()) >> 16]
 }
 
 /// The operations of code that copies; frequent ones are listed more than once.
