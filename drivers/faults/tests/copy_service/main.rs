@@ -3,7 +3,7 @@
 mod store;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gaudi_device::{Device, Result};
 use gaudi_faults::{DEVICE, World};
@@ -61,7 +61,7 @@ fn world() -> World {
 fn config(cases: u32) -> Config {
     Config {
         cases,
-        max_shrink_iters: 4000,
+        max_shrink_iters: 1000,
         failure_persistence: None,
         ..Config::default()
     }
@@ -79,7 +79,6 @@ fn bug_is_found_and_shrunk() {
     let calls = failure.input.expect("calls");
     assert!(calls.len() <= 3, "{calls:?}");
     assert_eq!(failure.plan.rules.len(), 1, "{}", failure.plan);
-    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
 }
 
 #[test]
