@@ -23,6 +23,9 @@ const NEEDS: &[Operation] = &[
     Operation::Mmap,
 ];
 
+/// The library's own deadline ends these calls, after long delays of their waits.
+const OWN: &[ErrorKind] = &[ErrorKind::TimedOut];
+
 /// A buffer or mapping with its expected state.
 struct Memory<T> {
     object: T,
@@ -435,7 +438,7 @@ impl<'a, 'r> Rig<'a, 'r> {
         len: u64,
         bytes: Option<Vec<u8>>,
     ) {
-        self.judge(what, &answer, NEEDS, &[]);
+        self.judge(what, &answer, NEEDS, OWN);
         let trusts = self.trusts();
         let Ok(completion) = answer else {
             // Some of its submissions may run, and only a drain waits for them.
@@ -487,7 +490,7 @@ impl<'a, 'r> Rig<'a, 'r> {
             return;
         };
         let answer = self.device.write(&buffer, start, &bytes);
-        self.judge("Device::write", &answer, NEEDS, &[]);
+        self.judge("Device::write", &answer, NEEDS, OWN);
         let trusts = self.trusts();
         self.untracked_work |= answer.is_err();
         let Some((_, known)) = self.known(at) else { return };
@@ -509,7 +512,7 @@ impl<'a, 'r> Rig<'a, 'r> {
         }
         let mut seen = vec![0; buffer.object.len() as usize];
         let answer = self.device.read(&buffer.object, 0, &mut seen);
-        self.judge("Device::read", &answer, NEEDS, &[]);
+        self.judge("Device::read", &answer, NEEDS, OWN);
         if answer.is_err() {
             // A part of the read may still run.
             self.untracked_work = true;
