@@ -18,6 +18,8 @@ struct State {
     running: usize,
     /// Closes that wait for the running calls to end.
     closing: usize,
+    /// Calls that wait for a close to end.
+    waiting: usize,
 }
 
 /// A running call.
@@ -29,9 +31,12 @@ pub(crate) struct Closing<'a>(&'a Calls);
 impl Calls {
     /// Begins a call. Waits while the device closes.
     pub(crate) fn begin(&self) -> Call<'_> {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
+        state.waiting += 1;
         let waited = self.changed.wait_while(state, |state| state.closing > 0);
-        waited.unwrap_or_else(PoisonError::into_inner).running += 1;
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        state.running += 1;
         Call(self)
     }
 
@@ -50,14 +55,25 @@ impl Calls {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).running -= 1;
-        self.0.changed.notify_all();
+        let mut state = lock(&self.0.state);
+        state.running -= 1;
+        let is_awaited = state.closing > 0;
+        drop(state);
+        // No close waits in most calls, and then there is no system call.
+        if is_awaited {
+            self.0.changed.notify_all();
+        }
     }
 }
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).closing -= 1;
-        self.0.changed.notify_all();
+        let mut state = lock(&self.0.state);
+        state.closing -= 1;
+        let is_awaited = state.waiting > 0;
+        drop(state);
+        if is_awaited {
+            self.0.changed.notify_all();
+        }
     }
 }

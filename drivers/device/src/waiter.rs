@@ -88,8 +88,14 @@ impl Waiter {
 
     /// Ends the thread. The device closes, so no work is pending: work holds the device open.
     pub(crate) fn stop(&self) {
-        lock(&self.state).stop = true;
-        self.wake.notify_one();
+        let mut state = lock(&self.state);
+        state.stop = true;
+        let is_running = state.running;
+        drop(state);
+        // Most devices have no thread, and then the drop makes no system call.
+        if is_running {
+            self.wake.notify_one();
+        }
     }
 
     pub(crate) fn is_running(&self) -> bool {

@@ -12,10 +12,11 @@
 //! | drive a NIC: regions, queue pairs, completion queues | [`verbs`] | `verbs` |
 //! | move bytes between two nodes | [`remote::Endpoint`] | `remote` |
 //! | embed a memory domain and a copy transport | [`copy::MemoryDomain`] | `copy` |
+//! | test code under injected faults | `faults::check` | `faults` |
 //! | wait for descriptors, pass them, read clocks | [`sys`] | |
 //!
 //! Every call returns one [`Error`]: [`kind`](Error::kind) to branch on, the errno, and the cause.
-//! The features above are on by default; `async` is not.
+//! The features above are on by default; `async` and `faults` are not.
 //!
 //! ```
 //! use gaudi::{Deadline, Device};
@@ -110,6 +111,13 @@ pub mod verbs {
         let (one, other) = softnic::SoftNic::pair(softnic::SoftNicConfig::default())?;
         Ok((Context::open(one as Arc<_>)?, Context::open(other as Arc<_>)?))
     }
+}
+
+/// Property tests of code on a device under injected faults, with named invariants.
+#[cfg(feature = "faults")]
+pub mod faults {
+    #[doc(inline)]
+    pub use gaudi_faults::*;
 }
 
 /// Transfers between the memory of two nodes: [`Endpoint`](remote::Endpoint) offers, puts and gets.

@@ -28,9 +28,12 @@ impl Wakeups {
         }
     }
 
-    /// Wakes waiters, with or without the lock.
+    /// Wakes waiters that sleep, with the lock or after it: a waiter that sleeps incremented
+    /// `sleepers` before the caller took the lock.
     pub(crate) fn wake_all(&self) {
-        self.changed.notify_all();
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Spins for a short time, at most until the next change.

@@ -211,6 +211,11 @@ fn transcript(mock: &Mock, steps: &[(u8, u16, u16)]) -> String {
         for op in 0..40 {
             let mut answer = [0; 6000];
             let answered = control.info(InfoRequest::new(InfoOp(op)), &mut answer);
+            let end = answer
+                .iter()
+                .rposition(|&byte| byte != 0)
+                .map_or(0, |last| last + 1);
+            let answer = &answer[..end];
             writeln!(seen, "{when} {op}: {answered:?} {answer:?}").expect("a string takes all");
         }
     };
@@ -229,7 +234,7 @@ fn steps() -> impl Strategy<Value = Vec<(u8, u16, u16)>> {
 }
 
 proptest! {
-    #![proptest_config(gaudi_random::config(64))]
+    #![proptest_config(gaudi_random::config(32))]
 
     #[test]
     fn restarted_mock_answers_as_new(

@@ -54,6 +54,8 @@ pub(crate) struct Common {
 pub(crate) enum Takes {
     /// None: it opens no device.
     Nothing,
+    /// `--seed` alone: it makes its own mocks.
+    Seed,
     /// `--device`.
     Devices,
     /// All of them.
@@ -73,8 +75,19 @@ const AROUND_DEVICES: [(&str, Takes, Given); 5] = [
 impl Takes {
     /// Whether a command that takes this rejects an option.
     pub(crate) fn rejects(self, option: &Arg) -> bool {
-        let mut rejected = AROUND_DEVICES.iter().filter(|(_, takes, _)| *takes > self);
+        let mut rejected = AROUND_DEVICES
+            .iter()
+            .filter(|(name, needed, _)| !self.has(name, *needed));
         rejected.any(|(name, ..)| option.get_long() == Some(name))
+    }
+
+    /// Whether a command that takes this takes the option `name`, which needs a command that takes
+    /// `needed`.
+    fn has(self, name: &str, needed: Self) -> bool {
+        match self {
+            Self::Seed => name == "seed",
+            own => needed <= own,
+        }
     }
 }
 
@@ -86,7 +99,7 @@ impl Common {
     pub(crate) fn check(&self, command: &str, takes: Takes) -> Result<(), Usage> {
         match AROUND_DEVICES
             .iter()
-            .find(|(_, needed, is_given)| *needed > takes && is_given(self))
+            .find(|(name, needed, is_given)| !takes.has(name, *needed) && is_given(self))
         {
             Some((option, ..)) => Err(Usage(format!(
                 "--{option} does nothing here: `gaudi {command}` opens no device for use"

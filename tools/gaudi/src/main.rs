@@ -19,6 +19,8 @@ mod diff;
 mod dmabuf;
 mod doctor;
 mod exit;
+mod faults;
+mod faults_program;
 mod figures;
 mod generate;
 mod info;
@@ -123,6 +125,7 @@ commands! {
     Dmabuf(dmabuf::Dmabuf), dmabuf::run, Nothing, MOCK;
     Doctor(doctor::Doctor), doctor::run, Layers, MOCK;
     Check(args::Check), check::run, Layers, MOCK;
+    Faults(faults::Faults), faults::run, Seed, "";
     Topo(topo::Topo), topo::run, Devices, "gaudi topo --example";
     Nics(nics::Nics), nics::run, Nothing, "gaudi nics --example";
     Trace(trace::Trace), trace::trace, Devices, MOCK;

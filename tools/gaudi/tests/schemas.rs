@@ -214,6 +214,10 @@ fn every_document_fits_its_schema() {
         &["doctor", "--nic", "softnic", "-d", "mock:gaudi2"],
         &["doctor", "--explain", "EINVAL"],
         &["check", "-d", "mock:gaudi2"],
+        &["faults", "run", "--cases", "64", "--seed", "1", "--jobs", "1"],
+        &["faults", "replay", "1", "--case", "2"],
+        &["faults", "list"],
+        &["faults", "run", "--seeds", "0..2", "--json", "--", "true"],
         &["nics"],
         &["nics", "--example"],
         &[

@@ -1,0 +1,224 @@
+//! [`Case`]: a sequence and its plan, from a seed and a number.
+
+use std::fmt;
+
+use gaudi_seam::Result;
+use gaudi_seam::fault::Plan;
+use gaudi_sys::random::SplitMix64;
+
+use crate::op::{OP, Op};
+use crate::sequence::Rig;
+use crate::words::{self, RULE};
+use crate::world::{DEVICE, Outcome, World};
+
+/// Operations of a case.
+pub const OPERATIONS: usize = 20;
+/// Runs that reduce a failed case at most.
+const MOST_RUNS: usize = 2000;
+
+/// A sequence of operations and a plan of faults.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    /// The seed of the runs.
+    pub seed: u64,
+    /// The number of the case among those of the seed.
+    pub number: u64,
+    /// The plan.
+    pub plan: Plan,
+    /// The operations, each with its place in the generated sequence.
+    pub ops: Vec<(usize, Op)>,
+}
+
+impl Case {
+    /// Generates case `number` of `seed`: 20 operations, and up to three rules. One case in twenty
+    /// has none.
+    pub fn generate(seed: u64, number: u64) -> Self {
+        let mut random = SplitMix64::new(SplitMix64::nth(seed, number.wrapping_add(1)));
+        let rules = match random.below(20) {
+            0 => 0,
+            1..=9 => 1,
+            10..=15 => 2,
+            _ => 3,
+        };
+        fn words<const N: usize>(random: &mut SplitMix64) -> [u16; N] {
+            [(); N].map(|()| (random.next() >> 48) as u16)
+        }
+        let mut rules: Vec<_> = (0..rules).map(|_| words::<RULE>(&mut random)).collect();
+        if let Some(first) = rules.first_mut() {
+            // It injects a fault in nearly every case.
+            words::make_certain(first);
+        }
+        let plan = words::plan(rules);
+        let mut ops: Vec<Op> = (0..OPERATIONS)
+            .map(|_| Op::of(words::<OP>(&mut random)))
+            .collect();
+        Op::begin_with_memory(&mut ops);
+        Self {
+            seed,
+            number,
+            plan,
+            ops: ops.into_iter().enumerate().collect(),
+        }
+    }
+
+    /// Runs the case on a world.
+    ///
+    /// # Errors
+    /// As [`World::run`].
+    pub fn run(&self, world: &mut World) -> Result<Outcome> {
+        world.run_with(self.seed ^ self.number, |run| {
+            run.arm(&self.plan);
+            let mut rig = Rig::new(run);
+            for &(_, op) in &self.ops {
+                rig.step(op);
+                // Later violations are mostly consequences of the first.
+                if rig.has_failed() {
+                    break;
+                }
+            }
+            // Half of the cases compare all bytes at the end; the others release everything under
+            // the faults.
+            if self.number % 2 == 0 {
+                run.disarm();
+                rig.finish();
+                // The releases meet the faults here too.
+                run.arm(&self.plan);
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns a smaller case that breaks the same invariant: fewer rules and operations, and
+    /// simpler ones. Rules and operations are reduced together.
+    pub fn reduce(self, world: &mut World) -> Self {
+        let Some(wanted) = self.broken(world) else {
+            return self;
+        };
+        let mut best = self;
+        let mut runs = 0;
+        let mut fails = |case: &Self, runs: &mut usize| {
+            *runs += 1;
+            case.broken(world) == Some(wanted)
+        };
+        // Parts, halves first, then ever smaller ones.
+        let mut part = (best.ops.len() + best.plan.rules.len()).div_ceil(2);
+        while part > 0 && runs < MOST_RUNS {
+            let mut at = 0;
+            let mut is_smaller = false;
+            while at < best.ops.len() + best.plan.rules.len() && runs < MOST_RUNS {
+                let smaller = best.without(at, part);
+                if fails(&smaller, &mut runs) {
+                    best = smaller;
+                    is_smaller = true;
+                } else {
+                    at += part;
+                }
+            }
+            if part == 1 && !is_smaller {
+                break;
+            }
+            part = if part == 1 { 1 } else { part / 2 };
+        }
+        // Numbers towards 0.
+        let mut index = 0;
+        while index < best.ops.len() && runs < MOST_RUNS {
+            for field in 0..3 {
+                for divisor in [u16::MAX, 256, 16, 2] {
+                    let mut simpler = best.clone();
+                    let op = &mut simpler.ops[index].1;
+                    let number = match field {
+                        0 => &mut op.a,
+                        1 => &mut op.b,
+                        _ => &mut op.c,
+                    };
+                    if *number == 0 {
+                        break;
+                    }
+                    *number /= divisor;
+                    if fails(&simpler, &mut runs) {
+                        best = simpler;
+                        break;
+                    }
+                }
+            }
+            index += 1;
+        }
+        best
+    }
+
+    /// The invariant that the case breaks first.
+    fn broken(&self, world: &mut World) -> Option<crate::Invariant> {
+        let outcome = self.run(world).ok()?;
+        Some(outcome.violations.first()?.invariant)
+    }
+
+    /// The case without `part` of its rules and operations from the `at`th on; the rules come
+    /// first.
+    fn without(&self, at: usize, part: usize) -> Self {
+        let mut smaller = self.clone();
+        let mut index = 0;
+        let mut is_kept = || {
+            index += 1;
+            !(at..at + part).contains(&(index - 1))
+        };
+        smaller.plan.rules.retain(|_| is_kept());
+        smaller.ops.retain(|_| is_kept());
+        smaller
+    }
+}
+
+/// The worlds of random cases: every fourth case runs where a seed orders the chip's work.
+pub struct Stack {
+    running: World,
+    stepped: World,
+}
+
+impl Stack {
+    /// Makes both worlds in this thread.
+    ///
+    /// # Errors
+    /// As [`World::new`].
+    pub fn new() -> Result<Self> {
+        let spec = |text: &str| {
+            text.parse()
+                .unwrap_or_else(|error| unreachable!("{text}: {error}"))
+        };
+        Ok(Self {
+            running: World::new(&spec(DEVICE))?,
+            stepped: World::new(&spec(&format!("{DEVICE}&order=stepped")))?,
+        })
+    }
+
+    /// The world of a case.
+    pub fn world(&mut self, case: &Case) -> &mut World {
+        match case.number % 4 {
+            3 => &mut self.stepped,
+            _ => &mut self.running,
+        }
+    }
+
+    /// Runs a case.
+    ///
+    /// # Errors
+    /// As [`World::run`].
+    pub fn run(&mut self, case: &Case) -> Result<Outcome> {
+        case.run(self.world(case))
+    }
+
+    /// As [`Case::reduce`].
+    pub fn reduce(&mut self, case: Case) -> Case {
+        let world = self.world(&case);
+        case.reduce(world)
+    }
+}
+
+impl fmt::Display for Case {
+    /// The plan in one line, then one line for each operation.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "plan: {}", self.plan)?;
+        for (place, op) in &self.ops {
+            write!(f, "\n{place:4}  {op}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! [`check`]: a property test of code under faults.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use gaudi_device::{Device, Result};
+use gaudi_seam::fault::Plan;
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
+
+use crate::strategies;
+use crate::world::{DEVICE, World};
+
+/// Rules of a plan at most.
+const MOST_RULES: usize = 3;
+
+/// Runs `code` on a device in memory for many inputs and plans of faults, and checks the
+/// [invariants](crate::Invariant) after each run.
+///
+/// `code` returns `Ok`, or an error that a fault caused; it panics if a property of its own does
+/// not hold. It runs in this thread, on a device that restarts before each run: the same input,
+/// plan and seed give the same run. Threads that it starts work, and are not deterministic.
+///
+/// # Panics
+/// If a run breaks an invariant. The message has the smallest input and plan that proptest finds,
+/// and how to repeat them. proptest's environment applies: `PROPTEST_CASES`, `PROPTEST_RNG_SEED`,
+/// and the file of regressions beside the test.
+///
+/// ```
+/// use gaudi_faults::check;
+///
+/// check(1_u64..5000, |device, &len| {
+///     let buffer = device.alloc(len)?;
+///     device.write(&buffer, 0, &vec![7; len as usize])?;
+///     let mut seen = vec![0; len as usize];
+///     device.read(&buffer, 0, &mut seen)?;
+///     assert!(seen.iter().all(|&byte| byte == 7));
+///     Ok(())
+/// });
+/// ```
+#[track_caller]
+pub fn check<I: Strategy>(input: I, code: impl Fn(&Device, &I::Value) -> Result<()>)
+where
+    I::Value: fmt::Debug,
+{
+    let spec = DEVICE.parse().unwrap_or_else(|error| unreachable!("{error}"));
+    let world = World::new(&spec).unwrap_or_else(|error| panic!("no device for fault runs: {error}"));
+    // proptest's file of regressions lies beside the caller's source.
+    let config = Config {
+        source_file: Some(std::panic::Location::caller().file()),
+        ..Config::default()
+    };
+    check_in(world, config, input, code);
+}
+
+/// As [`check`], in a world with options, layers or switched-off invariants, and with a
+/// configuration of proptest.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_in<I: Strategy>(
+    world: World,
+    config: Config,
+    input: I,
+    code: impl Fn(&Device, &I::Value) -> Result<()>,
+) where
+    I::Value: fmt::Debug,
+{
+    if let Some(failure) = find(world, config, input, code) {
+        panic!("{failure}");
+    }
+}
+
+/// The smallest run that breaks an invariant.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Failure<T> {
+    /// What was broken, one sentence a line; or why no run was possible.
+    pub why: String,
+    /// The plan.
+    pub plan: Plan,
+    /// The input; `None` if no run was possible.
+    pub input: Option<T>,
+}
+
+impl<T: fmt::Debug> Failure<T> {
+    /// The length of its text, of which a rule is worth many characters.
+    fn size(&self) -> usize {
+        self.plan.rules.len() * 1000 + format!("{} {:?}", self.plan, self.input).len()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Display for Failure<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { why, plan, input } = self;
+        let Some(input) = input else {
+            return write!(f, "the fault runs were aborted: {why}");
+        };
+        write!(
+            f,
+            "{why}\n  plan: {plan}\n  input: {input:?}\n  again: run the test; it begins with the cases in \
+             proptest's file of regressions"
+        )
+    }
+}
+
+/// As [`check_in`], and returns the smallest failure instead of a panic.
+pub fn find<I: Strategy>(
+    world: World,
+    config: Config,
+    input: I,
+    code: impl Fn(&Device, &I::Value) -> Result<()>,
+) -> Option<Failure<I::Value>>
+where
+    I::Value: fmt::Debug,
+{
+    let world = RefCell::new(world);
+    let mut smallest = find_one(&world, &config, &input, &code)?;
+    if smallest.input.is_none() {
+        return Some(smallest);
+    }
+    // Shrinking one failure often ends in a local minimum, so some others are shrunk too.
+    let seed = match config.rng_seed {
+        RngSeed::Fixed(seed) => seed,
+        RngSeed::Random => 0,
+    };
+    for more in 1..=ATTEMPTS {
+        let config = Config {
+            cases: config.cases.min(MORE_CASES),
+            max_shrink_iters: config.max_shrink_iters.min(MORE_CASES),
+            rng_seed: RngSeed::Fixed(seed.wrapping_add(more)),
+            failure_persistence: None,
+            ..config.clone()
+        };
+        if let Some(other) = find_one(&world, &config, &input, &code) {
+            if other.input.is_some() && other.size() < smallest.size() {
+                smallest = other;
+            }
+        }
+    }
+    Some(smallest)
+}
+
+/// Further failures that are shrunk, and the cases that look for each.
+const ATTEMPTS: u64 = 3;
+const MORE_CASES: u32 = 2000;
+
+fn find_one<I: Strategy>(
+    world: &RefCell<World>,
+    config: &Config,
+    input: &I,
+    code: &impl Fn(&Device, &I::Value) -> Result<()>,
+) -> Option<Failure<I::Value>>
+where
+    I::Value: fmt::Debug,
+{
+    let mut runner = TestRunner::new(config.clone());
+    let ran = runner.run(&(strategies::plans(MOST_RULES), input), |(plan, input)| {
+        let outcome = world.borrow_mut().run(&plan, 0, |device| code(device, &input));
+        let outcome = outcome.map_err(|error| TestCaseError::fail(error.to_string()))?;
+        match &outcome.violations[..] {
+            [] => Ok(()),
+            violations => {
+                let lines: Vec<String> = violations.iter().map(ToString::to_string).collect();
+                Err(TestCaseError::fail(lines.join("\n")))
+            }
+        }
+    });
+    match ran {
+        Ok(()) => None,
+        Err(TestError::Abort(why)) => Some(Failure {
+            why: why.to_string(),
+            plan: Plan::default(),
+            input: None,
+        }),
+        Err(TestError::Fail(why, (plan, input))) => Some(Failure {
+            why: why.to_string(),
+            plan,
+            input: Some(input),
+        }),
+    }
+}

@@ -1,0 +1,45 @@
+//! Property tests of code on a device under injected faults, with named invariants.
+//!
+//! - *Code under test is a closure over a [`Device`](gaudi_device::Device)*: [`check`] runs it for
+//!   many inputs and [plans](gaudi_seam::fault::Plan), and shrinks both together.
+//! - *The world is the mock of `gaudi_mock`, restarted*: no second model, virtual time. A warm run
+//!   makes no descriptor, mapping or thread.
+//! - *Every [`Invariant`] is checked after every run*, and switched off by name only.
+//! - *The same [`Case`] for a seed and a number*: `gaudi faults` runs those of `gaudi_device`.
+//! - *Deterministic in one thread*: threads that the code starts run as the machine schedules them.
+//!
+//! ```
+//! use gaudi_faults::World;
+//!
+//! let mut world = World::new(&gaudi_faults::DEVICE.parse()?)?;
+//! let plan = "submit:when=2:lose".parse()?;
+//! let outcome = world.run(&plan, 0, |device| {
+//!     let buffer = device.alloc(4096)?;
+//!     device.fill(&buffer, 1)?.wait(std::time::Duration::from_secs(60))?;
+//!     device.fill(&buffer, 2)?.wait(std::time::Duration::from_secs(60))
+//! })?;
+//! assert!(outcome.violations.is_empty(), "the lost copy is reported as hung");
+//! assert_eq!(outcome.met.len(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod case;
+mod check;
+mod coverage;
+mod invariant;
+mod op;
+mod record;
+mod sequence;
+/// Strategies of proptest: plans, sequences of operations, devices.
+pub mod strategies;
+mod watch;
+mod words;
+mod world;
+
+pub use case::{Case, OPERATIONS, Stack};
+pub use check::{Failure, check, check_in, find};
+pub use coverage::{Coverage, Pair};
+pub use invariant::{Invariant, Violation};
+pub use op::{Kind, Op};
+pub use record::{DeviceState, Met};
+pub use world::{DEVICE, Outcome, World};

@@ -1,0 +1,122 @@
+//! [`Op`]: an operation of `gaudi_device`.
+
+use std::fmt;
+
+use crate::words::pick;
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident $weight:literal,)*) => {
+        /// The kind of an operation.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Kind {
+            $($(#[$doc])* $name,)*
+        }
+
+        /// Each kind as often as its weight.
+        const KINDS: &[Kind] = &{
+            const COUNT: usize = 0 $(+ $weight)*;
+            let mut all = [Kind::Check; COUNT];
+            let mut at = 0;
+            $(
+                let end = at + $weight;
+                while at < end {
+                    all[at] = Kind::$name;
+                    at += 1;
+                }
+            )*
+            // The last value is not read.
+            let _ = at;
+            all
+        };
+    };
+}
+
+kinds! {
+    /// The bytes of a buffer or a mapping are compared with the expected ones.
+    Check 4,
+    /// `Device::alloc`.
+    Alloc 8,
+    /// `Device::alloc_host`.
+    AllocHost 8,
+    /// The processor writes into a host mapping.
+    HostWrite 8,
+    /// `Device::copy` from host to device memory.
+    CopyToDevice 14,
+    /// `Device::copy` from device to host memory.
+    CopyToHost 12,
+    /// `Device::copy` within device memory.
+    CopyInDevice 8,
+    /// `Device::fill`.
+    Fill 8,
+    /// `Device::write`, through staging memory.
+    Write 4,
+    /// `Device::read`, through staging memory.
+    Read 4,
+    /// A host buffer is mapped by the cache, in the place of a mapping.
+    Map 6,
+    /// A host buffer is dropped, and so leaves the cache.
+    DropCached 3,
+    /// `Completion::poll`.
+    Poll 6,
+    /// `Completion::wait` without a deadline.
+    Wait 8,
+    /// `Completion::wait` with a timeout of zero.
+    WaitNot 3,
+    /// `Device::drain`.
+    Drain 3,
+    /// `Device::info`.
+    Info 4,
+    /// A buffer is dropped.
+    DropBuffer 4,
+    /// A buffer is closed.
+    CloseBuffer 5,
+    /// A host mapping is dropped.
+    DropHost 4,
+    /// A host mapping is closed.
+    CloseHost 4,
+}
+
+/// One operation. Its numbers choose slots, lengths and values; on an unsuitable slot it does
+/// nothing, so any part of a sequence is a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Op {
+    /// The kind.
+    pub kind: Kind,
+    /// Chooses among slots.
+    pub a: u16,
+    /// Chooses among other slots.
+    pub b: u16,
+    /// Chooses lengths and values.
+    pub c: u16,
+}
+
+/// Words that make one operation.
+pub(crate) const OP: usize = 4;
+
+impl Op {
+    pub(crate) fn of([kind, a, b, c]: [u16; OP]) -> Self {
+        let kind = pick(KINDS, kind);
+        Self { kind, a, b, c }
+    }
+
+    /// Makes the first operations allocate and copy, so that later ones have memory to use.
+    pub(crate) fn begin_with_memory(ops: &mut [Self]) {
+        const FIRST: [Kind; 5] = [
+            Kind::Alloc,
+            Kind::AllocHost,
+            Kind::HostWrite,
+            Kind::CopyToDevice,
+            Kind::Wait,
+        ];
+        for (op, kind) in ops.iter_mut().zip(FIRST) {
+            op.kind = kind;
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {} {} {}", self.kind, self.a, self.b, self.c)
+    }
+}

@@ -1,0 +1,213 @@
+//! [`Record`]: what the watchers saw in a run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use gaudi_seam::fault::{Rule, VerdictKind};
+use gaudi_seam::{Errno, ErrorKind, Operation};
+use gaudi_sys::lock;
+
+use crate::invariant::{Invariant, Violation};
+
+/// A refusal that the code under test received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) operation: Operation,
+    pub(crate) kind: ErrorKind,
+    pub(crate) errno: Option<Errno>,
+}
+
+impl Refusal {
+    /// Whether queues retry it silently: after a signal, or after a submission to a full queue.
+    pub(crate) fn is_retried(&self) -> bool {
+        match self.operation {
+            Operation::Submit => matches!(self.errno, Some(Errno::EAGAIN | Errno::EINTR)),
+            Operation::WaitCs => self.errno == Some(Errno::EINTR),
+            _ => false,
+        }
+    }
+}
+
+/// The state of the device in which a fault happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DeviceState {
+    /// Nothing is mapped and nothing runs.
+    Idle,
+    /// Memory is mapped.
+    Mapped,
+    /// The completion of a submission was not reported.
+    Busy,
+    /// A fault has reset the device.
+    AfterReset,
+}
+
+impl DeviceState {
+    /// Every state.
+    pub const ALL: [Self; 4] = [Self::Idle, Self::Mapped, Self::Busy, Self::AfterReset];
+
+    /// The name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Mapped => "mapped",
+            Self::Busy => "busy",
+            Self::AfterReset => "after-reset",
+        }
+    }
+}
+
+/// A fault that happened: the form of its verdict, the operation and the state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Met {
+    /// The form of the verdict ([`VerdictKind::form`]).
+    pub verdict: &'static str,
+    /// The operation.
+    pub operation: Operation,
+    /// The state before the operation.
+    pub state: DeviceState,
+}
+
+impl Met {
+    pub(crate) fn new(rule: Rule, operation: Operation, state: DeviceState) -> Self {
+        Self {
+            verdict: kind_of(rule).form,
+            operation,
+            state,
+        }
+    }
+}
+
+/// The kind of a rule's verdict.
+pub(crate) fn kind_of(rule: Rule) -> &'static VerdictKind {
+    use gaudi_seam::fault::Verdict;
+    let same = |example: Verdict| match (example, rule.verdict) {
+        (Verdict::Full(one), Verdict::Full(other)) => one == other,
+        (one, other) => std::mem::discriminant(&one) == std::mem::discriminant(&other),
+    };
+    let kind = Verdict::KINDS.iter().find(|kind| same(kind.example));
+    kind.unwrap_or_else(|| unreachable!("every verdict has a kind"))
+}
+
+/// A submission that the driver accepted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Submission {
+    pub(crate) queue: u32,
+    /// The driver reported that it completed.
+    pub(crate) is_done: bool,
+}
+
+/// What the watchers saw.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    pub(crate) violations: Vec<Violation>,
+    /// Of this operation of the code.
+    pub(crate) refusals: Vec<Refusal>,
+    /// Those that ended submissions: later polls and waits may return them again.
+    pub(crate) ended: Vec<Refusal>,
+    /// Calls that reached the driver.
+    pub(crate) driven: u64,
+    /// Calls in this operation, and in the run.
+    pub(crate) calls: u64,
+    pub(crate) all_calls: u64,
+    /// Mapped allocations by handle, mappings (and whether of host memory) and command buffers.
+    pub(crate) allocations: BTreeSet<u64>,
+    pub(crate) mappings: BTreeMap<u64, bool>,
+    pub(crate) buffers: BTreeSet<u64>,
+    /// Refused releases, by operation and by what was to be released.
+    pub(crate) refused: BTreeSet<(Operation, u64)>,
+    /// Of the open node, by sequence number.
+    pub(crate) submissions: BTreeMap<u64, Submission>,
+    /// Submissions that the code's calls made.
+    pub(crate) accepted: u64,
+    /// Submissions without a wait that proves their end.
+    pub(crate) unproven: BTreeMap<u64, u32>,
+    /// A submission or a wait failed: engines may still use memory.
+    pub(crate) work_failed: bool,
+    /// A wait failed with an error that proves no end.
+    pub(crate) end_uncertain: bool,
+    /// An answer reported the end of work that still runs.
+    pub(crate) false_end: bool,
+    pub(crate) was_reset: bool,
+    /// Operations into which faults were injected, and the state, in order.
+    pub(crate) met: Vec<(Operation, DeviceState)>,
+    /// Nothing is judged: the run's own calls.
+    pub(crate) is_paused: bool,
+}
+
+impl Record {
+    pub(crate) fn violated(&mut self, invariant: Invariant, what: impl Into<String>) {
+        if !self.is_paused {
+            let what = what.into();
+            self.violations.push(Violation { invariant, what });
+        }
+    }
+
+    /// Begins an operation of the code.
+    pub(crate) fn begin(&mut self) {
+        self.refusals.clear();
+        self.calls = 0;
+    }
+
+    pub(crate) fn state(&self) -> DeviceState {
+        if self.was_reset {
+            DeviceState::AfterReset
+        } else if self.submissions.values().any(|submission| !submission.is_done) {
+            DeviceState::Busy
+        } else if !self.mappings.is_empty() {
+            DeviceState::Mapped
+        } else {
+            DeviceState::Idle
+        }
+    }
+
+    /// Whether a submission may still run although its wait failed.
+    pub(crate) fn work_may_run(&self) -> bool {
+        self.end_uncertain || (self.work_failed && !self.unproven.is_empty())
+    }
+
+    /// Reports every object that was not released without a reason. The node closes.
+    pub(crate) fn close(&mut self) {
+        let tried = |operation, what| self.refused.contains(&(operation, what));
+        let mut left = Vec::new();
+        for &handle in &self.allocations {
+            // A mapped allocation cannot be freed; its mapping is checked below.
+            if !tried(Operation::MemFree, handle) && self.mappings.values().all(|&is_host| is_host) {
+                left.push(format!("allocation {handle}"));
+            }
+        }
+        for (&va, &is_host) in &self.mappings {
+            let may_be_used = self.work_may_run() || (self.work_failed && !is_host);
+            if !tried(Operation::MemUnmap, va) && !may_be_used {
+                let what = if is_host { "host" } else { "device" };
+                left.push(format!("the mapping of {what} memory at {va:#x}"));
+            }
+        }
+        for &handle in &self.buffers {
+            if !tried(Operation::CbDestroy, handle) && !self.work_failed {
+                left.push(format!("command buffer {handle:#x}"));
+            }
+        }
+        for what in left {
+            self.violated(
+                Invariant::Leaks,
+                format!("{what} was not released before the close, and no release of it was refused"),
+            );
+        }
+        self.allocations.clear();
+        self.mappings.clear();
+        self.buffers.clear();
+        self.refused.clear();
+        self.submissions.clear();
+        self.unproven.clear();
+    }
+}
+
+/// A shared reference to the record of a run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SharedRecord(Arc<Mutex<Record>>);
+
+impl SharedRecord {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Record> {
+        lock(&self.0)
+    }
+}

@@ -1,0 +1,35 @@
+//! Strategies of proptest: plans, sequences of operations, devices.
+
+use gaudi_seam::DeviceSpec;
+use gaudi_seam::fault::{Plan, Rule};
+use proptest::collection::{SizeRange, vec};
+use proptest::prelude::*;
+
+use crate::op::{OP, Op};
+use crate::words::{self, RULE};
+
+/// A rule for an operation of code that copies. It shrinks to `submit:when=1:error=EIO`.
+pub fn rule() -> impl Strategy<Value = Rule> + Clone {
+    any::<[u16; RULE]>().prop_map(words::rule)
+}
+
+/// Up to `most` rules. It shrinks to fewer and simpler ones.
+pub fn plans(most: usize) -> impl Strategy<Value = Plan> + Clone {
+    vec(rule(), 0..=most).prop_map(|rules| Plan { rules })
+}
+
+/// A sequence of operations of `gaudi_device`.
+pub fn sequences(len: impl Into<SizeRange>) -> impl Strategy<Value = Vec<Op>> + Clone {
+    vec(any::<[u16; OP]>().prop_map(Op::of), len)
+}
+
+/// A device for a [`World`](crate::World): memory of one to four pages, and either order of the
+/// chip's work. Each order of work needs a world of its own.
+pub fn devices() -> impl Strategy<Value = DeviceSpec> + Clone {
+    (1_u32..=4, any::<bool>()).prop_map(|(pages, stepped)| {
+        let order = if stepped { "&order=stepped" } else { "" };
+        let spec = format!("mock?dram={}MiB&clock=virtual{order}", pages * 768);
+        spec.parse()
+            .unwrap_or_else(|error| unreachable!("{spec}: {error}"))
+    })
+}

@@ -1,0 +1,238 @@
+//! The watchers: a layer over the driver, and one between the faults and the code under test.
+
+use std::sync::Arc;
+
+use gaudi_hal::layers::fault::FaultHandle;
+use gaudi_seam::{
+    Answer as _, AnyAnswer, AnyRequest, Errno, Error, ErrorKind, KernelIo, Layer, Operation, Request, Result,
+    SharedIo, WaitStatus,
+};
+
+use crate::invariant::Invariant;
+use crate::record::{Refusal, SharedRecord, Submission};
+
+/// The most calls of one operation of the code; more are a livelock.
+const MOST_CALLS: u64 = 20_000;
+
+/// The layer over the driver: what is allocated, and which requests are invalid.
+pub(crate) struct DriverWatch {
+    pub(crate) inner: SharedIo,
+    pub(crate) record: SharedRecord,
+}
+
+impl Layer for DriverWatch {
+    type Below = dyn KernelIo;
+
+    fn below(&self) -> &dyn KernelIo {
+        &*self.inner
+    }
+
+    fn around<R: Request>(
+        &self,
+        request: &mut R,
+        mut next: impl FnMut(&mut R) -> Result<R::Answer>,
+    ) -> Result<R::Answer> {
+        let answer = next(request);
+        let mut record = self.record.lock();
+        record.driven += 1;
+        let view = request.view();
+        match &answer {
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                record.violated(
+                    Invariant::Misuse,
+                    format!("the driver rejected {view:?}: {error}"),
+                );
+            }
+            Err(_) => {}
+            Ok(answer) => match (view, answer.view()) {
+                (AnyRequest::MemAlloc(_), AnyAnswer::MemHandle(handle)) => {
+                    record.allocations.insert(handle.0);
+                }
+                (AnyRequest::MemFree(free), _) => {
+                    record.allocations.remove(&free.0.0);
+                }
+                (AnyRequest::MemMapDevice(_), AnyAnswer::DeviceVa(va)) => {
+                    record.mappings.insert(va.0, false);
+                }
+                (AnyRequest::MemMapHost(_), AnyAnswer::DeviceVa(va)) => {
+                    record.mappings.insert(va.0, true);
+                }
+                (AnyRequest::MemUnmap(unmap), _) => {
+                    record.mappings.remove(&unmap.0.0);
+                }
+                (AnyRequest::CbCreate(_), AnyAnswer::CbHandle(handle)) => {
+                    record.buffers.insert(handle.0);
+                }
+                (AnyRequest::CbDestroy(destroy), _) => {
+                    record.buffers.remove(&destroy.0.0);
+                }
+                (AnyRequest::Submit(submit), AnyAnswer::Cs(taken)) if submit.is_numbered() => {
+                    let queue = submit.execute.first().map_or(0, |chunk| chunk.queue_index);
+                    let is_done = false;
+                    record
+                        .submissions
+                        .insert(taken.seq.0, Submission { queue, is_done });
+                }
+                (AnyRequest::WaitCs(wait), AnyAnswer::Wait(waited)) => {
+                    let seq = wait.seq.0;
+                    let is_done = waited.status == WaitStatus::Completed;
+                    let queue = record.submissions.get(&seq).map(|submission| submission.queue);
+                    let before = record.submissions.get(&seq).is_some_and(|known| known.is_done);
+                    if is_done {
+                        // A queue executes in order.
+                        for (_, known) in record.submissions.range_mut(..=seq) {
+                            known.is_done |= Some(known.queue) == queue;
+                        }
+                    } else if before {
+                        record.violated(
+                            Invariant::EndsOnce,
+                            format!("the driver reports submission {seq} as running after its end"),
+                        );
+                    }
+                }
+                _ => {}
+            },
+        }
+        answer
+    }
+}
+
+impl Drop for DriverWatch {
+    fn drop(&mut self) {
+        self.record.lock().close();
+    }
+}
+
+/// The layer below the code: what the code was told.
+pub(crate) struct CodeWatch {
+    pub(crate) inner: SharedIo,
+    pub(crate) record: SharedRecord,
+    pub(crate) faults: FaultHandle,
+}
+
+impl CodeWatch {
+    pub(crate) fn over(inner: SharedIo, record: &SharedRecord, faults: &FaultHandle) -> SharedIo {
+        Arc::new(Self {
+            inner,
+            record: record.clone(),
+            faults: faults.clone(),
+        })
+    }
+}
+
+impl Layer for CodeWatch {
+    type Below = dyn KernelIo;
+
+    fn below(&self) -> &dyn KernelIo {
+        &*self.inner
+    }
+
+    fn around<R: Request>(
+        &self,
+        request: &mut R,
+        mut next: impl FnMut(&mut R) -> Result<R::Answer>,
+    ) -> Result<R::Answer> {
+        let operation = R::OPERATION;
+        let (state, driven) = {
+            let mut record = self.record.lock();
+            record.calls += 1;
+            record.all_calls += 1;
+            if record.calls > MOST_CALLS {
+                if record.calls == MOST_CALLS + 1 {
+                    let what = format!(
+                        "one operation made {MOST_CALLS} calls, the last {:?}",
+                        request.view()
+                    );
+                    record.violated(Invariant::TimeBudget, what);
+                }
+                return Err(Error::new(ErrorKind::DeviceLost, operation.kernel_name())
+                    .because("the run stopped a livelock"));
+            }
+            (record.state(), record.driven)
+        };
+        let happened = self.faults.happened();
+        let answer = next(request);
+        let faults = self.faults.happened() - happened;
+        let mut record = self.record.lock();
+        for _ in 0..faults {
+            record.met.push((operation, state));
+        }
+        let view = request.view();
+        match &answer {
+            Ok(answer) => match (view, answer.view()) {
+                (AnyRequest::Submit(submit), AnyAnswer::Cs(taken)) if submit.is_numbered() => {
+                    let queue = submit.execute.first().map_or(0, |chunk| chunk.queue_index);
+                    record.unproven.insert(taken.seq.0, queue);
+                    record.accepted += 1;
+                }
+                (AnyRequest::WaitCs(wait), AnyAnswer::Wait(waited)) => {
+                    if waited.status == WaitStatus::Completed {
+                        record.ended(wait.seq.0);
+                    } else {
+                        record.end_uncertain |= record.work_failed;
+                    }
+                }
+                _ => {}
+            },
+            Err(error) => {
+                let by_driver = record.driven > driven && faults == 0;
+                record.refused(view, error, faults > 0, by_driver);
+            }
+        }
+        answer
+    }
+}
+
+impl crate::record::Record {
+    /// A wait proves that a submission has ended, and the earlier ones of its queue.
+    fn ended(&mut self, seq: u64) {
+        if let Some(queue) = self.unproven.get(&seq).copied() {
+            self.unproven.retain(|&other, &mut of| other > seq || of != queue);
+        }
+    }
+
+    fn refused(&mut self, request: AnyRequest<'_>, error: &Error, injected: bool, by_driver: bool) {
+        let operation = request.operation();
+        let refusal = Refusal {
+            operation,
+            kind: error.kind(),
+            errno: error.errno(),
+        };
+        self.refusals.push(refusal);
+        match request {
+            AnyRequest::MemUnmap(unmap) => {
+                self.refused.insert((operation, unmap.0.0));
+            }
+            AnyRequest::MemFree(free) => {
+                self.refused.insert((operation, free.0.0));
+            }
+            AnyRequest::CbDestroy(destroy) => {
+                self.refused.insert((operation, destroy.0.0));
+            }
+            AnyRequest::WaitCs(wait) if !refusal.is_retried() => {
+                match refusal.errno {
+                    Some(Errno::ETIMEDOUT | Errno::ENODEV) => self.ended(wait.seq.0),
+                    _ => self.end_uncertain = true,
+                }
+                // An error that the driver did not return says that work ended which may still run.
+                self.false_end |= !by_driver
+                    && matches!(
+                        refusal.kind,
+                        ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io
+                    );
+            }
+            _ => {}
+        }
+        let of_work = matches!(operation, Operation::WaitCs | Operation::Submit);
+        if of_work && !refusal.is_retried() {
+            self.work_failed = true;
+            self.ended.push(refusal);
+        }
+        // In reset every operation fails so.
+        let is_reset = matches!(
+            refusal.kind,
+            ErrorKind::DeviceLost | ErrorKind::InReset | ErrorKind::Hung
+        );
+        self.was_reset |= is_reset && !injected;
+    }
+}

@@ -1,0 +1,144 @@
+//! Plans and operations from words: random ones, or those that proptest shrinks. Smaller words make
+//! simpler faults.
+
+use std::time::Duration;
+
+use gaudi_seam::fault::{Plan, Resource, Rule, Schedule, State, Target, Verdict};
+use gaudi_seam::{Errno, Operation};
+
+/// Words that make one rule.
+pub(crate) const RULE: usize = 6;
+
+/// An item of a list by a word: the first for 0.
+pub(crate) fn pick<T: Copy>(of: &[T], word: u16) -> T {
+    of[(usize::from(word) * of.len()) >> 16]
+}
+
+/// The operations of code that copies; frequent ones are listed more than once.
+pub(crate) const OPERATIONS: &[Operation] = &[
+    Operation::Submit,
+    Operation::WaitCs,
+    Operation::MemMapHost,
+    Operation::MemAlloc,
+    Operation::Submit,
+    Operation::WaitCs,
+    Operation::MemMapDevice,
+    Operation::MemUnmap,
+    Operation::CbCreate,
+    Operation::MemFree,
+    Operation::CbInfo,
+    Operation::Mmap,
+    Operation::CbDestroy,
+    Operation::Info,
+];
+
+/// Errnos of the driver's refusals, and some that the driver never returns.
+const ERRNOS: &[Errno] = &[
+    Errno::EIO,
+    Errno::ENOMEM,
+    Errno::EINVAL,
+    Errno::EBUSY,
+    Errno::ETIMEDOUT,
+    Errno::ENODEV,
+    Errno::EAGAIN,
+    Errno::EINTR,
+    Errno::EPERM,
+    Errno::EFAULT,
+    Errno::ENOTTY,
+    Errno::EMFILE,
+    Errno::ENOSPC,
+];
+
+/// Verdicts of operations, the plain ones first.
+pub(crate) const VERDICTS: &[Verdict] = &[
+    Verdict::Error(Errno::EIO),
+    Verdict::Error(Errno::EIO),
+    Verdict::Error(Errno::EIO),
+    Verdict::Error(Errno::EIO),
+    Verdict::Lose,
+    Verdict::Lose,
+    Verdict::Timeout,
+    Verdict::Eintr,
+    Verdict::Full(Resource::Queue),
+    Verdict::Full(Resource::Memory),
+    Verdict::Full(Resource::Space),
+    Verdict::Delay(Duration::from_millis(1)),
+    Verdict::Ecc,
+    Verdict::ComputeReset,
+    Verdict::Reset,
+    Verdict::FatalEcc,
+    Verdict::Heartbeat,
+    Verdict::Remove,
+];
+
+/// The rule of some words.
+pub(crate) fn rule(words: [u16; RULE]) -> Rule {
+    let [verdict, operation, value, first, schedule, more] = words;
+    let verdict = match pick(VERDICTS, verdict) {
+        Verdict::Error(_) => Verdict::Error(pick(ERRNOS, value)),
+        Verdict::Delay(_) => Verdict::Delay(Duration::from_millis(1 << (value >> 12))),
+        other => other,
+    };
+    let met: Vec<Operation> = OPERATIONS
+        .iter()
+        .copied()
+        .filter(|&operation| verdict.meets(Target::Only(operation)).is_ok())
+        .collect();
+    // Every verdict above meets one of the operations.
+    let target = Target::Only(pick(&met, operation));
+    // Mostly the first match: every run has it.
+    let first = match first >> 13 {
+        0..=5 => 1,
+        other => u64::from(other) - 4,
+    };
+    // The library repeats these, and without a deadline it would never stop.
+    let is_repeated = matches!(
+        verdict,
+        Verdict::Error(Errno::EAGAIN | Errno::EINTR) | Verdict::Full(Resource::Queue)
+    ) || matches!(verdict, Verdict::Timeout | Verdict::Eintr);
+    let schedule = match schedule >> 13 {
+        0..=3 => Schedule::nth(first),
+        4..=5 => Schedule::range(first, first + u64::from(more >> 14), 1),
+        _ if is_repeated => Schedule::range(first, first + 2, 1),
+        6 => Schedule::range(first, u64::MAX, 1 + u64::from(more >> 14)),
+        _ => Schedule::nth(1).during(pick(&[State::Mapped, State::Busy], more)),
+    };
+    Rule {
+        schedule,
+        ..Rule::new(target, verdict)
+    }
+}
+
+/// Makes the rule of some words inject its fault into the first match, in any state.
+pub(crate) fn make_certain(words: &mut [u16; RULE]) {
+    words[3] = 0;
+    words[4] /= 2;
+}
+
+/// The plan of the rules.
+pub(crate) fn plan(rules: impl IntoIterator<Item = [u16; RULE]>) -> Plan {
+    Plan {
+        rules: rules.into_iter().map(rule).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gaudi_sys::random::SplitMix64;
+
+    use super::*;
+
+    #[test]
+    fn every_rule_round_trips_as_text() {
+        let mut random = SplitMix64::new(7);
+        for _ in 0..10_000 {
+            let rule = rule([(); RULE].map(|()| random.next() as u16));
+            assert_eq!(rule.to_string().parse(), Ok(rule), "{rule}");
+        }
+    }
+
+    #[test]
+    fn smallest_rule_is_plain() {
+        assert_eq!(rule([0; RULE]).to_string(), "submit:when=1:error=EIO");
+    }
+}

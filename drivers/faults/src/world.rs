@@ -1,0 +1,419 @@
+//! [`World`]: a device in memory that restarts before each run, under a plan of faults.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use gaudi_device::{Buffer, Device, Options};
+use gaudi_hal::Mock;
+use gaudi_hal::layers::fault::{ArmedFault, FaultHandle, FaultLayer};
+use gaudi_seam::fault::{Plan, Rule};
+use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind, Result, SharedIo};
+use gaudi_sys::arena::Region;
+use gaudi_sys::clock::VirtualClock;
+
+use crate::invariant::{Invariant, Violation};
+use crate::record::{Met, SharedRecord};
+use crate::watch::{CodeWatch, DriverWatch};
+
+/// The device of a world, if none is named: a small card whose time is virtual.
+pub const DEVICE: &str = "mock?dram=3GiB&clock=virtual";
+/// Bytes of the buffers that no code under test owns.
+const CANARY: u64 = 256;
+const PATTERN: u8 = 0xc5;
+
+/// A layer for a test of the checks.
+type Wrap = Box<dyn Fn(SharedIo) -> SharedIo>;
+
+/// A device in memory. Its time is virtual, and a run makes no descriptor, thread or mapping once
+/// the first have warmed it up.
+///
+/// During a run, small anonymous mappings of the thread are parts of one region
+/// ([`gaudi_sys::arena::Region`]).
+pub struct World {
+    mock: Mock,
+    clock: VirtualClock,
+    record: SharedRecord,
+    options: Options,
+    off: Vec<Invariant>,
+    budget: Duration,
+    driver_layer: Option<Wrap>,
+    code_layer: Option<Wrap>,
+    region: Region,
+}
+
+/// The result of one run.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// The broken invariants.
+    pub violations: Vec<Violation>,
+    /// The faults that were injected, with the operation and the state of each.
+    pub met: Vec<Met>,
+    /// The rules that injected nothing.
+    pub unfired: Vec<Rule>,
+    /// Calls of the driver.
+    pub calls: u64,
+    /// Virtual time of the run.
+    pub took: Duration,
+}
+
+/// What code under test may use in a run.
+pub(crate) struct Run<'a> {
+    pub(crate) device: &'a Device,
+    pub(crate) record: &'a SharedRecord,
+    faults: &'a FaultHandle,
+    armed: &'a RefCell<Vec<ArmedFault>>,
+}
+
+impl World {
+    /// Makes a device of a spec: a mock with `clock=virtual`, without layers.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the spec is not such a mock.
+    /// - `OutOfMemory`: the host has no memory for it.
+    pub fn new(spec: &DeviceSpec) -> Result<Self> {
+        let invalid = |why: &str| {
+            Error::new(ErrorKind::InvalidInput, "faults")
+                .because(why.to_owned())
+                .saw(spec, DEVICE)
+        };
+        let mock = match &spec.backend {
+            BackendSpec::Mock(mock) if spec.layers.is_empty() => Mock::new(mock)?,
+            _ => {
+                return Err(invalid(
+                    "fault runs need a mock without layers: they add the faults",
+                ));
+            }
+        };
+        let clock = mock
+            .clock()
+            .ok_or_else(|| invalid("fault runs need a mock with clock=virtual"))?;
+        // Small, so that copies of a few kilobytes take several packets and submissions.
+        let mut options = Options::default();
+        options.packet_bytes = 512;
+        options.packets_per_submission = 2;
+        options.command_buffers = 4;
+        options.command_buffer_bytes = 512;
+        options.staging_bytes = 1024;
+        let region = Region::new().map_err(|errno| Error::from_errno("mmap", errno))?;
+        let entered = region.enter();
+        // The mock allocates memory at its first open, which it keeps.
+        drop((mock.open()?, entered));
+        Ok(Self {
+            mock,
+            clock,
+            record: SharedRecord::default(),
+            options,
+            off: Vec::new(),
+            budget: Duration::from_secs(3600),
+            driver_layer: None,
+            code_layer: None,
+            region,
+        })
+    }
+
+    /// Sets the options of the device.
+    #[must_use]
+    pub fn with_options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Sets the budget of virtual time of a run, without the delays of its plan.
+    #[must_use]
+    pub fn with_budget(mut self, budget: Duration) -> Self {
+        self.budget = budget;
+        self
+    }
+
+    /// Switches an invariant off.
+    #[must_use]
+    pub fn without(mut self, invariant: Invariant) -> Self {
+        self.off.push(invariant);
+        self
+    }
+
+    /// Puts a layer between the driver and the faults: a driver with a defect.
+    #[must_use]
+    pub fn with_driver_layer(mut self, wrap: impl Fn(SharedIo) -> SharedIo + 'static) -> Self {
+        self.driver_layer = Some(Box::new(wrap));
+        self
+    }
+
+    /// Puts a layer between the faults and the code under test: a library with a defect.
+    #[must_use]
+    pub fn with_code_layer(mut self, wrap: impl Fn(SharedIo) -> SharedIo + 'static) -> Self {
+        self.code_layer = Some(Box::new(wrap));
+        self
+    }
+
+    /// Runs code on the device under a plan, and checks the invariants. `seed` orders the chip's
+    /// work if the spec has `order=stepped`.
+    ///
+    /// An error that `code` returns must be one that a fault caused. Beside the code's own, the
+    /// device has two buffers whose bytes must not change.
+    ///
+    /// # Errors
+    /// Those of making the device as new and opening it, without faults.
+    pub fn run(
+        &mut self,
+        plan: &Plan,
+        seed: u64,
+        code: impl FnOnce(&Device) -> Result<()>,
+    ) -> Result<Outcome> {
+        self.run_with(seed, |run| {
+            let canaries = Canaries::new(run.device)?;
+            run.arm(plan);
+            let answer = catch_unwind(AssertUnwindSafe(|| code(run.device)));
+            let mut record = run.record.lock();
+            match answer {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) if record.met.is_empty() => record.violated(
+                    Invariant::TruthfulErrors,
+                    format!("the code failed, and no fault was injected: {error}"),
+                ),
+                Ok(Err(_)) => {}
+                Err(panic) => record.violated(Invariant::Panics, message(&*panic)),
+            }
+            let trusts = !record.false_end && !record.work_failed;
+            drop(record);
+            run.disarm();
+            if trusts {
+                canaries.check(run);
+            }
+            Ok(())
+        })
+    }
+
+    /// As [`run`](Self::run), for code that arms the plan itself.
+    pub(crate) fn run_with(
+        &mut self,
+        seed: u64,
+        code: impl FnOnce(&Run<'_>) -> Result<()>,
+    ) -> Result<Outcome> {
+        hush();
+        self.mock.restart(seed)?;
+        *self.record.lock() = crate::record::Record::default();
+        let _clock = self.clock.enter();
+        let _region = self.region.enter();
+        let pages = self.region.pages_in_use();
+        let begin = self.clock.now_ns();
+        let quiet = Quiet::begin();
+        let (device, faults) = self.open()?;
+        let armed = RefCell::default();
+        let run = &Run {
+            device: &device,
+            record: &self.record,
+            faults: &faults,
+            armed: &armed,
+        };
+        let ran = catch_unwind(AssertUnwindSafe(|| code(run)));
+        let failed = match ran {
+            Ok(answer) => answer.err(),
+            Err(panic) => {
+                self.record.lock().violated(Invariant::Panics, message(&*panic));
+                None
+            }
+        };
+        self.record.lock().begin();
+        let closed = catch_unwind(AssertUnwindSafe(|| self.close(device)));
+        if let Err(panic) = closed {
+            self.record.lock().violated(Invariant::Panics, message(&*panic));
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let events = faults.log().events;
+        let unfired = faults.unfired();
+        let delays: Duration = events.iter().filter_map(delay).sum();
+        drop((armed, faults, quiet));
+        let mut record = self.record.lock();
+        let left = self.region.pages_in_use().saturating_sub(pages);
+        if left > 0 && record.violations.is_empty() {
+            record.violated(
+                Invariant::HostMemory,
+                format!("{left} pages of host memory stay mapped"),
+            );
+        }
+        let took = Duration::from_nanos(self.clock.now_ns().saturating_sub(begin));
+        if took > self.budget + delays {
+            record.violated(
+                Invariant::TimeBudget,
+                format!(
+                    "the run took {took:?} of virtual time, expected at most {:?}",
+                    self.budget
+                ),
+            );
+        }
+        drop(record);
+        self.check_reset();
+        let mut record = self.record.lock();
+        let mut violations = std::mem::take(&mut record.violations);
+        violations.retain(|violation| !self.off.contains(&violation.invariant));
+        let met = record.met.iter().zip(&events);
+        Ok(Outcome {
+            violations,
+            met: met
+                .filter_map(|(&(operation, state), event)| Some(Met::new(event.rule?, operation, state)))
+                .collect(),
+            unfired,
+            calls: record.all_calls,
+            took,
+        })
+    }
+
+    fn open(&self) -> Result<(Device, FaultHandle)> {
+        let wrap = |layer: &Option<Wrap>, io: SharedIo| match layer {
+            Some(wrap) => wrap(io),
+            None => io,
+        };
+        let io: SharedIo = Arc::new(DriverWatch {
+            inner: wrap(&self.driver_layer, self.mock.open()?),
+            record: self.record.clone(),
+        });
+        let layer = FaultLayer::new(io, &Plan::default(), Arc::new(self.clock.clone()));
+        let faults = layer.handle();
+        let io = CodeWatch::over(Arc::new(layer), &self.record, &faults);
+        let device = Device::with_options(wrap(&self.code_layer, io), self.options.clone())?;
+        Ok((device, faults))
+    }
+
+    /// Closes the device. Only a refusal, or work that may run, excuses that it is held.
+    fn close(&self, device: Device) {
+        let ledger = self.mock.ledger();
+        let mut record = self.record.lock();
+        let counts = |name: &str, held: usize, known: usize| {
+            (held != known).then(|| format!("the driver holds {held} {name}, and {known} are not released"))
+        };
+        let left = [
+            counts("allocations", ledger.allocations, record.allocations.len()),
+            counts("mappings", ledger.mappings, record.mappings.len()),
+            counts("command buffers", ledger.command_buffers, record.buffers.len()),
+        ];
+        for what in left.into_iter().flatten() {
+            record.violated(Invariant::Leaks, what);
+        }
+        drop(record);
+        let Err(failed) = device.close() else { return };
+        let (device, error) = failed.into_parts();
+        drop(device);
+        let mut record = self.record.lock();
+        let excused = record.work_failed || !record.refused.is_empty() || !record.refusals.is_empty();
+        if !excused {
+            record.violated(
+                Invariant::Leaks,
+                format!("the device is still held after the run: {error}"),
+            );
+        }
+    }
+
+    /// After a reset, the next user gets a device that works.
+    fn check_reset(&self) {
+        if !self.record.lock().was_reset {
+            return;
+        }
+        self.record.lock().is_paused = true;
+        let works = self.open().and_then(|(device, faults)| {
+            let buffer = device.alloc(64)?;
+            device.fill(&buffer, 1)?.wait(Duration::from_secs(60))?;
+            drop((buffer, faults));
+            device.close().map_err(Error::from)
+        });
+        let mut record = self.record.lock();
+        record.is_paused = false;
+        if let Err(error) = works {
+            record.violated(
+                Invariant::Reset,
+                format!("after a reset and a close the device does not work: {error}"),
+            );
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Arms the plan: the operations that its schedules count begin here.
+    pub(crate) fn arm(&self, plan: &Plan) {
+        let armed = plan.rules.iter().map(|&rule| self.faults.arm(rule));
+        self.armed.borrow_mut().extend(armed);
+    }
+
+    pub(crate) fn disarm(&self) {
+        self.armed.borrow_mut().clear();
+    }
+}
+
+/// The delay of a fault.
+fn delay(event: &gaudi_hal::layers::fault::FaultEvent) -> Option<Duration> {
+    match event.rule?.verdict {
+        gaudi_seam::fault::Verdict::Delay(time) => Some(time),
+        _ => None,
+    }
+}
+
+/// Buffers beside those of the code.
+struct Canaries([Buffer; 2]);
+
+impl Canaries {
+    fn new(device: &Device) -> Result<Self> {
+        let canaries = [device.alloc(CANARY)?, device.alloc(CANARY)?];
+        for canary in &canaries {
+            device.fill(canary, PATTERN)?.wait(Duration::from_secs(60))?;
+        }
+        Ok(Self(canaries))
+    }
+
+    fn check(self, run: &Run<'_>) {
+        for canary in &self.0 {
+            let mut seen = [0; CANARY as usize];
+            // In reset it cannot be read.
+            if run.device.read(canary, 0, &mut seen).is_ok() && seen != [PATTERN; CANARY as usize] {
+                run.record.lock().violated(
+                    Invariant::ForeignBytes,
+                    format!("bytes of {canary:?} changed, which the code does not own"),
+                );
+            }
+        }
+    }
+}
+
+pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without a message").to_owned()
+}
+
+thread_local! {
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Panics of this thread are not printed: they are results, and reduction repeats them.
+struct Quiet(bool);
+
+impl Quiet {
+    fn begin() -> Self {
+        Self(IS_QUIET.replace(true))
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        IS_QUIET.set(self.0);
+    }
+}
+
+fn hush() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !IS_QUIET.get() {
+                print(info);
+            }
+        }));
+    });
+}

@@ -1,0 +1,56 @@
+//! Our own stack under random faults: no case breaks an invariant, and every fault that can meet an
+//! operation meets it.
+
+use std::time::Instant;
+
+use gaudi_faults::{Case, Coverage, Stack};
+
+/// The cases of a run; `GAUDI_TEST_CASES` is another number.
+const CASES: u64 = 6000;
+/// The seed of a run; `GAUDI_TEST_SEED` is another.
+const SEED: u64 = 1;
+
+fn number(variable: &str, own: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.map_or(own, |text| text.parse().expect("a number"))
+}
+
+#[test]
+fn stack_breaks_no_invariant() {
+    let (cases, seed) = (number("GAUDI_TEST_CASES", CASES), number("GAUDI_TEST_SEED", SEED));
+    let mut stack = Stack::new().expect("made");
+    let (mut faulty, mut calls, mut coverage) = (0_u64, 0, Coverage::default());
+    let begin = Instant::now();
+    for number in 0..cases {
+        let case = Case::generate(seed, number);
+        let outcome = stack.run(&case).expect("the device opens");
+        if let Some(violation) = outcome.violations.first() {
+            let smallest = stack.reduce(case);
+            panic!("seed {seed} case {number}: {violation}\n{smallest}");
+        }
+        faulty += u64::from(!outcome.met.is_empty());
+        calls += outcome.calls;
+        coverage.add(&outcome.met);
+    }
+    let percent = faulty * 100 / cases;
+    let rate = cases as f64 * 60.0 / begin.elapsed().as_secs_f64();
+    println!("seed={seed} cases={cases} faults in {percent} % calls={calls} {rate:.0} a minute");
+    assert!(percent >= 90, "faults in {percent} % of the cases");
+    let missing = coverage.missing();
+    assert!(missing.is_empty() || cases < CASES, "{missing:#?}");
+}
+
+#[test]
+fn case_repeats_exactly() {
+    let mut stack = Stack::new().expect("made");
+    for number in 0..50 {
+        let case = Case::generate(3, number);
+        let first = stack.run(&case).expect("runs");
+        let again = stack.run(&case).expect("runs");
+        assert_eq!(
+            (first.calls, first.took, first.met),
+            (again.calls, again.took, again.met),
+            "{case}"
+        );
+    }
+}

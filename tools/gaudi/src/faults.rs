@@ -1,0 +1,395 @@
+//! `gaudi faults`: random sequences of the library's operations under random faults, in memory.
+
+use std::ffi::OsString;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use gaudi::faults::{Case, Coverage, DeviceState, Invariant, OPERATIONS, Pair, Stack, Violation};
+use gaudi::{Error, ErrorKind};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::common::{Common, seconds};
+use crate::exit;
+use crate::faults_program;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::report::{Column, columns, object, records};
+
+/// Run the library under random faults, on mocks in memory.
+#[derive(Debug, Args)]
+pub(crate) struct Faults {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run random cases: 20 operations each under a random plan, with every invariant checked.
+    Run(Run),
+    /// Run one case again, and print its plan and operations.
+    Replay(Replay),
+    /// Print the smallest case that breaks the same invariant as a case.
+    Minimize(Replay),
+    /// List the invariants, and which verdict meets which operation.
+    List,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exits with 1 if a case breaks an invariant; the result names the case, its smallest \
+                  form and the command that repeats it.\n\n\
+                  Examples:\n  gaudi faults run --minutes 0.1\n  gaudi faults run --cases 100000 --seed 7 --jobs 2 --json\n  \
+                  gaudi faults run --seeds 0..100 -- ./my-program"
+)]
+struct Run {
+    /// How long to run; fractions are allowed.
+    #[arg(long, value_name = "MINUTES", default_value = "1", value_parser = minutes)]
+    minutes: Duration,
+    /// Run so many cases, however long they take.
+    #[arg(long, value_name = "N", conflicts_with = "minutes", value_parser = clap::value_parser!(u64).range(1..))]
+    cases: Option<u64>,
+    /// Threads; without it one for each processor.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    jobs: Option<u32>,
+    /// Run a program instead, once under the plan of each seed from A to the one before B:
+    /// GAUDI_DEVICE names a mock, GAUDI_FAULT has the plan.
+    #[arg(long, value_name = "A..B", requires = "program", value_parser = faults_program::seeds)]
+    seeds: Option<Range<u64>>,
+    /// Seconds that the program may take under one plan.
+    #[arg(long, value_name = "SEC", default_value = "60", value_parser = seconds)]
+    timeout: Duration,
+    /// The program and its arguments.
+    #[arg(last = true, requires = "seeds", value_name = "CMD")]
+    program: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gaudi faults replay 7 --case 12\n  gaudi faults minimize 7 --case 12 || echo found"
+)]
+struct Replay {
+    /// The seed of the run.
+    seed: u64,
+    /// The number of the case.
+    #[arg(long, value_name = "N")]
+    case: u64,
+}
+
+fn minutes(text: &str) -> Result<Duration, String> {
+    let minutes: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    let wanted = || "a number of minutes above 0, at most 100000".to_owned();
+    if !(minutes > 0.0 && minutes <= 1e5) {
+        return Err(wanted());
+    }
+    Duration::try_from_secs_f64(minutes * 60.0).map_err(|_| wanted())
+}
+
+/// The cases between two looks at the clock.
+const BATCH: u64 = 64;
+
+/// Does work whose injected faults are not logged: a run has millions.
+fn unlogged<T>(work: impl FnOnce() -> T) -> T {
+    tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), work)
+}
+
+/// What threads found.
+#[derive(Debug, Default)]
+struct Totals {
+    cases: u64,
+    with_faults: u64,
+    calls: u64,
+    coverage: Coverage,
+    failed: Option<(Case, Vec<Violation>)>,
+}
+
+impl Totals {
+    fn merge(&mut self, other: Self) {
+        self.cases += other.cases;
+        self.with_faults += other.with_faults;
+        self.calls += other.calls;
+        self.coverage.merge(&other.coverage);
+        // The case with the lowest number, so that the result does not depend on the threads.
+        let earlier =
+            |own: &(Case, Vec<Violation>), other: &(Case, Vec<Violation>)| own.0.number < other.0.number;
+        self.failed = match (self.failed.take(), other.failed) {
+            (Some(own), Some(other)) => Some(if earlier(&own, &other) { own } else { other }),
+            (own, other) => own.or(other),
+        };
+    }
+}
+
+/// What all threads of a run share. Each takes batches of case numbers.
+struct Shared {
+    seed: u64,
+    next: AtomicU64,
+    cases: Option<u64>,
+    end: Instant,
+    stop: AtomicBool,
+    progress: Mutex<Progress>,
+}
+
+impl Shared {
+    fn work(&self) -> gaudi::Result<Totals> {
+        let mut stack = Stack::new()?;
+        let mut totals = Totals::default();
+        while !self.stop.load(Ordering::Relaxed) {
+            let first = self.next.fetch_add(BATCH, Ordering::Relaxed);
+            let end = self.cases.unwrap_or(u64::MAX).min(first.saturating_add(BATCH));
+            if first >= end || (self.cases.is_none() && Instant::now() >= self.end) {
+                break;
+            }
+            for number in first..end {
+                let case = Case::generate(self.seed, number);
+                let outcome = stack.run(&case)?;
+                totals.cases += 1;
+                totals.with_faults += u64::from(!outcome.met.is_empty());
+                totals.calls += outcome.calls;
+                totals.coverage.add(&outcome.met);
+                if !outcome.violations.is_empty() {
+                    self.stop.store(true, Ordering::Relaxed);
+                    totals.failed = Some((stack.reduce(case), outcome.violations));
+                    return Ok(totals);
+                }
+            }
+            let mut progress = self
+                .progress
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
+            progress.advance(match self.cases {
+                Some(_) => end - first,
+                None => 0,
+            });
+        }
+        Ok(totals)
+    }
+}
+
+const PAIRS: &[Column<Pair>] = &columns! { Pair:
+    text "verdict" "verdict" |pair| pair.verdict;
+    text "operation" "operation" |pair| pair.operation.name();
+    grouped "idle" "idle" |pair| pair.faults[0];
+    grouped "mapped" "mapped" |pair| pair.faults[1];
+    grouped "busy" "busy" |pair| pair.faults[2];
+    grouped "after_reset" "after reset" |pair| pair.faults[3];
+    text "never" "" |pair| pair.never;
+};
+
+const _: () = assert!(DeviceState::ALL.len() == 4, "a column for each state");
+
+pub(crate) fn run(common: &Common, faults: &Faults, output: &mut Output) -> Result<u8> {
+    match &faults.command {
+        Command::Run(arguments) => run_cases(common, arguments, output),
+        Command::Replay(arguments) => replay(arguments, false, output),
+        Command::Minimize(arguments) => replay(arguments, true, output),
+        Command::List => list(output),
+    }
+}
+
+fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8> {
+    if let Some(seeds) = arguments.seeds.clone() {
+        return faults_program::run(&arguments.program, seeds, arguments.timeout, output);
+    }
+    let jobs = arguments.jobs.map_or_else(
+        || thread::available_parallelism().map_or(1, usize::from),
+        |jobs| jobs as usize,
+    );
+    let seed = common.seed.unwrap_or_else(gaudi::sys::clock::monotonic_raw_ns);
+    output.note(format!("seed {seed}, {jobs} jobs, on mocks in memory"));
+    let begin = Instant::now();
+    let shared = Shared {
+        seed,
+        next: AtomicU64::new(0),
+        cases: arguments.cases,
+        end: begin + arguments.minutes,
+        stop: AtomicBool::new(false),
+        progress: Mutex::new(Progress::new(
+            "cases",
+            arguments.cases.unwrap_or(0),
+            output.is_quiet(),
+        )),
+    };
+    let mut totals = Totals::default();
+    let answers: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs)
+            .map(|_| scope.spawn(|| unlogged(|| shared.work())))
+            .collect();
+        threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
+    });
+    drop(shared);
+    for answer in answers {
+        match answer {
+            Ok(found) => totals.merge(found?),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let per_minute = totals.cases as f64 * 60.0 / seconds.max(1e-9);
+    let pairs = totals.coverage.pairs();
+    let failure = totals.failed.as_ref();
+    if output.is_json() {
+        let document = object! {
+            backend: "mock",
+            seed: seed,
+            jobs: jobs,
+            cases: totals.cases,
+            operations_per_case: OPERATIONS,
+            with_faults: totals.with_faults,
+            calls: totals.calls,
+            seconds: seconds,
+            per_minute: per_minute.round(),
+            failure: failure.map(|(case, violations)| described(case, violations)),
+            coverage: records(PAIRS, &pairs),
+        };
+        output.document("gaudi.faults", &document)?;
+    } else {
+        let met: Vec<Pair> = pairs
+            .iter()
+            .filter(|pair| pair.faults.iter().any(|&count| count > 0))
+            .cloned()
+            .collect();
+        output.rows(PAIRS, &met)?;
+        let count = |never: bool| pairs.iter().filter(|pair| pair.never.is_some() == never).count();
+        output.line(format!(
+            "{} of {} pairs met; {} cannot meet or are not drawn (gaudi faults list)",
+            met.len(),
+            count(false),
+            count(true)
+        ))?;
+        output.line(format!(
+            "{} cases on a mock in {seconds:.1} s, {per_minute:.0} a minute; faults in {} of them; {} calls",
+            totals.cases, totals.with_faults, totals.calls
+        ))?;
+        if let Some((case, violations)) = failure {
+            print_case(case, violations, output)?;
+        }
+    }
+    verdict(failure)
+}
+
+/// The exit code, and the error if a case breaks an invariant.
+fn verdict(failure: Option<&(Case, Vec<Violation>)>) -> Result<u8> {
+    exit::judged(failure.is_none(), Ok(()), || {
+        let what = failure.map_or(String::new(), |(case, _)| {
+            format!("case {} of seed {} breaks an invariant", case.number, case.seed)
+        });
+        Error::new(ErrorKind::Corrupt, "faults").because(what)
+    })
+}
+
+#[derive(Serialize)]
+struct Described {
+    seed: u64,
+    case: u64,
+    violations: Vec<Value>,
+    plan: String,
+    operations: Vec<String>,
+    again: String,
+}
+
+fn described(case: &Case, violations: &[Violation]) -> Described {
+    let violations = violations
+        .iter()
+        .map(|violation| json!({"invariant": violation.invariant.name(), "what": violation.what}));
+    Described {
+        seed: case.seed,
+        case: case.number,
+        violations: violations.collect(),
+        plan: case.plan.to_string(),
+        operations: case.ops.iter().map(|(_, op)| op.to_string()).collect(),
+        again: again(case),
+    }
+}
+
+fn again(case: &Case) -> String {
+    format!("gaudi faults replay {} --case {}", case.seed, case.number)
+}
+
+fn print_case(case: &Case, violations: &[Violation], output: &mut Output) -> Result<()> {
+    for violation in violations {
+        output.hanging("violated: ", &violation.to_string())?;
+    }
+    for line in case.to_string().lines() {
+        output.line(line)?;
+    }
+    output.line(format!("again: {}", again(case)))
+}
+
+fn replay(arguments: &Replay, minimize: bool, output: &mut Output) -> Result<u8> {
+    let mut stack = Stack::new()?;
+    let mut case = Case::generate(arguments.seed, arguments.case);
+    let mut outcome = match minimize {
+        true => unlogged(|| stack.run(&case)),
+        false => stack.run(&case),
+    }?;
+    if minimize && !outcome.violations.is_empty() {
+        case = unlogged(|| stack.reduce(case));
+        outcome = stack.run(&case)?;
+    }
+    let failure = (!outcome.violations.is_empty()).then(|| (case.clone(), outcome.violations.clone()));
+    if output.is_json() {
+        let document = object! {
+            backend: "mock",
+            case: described(&case, &outcome.violations),
+            calls: outcome.calls,
+            faults: outcome.met.len(),
+            unfired: outcome.unfired.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        };
+        output.document("gaudi.faults.case", &document)?;
+    } else {
+        print_case(&case, &outcome.violations, output)?;
+        output.line(format!(
+            "{} calls, {} faults on a mock",
+            outcome.calls,
+            outcome.met.len()
+        ))?;
+        for rule in &outcome.unfired {
+            output.note(format!("injected nothing: {rule}"));
+        }
+    }
+    verdict(failure.as_ref())
+}
+
+const INVARIANTS: &[Column<Invariant>] = &columns! { Invariant:
+    text "name" "invariant" |invariant| invariant.name();
+    text "holds" "what holds" |invariant| invariant.holds();
+};
+
+const REASONS: &[Column<Pair>] = &columns! { Pair:
+    text "verdict" "verdict" |pair| pair.verdict;
+    text "operation" "operation" |pair| pair.operation.name();
+    text "never" "never meets because" |pair| pair.never;
+};
+
+fn list(output: &mut Output) -> Result<u8> {
+    let pairs = Coverage::default().pairs();
+    if output.is_json() {
+        let document = object! {
+            invariants: records(INVARIANTS, Invariant::ALL),
+            pairs: records(REASONS, &pairs),
+        };
+        output.document("gaudi.faults.list", &document)?;
+    } else {
+        output.rows(INVARIANTS, Invariant::ALL)?;
+        output.rows(REASONS, &pairs)?;
+    }
+    Ok(exit::DONE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minutes_may_be_fractions() {
+        assert_eq!(minutes("0.5"), Ok(Duration::from_secs(30)));
+        for wrong in ["0", "-1", "inf", "nan", "1e9", "soon"] {
+            assert!(minutes(wrong).is_err(), "{wrong}");
+        }
+    }
+}

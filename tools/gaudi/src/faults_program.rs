@@ -1,0 +1,186 @@
+//! `gaudi faults run --seeds A..B -- CMD`: a program on a mock under one random plan for each seed.
+
+use std::ffi::OsString;
+use std::ops::Range;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use gaudi::faults::Case;
+use gaudi::{Error, ErrorKind};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::exit;
+use crate::output::Output;
+use crate::report::{Column, columns, object, records};
+
+/// The time between two looks at a program.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How a program ended under a plan.
+struct Ended {
+    seed: u64,
+    plan: String,
+    how: How,
+    took: Duration,
+}
+
+enum How {
+    Exited(i32),
+    Killed(i32),
+    Hung,
+}
+
+impl Ended {
+    /// Whether the program crashed or did not end.
+    fn is_bad(&self) -> bool {
+        !matches!(self.how, How::Exited(_))
+    }
+
+    fn text(&self) -> String {
+        match self.how {
+            How::Exited(code) => format!("exit {code}"),
+            How::Killed(number) => match Signal::try_from(number) {
+                Ok(signal) => format!("{signal}"),
+                Err(_) => format!("signal {number}"),
+            },
+            How::Hung => "no end in time".to_owned(),
+        }
+    }
+}
+
+const COLUMNS: &[Column<Ended>] = &columns! { Ended:
+    number "seed" "seed" |ended| ended.seed;
+    text "ended" "ended" |ended| ended.text();
+    text "is_bad" "" |ended| ended.is_bad();
+    text "seconds" "" |ended| ended.took.as_secs_f64();
+    text "plan" "plan" |ended| ended.plan;
+};
+
+/// Parses `A..B`: the seeds from A to the one before B.
+pub(crate) fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let parse = |text: &str| text.parse::<u64>().ok();
+    let ends = text.split_once("..").and_then(|(a, b)| parse(a).zip(parse(b)));
+    match ends {
+        Some((first, end)) if first < end => Ok(first..end),
+        _ => Err("wanted A..B, with A below B".to_owned()),
+    }
+}
+
+pub(crate) fn run(
+    words: &[OsString],
+    seeds: Range<u64>,
+    timeout: Duration,
+    output: &mut Output,
+) -> Result<u8> {
+    let mut all = Vec::new();
+    for seed in seeds {
+        all.push(run_one(words, seed, timeout)?);
+    }
+    let bad = all.iter().filter(|ended| ended.is_bad()).count();
+    if output.is_json() {
+        let document = object! {
+            backend: "mock",
+            bad: bad,
+            runs: records(COLUMNS, &all),
+        };
+        output.document("gaudi.faults.program", &document)?;
+    } else {
+        output.rows(COLUMNS, &all)?;
+        output.line(format!(
+            "{bad} of {} runs on a mock crashed or did not end",
+            all.len()
+        ))?;
+    }
+    exit::judged(bad == 0, Ok(()), || {
+        Error::new(ErrorKind::Corrupt, "faults")
+            .because(format!("{bad} runs crashed or did not end"))
+            .helped_by("repeat one: gaudi faults run --seeds SEED..SEED+1 -- CMD")
+    })
+}
+
+fn run_one(words: &[OsString], seed: u64, timeout: Duration) -> Result<Ended> {
+    let plan = Case::generate(seed, 0).plan.to_string();
+    let (program, arguments) = words.split_first().context("no program is named")?;
+    let begin = Instant::now();
+    let mut child = Command::new(program)
+        .args(arguments)
+        .env("GAUDI_DEVICE", format!("mock?seed={seed}"))
+        .env("GAUDI_FAULT", &plan)
+        .stdin(Stdio::null())
+        // The result is this program's alone.
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start {}", Path::new(program).display()))?;
+    let how = match wait(&mut child, begin + timeout)? {
+        Some(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => How::Exited(code),
+            (None, signal) => How::Killed(signal.unwrap_or(0)),
+        },
+        None => How::Hung,
+    };
+    Ok(Ended {
+        seed,
+        plan,
+        how,
+        took: begin.elapsed(),
+    })
+}
+
+/// Waits for a program's end. Kills it and its children at the deadline.
+fn wait(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait().context("waiting for the program")? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            let group = i32::try_from(child.id()).map(Pid::from_raw);
+            if let Ok(group) = group {
+                // It may have ended just now.
+                let _ = killpg(group, Signal::SIGKILL);
+            }
+            child.wait().context("waiting for the program")?;
+            return Ok(None);
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_range() {
+        assert_eq!(seeds("3..5"), Ok(3..5));
+        for wrong in ["3", "5..3", "3..3", "a..b", "..", "3..=5"] {
+            assert!(seeds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn crash_and_hang_are_told_apart() {
+        let ended = |script: &str, timeout| {
+            let words = ["sh", "-c", script].map(OsString::from);
+            run_one(&words, 1, timeout).expect("it starts")
+        };
+        let long = Duration::from_secs(60);
+        assert_eq!(ended("exit 3", long).text(), "exit 3");
+        let crashed = ended("kill -SEGV $$", long);
+        assert!(
+            crashed.is_bad() && crashed.text() == "SIGSEGV",
+            "{}",
+            crashed.text()
+        );
+        assert!(ended("test -n \"$GAUDI_FAULT$GAUDI_DEVICE\"", long).text() == "exit 0");
+        assert_eq!(
+            ended("sleep 600", Duration::from_millis(50)).text(),
+            "no end in time"
+        );
+    }
+}
