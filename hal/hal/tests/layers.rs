@@ -290,12 +290,7 @@ fn invalid_layer_is_rejected_before_open() {
             ErrorKind::InvalidInput,
             "validate takes no such argument",
         ),
-        (
-            "record",
-            "run.gcap",
-            ErrorKind::Unsupported,
-            "\"record\" is not part of this build",
-        ),
+        ("record", "", ErrorKind::InvalidInput, "record needs a file"),
     ] {
         let wrong = spec("layers-wrong", &[(layer, argument)]);
         let error = open(&wrong).err().expect("refused");

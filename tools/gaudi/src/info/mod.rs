@@ -24,8 +24,7 @@ use readings::{Readings, User};
 /// Show a device's properties and state, through its control node.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gaudi info -d mock:gaudi2\n  \
-                  gaudi info -d mock:gaudi2 -Q name,temperature.aip,memory.used\n  \
-                  gaudi info --from run.gcap")]
+                  gaudi info -d mock:gaudi2 -Q name,temperature.aip,memory.used")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     again: Again,
