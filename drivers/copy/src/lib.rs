@@ -1,8 +1,8 @@
 //! `gaudi_copy` and `gaudi_cpy`: a memory domain and a copy transport on Gaudi memory, in the
 //! shapes that UCX, libfabric and other communication libraries ask for.
 //!
-//! - *Queries disturb nobody*: [`MemoryDomain::query`] uses the control node. The compute node
-//!   opens at the first allocation, registration or copy.
+//! - *Queries need no compute node*: [`MemoryDomain::query`] uses the control node. The first
+//!   allocation, registration or copy opens the compute node.
 //! - *Any interior address is enough*: [`MemoryDomain::mem_query`] and [`memory_types`] find the
 //!   memory around an address without a lock.
 //! - *A key is not trusted*: [`key`] documents each byte, and every field is checked.

@@ -34,9 +34,8 @@ impl<T, E> Pending<T, E> {
         count
     }
 
-    /// Tries operations, oldest first, until one would block again. An operation that succeeds or
-    /// fails leaves the queue. Returns how many left, and what `is_blocked` says of each error
-    /// decides.
+    /// Tries operations, oldest first, until one would block again: `is_blocked` recognizes that
+    /// error. An operation that succeeds or fails leaves the queue. Also returns their number.
     pub(crate) fn run(mut self, on: &mut T, is_blocked: impl Fn(&E) -> bool) -> (Self, usize) {
         let mut left = 0;
         while let Some(work) = self.waiting.front_mut() {

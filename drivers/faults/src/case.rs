@@ -13,7 +13,7 @@ use crate::world::{DEVICE, Outcome, World};
 
 /// Operations of a case.
 pub const OPERATIONS: usize = 20;
-/// Runs that reduce a failed case at most.
+/// The most runs that reduce a failed case.
 const MOST_RUNS: usize = 2000;
 
 /// A sequence of operations and a plan of faults.
@@ -45,7 +45,7 @@ impl Case {
         }
         let mut rules: Vec<_> = (0..rules).map(|_| words::<RULE>(&mut random)).collect();
         if let Some(first) = rules.first_mut() {
-            // It injects a fault in nearly every case.
+            // So that nearly every case has a fault.
             words::make_certain(first);
         }
         let plan = words::plan(rules);
@@ -81,7 +81,7 @@ impl Case {
             if self.number % 2 == 0 {
                 run.disarm();
                 rig.finish();
-                // The releases meet the faults here too.
+                // The plan applies to the releases of these cases too.
                 run.arm(&self.plan);
             }
             Ok(())

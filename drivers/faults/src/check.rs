@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunne
 use crate::strategies;
 use crate::world::{DEVICE, World};
 
-/// Rules of a plan at most.
+/// The most rules of a plan.
 const MOST_RULES: usize = 3;
 
 /// Runs `code` on a device in memory for many inputs and plans of faults, and checks the
@@ -84,7 +84,7 @@ pub struct Failure<T> {
 }
 
 impl<T: fmt::Debug> Failure<T> {
-    /// The length of its text, of which a rule is worth many characters.
+    /// The length of its text, in which each rule counts as 1000 further characters.
     fn size(&self) -> usize {
         self.plan.rules.len() * 1000 + format!("{} {:?}", self.plan, self.input).len()
     }
@@ -141,7 +141,7 @@ where
     Some(smallest)
 }
 
-/// Further failures that are shrunk, and the cases that look for each.
+/// The number of further failures to shrink, and the most cases of each search.
 const ATTEMPTS: u64 = 3;
 const MORE_CASES: u32 = 2000;
 

@@ -1,4 +1,4 @@
-//! [`Coverage`]: which verdict met which operation in which state, and why others never meet.
+//! [`Coverage`]: counts of faults by verdict, operation and state, and why some pairs never meet.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct Pair {
     pub operation: Operation,
     /// The faults in each state, in the order of [`DeviceState::ALL`].
     pub faults: [u64; DeviceState::ALL.len()],
-    /// Why there are none; `None` if there are, or if they are only missing so far.
+    /// Why the pair never meets. `None` if it can meet.
     pub never: Option<String>,
 }
 

@@ -100,9 +100,9 @@ pub(crate) struct Submission {
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub(crate) violations: Vec<Violation>,
-    /// Of this operation of the code.
+    /// The refusals during this operation of the code.
     pub(crate) refusals: Vec<Refusal>,
-    /// Those that ended submissions: later polls and waits may return them again.
+    /// The refusals that ended submissions: later polls and waits may return them again.
     pub(crate) ended: Vec<Refusal>,
     /// Calls that reached the driver.
     pub(crate) driven: u64,
@@ -115,7 +115,7 @@ pub(crate) struct Record {
     pub(crate) buffers: BTreeSet<u64>,
     /// Refused releases, by operation and by what was to be released.
     pub(crate) refused: BTreeSet<(Operation, u64)>,
-    /// Of the open node, by sequence number.
+    /// The submissions of the open node, by sequence number.
     pub(crate) submissions: BTreeMap<u64, Submission>,
     /// Submissions that the code's calls made.
     pub(crate) accepted: u64,
@@ -130,7 +130,7 @@ pub(crate) struct Record {
     pub(crate) was_reset: bool,
     /// Operations into which faults were injected, and the state, in order.
     pub(crate) met: Vec<(Operation, DeviceState)>,
-    /// Nothing is judged: the run's own calls.
+    /// Whether violations are ignored, during the run's own calls.
     pub(crate) is_paused: bool,
 }
 
@@ -165,7 +165,7 @@ impl Record {
         self.end_uncertain || (self.work_failed && !self.unproven.is_empty())
     }
 
-    /// Reports every object that was not released without a reason. The node closes.
+    /// Reports every object that was neither released nor refused its release. The node closes.
     pub(crate) fn close(&mut self) {
         let tried = |operation, what| self.refused.contains(&(operation, what));
         let mut left = Vec::new();

@@ -14,7 +14,7 @@ use crate::record::{Refusal, SharedRecord, Submission};
 /// The most calls of one operation of the code; more are a livelock.
 const MOST_CALLS: u64 = 20_000;
 
-/// The layer over the driver: what is allocated, and which requests are invalid.
+/// The layer over the driver: records allocations and submissions, and reports invalid requests.
 pub(crate) struct DriverWatch {
     pub(crate) inner: SharedIo,
     pub(crate) record: SharedRecord,
@@ -103,7 +103,7 @@ impl Drop for DriverWatch {
     }
 }
 
-/// The layer below the code: what the code was told.
+/// The layer below the code: records the answers that the code receives.
 pub(crate) struct CodeWatch {
     pub(crate) inner: SharedIo,
     pub(crate) record: SharedRecord,
@@ -184,7 +184,7 @@ impl Layer for CodeWatch {
 }
 
 impl crate::record::Record {
-    /// A wait proves that a submission has ended, and the earlier ones of its queue.
+    /// Records that a wait proves the end of a submission and of the earlier ones of its queue.
     fn ended(&mut self, seq: u64) {
         if let Some(queue) = self.unproven.get(&seq).copied() {
             self.unproven.retain(|&other, &mut of| other > seq || of != queue);
@@ -214,7 +214,7 @@ impl crate::record::Record {
                     Some(Errno::ETIMEDOUT | Errno::ENODEV) => self.ended(wait.seq.0),
                     _ => self.end_uncertain = true,
                 }
-                // An error that the driver did not return says that work ended which may still run.
+                // An injected error reports the end of work that may still run.
                 self.false_end |= !by_driver
                     && matches!(
                         refusal.kind,
@@ -228,7 +228,7 @@ impl crate::record::Record {
             self.work_failed = true;
             self.ended.push(refusal);
         }
-        // In reset every operation fails so.
+        // In reset every operation fails with one of these kinds.
         let is_reset = matches!(
             refusal.kind,
             ErrorKind::DeviceLost | ErrorKind::InReset | ErrorKind::Hung

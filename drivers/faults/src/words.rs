@@ -9,7 +9,7 @@ use gaudi_seam::{Errno, Operation};
 /// Words that make one rule.
 pub(crate) const RULE: usize = 6;
 
-/// An item of a list by a word: the first for 0.
+/// Returns the item of a list that a word chooses: the first for 0.
 pub(crate) fn pick<T: Copy>(of: &[T], word: u16) -> T {
     of[(usize::from(word) * of.len()) >> 16]
 }
@@ -49,7 +49,7 @@ const ERRNOS: &[Errno] = &[
     Errno::ENOSPC,
 ];
 
-/// Verdicts of operations, the plain ones first.
+/// Verdicts of operations, the simplest first.
 pub(crate) const VERDICTS: &[Verdict] = &[
     Verdict::Error(Errno::EIO),
     Verdict::Error(Errno::EIO),
@@ -86,12 +86,13 @@ pub(crate) fn rule(words: [u16; RULE]) -> Rule {
         .collect();
     // Every verdict above meets one of the operations.
     let target = Target::Only(pick(&met, operation));
-    // Mostly the first match: every run has it.
+    // Mostly the first match, which nearly every run reaches.
     let first = match first >> 13 {
         0..=5 => 1,
         other => u64::from(other) - 4,
     };
-    // The library repeats these, and without a deadline it would never stop.
+    // The library retries after these. If they never stopped, a call without a deadline would not
+    // return.
     let is_repeated = matches!(
         verdict,
         Verdict::Error(Errno::EAGAIN | Errno::EINTR) | Verdict::Full(Resource::Queue)

@@ -1,4 +1,5 @@
-//! Judges the judge: defects planted at the seam, one at a time, each of which a run must find.
+//! Tests of the invariants: defects planted at the seam, one at a time, each of which a run must
+//! find.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

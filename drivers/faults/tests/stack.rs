@@ -1,5 +1,5 @@
-//! Our own stack under random faults: no case breaks an invariant, and every fault that can meet an
-//! operation meets it.
+//! The library under random faults: no case breaks an invariant, and every pair of verdict and
+//! operation that can meet does.
 
 use std::time::Instant;
 

@@ -245,7 +245,7 @@ pub(crate) fn release(base: u64) -> Result<(), Status> {
     drop(allocation);
     events::freed(base, len, card);
     memory::free(base).inspect_err(|_| {
-        // It is still there, unless another thread freed it.
+        // The memory is still allocated, unless another thread freed it.
         if memory::find(base).is_some() {
             events::allocated(base, len, card);
         }

@@ -39,7 +39,7 @@ pub(crate) struct Span<'a> {
     len: usize,
     // Host memory: other threads may use it at the same time, by atomics.
     shared: bool,
-    // What records writes, and where the bytes lie in it.
+    // The arena that records writes, and the offset of the bytes in it.
     arena: Option<(&'a Arena, usize)>,
     owner: PhantomData<&'a ()>,
 }

@@ -144,7 +144,7 @@ fn interrupt(vector: u16) -> Event {
     Event::Interrupt { vector }
 }
 
-/// The chip reports each error once, and the event happens all the same.
+/// The chip reports each error once, and the event still happens.
 fn errors(target: &str, program: Program) {
     let program = program.bytes();
     let run = |plan: &str| {

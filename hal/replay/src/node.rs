@@ -57,7 +57,7 @@ struct State {
     eventfd: Option<(EventFile, Option<usize>)>,
 }
 
-/// Who opens the node.
+/// The node that was opened, and the recorded session that answers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Opened {
     pub(crate) kind: NodeKind,

@@ -1,9 +1,9 @@
 //! Memory of this process that is reused instead of unmapped, for programs that make and drop many
-//! mappings: a warm scenario calls the kernel for none of them.
+//! mappings. Once the memory is reserved, such a program makes no mmap(2) calls.
 //!
-//! - [`Arena`] is sparse memory that knows its written pages, and zeroes only those.
+//! - [`Arena`] is sparse memory that records its written pages, and zeroes only these.
 //! - [`Region::enter`] makes a thread's small [`RawMapping::anonymous`] mappings parts of one
-//!   region. A dropped part is the next one's memory, zeroed again.
+//!   region. A dropped part is zeroed and used for a later mapping of the same size.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -30,7 +30,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Reserves `len` bytes. They take host memory where they are written.
+    /// Reserves `len` bytes. Only written pages use host memory.
     ///
     /// # Errors
     /// `ENOMEM`: no address space is left.
@@ -43,12 +43,12 @@ impl Arena {
         })
     }
 
-    /// The memory. Who writes to it calls [`mark`](Self::mark).
+    /// Returns the memory. A caller that writes to it calls [`mark`](Self::mark).
     pub fn map(&self) -> &Arc<RawMapping> {
         &self.map
     }
 
-    /// Records that bytes are written. A range outside of the memory is ignored.
+    /// Records that bytes are written. Pages outside of the memory are ignored.
     #[inline]
     pub fn mark(&self, offset: usize, len: usize) {
         if len == 0 {
@@ -87,7 +87,7 @@ impl Arena {
                 return true;
             }
             if !many {
-                // The last page of a memory that is not whole pages ends with it.
+                // The memory may end within its last page.
                 let at = page * PAGE_BYTES;
                 let len = PAGE_BYTES.min(self.map.len() - at);
                 answer = answer.and(self.map.fill(at, len, 0));

@@ -31,7 +31,7 @@ pub fn process_cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// A clock that stands still until a wait or a sleep advances it. A clone is the same clock.
+/// A clock that only waits and sleeps advance. A clone is the same clock.
 #[derive(Debug, Clone, Default)]
 pub struct VirtualClock(Arc<AtomicU64>);
 
@@ -59,7 +59,7 @@ impl VirtualClock {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Advances the clock to a time. It never goes back.
+    /// Advances the clock to a time. An earlier time changes nothing.
     pub fn advance_to(&self, then_ns: u64) {
         self.0.fetch_max(then_ns, Ordering::AcqRel);
     }
@@ -72,7 +72,7 @@ impl VirtualClock {
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
     }
 
-    /// Sets the clock, back too: for a new run, in which nothing knows the old time.
+    /// Sets the clock to any time, for a new run: no earlier reading of the clock may be in use.
     pub fn restart(&self, now_ns: u64) {
         self.0.store(now_ns, Ordering::Release);
     }
@@ -101,7 +101,7 @@ pub fn now() -> Instant {
         None => Instant::now(),
         Some(ns) => {
             let start = *START.get_or_init(Instant::now);
-            // Far beyond a program's life the clock stands still.
+            // An `Instant` cannot represent every time: the start is returned instead.
             start.checked_add(Duration::from_nanos(ns)).unwrap_or(start)
         }
     }

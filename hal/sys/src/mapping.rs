@@ -28,7 +28,7 @@ use crate::{Errno, SysResult, arena, shared};
 /// a fork child every access is `EFAULT`, and drop does not unmap.
 #[derive(Debug)]
 pub struct RawMapping {
-    /// `None` if there are no bytes.
+    /// `None` if the mapping is empty.
     source: Option<Source>,
     len: usize,
     owner: OwnerProcess,

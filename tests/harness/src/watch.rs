@@ -118,13 +118,13 @@ fn watch(shared: &Shared, expired: impl Fn(&str, Duration)) {
     }
 }
 
-/// Prints past the harness, which captures the output of `eprintln!`.
+/// Prints to standard error directly: the test harness captures the output of `eprintln!`.
 fn say(text: &str) {
     // A closed standard error leaves no place for a report.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Prints what shows where a case hangs.
+/// Prints the threads of this process, the kernel's blocked tasks and the end of its log.
 fn report(case: &str, limit: Duration) {
     say(&format!("case {case} did not end in {} s", limit.as_secs()));
     for thread in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {

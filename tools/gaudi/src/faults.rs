@@ -90,7 +90,7 @@ fn minutes(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(minutes * 60.0).map_err(|_| wanted())
 }
 
-/// The cases between two looks at the clock.
+/// The cases between two readings of the clock.
 const BATCH: u64 = 64;
 
 /// Does work whose injected faults are not logged: a run has millions.

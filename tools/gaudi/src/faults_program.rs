@@ -18,7 +18,7 @@ use crate::exit;
 use crate::output::Output;
 use crate::report::{Column, columns, object, records};
 
-/// The time between two looks at a program.
+/// The time between two checks of a program.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// How a program ended under a plan.

@@ -89,7 +89,7 @@ impl Faults {
         self.meet(event, &fields)
     }
 
-    /// Counts a frame. The GID is not a packet: it is always sent.
+    /// Counts a frame. A frame with the GID is not a packet and is always sent.
     pub(crate) fn meet_packet(&self, header: &Header) -> Met {
         if header.kind == Kind::Hello {
             return Met::default();
@@ -125,7 +125,7 @@ impl Faults {
         Error::from_errno(operation, errno).because(format!("injected by the fault rule {}", hit.rule))
     }
 
-    /// Has a completion queue release its late completions at `due`.
+    /// Releases the late completions of a queue at `due`.
     pub(crate) fn schedule(&self, due: Instant, cq: Weak<SoftCq>) {
         lock(&self.timers).due.push((due, cq));
         self.timer.notify_one();

@@ -117,7 +117,8 @@ impl Chip {
         })
     }
 
-    /// Makes the chip as a new one, of another order. Its memory reads as zeros.
+    /// Puts the chip into the state of a new one, with another order of work. Its memory reads as
+    /// zeros.
     ///
     /// # Errors
     /// As [`reset`](Self::reset).

@@ -54,13 +54,13 @@ impl Bus {
             });
         }
         let mut before = vec![0; usize::try_from(len).unwrap_or_default()];
-        // What cannot be read is not written either: the move reports that.
+        // The move fails at bytes that cannot be read, and reports the fault.
         let (count, _) = self.read(to, &mut before, Access::Write);
         before.truncate(count);
         Ok(Some(ChunkFault { struck, to, before }))
     }
 
-    /// Changes the bytes of a chunk that was moved as its rule says.
+    /// Corrupts the bytes of a moved chunk as its rule specifies.
     pub(crate) fn corrupt(&self, chunk: Option<ChunkFault>) -> Result<(), Fault> {
         let Some(ChunkFault { struck, to, before }) = chunk else {
             return Ok(());
@@ -71,7 +71,7 @@ impl Bus {
             _ => 0,
         };
         let at = usize::try_from(first).unwrap_or(usize::MAX);
-        // The chunk ends before the place.
+        // The chunk ends before the first corrupted byte, so the rule does not fire.
         let Some(rest) = before.get(at..).filter(|rest| !rest.is_empty()) else {
             return Ok(());
         };

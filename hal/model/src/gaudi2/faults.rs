@@ -13,7 +13,7 @@ use crate::gaudi2::event::Event;
 /// The most events that are held back, and reports that are not taken.
 pub(super) const MOST: usize = 4096;
 
-/// The rules that are armed, and what they hold back.
+/// The armed rules, and the events that they hold back.
 #[derive(Debug, Default)]
 pub(crate) struct ChipFaults {
     pub(super) attached: Vec<Arc<ChipRules>>,
@@ -58,7 +58,7 @@ impl ChipFaults {
         self.attached.push(Arc::clone(rules));
     }
 
-    /// Discards what is held back, as a reset of the chip does.
+    /// Discards the events that are held back, as a reset of the chip does.
     pub(crate) fn reset(&mut self) {
         self.repeated.clear();
         self.made.clear();
@@ -66,8 +66,8 @@ impl ChipFaults {
         self.attached.iter().for_each(|rules| rules.record_reset());
     }
 
-    /// Counts an event. Returns its fault, unless that is an error that the chip reports: the event
-    /// happens all the same then.
+    /// Counts an event. Returns its fault, unless the fault is an error that the chip reports: such
+    /// an event still happens.
     pub(crate) fn meet(&mut self, event: ChipEvent, fields: EventFields) -> Option<Struck> {
         let mut met = self.attached.iter().filter_map(|rules| {
             let hit = rules.meet(event, fields)?;
@@ -105,7 +105,7 @@ impl ChipFaults {
     }
 }
 
-/// What a rule makes of a packet.
+/// The fault of a packet.
 pub(crate) enum PacketFault {
     Lost,
     Hung,

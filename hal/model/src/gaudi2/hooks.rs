@@ -58,8 +58,8 @@ impl Chip {
         }
     }
 
-    /// Counts a write to a register by a packet or an engine, if it is a sync object. Returns how
-    /// often it happens.
+    /// Counts a write to a register by a packet or an engine, if the register is a sync object.
+    /// Returns how often the write is performed.
     #[cold]
     pub(crate) fn sob_writes(&mut self, register: u32) -> u32 {
         let Some(Block::Objs { dcore, offset }) = self.registers.block(register) else {
@@ -139,7 +139,8 @@ impl Chip {
         if let Some(struck) = struck.filter(|_| !happens || late.is_some()) {
             struck.happened();
         }
-        // Those that waited for this one. It does not wait for itself.
+        // The events that waited for this one. This event is not held yet, so it does not count for
+        // itself.
         let due = if happens {
             faults.passed(&event)
         } else {
@@ -159,8 +160,8 @@ impl Chip {
         }
     }
 
-    /// Takes an event that rules made, or one that they hold back if the chip has nothing else to
-    /// do.
+    /// Returns the next event that rules made. If the chip is idle, reports the oldest event that
+    /// rules hold back.
     #[cold]
     pub(crate) fn next_by_rules(&mut self, has_others: bool) -> Option<Event> {
         let is_idle = self.ready.at_or_after(0).is_none() && !self.sm.has_fired();

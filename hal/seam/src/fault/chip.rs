@@ -8,12 +8,12 @@ use super::filter::EventFields;
 use super::plan::{Plan, Rule};
 use super::target::{ChipEvent, Target};
 
-/// The rules for events of a chip. The chip counts its events and injects the faults; whoever armed
-/// the rules reads the counts, also after the device closed.
+/// The rules for events of a chip. The chip counts its events and injects the faults. The owner of
+/// the rules reads the counts, also after the device is closed.
 #[derive(Debug)]
 pub struct ChipRules {
     device: u32,
-    /// Whether a rule is armed: an event costs one relaxed load otherwise.
+    /// Whether a rule is armed. Otherwise an event costs one relaxed load.
     is_armed: AtomicBool,
     is_open: AtomicBool,
     was_reset: AtomicBool,

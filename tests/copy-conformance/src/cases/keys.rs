@@ -30,7 +30,7 @@ fn region(memory: &Memory) -> NicRegion {
     }
 }
 
-/// Changes each byte of a key in turn; `accepts` tells whether the change is refused or harmless.
+/// Changes each byte of a key in turn. `refuses` returns whether the change is refused or harmless.
 fn sweep(bytes: &[u8], refuses: impl Fn(&[u8]) -> bool) {
     for at in 0..bytes.len() {
         for change in [0x01, 0x80, 0xff] {

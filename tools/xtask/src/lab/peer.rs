@@ -17,11 +17,11 @@ use crate::workspace::Workspace;
 pub(super) const TESTS: &str = "gaudi-lab/cards_perftest";
 const VARIABLE: &str = "PEER_PERFTEST";
 const PROGRAMS: [&str; 3] = ["ib_write_bw", "ib_read_bw", "ib_send_bw"];
-/// Where they lie in the guest; the libraries are in `lib` below it.
+/// The folder of the programs in the guest. Its `lib` has the libraries.
 const FOLDER: &str = "opt/perftest";
 
-/// The programs, and the libraries of a prefix that is installed for them. Nothing if the user
-/// named no folder: the tests then count as skipped.
+/// Returns the programs, and the libraries of a prefix that is installed for them. Empty without
+/// the variable: the tests then count as skipped.
 pub(super) fn perftest(workspace: &Workspace) -> anyhow::Result<Vec<Added>> {
     let Some(peer) = std::env::var_os(VARIABLE).map(PathBuf::from) else {
         return Ok(Vec::new());

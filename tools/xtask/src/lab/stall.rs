@@ -1,4 +1,4 @@
-//! A guest that stands still: finds it, reports where it and its cards are, and ends it.
+//! [`Stall`]: detects a stalled guest, reports what it and its cards execute, and kills it.
 //!
 //! A case that hangs in a system call is reported by the guest itself (gaudi-harness's `Watch`). A
 //! guest whose processors or whose cards hang reports nothing, so the host asks QEMU.
@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Time for the report of a guest that stands still, after its own time.
+/// The time for the report of a stalled guest, after the guest's own limit.
 pub(super) const REPORT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time of one answer of QEMU's monitor.
+/// The longest wait for one answer of QEMU's monitor.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Time in which the kernel prints its stacks and resets the machine.
 const PANIC: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 20 });
 
-/// When the guest last wrote to its channel, and when that is too long ago.
+/// When the guest last wrote to its channel, and its limits.
 #[derive(Debug)]
 pub(super) struct Stall {
     begin: Instant,
@@ -77,8 +77,9 @@ impl Stall {
         (elapsed >= self.limit).then(|| format!("the guest was killed after {} s", elapsed.as_secs()))
     }
 
-    /// Waits until `over` or until the guest stands still. Then returns the finding and a report,
-    /// and ends the group of processes of `guest`, which runs QEMU.
+    /// Waits until `over` or until the guest stalls. Sends an NMI to a stalled guest. If the guest
+    /// does not end, sends SIGTERM to `guest`, the timeout(1) that runs QEMU. Returns the finding
+    /// and a report; `None` if `over`.
     ///
     /// `others` are the servers of the guest's cards.
     pub(super) fn watch(&self, guest: u32, others: &[u32], over: &AtomicBool) -> Option<(String, String)> {

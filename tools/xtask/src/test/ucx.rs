@@ -247,7 +247,7 @@ impl<'a> Release<'a> {
         Ok(format!("{count} variables"))
     }
 
-    /// Without a card and without `GAUDI_DEVICE` there is no memory domain.
+    /// Without a card and without `GAUDI_DEVICE`, the plugin offers no memory domain.
     fn registers_nothing(&self) -> anyhow::Result<String> {
         let has_card = fs::read_dir("/dev/accel").is_ok_and(|mut nodes| nodes.next().is_some())
             || Path::new("/dev/hl0").exists();
@@ -378,7 +378,7 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Waits until the server's log says that it listens.
+/// Waits until the server's log reports that it listens.
 fn listens<T>(log: &Path, server: &thread::ScopedJoinHandle<'_, T>) -> anyhow::Result<()> {
     let begin = Instant::now();
     while !run::lines(log).any(|line| line.contains("Waiting for connection")) {

@@ -368,7 +368,7 @@ fn completion_reorder() {
     write(&mut a, &b, 2, 1).unwrap();
     a.completes(2, WcStatus::SUCCESS);
     a.completes(1, WcStatus::SUCCESS);
-    // Nothing follows the third: it completes all the same.
+    // No completion follows the third, which is delivered after the timeout.
     write(&mut a, &b, 3, 2).unwrap();
     a.completes(3, WcStatus::SUCCESS);
     a.nothing_completes();
