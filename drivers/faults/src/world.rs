@@ -9,7 +9,7 @@ use std::time::Duration;
 use gaudi_device::{Buffer, Device, Options};
 use gaudi_hal::Mock;
 use gaudi_hal::layers::fault::{ArmedFault, FaultHandle, FaultLayer};
-use gaudi_seam::fault::{Plan, Rule};
+use gaudi_seam::fault::{Plan, Rule, Verdict};
 use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind, Result, SharedIo};
 use gaudi_sys::arena::Region;
 use gaudi_sys::clock::VirtualClock;
@@ -50,9 +50,10 @@ pub struct World {
 pub struct Outcome {
     /// The broken invariants.
     pub violations: Vec<Violation>,
-    /// The faults that were injected, with the operation and the state of each.
+    /// The newest 4096 faults of operations, with the operation and the state of each. The chip's
+    /// own faults are not in it.
     pub met: Vec<Met>,
-    /// The rules that injected nothing.
+    /// The armed rules that injected nothing.
     pub unfired: Vec<Rule>,
     /// Calls of the driver.
     pub calls: u64,
@@ -65,7 +66,52 @@ pub(crate) struct Run<'a> {
     pub(crate) device: &'a Device,
     pub(crate) record: &'a SharedRecord,
     faults: &'a FaultHandle,
-    armed: &'a RefCell<Vec<ArmedFault>>,
+    rules: &'a Rules,
+}
+
+/// The rules of a run.
+#[derive(Default)]
+struct Rules {
+    armed: RefCell<Vec<(Rule, ArmedFault)>>,
+    /// The rules that were disarmed, and the faults that each had injected.
+    disarmed: RefCell<Vec<(Rule, u64)>>,
+}
+
+impl Rules {
+    /// Disarms every rule. Its faults stay counted.
+    fn disarm(&self) {
+        let mut armed = self.armed.borrow_mut();
+        let counts = armed.drain(..).map(|(rule, fault)| (rule, fault.fired()));
+        self.disarmed.borrow_mut().extend(counts);
+    }
+
+    /// Whether an armed rule has injected a fault.
+    fn has_fired(&self) -> bool {
+        self.armed.borrow().iter().any(|(_, fault)| fault.fired() > 0)
+    }
+
+    /// The disarmed rules that injected nothing, each once.
+    fn unfired(&self) -> Vec<Rule> {
+        let disarmed = self.disarmed.borrow();
+        let mut unfired = Vec::new();
+        for &(rule, _) in disarmed.iter() {
+            let fired = disarmed.iter().any(|&(other, fired)| other == rule && fired > 0);
+            if !fired && !unfired.contains(&rule) {
+                unfired.push(rule);
+            }
+        }
+        unfired
+    }
+
+    /// The sum of the delays that disarmed rules injected.
+    fn delays(&self) -> Duration {
+        let disarmed = self.disarmed.borrow();
+        let delays = disarmed.iter().map(|&(rule, fired)| match rule.verdict {
+            Verdict::Delay(time) => time.saturating_mul(u32::try_from(fired).unwrap_or(u32::MAX)),
+            _ => Duration::ZERO,
+        });
+        delays.fold(Duration::ZERO, Duration::saturating_add)
+    }
 }
 
 impl World {
@@ -168,10 +214,12 @@ impl World {
             let canaries = Canaries::new(run.device)?;
             run.arm(plan);
             let answer = catch_unwind(AssertUnwindSafe(|| code(run.device)));
+            // The record has no faults of the chip: the chip counts them.
+            let has_fired = run.rules.has_fired();
             let mut record = run.record.lock();
             match answer {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) if record.met.is_empty() => record.violated(
+                Ok(Err(error)) if record.met.is_empty() && !has_fired => record.violated(
                     Invariant::TruthfulErrors,
                     format!("the code failed, and no fault was injected: {error}"),
                 ),
@@ -203,12 +251,12 @@ impl World {
         let begin = self.clock.now_ns();
         let quiet = Quiet::begin();
         let (device, faults) = self.open()?;
-        let armed = RefCell::default();
+        let rules = Rules::default();
         let run = &Run {
             device: &device,
             record: &self.record,
             faults: &faults,
-            armed: &armed,
+            rules: &rules,
         };
         let ran = catch_unwind(AssertUnwindSafe(|| code(run)));
         let failed = match ran {
@@ -226,10 +274,9 @@ impl World {
         if let Some(error) = failed {
             return Err(error);
         }
-        let events = faults.log().events;
-        let unfired = faults.unfired();
-        let delays: Duration = events.iter().filter_map(delay).sum();
-        drop((armed, faults, quiet));
+        rules.disarm();
+        let (log, unfired, delays) = (faults.log(), rules.unfired(), rules.delays());
+        drop((faults, quiet));
         let mut record = self.record.lock();
         let left = self.region.pages_in_use().saturating_sub(pages);
         if left > 0 && record.violations.is_empty() {
@@ -239,7 +286,7 @@ impl World {
             );
         }
         let took = Duration::from_nanos(self.clock.now_ns().saturating_sub(begin));
-        if took > self.budget + delays {
+        if took > self.budget.saturating_add(delays) {
             record.violated(
                 Invariant::TimeBudget,
                 format!(
@@ -253,7 +300,9 @@ impl World {
         let mut record = self.record.lock();
         let mut violations = std::mem::take(&mut record.violations);
         violations.retain(|violation| !self.off.contains(&violation.invariant));
-        let met = record.met.iter().zip(&events);
+        // The log has the newest faults only.
+        let forgotten = usize::try_from(log.forgotten).unwrap_or(usize::MAX);
+        let met = record.met.iter().skip(forgotten).zip(&log.events);
         Ok(Outcome {
             violations,
             met: met
@@ -336,20 +385,12 @@ impl World {
 impl Run<'_> {
     /// Arms the plan: the operations that its schedules count begin here.
     pub(crate) fn arm(&self, plan: &Plan) {
-        let armed = plan.rules.iter().map(|&rule| self.faults.arm(rule));
-        self.armed.borrow_mut().extend(armed);
+        let armed = plan.rules.iter().map(|&rule| (rule, self.faults.arm(rule)));
+        self.rules.armed.borrow_mut().extend(armed);
     }
 
     pub(crate) fn disarm(&self) {
-        self.armed.borrow_mut().clear();
-    }
-}
-
-/// The delay of a fault.
-fn delay(event: &gaudi_hal::layers::fault::FaultEvent) -> Option<Duration> {
-    match event.rule?.verdict {
-        gaudi_seam::fault::Verdict::Delay(time) => Some(time),
-        _ => None,
+        self.rules.disarm();
     }
 }
 
