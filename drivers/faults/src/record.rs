@@ -1,4 +1,4 @@
-//! [`Record`]: what the watchers saw in a run.
+//! [`Record`]: the observations of the watchers in a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -96,7 +96,7 @@ pub(crate) struct Submission {
     pub(crate) is_done: bool,
 }
 
-/// What the watchers saw.
+/// The observations of the watchers.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub(crate) violations: Vec<Violation>,

@@ -146,7 +146,7 @@ impl<'a, 'r> Rig<'a, 'r> {
                 }
             }
             Ok(_) => {
-                // The memory of an allocation is retried after what the heap holds is freed.
+                // An allocation is retried after the heap has freed its unused memory.
                 let may_be_ignored =
                     |refusal: &Refusal| refusal.is_retried() || refusal.kind == ErrorKind::OutOfDeviceMemory;
                 let hidden = record

@@ -18,7 +18,7 @@ use crate::invariant::{Invariant, Violation};
 use crate::record::{Met, SharedRecord};
 use crate::watch::{CodeWatch, DriverWatch};
 
-/// The device of a world, if none is named: a small card whose time is virtual.
+/// The device of [`check`](crate::check): a small card whose time is virtual.
 pub const DEVICE: &str = "mock?dram=3GiB&clock=virtual";
 /// Bytes of the buffers that no code under test owns.
 const CANARY: u64 = 256;
@@ -27,8 +27,8 @@ const PATTERN: u8 = 0xc5;
 /// A layer for a test of the checks.
 type Wrap = Box<dyn Fn(SharedIo) -> SharedIo>;
 
-/// A device in memory. Its time is virtual, and a run makes no descriptor, thread or mapping once
-/// the first have warmed it up.
+/// A device in memory, in virtual time. After the first runs, a run creates no descriptor, thread
+/// or mapping.
 ///
 /// During a run, small anonymous mappings of the thread are parts of one region
 /// ([`gaudi_sys::arena::Region`]).
@@ -146,7 +146,7 @@ impl World {
         options.staging_bytes = 1024;
         let region = Region::new().map_err(|errno| Error::from_errno("mmap", errno))?;
         let entered = region.enter();
-        // The mock allocates memory at its first open, which it keeps.
+        // The mock allocates its memory at the first open, and keeps the memory.
         drop((mock.open()?, entered));
         Ok(Self {
             mock,

@@ -374,8 +374,8 @@ impl Core {
         }
     }
 
-    /// Moves a connected queue pair to the error state, with an event, as a NIC does whose queue
-    /// pair failed. Returns whether it was not in error.
+    /// Moves a connected queue pair to the error state and raises the event of a failed queue pair.
+    /// Returns whether the queue pair was not in error before.
     pub(crate) fn fail_qp(&mut self, shared: &Shared, qpn: u32) -> bool {
         let is_failing = self.can_fail(qpn);
         if is_failing {

@@ -255,7 +255,7 @@ impl Chip {
         &mut self.processors[cp.index()]
     }
 
-    /// Whether the next reset makes the processor as after power-on.
+    /// Whether the next reset restores the processor's state after power-on.
     pub(crate) fn is_touched(&self, cp: Cp) -> bool {
         self.touched.get(cp)
     }

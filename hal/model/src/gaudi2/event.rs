@@ -201,7 +201,7 @@ pub enum Event {
         /// The requested feature.
         what: Unsupported,
     },
-    /// A fault rule made the chip report that a command buffer completed once more.
+    /// A command buffer completed a second time, by a fault rule.
     DoneTwice {
         /// The queue.
         queue: QueueId,

@@ -131,7 +131,7 @@ impl Chip {
             Some(Verdict::Duplicate) if has_room => match event {
                 // A second completion is wrong, and the driver drops it.
                 Event::CbDone { queue, tag } => (true, Some((Event::DoneTwice { queue, tag }, 0))),
-                // The vector is pending until the driver takes it: the second time follows then.
+                // The vector is pending until the driver takes it. The duplicate follows then.
                 event => (true, Some((event, u64::MAX))),
             },
             _ => (true, None),

@@ -284,7 +284,7 @@ impl Processor {
         }
     }
 
-    /// Makes it as after power-on. Keeps the capacity of its lists.
+    /// Restores the state after power-on. Keeps the capacity of the lists.
     pub(crate) fn reset(&mut self) {
         // Every field, so that a new one is not forgotten.
         let Self {

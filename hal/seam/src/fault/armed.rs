@@ -116,8 +116,8 @@ impl ArmedRules {
     /// add up, and the first other verdict decides.
     ///
     /// Calls `fired` with each fault that happens now, and whether it is the rule's first. A
-    /// verdict that `is_late` may still turn out not to happen: the caller counts it with
-    /// [`fire`](Self::fire) when it does.
+    /// verdict that `is_late` is not certain yet: the caller counts it with [`fire`](Self::fire)
+    /// when its fault happens.
     pub fn meet(
         &mut self,
         matches: impl Fn(&Rule) -> bool,

@@ -75,7 +75,7 @@ impl ChipRules {
         self.lock().count_of(id)
     }
 
-    /// Ends the injection: the layer that armed the rules closed. The counts stay.
+    /// Ends the injection when the layer that armed the rules closes. The counts remain.
     pub fn close(&self) {
         self.is_open.store(false, Ordering::Relaxed);
     }

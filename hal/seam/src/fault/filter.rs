@@ -166,7 +166,7 @@ pub struct EventFields {
     pub address: u64,
     /// Bytes.
     pub size: u64,
-    /// What the event is about: see [`Field::number_of`].
+    /// The number of the event's subject: see [`Field::number_of`].
     pub id: u64,
 }
 

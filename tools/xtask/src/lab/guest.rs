@@ -27,7 +27,7 @@ const LONGEST: u64 = 1 << 20;
 /// so would the test of the timer, which panics if too few of its interrupts come in time.
 /// The log has room for every line of a run: tests search it from a position on.
 ///
-/// An NMI, which only the lab sends, makes a guest that stands still print the stack of each
+/// An NMI, which only the lab sends, makes a stalled guest print the stack of each
 /// processor and the blocked tasks (`panic_print`), and panic.
 ///
 /// vfio needs an IOMMU; devices of the kernel's own drivers pass through it untranslated, as on a
@@ -163,7 +163,7 @@ pub(super) struct Verdict {
     pub(super) memory: Option<Peak>,
     /// What is wrong with the run as a whole, each as a sentence.
     pub(super) findings: Vec<String>,
-    /// Where the guest and its cards were when they stood still.
+    /// What the guest and its cards executed when they stalled.
     pub(super) stalled: Option<String>,
 }
 

@@ -21,7 +21,7 @@ pub(super) const REPORT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest wait for one answer of QEMU's monitor.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Time in which the kernel prints its stacks and resets the machine.
+/// The time for the kernel to print its stacks and to reset the machine.
 const PANIC: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 20 });
 
 /// When the guest last wrote to its channel, and its limits.
@@ -64,7 +64,7 @@ impl Stall {
         self.heard.store(elapsed, Ordering::Relaxed);
     }
 
-    /// Why the guest must end now, if it must.
+    /// Returns why the guest must end now. `None` if it may continue.
     fn finding(&self) -> Option<String> {
         let elapsed = self.begin.elapsed();
         let silent = elapsed.saturating_sub(Duration::from_millis(self.heard.load(Ordering::Relaxed)));
@@ -96,7 +96,7 @@ impl Stall {
         for pid in descendants(guest).into_iter().chain(others.iter().copied()) {
             report += &threads(pid);
         }
-        // Two samples show whether the processors move.
+        // Two samples show whether the processors execute.
         for command in ["info status", "info registers -a", "info registers -a"] {
             let answer = ask(&self.monitor, command);
             let lines = answer.lines().filter(|line| is_place(line));
@@ -131,7 +131,7 @@ fn is_place(line: &str) -> bool {
         .any(|begin| line.trim_start().starts_with(begin))
 }
 
-/// Asks QEMU's monitor; an answer that does not come in time is cut.
+/// Sends a command to QEMU's monitor and returns the answer. A late answer is truncated.
 fn ask(monitor: &Path, command: &str) -> String {
     let Ok(mut stream) = UnixStream::connect(monitor) else {
         return format!(
@@ -154,7 +154,7 @@ fn ask(monitor: &Path, command: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// A process and those below it.
+/// Returns a process and its descendants.
 fn descendants(pid: u32) -> Vec<u32> {
     let mut all = vec![pid];
     let mut at = 0;

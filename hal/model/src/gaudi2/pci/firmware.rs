@@ -21,7 +21,7 @@ const LARGEST: usize = packet::SIZE;
 const SPARE: u8 = 1 << 5;
 
 impl PciChip {
-    /// Lets the firmware hang: it answers nothing until the chip is reset.
+    /// Hangs the firmware: it answers no packet until the chip is reset.
     pub fn hang_firmware(&mut self) {
         self.firmware.hung = true;
     }
