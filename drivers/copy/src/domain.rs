@@ -106,7 +106,8 @@ pub struct MemInfo {
 /// A dma-buf of memory.
 #[derive(Debug)]
 pub struct DmabufPart {
-    /// A descriptor of the caller, close-on-exec. The memory cannot be freed while it is open.
+    /// A descriptor of the caller, close-on-exec. While it is open, memory with pages of its own
+    /// cannot be freed, and pooled memory can ([`Export::Pooled`]).
     pub fd: OwnedFd,
     /// Bytes from the dma-buf's start to the queried address.
     pub offset: u64,

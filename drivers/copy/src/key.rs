@@ -566,7 +566,8 @@ impl RemoteKey {
         let offset = address.checked_sub(region.address);
         offset
             .filter(|offset| offset.checked_add(len).is_some_and(|end| end <= region.len))
-            .map(|offset| region.iova + offset)
+            // The end of a region may be the end of the address space.
+            .and_then(|offset| region.iova.checked_add(offset))
             .ok_or_else(|| {
                 Error::from_errno("gaudi_copy remote", Errno::EFAULT)
                     .because("the range leaves the region of the key")

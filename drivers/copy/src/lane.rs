@@ -103,6 +103,10 @@ impl Lane {
         let Some(bytes) = self.chunks.as_ref().map(Chunks::bytes) else {
             unreachable!("the chunks were allocated");
         };
+        if self.packets == 0 {
+            // A pack that returned 0, or panicked, reserved bytes that no packet copies.
+            self.used = 0;
+        }
         if self.chunk.is_some() && self.used + len > bytes {
             self.submit()?;
             self.room()?;

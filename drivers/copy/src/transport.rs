@@ -606,7 +606,7 @@ fn end(completion: Option<&Completion>) {
     }
 }
 
-/// Adds a copy to a lane. If the command buffer is full, it submits first.
+/// Adds a copy to a lane. After an error an empty submission is discarded.
 fn add(lane: &mut Lane, dst: Location, src: Location) -> Result<()> {
     match lane.copy(dst, src) {
         Ok(()) => Ok(()),

@@ -130,3 +130,20 @@ fn random_steps_match_reference() {
     assert_eq!(memory_types().stats().ranges, 0, "no range is left");
     domain.close().map_err(Error::from).expect("nothing is left");
 }
+
+#[test]
+fn kept_pages_serve_large_allocations() {
+    const WHOLE: u64 = 2 * (768 << 20);
+    let spec = "mock:gaudi2?name=copykept&dram=1536MiB".parse().expect("a spec");
+    let domain = MemoryDomain::new(&spec).expect("a domain");
+    let all = domain.alloc(WHOLE, AllocOptions::default()).expect("all memory");
+    domain.free(all).expect("freed");
+    let small = domain
+        .alloc(1, AllocOptions::POOLED)
+        .expect("a page, which is kept");
+    domain.free(small).expect("freed");
+    let all = domain
+        .alloc(WHOLE, AllocOptions::default())
+        .expect("the kept page too");
+    domain.free(all).expect("freed");
+}

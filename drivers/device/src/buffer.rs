@@ -99,6 +99,8 @@ impl Buffer {
             // others.
             match heap.alloc_pages(&context.io, len, MemFlags::CONTIGUOUS, placement) {
                 Err(error) if error.kind() == ErrorKind::OutOfDeviceMemory => {
+                    // Empty pages that the pool keeps may be what is missing.
+                    heap.trim(&context.io);
                     heap.alloc_pages(&context.io, len, MemFlags::NONE, placement)
                 }
                 answer => answer,

@@ -22,10 +22,11 @@ fn bytes<const COUNT: usize>(text: &[u8]) -> [u8; COUNT] {
     bytes
 }
 
-/// Registers component and transport with libuct, unless a copy of this library did it.
-pub(crate) fn register(ucx: &Ucx) {
+/// Registers component and transport with libuct, unless a copy of this library did it. Returns
+/// whether this one did.
+pub(crate) fn register(ucx: &Ucx) -> bool {
     if is_registered(ucx) {
-        return;
+        return false;
     }
     let unpack = match ucx.release.has_system_device_arguments {
         true => rkey_unpack_with as *const c_void,
@@ -81,6 +82,7 @@ pub(crate) fn register(ucx: &Ucx) {
         (ucx.component_register)(component.cast());
         (ucx.tl_register)(component.cast(), (transport as *mut Transport).cast());
     }
+    true
 }
 
 /// Whether the list of components has one of this name. The plugin may be loaded under several

@@ -237,7 +237,7 @@ unsafe fn allocate(
 /// Frees the allocation at an address, after its event.
 ///
 /// # Errors
-/// `InvalidParam`: there is none. `Busy`: an exported dma-buf holds it.
+/// `InvalidParam`: there is none. `Busy`: another thread uses it.
 pub(crate) fn release(base: u64) -> Result<(), Status> {
     let allocation = memory::find(base).filter(|allocation| allocation.base() == base);
     let allocation = allocation.ok_or(Status::InvalidParam)?;
@@ -258,7 +258,12 @@ unsafe extern "C" fn mem_free(_md: *mut Md, memh: *mut c_void) -> UcsStatus {
     guarded("mem_free", || {
         let memory = handles::remove(memh, |memory| matches!(memory, Memory::Allocated(_)))?;
         match memory {
-            Memory::Allocated(base) => release(base),
+            Memory::Allocated(base) => release(base).inspect_err(|status| {
+                // Memory that is still there can be freed again.
+                if *status != Status::InvalidParam {
+                    handles::restore(memh, memory);
+                }
+            }),
             Memory::Registered(..) => Err(Status::InvalidParam),
         }
     })

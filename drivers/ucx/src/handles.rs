@@ -47,6 +47,11 @@ pub(crate) fn remove(handle: *mut c_void, is_wanted: fn(&Memory) -> bool) -> Res
     }
 }
 
+/// Makes an ended handle live again: what it stands for could not be freed.
+pub(crate) fn restore(handle: *mut c_void, memory: Memory) {
+    lock(&HANDLES).live.insert(handle as usize, memory);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +73,7 @@ mod tests {
             Err(Status::InvalidParam),
             "ended before"
         );
+        restore(handle, Memory::Registered(4096, 8));
+        assert!(remove(handle, is_registered).is_ok(), "live again");
     }
 }

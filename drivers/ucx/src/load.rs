@@ -37,9 +37,11 @@ fn register() {
     match cards::find() {
         Ok([]) => {}
         Ok(_) => {
-            component::register(ucx);
-            events::install(ucx);
-            perftest::install(ucx);
+            // Memory of one copy of the library is unknown to the others, so one does everything.
+            if component::register(ucx) {
+                events::install(ucx);
+                perftest::install(ucx);
+            }
         }
         Err(error) => log::error(&format!("Gaudi memory is not registered: {error}")),
     }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "calls UCX's variadic logger")]
 
 use std::ffi::CString;
+use std::io::Write as _;
 
 use crate::abi::LogComponent;
 use crate::library;
@@ -21,16 +22,22 @@ static COMPONENT: Component = Component(LogComponent {
     file_filter: c"*".as_ptr(),
 });
 
+/// Writes to stderr. `eprintln!` panics if the write fails, and nothing catches a panic of the
+/// logger.
+fn to_stderr(text: &str) {
+    let _ = writeln!(std::io::stderr(), "libuct_gaudi: ERROR {text}");
+}
+
 /// Logs one error: through UCX, or to stderr while UCX's logger has no handler yet.
 pub(crate) fn error(message: &str) {
     let text = message.replace(['\0', '\n'], " ");
     let Some(logger) = library::logger() else {
-        eprintln!("libuct_gaudi: ERROR {text}");
+        to_stderr(&text);
         return;
     };
     // SAFETY: the function takes nothing and reads a counter.
     if unsafe { (logger.handlers)() } == 0 {
-        eprintln!("libuct_gaudi: ERROR {text}");
+        to_stderr(&text);
         return;
     }
     let text = CString::new(text).unwrap_or_default(); // has no NUL: replaced above

@@ -71,7 +71,7 @@ pub(crate) fn alloc(card: &'static Card, len: u64) -> Answer<(u64, u64)> {
 /// Frees the allocation that begins at an address.
 ///
 /// # Errors
-/// `InvalidParam`: there is none. `Busy`: an exported dma-buf holds it; it stays allocated.
+/// `InvalidParam`: there is none. `Busy`: another thread uses it; it stays allocated.
 pub(crate) fn free(base: u64) -> Answer<()> {
     let Allocation { memory, card } = live_mut().remove(&base).ok_or(Status::InvalidParam)?;
     let domain = card.memory().map_err(|error| status::of(&error))?;

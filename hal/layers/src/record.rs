@@ -67,7 +67,8 @@ fn device_of(device: DeviceId, kind: NodeKind) -> DeviceNumber {
     };
     DeviceNumber {
         major: ACCEL_MAJOR,
-        minor: first + device.index,
+        // A recording can have any index.
+        minor: first.wrapping_add(device.index),
     }
 }
 

@@ -34,6 +34,11 @@ impl Key {
         Self([operation as u64].into_iter().chain(words).collect())
     }
 
+    /// Bytes of memory.
+    pub(crate) fn size(&self) -> u64 {
+        size_of_val(&*self.0) as u64
+    }
+
     /// Whether the requests have the same operation.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         self.0.first() == other.0.first()

@@ -9,8 +9,8 @@ use nix::sys::uio::pwrite;
 #[derive(Debug, Default)]
 pub(crate) struct HostMemory {
     ranges: BTreeMap<u64, Range>,
-    /// Recorded addresses of host memory, by the device address of their mapping.
-    by_va: BTreeMap<u64, u64>,
+    /// Host memory with its recorded address, by the device address of its mapping.
+    by_va: BTreeMap<u64, (u64, Range)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,10 +29,13 @@ enum Place {
 
 impl HostMemory {
     pub(crate) fn map_host(&mut self, va: u64, recorded: u64, here: u64, len: u64) {
+        // A capture may give one device address twice.
+        self.unmap(va);
         self.end_files(recorded, len);
-        self.by_va.insert(va, recorded);
         let at = Place::Host(here);
-        self.ranges.insert(recorded, Range { len, at });
+        let range = Range { len, at };
+        self.by_va.insert(va, (recorded, range));
+        self.ranges.insert(recorded, range);
     }
 
     pub(crate) fn map_file(&mut self, recorded: u64, offset: u64, len: u64) {
@@ -52,10 +55,12 @@ impl HostMemory {
     }
 
     pub(crate) fn unmap(&mut self, va: u64) {
-        if let Some(recorded) = self.by_va.remove(&va) {
-            // Another mapping of the same memory needs it.
-            if !self.by_va.values().any(|&other| other == recorded) {
-                self.ranges.remove(&recorded);
+        if let Some((recorded, _)) = self.by_va.remove(&va) {
+            // Only memory that is still mapped may be written: another mapping of the same recorded
+            // address can be shorter, or have another place here.
+            self.ranges.remove(&recorded);
+            if let Some(&(_, range)) = self.by_va.values().find(|(other, _)| *other == recorded) {
+                self.ranges.insert(recorded, range);
             }
         }
     }

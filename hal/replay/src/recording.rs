@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gaudi_capture::gcap::{ReadError, ReadErrorKind, Reader};
-use gaudi_capture::record::{Event, IoctlRecord, MarkKind, MmapRecord, OpenRecord, ProcessChange};
+use gaudi_capture::record::{Event, IoctlRecord, MarkKind, Memory, MmapRecord, OpenRecord, ProcessChange};
 use gaudi_seam::{Errno, ErrorKind, NodeKind};
 use gaudi_uapi::Ioctl;
 
@@ -17,6 +17,8 @@ use crate::key::Key;
 pub const MOST_BYTES: u64 = 1 << 30;
 /// The memory of a record besides its arguments, for the limit.
 const RECORD_BYTES: u64 = 256;
+/// The cost of an open file at a fork, for the limit.
+const FILE_BYTES: u64 = 8;
 /// Open files of a process are numbered by the kernel's `int`; a capture could name any number.
 const MOST_FILES: usize = 1 << 20;
 
@@ -176,6 +178,9 @@ impl Loader {
                     parent, shares_files, ..
                 } = process.change
                 {
+                    // The limit bounds the time, too: a fork looks at all open files.
+                    let cost = RECORD_BYTES + FILE_BYTES * self.files.open.len() as u64;
+                    self.bytes = self.bytes.saturating_add(cost);
                     self.files.fork(parent, process.pid, shares_files);
                 }
             }
@@ -243,10 +248,16 @@ impl Loader {
 
     fn call(&mut self, session: usize, tid: u32, key: Key, of: CallRecord) {
         let pieces = match &of {
-            CallRecord::Ioctl(ioctl) => ioctl.memory.iter().map(|piece| piece.bytes.len() as u64).sum(),
+            CallRecord::Ioctl(ioctl) => {
+                let pieces = ioctl.memory.iter();
+                let pieces = pieces.map(|piece| (size_of::<Memory>() + piece.bytes.len()) as u64);
+                pieces.sum::<u64>() + (ioctl.input.len() + ioctl.output.len()) as u64
+            }
             CallRecord::Mmap(_) => 0,
         };
-        self.bytes = self.bytes.saturating_add(RECORD_BYTES).saturating_add(pieces);
+        // A node has a second copy of the key (`Context`).
+        let size = RECORD_BYTES + 2 * key.size() + pieces;
+        self.bytes = self.bytes.saturating_add(size);
         let calls = &mut self.recording.sessions[session].calls;
         let number = calls.len();
         if key.is_info() && of.errno().is_none() {
@@ -265,6 +276,7 @@ impl Loader {
         let Some(kind) = ErrorKind::of_name(kind) else {
             return;
         };
+        self.bytes = self.bytes.saturating_add(cause.len() as u64);
         let error = Some((kind, cause.to_owned()));
         let sessions = &mut self.recording.sessions;
         match self.last.get(&tid) {

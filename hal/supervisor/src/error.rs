@@ -20,7 +20,18 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Spawn(error) => write!(f, "cannot start the program: {error}"),
-            Self::System(call, errno) => write!(f, "{call} failed: {errno}"),
+            Self::System(call, errno) => {
+                write!(f, "{call} failed: {errno}")?;
+                f.write_str(match (*call, *errno) {
+                    ("seccomp(2)", Errno::EBUSY) => {
+                        "; another supervisor, such as gaudi run, has this process: run outside of it"
+                    }
+                    ("seccomp(2)", Errno::EINVAL | Errno::ENOSYS) => {
+                        "; the kernel lacks user notification: use Linux 5.14 or later"
+                    }
+                    _ => "",
+                })
+            }
             Self::Device(error) => error.fmt(f),
         }
     }

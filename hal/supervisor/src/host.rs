@@ -14,6 +14,8 @@ use crate::remote::Remote;
 
 /// Bytes that are compared at a time.
 const STRIDE: usize = 1 << 16;
+/// Bytes that are passed on together.
+const WORD: usize = 8;
 
 /// Host memory of the program that is mapped on the device, by its device address.
 #[derive(Debug, Default)]
@@ -27,8 +29,9 @@ pub(crate) struct Mirror {
     /// The copy starts at this offset of `memory`, so that both have the same place in a page.
     skip: usize,
     memory: RawMapping,
-    /// The content at the last comparison.
-    base: Vec<u8>,
+    len: usize,
+    /// The content at the last comparison. It takes memory only where it is not zero.
+    base: RawMapping,
     /// The program's memory can no longer be reached: unmapped, or the process has ended.
     is_lost: bool,
 }
@@ -52,7 +55,8 @@ impl Mirror {
             address,
             skip,
             memory,
-            base: vec![0; len],
+            len,
+            base: RawMapping::anonymous_sparse(whole)?,
             is_lost: false,
         };
         mirror.compare();
@@ -70,40 +74,63 @@ impl Mirror {
 
     /// Passes on the changes of both sides. If both changed a byte, the device's is kept.
     fn compare(&mut self) {
-        let mut theirs = vec![0; STRIDE.min(self.base.len())];
-        let mut ours = theirs.clone();
-        for (nth, base) in self.base.chunks_mut(STRIDE).enumerate() {
-            let at = nth * STRIDE;
-            let (theirs, ours) = (&mut theirs[..base.len()], &mut ours[..base.len()]);
-            let remote = self.address + at as u64;
-            if self.is_lost || self.remote.read(remote, theirs).is_err() {
+        let most = STRIDE.min(self.len);
+        let [mut theirs, mut ours, mut base] = [(); 3].map(|()| vec![0; most]);
+        for at in (0..self.len).step_by(STRIDE) {
+            let len = STRIDE.min(self.len - at);
+            if self.is_lost
+                || self
+                    .pass_on(at, &mut theirs[..len], &mut ours[..len], &mut base[..len])
+                    .is_err()
+            {
                 self.is_lost = true;
                 return;
             }
-            if self.memory.read(self.skip + at, ours).is_err() {
-                unreachable!("the copy has the length of the program's memory");
-            }
-            if *ours == *base && *theirs == *base {
-                continue;
-            }
-            let device_changed = *ours != *base;
-            for ((theirs, ours), base) in theirs.iter_mut().zip(ours.iter_mut()).zip(base.iter()) {
-                if *ours != *base {
-                    *theirs = *ours;
-                } else {
-                    *ours = *theirs;
-                }
-            }
-            if device_changed && self.remote.write(remote, theirs).is_err() {
-                self.is_lost = true;
-                return;
-            }
-            if self.memory.write(self.skip + at, ours).is_err() {
-                unreachable!("the copy has the length of the program's memory");
-            }
-            base.copy_from_slice(ours);
         }
     }
+
+    /// Passes on the changes of a part. Words that one side did not change are not written to the
+    /// other, which may change them at the same time.
+    fn pass_on(&self, at: usize, theirs: &mut [u8], ours: &mut [u8], base: &mut [u8]) -> Result<(), Errno> {
+        let remote = self.address + at as u64;
+        self.remote.read(remote, theirs)?;
+        self.memory.read(self.skip + at, ours)?;
+        self.base.read(at, base)?;
+        if *ours == *base && *theirs == *base {
+            return Ok(());
+        }
+        for ((base, ours), theirs) in base.iter_mut().zip(ours.iter()).zip(theirs.iter()) {
+            *base = if *ours != *base { *ours } else { *theirs };
+        }
+        changed_words(base, theirs, |from, bytes| {
+            self.remote.write(remote + from as u64, bytes)
+        })?;
+        changed_words(base, ours, |from, bytes| {
+            self.memory.write(self.skip + at + from, bytes)
+        })?;
+        self.base.write(at, base)
+    }
+}
+
+/// Calls `write` with each run of words that differ, and its place.
+fn changed_words(
+    new: &[u8],
+    old: &[u8],
+    write: impl Fn(usize, &[u8]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let mut start = None;
+    for (nth, (one, other)) in new.chunks(WORD).zip(old.chunks(WORD)).enumerate() {
+        let at = nth * WORD;
+        match (one == other, start) {
+            (false, None) => start = Some(at),
+            (true, Some(from)) => {
+                write(from, &new[from..at])?;
+                start = None;
+            }
+            _ => {}
+        }
+    }
+    start.map_or(Ok(()), |from| write(from, &new[from..]))
 }
 
 impl Mirrors {
@@ -125,7 +152,7 @@ impl Mirrors {
     pub(crate) fn here(&self, address: u64) -> Option<u64> {
         self.0.values().find_map(|mirror| {
             let inside = address.checked_sub(mirror.address)?;
-            (inside < mirror.base.len() as u64).then(|| mirror.here() + inside)
+            (inside < mirror.len as u64).then(|| mirror.here() + inside)
         })
     }
 }

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "an ioctl's argument can map host memory to the device")]
 
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gaudi_codec::UserMemory;
 use gaudi_hal::DeviceSpec;
@@ -12,8 +12,9 @@ use gaudi_seam::NodeKind;
 use gaudi_sys::{lock, pidfd};
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::cs::{CsFlags, HlCsArgs, HlCsChunk, HlCsInChunks};
+use gaudi_uapi::era::DRM_IOCTL_BASE;
 use gaudi_uapi::info::{HlInfoArgs, InfoOp};
-use gaudi_uapi::ioctl::Parts;
+use gaudi_uapi::ioctl::{Parts, READ, WRITE};
 use gaudi_uapi::memory::{HlMemArgs, MemFlags, MemOp};
 use gaudi_uapi::wait::{HlWaitCsArgs, WaitCsFlags};
 use nix::errno::Errno;
@@ -23,8 +24,6 @@ use crate::host::{Mirror, Mirrors};
 use crate::notify::{Listener, Reply, Request};
 use crate::remote::Remote;
 
-/// The most bytes of an argument: a request number has 14 bits of size.
-const MOST_ARGUMENT: usize = 1 << 14;
 /// The most sequence numbers of a wait for signals that are read.
 const MOST_SIGNALS: usize = 512;
 
@@ -136,13 +135,36 @@ impl Opened {
         let number = request.arguments[1] as u32;
         let address = request.arguments[2];
         let remote = Remote::of(request.tid);
-        let size = Parts::of(number).size.min(MOST_ARGUMENT);
-        let mut words = vec![0_u64; size.div_ceil(8)];
-        let argument = &mut words.as_mut_slice().as_mut_bytes()[..size];
-        if size > 0 {
-            remote.read(address, argument)?;
+        let parts = Parts::of(number);
+        let size = parts.size;
+        let ioctl = match self.kind {
+            // Some numbers reach it that no era has.
+            NodeKind::Control => Some(Ioctl::Info),
+            NodeKind::Compute => Ioctl::of_request(number),
+        };
+        // DRM pads a short argument with zeros. The translation must see the whole struct: an
+        // address that it does not see would be used as one of this process.
+        let len = size.max(ioctl.map_or(0, Ioctl::args_size));
+        let mut words = vec![0_u64; len.div_ceil(8)];
+        let argument = &mut words.as_mut_slice().as_mut_bytes()[..len];
+        // As `gaudi_codec::serve`: DRM copies in the directions of the number.
+        let direction = match (parts.kind, self.kind) {
+            (DRM_IOCTL_BASE, NodeKind::Compute) => parts.direction,
+            _ => READ | WRITE,
+        };
+        if size > 0 && direction & WRITE != 0 {
+            remote.read(address, &mut argument[..size])?;
         }
-        let ioctl = Ioctl::of_request(number);
+        let number = match ioctl {
+            Some(_) => Parts {
+                direction: READ | WRITE,
+                size: len,
+                ..parts
+            }
+            .request(),
+            None => number,
+        };
+        let asked = argument.to_vec();
         let mut memory = Chunks {
             remote,
             at: 0,
@@ -152,33 +174,46 @@ impl Opened {
             Some(ioctl) => self.translate(ioctl, argument, request, &mut memory)?,
             None => Translated::default(),
         };
+        let given = argument.to_vec();
+        // A mapping in another thread can get the device address that an unmap frees: its mirror
+        // must not be the one that the unmap removes.
+        let is_mapping = translated.mirror.is_some() || translated.unmaps.is_some();
+        let mut held = is_mapping.then(|| lock(&self.mirrors));
+        let compare = |held: &mut Option<MutexGuard<'_, Mirrors>>| match held {
+            Some(mirrors) => mirrors.compare(),
+            None => lock(&self.mirrors).compare(),
+        };
         if translated.works {
-            lock(&self.mirrors).compare();
+            compare(&mut held);
         }
         // SAFETY: mapped host memory is a mirror of this process, which lives until its mapping is
         // removed or the node is closed: `Opened` drops the node before the mirrors.
         let result = unsafe { self.node.ioctl(number, argument, &memory) };
         if translated.works {
-            lock(&self.mirrors).compare();
+            compare(&mut held);
         }
-        if result.is_ok() {
-            if let Some(mirror) = translated.mirror.take() {
-                if let Some(args) = view::<HlMemArgs>(argument) {
-                    lock(&self.mirrors).insert(args.0[0], mirror);
-                }
+        // Without an answer, the program gets its own addresses and descriptors back.
+        if *argument == *given {
+            argument.copy_from_slice(&asked);
+        }
+        if let (Ok(()), Some(mirrors)) = (result, &mut held) {
+            if let (Some(mirror), Some(args)) = (translated.mirror.take(), view::<HlMemArgs>(argument)) {
+                mirrors.insert(args.0[0], mirror);
             }
             if let Some(va) = translated.unmaps {
-                lock(&self.mirrors).remove(va);
+                mirrors.remove(va);
             }
-            if translated.exports {
-                hand_over(listener, request, argument)?;
-            }
+        }
+        drop(held);
+        if result.is_ok() && translated.exports {
+            hand_over(listener, request, argument)?;
         }
         if let (Some(number), Some(args)) = (translated.number, view::<HlInfoArgs>(argument)) {
             args.arg = number;
         }
-        if size > 0 {
-            remote.write(address, argument)?;
+        // The thread may have been killed during a wait, and its id reused.
+        if size > 0 && direction & READ != 0 && listener.is_valid(request) {
+            remote.write(address, &argument[..size])?;
         }
         result
     }
@@ -211,7 +246,9 @@ impl Opened {
                         MemOp::MAP if input.flags.contains(MemFlags::USERPTR) => {
                             // An invalid range is passed on as it is: the node rejects it.
                             let [address, size] = [input.arg[0], input.arg[2]];
-                            match Mirror::new(remote, address, size) {
+                            // The thread can end before the mapping.
+                            let process = Remote::of(process_of(request.tid));
+                            match Mirror::new(process, address, size) {
                                 Ok(mirror) => {
                                     args.0[0] = mirror.here();
                                     done.mirror = Some(mirror);

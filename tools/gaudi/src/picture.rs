@@ -232,7 +232,8 @@ impl Picture {
             self.spans.push(Span {
                 lane,
                 start_ns: pending.start_ns,
-                end_ns,
+                // The times of a capture can be in any order.
+                end_ns: end_ns.max(pending.start_ns),
                 name,
                 kind,
                 text: pending.text.clone(),

@@ -147,8 +147,8 @@ impl RecordFile {
         let lost = self.0.lost.load(Ordering::Relaxed);
         if lost > 0 {
             let time_ns = event.time_ns();
-            let told = writer.write(&Event::Lost { time_ns, count: lost });
-            if told.is_ok() {
+            let written = writer.write(&Event::Lost { time_ns, count: lost });
+            if written.is_ok() {
                 self.0.lost.store(0, Ordering::Relaxed);
             }
         }

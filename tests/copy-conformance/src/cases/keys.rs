@@ -227,6 +227,9 @@ cases! { "keys";
         for (address, len) in [(region.address - 1, 1), (region.address + 4000, 1), (region.address, 4001), (u64::MAX, 2)] {
             assert_eq!(kind(key.iova(address, len)), ErrorKind::BadAddress);
         }
+        let last = NicRegion { iova: u64::MAX - 3999, ..region };
+        let last = RemoteKey::pack(&memory, last).expect("up to the last address");
+        assert_eq!(kind(last.iova(region.address + 4000, 0)), ErrorKind::BadAddress);
     }
     fn remote_region_outside_memory_is_refused(fixture) {
         let domain = fixture.domain();

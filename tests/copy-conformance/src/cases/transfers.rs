@@ -151,6 +151,15 @@ cases! { "transfers";
         let seen = kind(bench.transport.put_bcopy(most + 1, |_| 0, &bench.target, at));
         assert_eq!(seen, ErrorKind::InvalidInput);
     }
+    fn empty_packs_use_no_chunk(fixture) {
+        let mut bench = bench(fixture, 65536);
+        let (at, most) = (bench.at(0), bench.domain.config().bcopy_bytes);
+        // Together more bytes than all chunks have.
+        for _ in 0..200 {
+            let packed = bench.transport.put_bcopy(most, |_| 0, &bench.target, at);
+            assert_eq!(packed.expect("posted"), 0);
+        }
+    }
     fn pack_that_returns_too_much_is_cut(fixture) {
         let mut bench = bench(fixture, 4096);
         let at = bench.at(0);
