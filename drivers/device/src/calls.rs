@@ -59,7 +59,7 @@ impl Drop for Call<'_> {
         state.running -= 1;
         let is_awaited = state.closing > 0;
         drop(state);
-        // No close waits in most calls, and then there is no system call.
+        // A wake-up is a system call, and in most calls no close waits.
         if is_awaited {
             self.0.changed.notify_all();
         }

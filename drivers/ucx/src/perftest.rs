@@ -83,7 +83,7 @@ unsafe extern "C" fn uct_free(_context: *const c_void, memory: *mut AllocatedMem
         let Some(memory) = (unsafe { memory.as_ref() }) else {
             return;
         };
-        // The function has no result; an invalid structure is no live memory.
+        // The function returns nothing. Both reject a structure that names no live memory.
         let _ = handles::remove(memory.memh, |memory| matches!(memory, Memory::Registered(..)));
         let _ = domain::release(memory.address as u64);
     });

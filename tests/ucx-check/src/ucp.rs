@@ -322,7 +322,7 @@ impl Peer<'_> {
 
     pub(crate) fn send_am(&mut self, from: &Memory, start: usize, len: usize) -> Result<(), Failure> {
         let buffer = from.address().wrapping_add(start);
-        // SAFETY: the memory outlives the wait; there is no header.
+        // SAFETY: the memory outlives the wait. The message has no header.
         let request =
             unsafe { (self.ucp.call.am_send)(self.ep, AM_ID, null(), 0, buffer, len, &raw const NONE) };
         self.wait("ucp_am_send_nbx", request)
