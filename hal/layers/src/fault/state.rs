@@ -277,7 +277,7 @@ impl Shared {
         let now = self.time.now_ns();
         let mut met = Met::default();
         let mut state = self.lock();
-        state.expire(operation, now);
+        let mut is_changed = state.expire(operation, now).is_some();
         if !state.is_lost() {
             let State {
                 rules,
@@ -304,8 +304,14 @@ impl Shared {
                 _ => {}
             }
         }
+        is_changed |= matches!(
+            met.verdict(),
+            Some(Verdict::Reset | Verdict::Remove | Verdict::ComputeReset)
+        );
         let (in_reset, is_removed) = (state.in_reset, state.is_removed);
-        self.changed(&state);
+        if is_changed {
+            self.changed(&state);
+        }
         drop(state);
         if !met.delay.is_zero() {
             self.time.sleep(met.delay);
