@@ -7,7 +7,7 @@ use gaudi_seam::fault::Plan;
 use gaudi_sys::random::SplitMix64;
 
 use crate::op::{OP, Op};
-use crate::sequence::Rig;
+use crate::rig::Rig;
 use crate::words::{self, RULE};
 use crate::world::{DEVICE, Outcome, World};
 

@@ -23,15 +23,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod bytes;
 mod case;
 mod check;
+mod completions;
 mod coverage;
 mod invariant;
+mod lifetimes;
 mod op;
 mod record;
+mod rig;
 mod sequence;
 /// Strategies of proptest: plans, sequences of operations, devices.
 pub mod strategies;
+mod transfers;
 mod watch;
 mod words;
 mod world;

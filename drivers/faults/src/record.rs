@@ -1,6 +1,5 @@
 //! [`Record`]: the observations of the watchers in a run.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use gaudi_seam::fault::{Rule, VerdictKind};
@@ -88,14 +87,6 @@ pub(crate) fn kind_of(rule: Rule) -> &'static VerdictKind {
     kind.unwrap_or_else(|| unreachable!("every verdict has a kind"))
 }
 
-/// A submission that the driver accepted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Submission {
-    pub(crate) queue: u32,
-    /// The driver reported that it completed.
-    pub(crate) is_done: bool,
-}
-
 /// The observations of the watchers.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
@@ -110,17 +101,19 @@ pub(crate) struct Record {
     pub(crate) calls: u64,
     pub(crate) all_calls: u64,
     /// Mapped allocations by handle, mappings (and whether of host memory) and command buffers.
-    pub(crate) allocations: BTreeSet<u64>,
-    pub(crate) mappings: BTreeMap<u64, bool>,
-    pub(crate) buffers: BTreeSet<u64>,
+    pub(crate) allocations: Vec<u64>,
+    pub(crate) mappings: Vec<(u64, bool)>,
+    pub(crate) buffers: Vec<u64>,
     /// Refused releases, by operation and by what was to be released.
-    pub(crate) refused: BTreeSet<(Operation, u64)>,
-    /// The submissions of the open node, by sequence number.
-    pub(crate) submissions: BTreeMap<u64, Submission>,
+    pub(crate) refused: Vec<(Operation, u64)>,
+    /// The queues of the open node's submissions, in the order of their sequence numbers.
+    submissions: Vec<(u64, u32)>,
+    /// Those of which the driver did not report the end.
+    running: Vec<(u64, u32)>,
     /// Submissions that the code's calls made.
     pub(crate) accepted: u64,
     /// Submissions without a wait that proves their end.
-    pub(crate) unproven: BTreeMap<u64, u32>,
+    pub(crate) unproven: Vec<(u64, u32)>,
     /// A submission or a wait failed: engines may still use memory.
     pub(crate) work_failed: bool,
     /// A wait failed with an error that proves no end.
@@ -142,6 +135,81 @@ impl Record {
         }
     }
 
+    /// Makes the record as new, and keeps its storage.
+    pub(crate) fn restart(&mut self) {
+        // Every field, so that a new one is not forgotten.
+        let Self {
+            violations,
+            refusals,
+            ended,
+            driven,
+            calls,
+            all_calls,
+            allocations,
+            mappings,
+            buffers,
+            refused,
+            submissions,
+            running,
+            accepted,
+            unproven,
+            work_failed,
+            end_uncertain,
+            false_end,
+            was_reset,
+            met,
+            is_paused,
+        } = self;
+        violations.clear();
+        refusals.clear();
+        ended.clear();
+        (*driven, *calls, *all_calls, *accepted) = (0, 0, 0, 0);
+        allocations.clear();
+        mappings.clear();
+        buffers.clear();
+        refused.clear();
+        submissions.clear();
+        running.clear();
+        unproven.clear();
+        (*work_failed, *end_uncertain, *false_end) = (false, false, false);
+        (*was_reset, *is_paused) = (false, false);
+        met.clear();
+    }
+
+    /// Records that the driver accepted a submission.
+    pub(crate) fn submitted(&mut self, seq: u64, queue: u32) {
+        self.submissions.push((seq, queue));
+        self.running.push((seq, queue));
+    }
+
+    /// The queue of a submission of the open node.
+    fn queue(&self, seq: u64) -> Option<u32> {
+        let at = self
+            .submissions
+            .binary_search_by_key(&seq, |&(seq, _)| seq)
+            .ok()?;
+        Some(self.submissions[at].1)
+    }
+
+    /// Whether the driver has not reported the end of a submission of the open node.
+    pub(crate) fn is_running(&self, seq: u64) -> bool {
+        self.running.iter().any(|&(running, _)| running == seq)
+    }
+
+    /// Records an answer of the driver to a wait.
+    pub(crate) fn waited(&mut self, seq: u64, is_done: bool) {
+        let Some(queue) = self.queue(seq) else { return };
+        if is_done {
+            // A queue executes in order.
+            self.running.retain(|&(other, of)| other > seq || of != queue);
+        } else if !self.is_running(seq) {
+            self.violated(
+                Invariant::EndsOnce,
+                format!("the driver reports submission {seq} as running after its end"),
+            );
+        }
+    }
+
     /// Begins an operation of the code.
     pub(crate) fn begin(&mut self) {
         self.refusals.clear();
@@ -151,7 +219,7 @@ impl Record {
     pub(crate) fn state(&self) -> DeviceState {
         if self.was_reset {
             DeviceState::AfterReset
-        } else if self.submissions.values().any(|submission| !submission.is_done) {
+        } else if !self.running.is_empty() {
             DeviceState::Busy
         } else if !self.mappings.is_empty() {
             DeviceState::Mapped
@@ -171,11 +239,11 @@ impl Record {
         let mut left = Vec::new();
         for &handle in &self.allocations {
             // A mapped allocation cannot be freed; its mapping is checked below.
-            if !tried(Operation::MemFree, handle) && self.mappings.values().all(|&is_host| is_host) {
+            if !tried(Operation::MemFree, handle) && self.mappings.iter().all(|&(_, is_host)| is_host) {
                 left.push(format!("allocation {handle}"));
             }
         }
-        for (&va, &is_host) in &self.mappings {
+        for &(va, is_host) in &self.mappings {
             let may_be_used = self.work_may_run() || (self.work_failed && !is_host);
             if !tried(Operation::MemUnmap, va) && !may_be_used {
                 let what = if is_host { "host" } else { "device" };
@@ -198,6 +266,7 @@ impl Record {
         self.buffers.clear();
         self.refused.clear();
         self.submissions.clear();
+        self.running.clear();
         self.unproven.clear();
     }
 }

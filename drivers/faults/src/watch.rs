@@ -9,7 +9,7 @@ use gaudi_seam::{
 };
 
 use crate::invariant::Invariant;
-use crate::record::{Refusal, SharedRecord, Submission};
+use crate::record::{Refusal, SharedRecord};
 
 /// The most calls of one operation of the code; more are a livelock.
 const MOST_CALLS: u64 = 20_000;
@@ -46,49 +46,32 @@ impl Layer for DriverWatch {
             Err(_) => {}
             Ok(answer) => match (view, answer.view()) {
                 (AnyRequest::MemAlloc(_), AnyAnswer::MemHandle(handle)) => {
-                    record.allocations.insert(handle.0);
+                    record.allocations.push(handle.0);
                 }
                 (AnyRequest::MemFree(free), _) => {
-                    record.allocations.remove(&free.0.0);
+                    record.allocations.retain(|&handle| handle != free.0.0);
                 }
                 (AnyRequest::MemMapDevice(_), AnyAnswer::DeviceVa(va)) => {
-                    record.mappings.insert(va.0, false);
+                    record.mappings.push((va.0, false));
                 }
                 (AnyRequest::MemMapHost(_), AnyAnswer::DeviceVa(va)) => {
-                    record.mappings.insert(va.0, true);
+                    record.mappings.push((va.0, true));
                 }
                 (AnyRequest::MemUnmap(unmap), _) => {
-                    record.mappings.remove(&unmap.0.0);
+                    record.mappings.retain(|&(va, _)| va != unmap.0.0);
                 }
                 (AnyRequest::CbCreate(_), AnyAnswer::CbHandle(handle)) => {
-                    record.buffers.insert(handle.0);
+                    record.buffers.push(handle.0);
                 }
                 (AnyRequest::CbDestroy(destroy), _) => {
-                    record.buffers.remove(&destroy.0.0);
+                    record.buffers.retain(|&handle| handle != destroy.0.0);
                 }
                 (AnyRequest::Submit(submit), AnyAnswer::Cs(taken)) if submit.is_numbered() => {
                     let queue = submit.execute.first().map_or(0, |chunk| chunk.queue_index);
-                    let is_done = false;
-                    record
-                        .submissions
-                        .insert(taken.seq.0, Submission { queue, is_done });
+                    record.submitted(taken.seq.0, queue);
                 }
                 (AnyRequest::WaitCs(wait), AnyAnswer::Wait(waited)) => {
-                    let seq = wait.seq.0;
-                    let is_done = waited.status == WaitStatus::Completed;
-                    let queue = record.submissions.get(&seq).map(|submission| submission.queue);
-                    let before = record.submissions.get(&seq).is_some_and(|known| known.is_done);
-                    if is_done {
-                        // A queue executes in order.
-                        for (_, known) in record.submissions.range_mut(..=seq) {
-                            known.is_done |= Some(known.queue) == queue;
-                        }
-                    } else if before {
-                        record.violated(
-                            Invariant::EndsOnce,
-                            format!("the driver reports submission {seq} as running after its end"),
-                        );
-                    }
+                    record.waited(wait.seq.0, waited.status == WaitStatus::Completed);
                 }
                 _ => {}
             },
@@ -162,7 +145,7 @@ impl Layer for CodeWatch {
             Ok(answer) => match (view, answer.view()) {
                 (AnyRequest::Submit(submit), AnyAnswer::Cs(taken)) if submit.is_numbered() => {
                     let queue = submit.execute.first().map_or(0, |chunk| chunk.queue_index);
-                    record.unproven.insert(taken.seq.0, queue);
+                    record.unproven.push((taken.seq.0, queue));
                     record.accepted += 1;
                 }
                 (AnyRequest::WaitCs(wait), AnyAnswer::Wait(waited)) => {
@@ -186,8 +169,9 @@ impl Layer for CodeWatch {
 impl crate::record::Record {
     /// Records that a wait proves the end of a submission and of the earlier ones of its queue.
     fn ended(&mut self, seq: u64) {
-        if let Some(queue) = self.unproven.get(&seq).copied() {
-            self.unproven.retain(|&other, &mut of| other > seq || of != queue);
+        let known = self.unproven.iter().find(|&&(other, _)| other == seq);
+        if let Some(&(_, queue)) = known {
+            self.unproven.retain(|&(other, of)| other > seq || of != queue);
         }
     }
 
@@ -201,13 +185,13 @@ impl crate::record::Record {
         self.refusals.push(refusal);
         match request {
             AnyRequest::MemUnmap(unmap) => {
-                self.refused.insert((operation, unmap.0.0));
+                self.refused.push((operation, unmap.0.0));
             }
             AnyRequest::MemFree(free) => {
-                self.refused.insert((operation, free.0.0));
+                self.refused.push((operation, free.0.0));
             }
             AnyRequest::CbDestroy(destroy) => {
-                self.refused.insert((operation, destroy.0.0));
+                self.refused.push((operation, destroy.0.0));
             }
             AnyRequest::WaitCs(wait) if !refusal.is_retried() => {
                 match refusal.errno {

@@ -14,6 +14,7 @@ use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind, Result, SharedIo};
 use gaudi_sys::arena::Region;
 use gaudi_sys::clock::VirtualClock;
 
+use crate::bytes::Pool;
 use crate::invariant::{Invariant, Violation};
 use crate::record::{Met, SharedRecord};
 use crate::watch::{CodeWatch, DriverWatch};
@@ -42,6 +43,7 @@ pub struct World {
     driver_layer: Option<Wrap>,
     code_layer: Option<Wrap>,
     region: Region,
+    pool: Pool,
 }
 
 /// The result of one run.
@@ -65,6 +67,7 @@ pub struct Outcome {
 pub(crate) struct Run<'a> {
     pub(crate) device: &'a Device,
     pub(crate) record: &'a SharedRecord,
+    pub(crate) pool: &'a Pool,
     faults: &'a FaultHandle,
     rules: &'a Rules,
 }
@@ -158,6 +161,7 @@ impl World {
             driver_layer: None,
             code_layer: None,
             region,
+            pool: Pool::default(),
         })
     }
 
@@ -244,7 +248,7 @@ impl World {
     ) -> Result<Outcome> {
         hush();
         self.mock.restart(seed)?;
-        *self.record.lock() = crate::record::Record::default();
+        self.record.lock().restart();
         let _clock = self.clock.enter();
         let _region = self.region.enter();
         let pages = self.region.pages_in_use();
@@ -255,6 +259,7 @@ impl World {
         let run = &Run {
             device: &device,
             record: &self.record,
+            pool: &self.pool,
             faults: &faults,
             rules: &rules,
         };

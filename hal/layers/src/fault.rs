@@ -20,7 +20,7 @@ use zerocopy::IntoBytes as _;
 use crate::Below;
 use crate::time::Time;
 use gaudi_seam::fault::{ChipRules, Hit};
-use state::{Pass, Shared, Waited};
+use state::{Attach, Pass, Shared, Waited};
 use verdict::signal;
 
 pub use gaudi_seam::fault::{
@@ -79,12 +79,19 @@ impl<K: KernelIo + ?Sized> FaultLayer<K> {
         let device = inner.node().device;
         let log = |rule: &Rule| tracing::warn!("fault injected: in the chip by rule {rule}");
         let chip = Arc::new(ChipRules::new(device.index, plan, log));
-        if !inner.chip_faults(&chip) {
+        let node = Arc::downgrade(&inner);
+        let attach = Attach(Box::new(move |chip| {
+            if node.upgrade().is_some_and(|node| node.chip_faults(chip)) {
+                return;
+            }
             for rule in chip.rules() {
                 tracing::warn!("fault not injected: only the compute node of a mock serves {rule}");
             }
+        }));
+        let shared = Arc::new(Shared::new(device, plan, chip, attach, time));
+        if shared.chip().is_armed() {
+            shared.attach_chip();
         }
-        let shared = Arc::new(Shared::new(device, plan, chip, time));
         Self {
             inner: Below(inner),
             shared,

@@ -31,16 +31,26 @@ impl Debugging {
         }
     }
 
+    /// Leaves debug mode, and disables every component.
+    pub(crate) fn restart(&mut self) {
+        let Self {
+            on,
+            etr,
+            buffer,
+            etfs,
+        } = self;
+        (*on, *etr, *buffer) = (false, false, 0);
+        etfs.fill(false);
+    }
+
     /// Performs a request that the rules allow (habanalabs_ioctl.c `hl_debug_ioctl`).
     pub(crate) fn configure(&mut self, asic: &Asic, request: DebugRequest<'_>) -> Result<()> {
         let debugging = self;
         let refuse = |rule| Err(Error::from_rule(OP, rule));
         if request.op == DebugOp::SET_MODE {
             // device.c:hl_device_set_debug_mode
-            *debugging = Debugging {
-                on: request.enable,
-                ..Debugging::new(asic)
-            };
+            debugging.restart();
+            debugging.on = request.enable;
             return Ok(());
         }
         let size = request.op.input().map_or(0, |input| input.size);

@@ -52,6 +52,11 @@ impl Interrupts {
         }
     }
 
+    /// Makes every line as new.
+    pub(crate) fn restart(&mut self) {
+        self.marks.fill(Mark::default());
+    }
+
     fn cqs(&self) -> &'static Range<u16> {
         &self.asic.user_interrupts
     }

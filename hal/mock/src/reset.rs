@@ -4,8 +4,6 @@ use gaudi_seam::engine::Reset;
 use gaudi_seam::{DeviceVa, Errno};
 use gaudi_uapi::info::{DeviceStatus, NotifierEvents};
 
-use crate::debug::Debugging;
-use crate::engines;
 use crate::interrupt::Alarm;
 use crate::state::{Spare, State, Watchdog};
 use crate::submissions::Deadline;
@@ -138,7 +136,7 @@ impl State {
         // frees it (device.c `device_kill_open_processes`).
         let in_use = self.context().submissions.in_flight() > 0
             || self.signals.has_reserved()
-            || engines::busy(&*self.engine) != 0;
+            || !self.engine.has_completed();
         let ordinary = !self.watchdog.take().is_some_and(|watchdog| watchdog.hard)
             && self.status == DeviceStatus::OPERATIONAL
             && !in_use;
@@ -148,7 +146,7 @@ impl State {
             self.unmap(DeviceVa(address));
         }
         // context.c `hl_ctx_fini`
-        self.debugging = Debugging::new(self.asic);
+        self.debugging.restart();
         // The next user does not get the stop texts of this one.
         self.stops.clear();
         if let Some(mut context) = self.context.take() {

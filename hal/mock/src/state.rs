@@ -147,7 +147,7 @@ impl State {
     pub(crate) fn restart(&mut self, order: Option<u64>) -> std::result::Result<(), Errno> {
         // Every field, so that a new one is not forgotten.
         let Self {
-            asic,
+            asic: _,
             engine,
             entries,
             interrupts,
@@ -175,7 +175,7 @@ impl State {
         debug_assert!(context.is_none(), "the caller checks that no context is open");
         engine.restart(order)?;
         entries.restart();
-        *interrupts = Interrupts::new(asic);
+        interrupts.restart();
         signals.restart();
         clock.restart();
         *status = DeviceStatus::OPERATIONAL;
@@ -187,7 +187,7 @@ impl State {
         *errors = ErrorInfo::default();
         events.restart();
         *throttling = Throttling::default();
-        *debugging = Debugging::new(asic);
+        debugging.restart();
         *watchdog = None;
         stops.clear();
         Ok(())

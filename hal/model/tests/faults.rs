@@ -384,6 +384,22 @@ fn walk_page_fault() {
 
 /// A packet that waits for a fence, or a copy of several turns, is one event.
 #[test]
+fn hook_of_transfer_counts_no_walk() {
+    let walks = |plan: &str| {
+        let (mut rig, rules) = faulty(&format!("chip.walk:when=999999:ecc{plan}"));
+        rig.push(QUEUE, 1, &a_copy().bytes());
+        assert_eq!(rig.chip.run(BUDGET), RunOutcome::Idle);
+        let counts = counts(&rules);
+        assert!(counts.iter().skip(1).all(|&(_, fired)| fired > 0), "{plan}");
+        counts[0].0
+    };
+    let plain = walks("");
+    for verdict in ["flip=77", "torn=1", "stale"] {
+        assert_eq!(walks(&format!(";chip.dma:{verdict}")), plain, "{verdict}");
+    }
+}
+
+#[test]
 fn repeated_packet_is_counted_once() {
     let (mut rig, rules) = faulty("chip.packet:when=900:lose");
     rig.push(QUEUE, 1, &Program::new().fence(2, 1, 1).nop().bytes());

@@ -262,6 +262,9 @@ pub trait Engine: fmt::Debug + Send + 'static {
     /// Whether the queue has completed all its work. True of a number that names no queue.
     fn is_idle(&self, queue: QueueId) -> bool;
 
+    /// Whether every queue has completed all its work.
+    fn has_completed(&mut self) -> bool;
+
     /// Sets a sync object of the first die core to 0, and carries out the monitors that watch it.
     ///
     /// # Errors

@@ -50,9 +50,10 @@ pub(crate) fn is_enabled(row: &QueueRow, edma_mask: u32) -> bool {
 
 /// Stream 0 of each engine of a kind that takes a user's work, by queue number.
 fn streams(asic: &Asic, engine: QueueEngine) -> impl DoubleEndedIterator<Item = QueueRow> {
-    (0..asic.queue_count)
-        .filter_map(|id| (asic.queue)(QueueId(id)))
-        .filter(move |row| row.engine == engine && row.stream == 0 && row.user)
+    let managers = asic.queue_count.div_ceil(asic.queue_streams);
+    (0..managers)
+        .filter_map(|manager| (asic.queue)(QueueId(manager * asic.queue_streams)))
+        .filter(move |row| row.engine == engine && row.user)
 }
 
 /// The queues of [`Device::copy`](crate::Device::copy).

@@ -88,11 +88,22 @@ pub(super) enum Waited {
     Busy,
 }
 
+/// Hands the chip's rules to the backend, if it is open.
+pub(super) struct Attach(pub(super) Box<dyn FnOnce(&Arc<ChipRules>) + Send>);
+
+impl fmt::Debug for Attach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Attach")
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Shared {
     device: DeviceId,
     /// Rules for events of the chip, which the chip counts.
     chip: Arc<ChipRules>,
+    /// Hands them to the backend, before the first is armed: a chip without rules has no hooks.
+    attach: Mutex<Option<Attach>>,
     time: Arc<dyn Time>,
     /// Whether `state` affects operations. Checked first, so that an idle layer costs one load.
     active: AtomicBool,
@@ -184,7 +195,13 @@ impl State {
 }
 
 impl Shared {
-    pub(super) fn new(device: DeviceId, plan: &Plan, chip: Arc<ChipRules>, time: Arc<dyn Time>) -> Self {
+    pub(super) fn new(
+        device: DeviceId,
+        plan: &Plan,
+        chip: Arc<ChipRules>,
+        attach: Attach,
+        time: Arc<dyn Time>,
+    ) -> Self {
         let state = State {
             rules: ArmedRules::new(&plan.of(Target::is_operation)),
             ..State::default()
@@ -192,6 +209,7 @@ impl Shared {
         Self {
             device,
             chip,
+            attach: Mutex::new(Some(attach)),
             time,
             active: AtomicBool::new(state.is_active()),
             observes: AtomicBool::new(state.observes()),
@@ -217,6 +235,14 @@ impl Shared {
 
     pub(super) fn chip(&self) -> &ChipRules {
         &self.chip
+    }
+
+    /// Hands the rules for the chip to the backend, once.
+    pub(super) fn attach_chip(&self) {
+        let attach = self.attach.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Attach(attach)) = attach {
+            attach(&self.chip);
+        }
     }
 
     /// Locks the state. A caller that changes it calls [`changed`](Self::changed).
@@ -251,7 +277,7 @@ impl Shared {
         let now = self.time.now_ns();
         let mut met = Met::default();
         let mut state = self.lock();
-        state.expire(operation, now);
+        let mut is_changed = state.expire(operation, now).is_some();
         if !state.is_lost() {
             let State {
                 rules,
@@ -278,8 +304,14 @@ impl Shared {
                 _ => {}
             }
         }
+        is_changed |= matches!(
+            met.verdict(),
+            Some(Verdict::Reset | Verdict::Remove | Verdict::ComputeReset)
+        );
         let (in_reset, is_removed) = (state.in_reset, state.is_removed);
-        self.changed(&state);
+        if is_changed {
+            self.changed(&state);
+        }
         drop(state);
         if !met.delay.is_zero() {
             self.time.sleep(met.delay);
@@ -504,6 +536,7 @@ impl FaultHandle {
         let shared = Arc::clone(&self.0);
         if rule.target.is_chip() {
             let id = shared.chip.arm(rule);
+            shared.attach_chip();
             return ArmedFault {
                 shared,
                 id,

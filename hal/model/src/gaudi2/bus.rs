@@ -101,7 +101,11 @@ impl Bus {
             size: 1,
             ..EventFields::default()
         };
-        let struck = faults.borrow_mut().meet(ChipEvent::PageWalk, fields);
+        let mut faults = faults.borrow_mut();
+        if faults.in_hook {
+            return false;
+        }
+        let struck = faults.meet(ChipEvent::PageWalk, fields);
         if let Some(struck) = &struck {
             struck.happened();
         }

@@ -54,17 +54,26 @@ impl Bus {
             });
         }
         let mut before = vec![0; usize::try_from(len).unwrap_or_default()];
+        faults.borrow_mut().in_hook = true;
         // The move fails at bytes that cannot be read, and reports the fault.
         let (count, _) = self.read(to, &mut before, Access::Write);
+        faults.borrow_mut().in_hook = false;
         before.truncate(count);
         Ok(Some(ChunkFault { struck, to, before }))
     }
 
     /// Corrupts the bytes of a moved chunk as its rule specifies.
     pub(crate) fn corrupt(&self, chunk: Option<ChunkFault>) -> Result<(), Fault> {
-        let Some(ChunkFault { struck, to, before }) = chunk else {
+        let (Some(chunk), Some(faults)) = (chunk, &self.faults) else {
             return Ok(());
         };
+        faults.borrow_mut().in_hook = true;
+        let corrupted = self.corrupt_bytes(chunk);
+        faults.borrow_mut().in_hook = false;
+        corrupted
+    }
+
+    fn corrupt_bytes(&self, ChunkFault { struck, to, before }: ChunkFault) -> Result<(), Fault> {
         let first = match struck.verdict() {
             Verdict::Flip(bit) => bit / 8,
             Verdict::Torn(bytes) => bytes,

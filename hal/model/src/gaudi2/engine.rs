@@ -87,6 +87,10 @@ impl Engine for Chip {
         self.queue_is_idle(queue)
     }
 
+    fn has_completed(&mut self) -> bool {
+        Chip::is_idle(self)
+    }
+
     fn clear_sob(&mut self, sob: u32) -> Result<(), Errno> {
         self.set_sob(0, sob, SobUpdate::set(0)).ok_or(Errno::EINVAL)
     }

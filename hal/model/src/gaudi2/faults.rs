@@ -19,6 +19,8 @@ pub(crate) struct ChipFaults {
     pub(super) attached: Vec<Arc<ChipRules>>,
     /// The queue of the transfer in progress.
     pub(super) queue: u32,
+    /// A hook accesses memory, which is no work of the chip: its walks are not counted.
+    pub(super) in_hook: bool,
     /// Processors whose packet was counted, and is executed again.
     pub(super) repeated: BTreeSet<u32>,
     /// Errors that rules made the chip report.

@@ -60,7 +60,7 @@ impl Chip {
 
     // Whether no processor has anything to do. Looking at all of them would cost a short run more
     // than its packets do.
-    fn is_idle(&mut self) -> bool {
+    pub(crate) fn is_idle(&mut self) -> bool {
         while let Some(cp) = self.busy.at_or_after(0) {
             if !self.processor(cp).is_empty() {
                 return false;

@@ -81,19 +81,43 @@ const QM_STEP: u32 = 0x1_0000;
 // `mmNIC0_QM0_BASE`; a macro has two, 0x20000 apart; macros are 0x80000 apart.
 const QM_NIC: u32 = 0x541_a000;
 
+/// The rows, by number.
+static ROWS: [QueueRow; COUNT as usize] = {
+    let mut rows = [make(QueueId(0)); COUNT as usize];
+    let mut id = 0;
+    while id < COUNT {
+        rows[id as usize] = make(QueueId(id));
+        id += 1;
+    }
+    rows
+};
+
 /// The row of a queue, or `None` where the number names none.
 pub fn row(id: QueueId) -> Option<QueueRow> {
-    let at = |first: u32| ((id.0 - first) / STREAMS, ((id.0 - first) % STREAMS) as u8);
+    ROWS.get(usize::try_from(id.0).ok()?).copied()
+}
+
+/// The place of a queue behind the first of a run: its queue manager and its stream.
+const fn place(id: QueueId, first: u32) -> (u32, u8) {
+    ((id.0 - first) / STREAMS, ((id.0 - first) % STREAMS) as u8)
+}
+
+/// Makes the row of a queue whose number is below [`COUNT`].
+const fn make(id: QueueId) -> QueueRow {
     let (engine, instance, stream, qman) = match id.0 {
         0..8 => {
-            let (n, stream) = at(0);
+            let (n, stream) = place(id, 0);
             (QueueEngine::Pdma, n, stream, QM_PDMA + n * QM_STEP)
         }
         8..NIC => {
-            let (d, dcore) = (0..).zip(&DCORES).find(|(_, dcore)| id.0 < dcore.end)?;
+            let mut d = 0;
+            while id.0 >= DCORES[d as usize].end {
+                d += 1;
+            }
+            let dcore = &DCORES[d as usize];
             let shift = d * super::map::DCORE_STRIDE;
             if id.0 < dcore.mme {
-                let (n, stream) = at(dcore.edma);
+                let (n, stream) = place(id, dcore.edma);
                 (
                     QueueEngine::Edma,
                     d * 2 + n,
@@ -101,9 +125,9 @@ pub fn row(id: QueueId) -> Option<QueueRow> {
                     QM_EDMA + n * QM_STEP + shift,
                 )
             } else if id.0 < dcore.tpc {
-                (QueueEngine::Mme, d, at(dcore.mme).1, QM_MME + shift)
+                (QueueEngine::Mme, d, place(id, dcore.mme).1, QM_MME + shift)
             } else {
-                let (n, stream) = at(dcore.tpc);
+                let (n, stream) = place(id, dcore.tpc);
                 // The seventh TPC of die core 0 counts last (driver gaudi2P.h
                 // `TPC_ID_DCORE0_TPC6`).
                 let instance = if n == 6 { 24 } else { d * 6 + n };
@@ -111,7 +135,7 @@ pub fn row(id: QueueId) -> Option<QueueRow> {
             }
         }
         NIC..ROTATOR => {
-            let (n, stream) = at(NIC);
+            let (n, stream) = place(id, NIC);
             (
                 QueueEngine::Nic,
                 n,
@@ -120,29 +144,28 @@ pub fn row(id: QueueId) -> Option<QueueRow> {
             )
         }
         ROTATOR..260 => {
-            let (n, stream) = at(ROTATOR);
+            let (n, stream) = place(id, ROTATOR);
             (QueueEngine::Rotator, n, stream, QM_ROTATOR + n * QM_STEP)
         }
-        260 => (QueueEngine::Cpu, 0, 0, 0),
-        _ => return None,
+        _ => (QueueEngine::Cpu, 0, 0, 0),
     };
-    Some(QueueRow {
+    QueueRow {
         id,
         engine,
         instance: instance as u8,
         stream,
-        kind: if id == CPU {
+        kind: if id.0 == CPU.0 {
             QueueType::Cpu
         } else {
             QueueType::Hardware
         },
         user: match engine {
-            QueueEngine::Pdma => matches!(id, PDMA_0_0 | PDMA_0_1 | PDMA_1_0),
+            QueueEngine::Pdma => id.0 == PDMA_0_0.0 || id.0 == PDMA_0_1.0 || id.0 == PDMA_1_0.0,
             QueueEngine::Nic | QueueEngine::Cpu => false,
             _ => true,
         },
         qman,
-    })
+    }
 }
 
 #[cfg(test)]
