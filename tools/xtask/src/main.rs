@@ -12,6 +12,7 @@
 mod bench;
 mod deb;
 mod files;
+mod fuzz;
 mod install;
 mod lab;
 mod ledger;
@@ -64,6 +65,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    Fuzz(fuzz::Fuzz),
     /// Build the program and the C libraries, and install them under a prefix
     Install(install::Install),
     /// Pack what install installs as Debian packages
@@ -91,6 +93,7 @@ fn task(task: Task) -> anyhow::Result<ExitCode> {
         }
         Task::Test { list: Some(_), .. } => test::list_conformance(&workspace),
         Task::Bench { arguments } => bench::run(&workspace, &arguments),
+        Task::Fuzz(fuzz) => Ok(ledger::finish(&fuzz::run(&workspace, &fuzz)?)),
         Task::Install(install) => install::run(&workspace, &install).map(|()| ExitCode::SUCCESS),
         Task::Deb(deb) => Ok(ledger::finish(&deb::run(&workspace, &deb)?)),
         Task::Lab(lab) => lab::run(&workspace, &lab),
