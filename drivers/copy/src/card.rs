@@ -81,11 +81,37 @@ impl Card {
         card
     }
 
-    /// Shares a card again that was taken out to be closed.
-    pub(crate) fn list(self) -> Arc<Self> {
-        let card = Arc::new(self);
-        lock(&CARDS).push(Arc::downgrade(&card));
-        card
+    /// Closes the compute node of a card whose only user is the caller.
+    ///
+    /// The list of cards is locked: a thread that looks for a card neither holds this one for a
+    /// moment nor makes a second one, which could not open the node.
+    ///
+    /// # Errors
+    /// `InUse`: others hold the card. The error of [`Device::close`]; the card keeps its device.
+    pub(crate) fn close(card: &mut Arc<Self>, operation: &'static str) -> Result<()> {
+        let mut cards = lock(&CARDS);
+        let this = Arc::as_ptr(card);
+        cards.retain(|listed| listed.as_ptr() != this);
+        let answer = match Arc::get_mut(card) {
+            Some(only) => match only.device.take().map(Device::close) {
+                None | Some(Ok(())) => return Ok(()),
+                Some(Err(failure)) => {
+                    let (device, error) = failure.into_parts();
+                    only.device = OnceLock::from(device);
+                    Err(error)
+                }
+            },
+            None => {
+                let others = Arc::strong_count(card).saturating_sub(1);
+                Err(Error::new(ErrorKind::InUse, operation)
+                    .because(format!(
+                        "{others} others hold the domain: memory, transports or handles"
+                    ))
+                    .helped_by("free the memory and drop the transports first"))
+            }
+        };
+        cards.push(Arc::downgrade(card));
+        answer
     }
 
     /// # Errors
@@ -147,16 +173,6 @@ impl Card {
     /// Returns the compute node if it is open.
     pub(crate) fn opened(&self) -> Option<&Device> {
         self.device.get()
-    }
-
-    /// Takes the compute node out, to close it.
-    pub(crate) fn take_device(&mut self) -> Option<Device> {
-        self.device.take()
-    }
-
-    /// Puts a compute node back that could not be closed.
-    pub(crate) fn restore_device(&mut self, device: Device) {
-        self.device = OnceLock::from(device);
     }
 
     /// Queries the properties: of the compute node if it is open, so that a target such as
@@ -227,6 +243,17 @@ impl Card {
     #[inline]
     pub(crate) fn find(&self, span: Span) -> Option<(Span, Known)> {
         self.table.copied(span, TAG)
+    }
+
+    /// Returns the memory of any card that contains a range, its addresses and its number.
+    pub(crate) fn find_any(span: Span) -> Option<(Span, u64)> {
+        // Under the lock, so that a close does not see the cards held.
+        let cards = lock(&CARDS);
+        let mut live = cards.iter().filter_map(Weak::upgrade);
+        live.find_map(|card| match card.owner.is_foreign() {
+            true => None,
+            false => card.find(span).map(|(whole, known)| (whole, known.id)),
+        })
     }
 
     /// Returns the memory that has a part of a range.

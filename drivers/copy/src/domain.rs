@@ -540,32 +540,11 @@ impl MemoryDomain {
     /// # Errors
     /// - `InUse`: memory, transports or other handles of the domain exist.
     /// - `Forked`, or the error of [`Device::close`].
-    pub fn close(self) -> Result<(), CloseError<Self>> {
+    pub fn close(mut self) -> Result<(), CloseError<Self>> {
         const OP: &str = "gaudi_copy close";
-        if let Err(error) = self.card.check_process(OP) {
-            return Err(CloseError::new(self, error));
-        }
-        let mut card = match Arc::try_unwrap(self.card) {
-            Ok(card) => card,
-            Err(card) => {
-                let others = Arc::strong_count(&card).saturating_sub(1);
-                let error = Error::new(ErrorKind::InUse, OP)
-                    .because(format!(
-                        "{others} others hold the domain: memory, transports or handles"
-                    ))
-                    .helped_by("free the memory and drop the transports first");
-                return Err(CloseError::new(Self { card }, error));
-            }
-        };
-        let Some(device) = card.take_device() else {
-            return Ok(());
-        };
-        device.close().map_err(|error| {
-            let (device, error) = error.into_parts();
-            card.restore_device(device);
-            let card = Card::list(card);
-            CloseError::new(Self { card }, error)
-        })
+        let answer = self.card.check_process(OP);
+        let answer = answer.and_then(|()| Card::close(&mut self.card, OP));
+        answer.map_err(|error| CloseError::new(self, error))
     }
 }
 

@@ -1,0 +1,257 @@
+//! Domains: open, allocate, copy, query and export.
+
+#![allow(unsafe_code, reason = "functions of the C ABI, which read and write a program's pointers")]
+
+use std::collections::BTreeMap;
+use std::ffi::c_char;
+use std::os::fd::IntoRawFd as _;
+use std::sync::{Arc, Mutex};
+
+use gaudi_copy::{
+    Copier, DeviceSpec, DeviceVa, ErrorKind, Export, MemInfo, Memory, MemoryDomain, MemoryType, memory_types,
+};
+use gaudi_seam::PciAddress;
+use gaudi_sys::{Errno, lock};
+
+use crate::guard::Failure;
+use crate::handles::{Object, Table};
+use crate::layouts::{
+    AllocOptions, Dmabuf, GAUDI_COPY_DEVICE, GAUDI_COPY_EXPORT_NEVER, GAUDI_COPY_EXPORT_ON_ALLOC,
+    GAUDI_COPY_EXPORT_ON_DEMAND, GAUDI_COPY_EXPORT_POOLED, GAUDI_COPY_HOST, MemoryInfo,
+};
+use crate::pointer;
+
+/// An open domain.
+pub(crate) struct Domain {
+    pub(crate) copier: Copier,
+    /// What the program allocated, by address.
+    memory: Mutex<BTreeMap<u64, Memory>>,
+}
+
+pub(crate) static DOMAINS: Table<Domain> = Table::new();
+
+impl Object for Domain {
+    const KIND: u8 = 1;
+    const NAME: &'static str = "domain";
+}
+
+impl Domain {
+    pub(crate) fn of(&self) -> &MemoryDomain {
+        self.copier.domain()
+    }
+
+    /// Returns memory that the program allocated, by an address in it.
+    ///
+    /// # Errors
+    /// `ENOENT`: there is none.
+    pub(crate) fn memory_at(&self, address: u64) -> Result<Memory, Failure> {
+        let memory = lock(&self.memory);
+        match memory.range(..=address).next_back() {
+            Some((base, memory)) if address - base < memory.len() => Ok(memory.clone()),
+            _ => Err(not_found(address)),
+        }
+    }
+}
+
+fn not_found(address: u64) -> Failure {
+    let message = format!("gaudi_copy: no memory of the domain has the address {address:#x}");
+    Failure::new(Errno::ENOENT, message)
+}
+
+/// Returns the number of a type in structures.
+pub(crate) fn number_of(kind: MemoryType) -> u32 {
+    match kind {
+        MemoryType::Host => GAUDI_COPY_HOST,
+        MemoryType::Device => GAUDI_COPY_DEVICE,
+    }
+}
+
+fn allocate(domain: &MemoryDomain, len: u64, options: &AllocOptions) -> Result<Memory, Failure> {
+    if options.flags != 0 {
+        return Err(Failure::invalid(format!("unknown flags {:#x}", options.flags)));
+    }
+    match options.kind {
+        GAUDI_COPY_HOST => {
+            if (options.export, options.page_bytes, options.hint) != (0, 0, 0) || options.align > 4096 {
+                return Err(Failure::invalid("an option is not one of host memory"));
+            }
+            let len = usize::try_from(len).map_err(|_| Failure::from(Errno::ENOMEM))?;
+            Ok(domain.alloc_host(len)?)
+        }
+        GAUDI_COPY_DEVICE => {
+            let export = match options.export {
+                GAUDI_COPY_EXPORT_ON_DEMAND => Export::OnDemand,
+                GAUDI_COPY_EXPORT_NEVER => Export::Never,
+                GAUDI_COPY_EXPORT_POOLED => Export::Pooled,
+                GAUDI_COPY_EXPORT_ON_ALLOC => Export::OnAlloc,
+                other => return Err(Failure::invalid(format!("unknown export mode {other}"))),
+            };
+            let mut wanted = gaudi_copy::AllocOptions::default();
+            wanted.align = options.align;
+            wanted.export = export;
+            wanted.page_bytes = options.page_bytes;
+            wanted.hint = (options.hint != 0).then_some(DeviceVa(options.hint));
+            Ok(domain.alloc(len, wanted)?)
+        }
+        other => Err(Failure::invalid(format!("unknown type of memory {other}"))),
+    }
+}
+
+fn described(info: &MemInfo) -> MemoryInfo {
+    let numbers = |bus: PciAddress| [bus.domain, bus.bus.into(), bus.device.into(), bus.function.into()];
+    let bus = info.bus.map(numbers);
+    let [bus_domain, number, bus_device, bus_function] = bus.unwrap_or_default();
+    MemoryInfo {
+        kind: number_of(info.kind),
+        base: info.base,
+        len: info.len,
+        device: info.device.index,
+        has_bus: bus.is_some().into(),
+        bus_domain,
+        bus: number,
+        bus_device,
+        bus_function,
+        ..MemoryInfo::default()
+    }
+}
+
+c_functions! { FUNCTIONS:
+    /// Opens the memory domain of a card. `spec` names it, such as "kernel:0" or "mock:gaudi2"; NULL
+    /// for the card that the environment selects. The first allocation or copy opens the card.
+    ///
+    /// EINVAL: the spec or a variable is invalid.
+    fn gaudi_copy_open(spec: *const c_char, domain: *mut u64) {
+        // SAFETY: guaranteed by the caller.
+        let place = unsafe { pointer::place(domain) }?;
+        // SAFETY: guaranteed by the caller.
+        let opened = match unsafe { pointer::text(spec) }? {
+            None => MemoryDomain::of_environment()?,
+            Some(text) => {
+                let spec = text.parse::<DeviceSpec>();
+                MemoryDomain::new(&spec.map_err(|error| Failure::invalid(error.to_string()))?)?
+            }
+        };
+        let opened = Domain {
+            copier: Copier::new(&opened),
+            memory: Mutex::default(),
+        };
+        place.put(DOMAINS.add(Arc::new(opened))?);
+        Ok(())
+    }
+
+    /// Closes a domain, and its card with the last domain of that.
+    ///
+    /// EBUSY: memory of the domain or attached keys exist, or a call uses it. After any other failure,
+    /// which is one of the card, the domain is closed.
+    fn gaudi_copy_close(domain: u64) {
+        let closed = DOMAINS.remove(domain, |slot| {
+            let in_use = |what: &str| Failure::new(Errno::EBUSY, format!("gaudi_copy close: {what}"));
+            let shared = slot.take().ok_or_else(|| Failure::from(Errno::EBADF))?;
+            let held = lock(&shared.memory).len();
+            match Arc::try_unwrap(shared) {
+                Ok(own) if held == 0 => Ok(own),
+                Ok(own) => {
+                    *slot = Some(Arc::new(own));
+                    Err(in_use(&format!("the program has not freed {held} allocations")))
+                }
+                Err(shared) => {
+                    *slot = Some(shared);
+                    Err(in_use("calls or attached keys use the domain"))
+                }
+            }
+        })?;
+        match closed.copier.into_domain().close() {
+            Ok(()) => Ok(()),
+            Err(failure) => match failure.into_parts().1 {
+                // Another domain of the card is open, which keeps it.
+                error if error.kind() == ErrorKind::InUse => Ok(()),
+                error => Err(error.into()),
+            },
+        }
+    }
+
+    /// Allocates `len` bytes. `options` is NULL for device memory that can be exported. Host memory is
+    /// zeroed, pinned and mapped for the card.
+    ///
+    /// EINVAL: an option is invalid, or `len` is 0. ENOMEM. The error of the card's open.
+    fn gaudi_copy_alloc(domain: u64, len: u64, options: *const AllocOptions, address: *mut u64) {
+        let domain = DOMAINS.get(domain)?;
+        // SAFETY: guaranteed by the caller.
+        let place = unsafe { pointer::place(address) }?;
+        let options = match options.is_null() {
+            true => AllocOptions { kind: GAUDI_COPY_DEVICE, ..AllocOptions::default() },
+            // SAFETY: guaranteed by the caller.
+            false => unsafe { pointer::read(options) }?,
+        };
+        let memory = allocate(domain.of(), len, &options)?;
+        let base = memory.address();
+        lock(&domain.memory).insert(base, memory);
+        place.put(base);
+        Ok(())
+    }
+
+    /// Frees memory by its first address.
+    ///
+    /// ENOENT: the domain has no allocation there. EBUSY: a copy or an open dma-buf holds it.
+    fn gaudi_copy_free(domain: u64, address: u64) {
+        let domain = DOMAINS.get(domain)?;
+        let memory = lock(&domain.memory).remove(&address).ok_or_else(|| not_found(address))?;
+        domain.of().free(memory).map_err(|failure| {
+            let (memory, error) = failure.into_parts();
+            lock(&domain.memory).insert(address, memory);
+            error.into()
+        })
+    }
+
+    /// Copies `len` bytes from `src` to `dst`, and waits for them. One of them is device memory of any
+    /// domain of this process; the other is memory of a domain or of the program.
+    ///
+    /// EOPNOTSUPP: both are host memory. EINVAL: a range is NULL, leaves its allocation, or the ranges
+    /// overlap. EFAULT: an address is neither device memory nor one of a program.
+    fn gaudi_copy_copy(domain: u64, dst: u64, src: u64, len: u64) {
+        let domain = DOMAINS.get(domain)?;
+        // SAFETY: guaranteed by the caller.
+        Ok(unsafe { domain.copier.copy(dst, src, len) }?)
+    }
+
+    /// Stores in `type` whether the `len` bytes at `address` are device memory or host memory. Takes no
+    /// lock. A length of 0 counts as 1.
+    fn gaudi_copy_memory_type(address: u64, len: u64, r#type: *mut u32) {
+        // SAFETY: guaranteed by the caller.
+        let place = unsafe { pointer::place(r#type) }?;
+        place.put(number_of(memory_types().lookup(address, len).kind));
+        Ok(())
+    }
+
+    /// Describes the memory of the domain around `len` bytes at `address`. A length of 0 counts as 1.
+    ///
+    /// ENOENT: the domain has no memory there. EINVAL: the range leaves its memory.
+    fn gaudi_copy_query(domain: u64, address: u64, len: u64, memory: *mut MemoryInfo) {
+        let domain = DOMAINS.get(domain)?;
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { pointer::out(memory) }?;
+        out.put(described(&domain.of().mem_query(address, len)?));
+        Ok(())
+    }
+
+    /// Exports `len` bytes at `address` as a dma-buf. The program closes the descriptor. A length of 0
+    /// counts as 1.
+    ///
+    /// ENOENT: the domain has no memory there. EINVAL: it was allocated with
+    /// GAUDI_COPY_EXPORT_NEVER. EOPNOTSUPP: it is host memory.
+    fn gaudi_copy_dmabuf(domain: u64, address: u64, len: u64, dmabuf: *mut Dmabuf) {
+        let domain = DOMAINS.get(domain)?;
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { pointer::out(dmabuf) }?;
+        let info = domain.of().mem_query(address, len)?;
+        let part = domain.of().dmabuf(&info)?;
+        out.put(Dmabuf {
+            fd: part.fd.into_raw_fd(),
+            offset: part.offset,
+            len: part.len,
+            address,
+            ..Dmabuf::default()
+        });
+        Ok(())
+    }
+}

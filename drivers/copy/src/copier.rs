@@ -1,0 +1,268 @@
+//! Blocking copies between addresses of the process, for programs that have no handles of memory:
+//! those of the C library.
+
+#![expect(unsafe_code, reason = "host memory that a caller names by its address")]
+
+use std::sync::Mutex;
+
+use gaudi_device::{Deadline, Error, ErrorKind, Result};
+use gaudi_ranges::Span;
+use gaudi_sys::{Errno, lock};
+
+use crate::attached::Attached;
+use crate::card::Card;
+use crate::domain::MemoryDomain;
+use crate::kind::MemoryType;
+use crate::local::Local;
+use crate::memory::Memory;
+use crate::staged;
+use crate::transport::Transport;
+use crate::types::memory_types;
+
+const OP: &str = "gaudi_copy copy";
+
+/// No program's memory is at or above this address, on any processor that the driver supports.
+const USER_END: u64 = 1 << 56;
+
+/// Copies by address. Each thread that copies has a transport of its own, which is used again.
+pub struct Copier {
+    domain: MemoryDomain,
+    idle: Mutex<Vec<Transport>>,
+}
+
+/// The end of a copy that is not the remote end.
+enum Side {
+    /// Memory of a domain, and the offset of the first byte.
+    Known(Memory, u64),
+    /// Other memory of the program.
+    Plain(u64),
+}
+
+impl Copier {
+    /// Returns a copier of a domain. The first copy opens the compute node.
+    pub fn new(domain: &MemoryDomain) -> Self {
+        Self {
+            domain: domain.clone(),
+            idle: Mutex::default(),
+        }
+    }
+
+    /// Returns the domain.
+    pub fn domain(&self) -> &MemoryDomain {
+        &self.domain
+    }
+
+    /// Returns the domain, and drops the transports.
+    pub fn into_domain(self) -> MemoryDomain {
+        drop(self.idle);
+        self.domain
+    }
+
+    /// Copies `len` bytes from `src` to `dst`, and waits for them. At least one of them is device
+    /// memory of a domain of this process.
+    ///
+    /// # Errors
+    /// - `Unsupported`: both are host memory.
+    /// - `InvalidInput`: a range leaves its memory, or the ranges overlap.
+    /// - `BadAddress`: an address is neither known device memory nor one of a program.
+    /// - `Forked`, or the failure of the copy.
+    ///
+    /// # Safety
+    /// An address that is not memory of a domain is `len` bytes of the program. Nothing else writes
+    /// them during the call, and nothing reads them if they are at `dst`.
+    pub unsafe fn copy(&self, dst: u64, src: u64, len: u64) -> Result<()> {
+        self.domain.card.check_process(OP)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let (to, from) = (self.side(dst, len)?, self.side(src, len)?);
+        let is_device = |side: &Side| matches!(side, Side::Known(memory, _) if memory.kind() == MemoryType::Device);
+        if is_device(&to) {
+            let Side::Known(memory, _) = &to else {
+                unreachable!("device memory is known");
+            };
+            // SAFETY: guaranteed by the caller.
+            return unsafe { self.run(true, &Attached::to(memory), dst, &from, len) };
+        }
+        match &from {
+            Side::Known(memory, _) if memory.kind() == MemoryType::Device => {
+                // SAFETY: guaranteed by the caller.
+                unsafe { self.run(false, &Attached::to(memory), src, &to, len) }
+            }
+            _ => Err(staged::host_to_host()),
+        }
+    }
+
+    /// Copies `len` bytes at `src` to memory that a key names, and waits for them.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy); `BadAddress`: the range leaves the memory of the key; `NotFound`:
+    /// that memory was freed.
+    ///
+    /// # Safety
+    /// As [`copy`](Self::copy).
+    pub unsafe fn put(&self, remote: &Attached, address: u64, src: u64, len: u64) -> Result<()> {
+        self.domain.card.check_process(OP)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let from = self.side(src, len)?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.run(true, remote, address, &from, len) }
+    }
+
+    /// Copies `len` bytes of memory that a key names to `dst`, and waits for them.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    ///
+    /// # Safety
+    /// As [`copy`](Self::copy).
+    pub unsafe fn get(&self, dst: u64, remote: &Attached, address: u64, len: u64) -> Result<()> {
+        self.domain.card.check_process(OP)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let to = self.side(dst, len)?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.run(false, remote, address, &to, len) }
+    }
+
+    fn side(&self, address: u64, len: u64) -> Result<Side> {
+        let invalid = |cause: &str| {
+            Error::new(ErrorKind::InvalidInput, OP)
+                .because(cause)
+                .saw(format!("{len} bytes at {address:#x}"), "memory of the program")
+        };
+        let span = Span::new(address, len).filter(|_| address != 0 && isize::try_from(len).is_ok());
+        let span = span.ok_or_else(|| invalid("the range is NULL or leaves the address space"))?;
+        if let Some((whole, known)) = self.domain.card.find(span) {
+            if let Some(memory) = Memory::by_id(known.id) {
+                return Ok(Side::Known(memory, address - whole.start()));
+            }
+        }
+        if memory_types().lookup(address, 1).kind == MemoryType::Device {
+            return match Card::find_any(span).and_then(|(whole, id)| Some((whole, Memory::by_id(id)?))) {
+                Some((whole, memory)) => Ok(Side::Known(memory, address - whole.start())),
+                None => Err(invalid("the range leaves its memory, or no domain allocated it")),
+            };
+        }
+        if span.last() >= USER_END {
+            return Err(Error::from_errno(OP, Errno::EFAULT)
+                .because("no memory has the address")
+                .saw(span, "memory of a domain or of the program"));
+        }
+        Ok(Side::Plain(address))
+    }
+
+    /// Copies between the remote and the local end. A failed transport is dropped, which waits: no
+    /// copy is in flight when the call returns.
+    ///
+    /// # Safety
+    /// As [`copy`](Self::copy).
+    unsafe fn run(&self, is_put: bool, remote: &Attached, address: u64, near: &Side, len: u64) -> Result<()> {
+        let idle = lock(&self.idle).pop();
+        let mut transport = match idle {
+            Some(transport) => transport,
+            None => Transport::new(&self.domain)?,
+        };
+        match near {
+            Side::Known(memory, offset) => {
+                let local = [Local::at(memory, *offset, len)?];
+                accepted(&mut transport, |transport| match is_put {
+                    true => transport.put_zcopy(&local, remote, address, None).map(drop),
+                    false => transport.get_zcopy(&local, remote, address, None).map(drop),
+                })?;
+            }
+            // Neither end is memory that an engine of this process can reach.
+            Side::Plain(_) if remote.kind() == MemoryType::Host => return Err(staged::host_to_host()),
+            // SAFETY: `len` bytes of the program, by the caller's promise; `side` checked them.
+            Side::Plain(start) if is_put => unsafe {
+                let bytes = std::slice::from_raw_parts(*start as *const u8, len as usize);
+                write(&mut transport, remote, address, bytes)?;
+            },
+            // SAFETY: as above.
+            Side::Plain(start) => unsafe {
+                let bytes = std::slice::from_raw_parts_mut(*start as *mut u8, len as usize);
+                read(&mut transport, remote, address, bytes)?;
+            },
+        }
+        transport.flush_wait(Deadline::NEVER)?;
+        lock(&self.idle).push(transport);
+        Ok(())
+    }
+}
+
+/// Repeats an operation that would block, when all before it are complete.
+fn accepted(
+    transport: &mut Transport,
+    mut operation: impl FnMut(&mut Transport) -> Result<()>,
+) -> Result<()> {
+    loop {
+        match operation(transport) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => transport.flush_wait(Deadline::NEVER)?,
+            answer => return answer,
+        }
+    }
+}
+
+fn write(transport: &mut Transport, remote: &Attached, mut address: u64, bytes: &[u8]) -> Result<()> {
+    let config = *transport.domain().config();
+    if bytes.len() <= config.short_bytes {
+        return accepted(transport, |transport| transport.put_short(bytes, remote, address));
+    }
+    for piece in bytes.chunks(config.bcopy_bytes.max(1)) {
+        let pack = |into: &mut [u8]| {
+            let count = into.len().min(piece.len());
+            into[..count].copy_from_slice(&piece[..count]);
+            count
+        };
+        accepted(transport, |transport| {
+            transport.put_bcopy(piece.len(), pack, remote, address).map(drop)
+        })?;
+        address += piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// The place of a piece in the program's bytes.
+struct Into(*mut u8);
+
+// SAFETY: the transport is flushed before the borrow of the bytes ends.
+unsafe impl Send for Into {}
+
+impl Into {
+    /// # Safety
+    /// The place has as many bytes.
+    unsafe fn fill(self, bytes: &[u8]) {
+        // SAFETY: guaranteed by the caller; pinned memory of the transport is not the program's.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, bytes.len()) };
+    }
+}
+
+fn read(transport: &mut Transport, remote: &Attached, mut address: u64, bytes: &mut [u8]) -> Result<()> {
+    let config = *transport.domain().config();
+    if bytes.len() <= config.short_bytes {
+        return accepted(transport, |transport| transport.get_short(bytes, remote, address));
+    }
+    for piece in bytes.chunks_mut(config.bcopy_bytes.max(1)) {
+        let (start, len) = (piece.as_mut_ptr(), piece.len());
+        accepted(transport, |transport| {
+            let place = Into(start);
+            let unpack = move |bytes: &[u8]| {
+                let bytes = &bytes[..bytes.len().min(len)];
+                // SAFETY: the piece has `len` bytes.
+                unsafe { place.fill(bytes) };
+            };
+            transport.get_bcopy(len, unpack, remote, address, None).map(drop)
+        })?;
+        address += len as u64;
+    }
+    Ok(())
+}
+
+impl std::fmt::Debug for Copier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Copier({:?})", self.domain)
+    }
+}
