@@ -6,6 +6,7 @@
  *
  * calls all          50 ioctls: see below; prints "done", exits with 7
  * calls loop N       N ioctls
+ * calls libc N       N ioctls through libc
  * calls mixed N      N getppid(2)
  * calls child        what `all` executes: 5 ioctls
  * calls signal N     one ioctl, then is killed by signal N
@@ -211,12 +212,15 @@ int main(int argc, char **argv)
 		return 2;
 	if (!strcmp(what, "all"))
 		return all(argv[0]);
-	if (!strcmp(what, "loop") || !strcmp(what, "mixed")) {
+	if (!strcmp(what, "loop") || !strcmp(what, "libc") || !strcmp(what, "mixed")) {
 		struct timespec from, to;
 		clock_gettime(CLOCK_MONOTONIC, &from);
-		if (what[0] == 'l')
+		if (!strcmp(what, "loop"))
 			for (long i = 0; i < count; i++)
 				by_syscall(null_fd, (uint32_t)i);
+		else if (what[0] == 'l')
+			for (long i = 0; i < count; i++)
+				by_libc(null_fd, (uint32_t)i);
 		else
 			for (long i = 0; i < count; i++)
 				syscall(SYS_getppid);
