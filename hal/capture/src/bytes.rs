@@ -47,33 +47,52 @@ const MARKS: [MarkKind; 4] = [
     MarkKind::Note,
 ];
 
-struct Out<'a>(&'a mut Vec<u8>);
+/// The destination of an encoder.
+pub trait Sink {
+    /// Appends bytes.
+    fn put(&mut self, bytes: &[u8]);
+}
 
-impl Out<'_> {
+impl Sink for Vec<u8> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+struct Out<'a, S: ?Sized>(&'a mut S);
+
+impl<S: Sink + ?Sized> Out<'_, S> {
+    #[inline]
     fn u8(&mut self, value: u8) {
-        self.0.push(value);
+        self.0.put(&[value]);
     }
 
+    #[inline]
     fn u32(&mut self, value: u32) {
-        self.0.extend(value.to_le_bytes());
+        self.0.put(&value.to_le_bytes());
     }
 
+    #[inline]
     fn u64(&mut self, value: u64) {
-        self.0.extend(value.to_le_bytes());
+        self.0.put(&value.to_le_bytes());
     }
 
+    #[inline]
     fn bytes(&mut self, bytes: &[u8]) {
         // The writer rejects an event above its own limit, which is far below 4 GiB.
         self.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-        self.0.extend(bytes);
+        self.0.put(bytes);
     }
 
+    #[inline]
     fn thread(&mut self, time_ns: u64, pid: u32, tid: u32) {
         self.u64(time_ns);
         self.u32(pid);
         self.u32(tid);
     }
 
+    #[inline]
     fn device(&mut self, device: Option<DeviceNumber>) {
         self.u8(device.is_some().into());
         if let Some(DeviceNumber { major, minor }) = device {
@@ -89,77 +108,182 @@ fn place<T: PartialEq>(table: &[T], value: &T) -> u8 {
     place.expect("the table contains every value") as u8
 }
 
+/// Encoders of single events. They do not allocate, so a signal handler can call them: the records
+/// contain empty vectors, and the bytes of these fields are separate arguments.
+pub mod raw {
+    use super::{Out, SOURCES, place, tag};
+    use crate::record::{IoctlRecord, MmapRecord, Moment, OpenRecord};
+
+    pub use super::Sink;
+
+    /// The time, process and thread of an event.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Stamp {
+        /// When it happened, in nanoseconds of CLOCK_MONOTONIC.
+        pub time_ns: u64,
+        /// The process.
+        pub pid: u32,
+        /// The thread.
+        pub tid: u32,
+    }
+
+    /// A range of memory: the fields of [`Memory`](crate::record::Memory).
+    #[derive(Clone, Copy, Debug)]
+    pub struct Piece<'a> {
+        /// The address in the traced process.
+        pub address: u64,
+        /// When the range was read.
+        pub at: Moment,
+        /// The length of the range in bytes.
+        pub whole: u64,
+        /// The bytes read.
+        pub bytes: &'a [u8],
+    }
+
+    /// The maximum number of bytes of an encoded ioctl without the bytes of its vectors, for a
+    /// number of pieces.
+    pub const fn ioctl_overhead(pieces: usize) -> usize {
+        71 + 21 * pieces
+    }
+
+    /// Encodes an ioctl. Ignores the vectors of `ioctl`.
+    #[inline]
+    pub fn ioctl<'a, S: Sink + ?Sized>(
+        out: &mut S,
+        ioctl: &IoctlRecord,
+        data: (&[u8], &[u8]),
+        memory: impl ExactSizeIterator<Item = Piece<'a>>,
+    ) {
+        let mut out = Out(out);
+        out.u8(tag::IOCTL);
+        out.thread(ioctl.time_ns, ioctl.pid, ioctl.tid);
+        out.u64(ioctl.duration_ns);
+        out.u32(ioctl.fd as u32);
+        out.device(ioctl.device);
+        out.u32(ioctl.request);
+        out.u64(ioctl.argument);
+        out.u8(ioctl.compat.into());
+        out.u64(ioctl.result as u64);
+        out.bytes(data.0);
+        out.bytes(data.1);
+        out.u32(memory.len() as u32);
+        for piece in memory {
+            out.u64(piece.address);
+            out.u8((piece.at == Moment::Exit).into());
+            out.u64(piece.whole);
+            out.bytes(piece.bytes);
+        }
+    }
+
+    /// Encodes a new descriptor. Ignores the path of `open`.
+    pub fn open<S: Sink + ?Sized>(out: &mut S, open: &OpenRecord, path: &[u8]) {
+        let mut out = Out(out);
+        out.u8(tag::OPEN);
+        out.thread(open.time_ns, open.pid, open.tid);
+        out.u64(open.duration_ns);
+        out.u8(place(&SOURCES, &open.source));
+        out.u32(open.flags);
+        out.device(open.device);
+        out.u64(open.result as u64);
+        out.bytes(path);
+    }
+
+    /// Encodes close(2).
+    pub fn close<S: Sink + ?Sized>(out: &mut S, at: Stamp, fd: i32, result: i64) {
+        number(out, tag::CLOSE, at, fd, result);
+    }
+
+    /// Encodes dup(2).
+    pub fn dup<S: Sink + ?Sized>(out: &mut S, at: Stamp, fd: i32, result: i64) {
+        number(out, tag::DUP, at, fd, result);
+    }
+
+    fn number<S: Sink + ?Sized>(out: &mut S, tag: u8, at: Stamp, fd: i32, result: i64) {
+        let mut out = Out(out);
+        out.u8(tag);
+        out.thread(at.time_ns, at.pid, at.tid);
+        out.u32(fd as u32);
+        out.u64(result as u64);
+    }
+
+    /// Encodes mmap(2).
+    pub fn mmap<S: Sink + ?Sized>(out: &mut S, mmap: &MmapRecord) {
+        let mut out = Out(out);
+        out.u8(tag::MMAP);
+        out.thread(mmap.time_ns, mmap.pid, mmap.tid);
+        out.u64(mmap.duration_ns);
+        out.u64(mmap.address);
+        out.u64(mmap.length);
+        out.u32(mmap.protection);
+        out.u32(mmap.flags);
+        out.u32(mmap.fd as u32);
+        out.device(mmap.device);
+        out.u64(mmap.offset);
+        out.u64(mmap.result as u64);
+    }
+
+    /// Encodes munmap(2) of a range: its address and length in bytes.
+    pub fn munmap<S: Sink + ?Sized>(out: &mut S, at: Stamp, range: (u64, u64), result: i64) {
+        let mut out = Out(out);
+        out.u8(tag::MUNMAP);
+        out.thread(at.time_ns, at.pid, at.tid);
+        out.u64(range.0);
+        out.u64(range.1);
+        out.u64(result as u64);
+    }
+
+    /// Encodes the start of a thread.
+    pub fn start<S: Sink + ?Sized>(out: &mut S, at: Stamp, parent: u32, shares_files: bool, name: &[u8]) {
+        let mut out = Out(out);
+        out.u8(tag::START);
+        out.thread(at.time_ns, at.pid, at.tid);
+        out.u32(parent);
+        out.u8(shares_files.into());
+        out.bytes(name);
+    }
+
+    /// Encodes the execution of a program.
+    pub fn exec<S: Sink + ?Sized>(out: &mut S, at: Stamp, path: &[u8]) {
+        let mut out = Out(out);
+        out.u8(tag::EXEC);
+        out.thread(at.time_ns, at.pid, at.tid);
+        out.bytes(path);
+    }
+}
+
 /// Appends an event.
-pub(crate) fn put_event(event: &Event, out: &mut Vec<u8>) {
-    let mut out = Out(out);
+pub(crate) fn put_event(event: &Event, sink: &mut Vec<u8>) {
+    let stamp = |time_ns: &u64, pid: &u32, tid: &u32| raw::Stamp {
+        time_ns: *time_ns,
+        pid: *pid,
+        tid: *tid,
+    };
     match event {
         Event::Ioctl(ioctl) => {
-            out.u8(tag::IOCTL);
-            out.thread(ioctl.time_ns, ioctl.pid, ioctl.tid);
-            out.u64(ioctl.duration_ns);
-            out.u32(ioctl.fd as u32);
-            out.device(ioctl.device);
-            out.u32(ioctl.request);
-            out.u64(ioctl.argument);
-            out.u8(ioctl.compat.into());
-            out.u64(ioctl.result as u64);
-            out.bytes(&ioctl.input);
-            out.bytes(&ioctl.output);
-            out.u32(ioctl.memory.len() as u32);
-            for memory in &ioctl.memory {
-                out.u64(memory.address);
-                out.u8((memory.at == Moment::Exit).into());
-                out.u64(memory.whole);
-                out.bytes(&memory.bytes);
-            }
+            let pieces = ioctl.memory.iter().map(|memory| raw::Piece {
+                address: memory.address,
+                at: memory.at,
+                whole: memory.whole,
+                bytes: &memory.bytes,
+            });
+            raw::ioctl(sink, ioctl, (&ioctl.input, &ioctl.output), pieces);
         }
-        Event::Open(open) => {
-            out.u8(tag::OPEN);
-            out.thread(open.time_ns, open.pid, open.tid);
-            out.u64(open.duration_ns);
-            out.u8(place(&SOURCES, &open.source));
-            out.u32(open.flags);
-            out.device(open.device);
-            out.u64(open.result as u64);
-            out.bytes(&open.path);
-        }
+        Event::Open(open) => raw::open(sink, open, &open.path),
         Event::Close {
             time_ns,
             pid,
             tid,
             fd,
             result,
-        } => {
-            out.u8(tag::CLOSE);
-            out.thread(*time_ns, *pid, *tid);
-            out.u32(*fd as u32);
-            out.u64(*result as u64);
-        }
+        } => raw::close(sink, stamp(time_ns, pid, tid), *fd, *result),
         Event::Dup {
             time_ns,
             pid,
             tid,
             fd,
             result,
-        } => {
-            out.u8(tag::DUP);
-            out.thread(*time_ns, *pid, *tid);
-            out.u32(*fd as u32);
-            out.u64(*result as u64);
-        }
-        Event::Mmap(mmap) => {
-            out.u8(tag::MMAP);
-            out.thread(mmap.time_ns, mmap.pid, mmap.tid);
-            out.u64(mmap.duration_ns);
-            out.u64(mmap.address);
-            out.u64(mmap.length);
-            out.u32(mmap.protection);
-            out.u32(mmap.flags);
-            out.u32(mmap.fd as u32);
-            out.device(mmap.device);
-            out.u64(mmap.offset);
-            out.u64(mmap.result as u64);
-        }
+        } => raw::dup(sink, stamp(time_ns, pid, tid), *fd, *result),
+        Event::Mmap(mmap) => raw::mmap(sink, mmap),
         Event::Munmap {
             time_ns,
             pid,
@@ -167,50 +291,97 @@ pub(crate) fn put_event(event: &Event, out: &mut Vec<u8>) {
             address,
             length,
             result,
-        } => {
-            out.u8(tag::MUNMAP);
-            out.thread(*time_ns, *pid, *tid);
-            out.u64(*address);
-            out.u64(*length);
-            out.u64(*result as u64);
-        }
+        } => raw::munmap(sink, stamp(time_ns, pid, tid), (*address, *length), *result),
         Event::Process(process) => {
-            let mut head = |number| {
-                out.u8(number);
-                out.thread(process.time_ns, process.pid, process.tid);
-            };
+            let at = stamp(&process.time_ns, &process.pid, &process.tid);
             match &process.change {
                 ProcessChange::Start {
                     parent,
                     shares_files,
                     name,
-                } => {
-                    head(tag::START);
-                    out.u32(*parent);
-                    out.u8((*shares_files).into());
-                    out.bytes(name);
-                }
-                ProcessChange::Exec { path } => {
-                    head(tag::EXEC);
-                    out.bytes(path);
-                }
+                } => raw::start(sink, at, *parent, *shares_files, name),
+                ProcessChange::Exec { path } => raw::exec(sink, at, path),
                 ProcessChange::Exit { status } => {
-                    head(tag::EXIT);
+                    let mut out = Out(sink);
+                    out.u8(tag::EXIT);
+                    out.thread(at.time_ns, at.pid, at.tid);
                     out.u32(*status);
                 }
             }
         }
         Event::Lost { time_ns, count } => {
+            let mut out = Out(sink);
             out.u8(tag::LOST);
             out.u64(*time_ns);
             out.u64(*count);
         }
         Event::Mark(mark) => {
+            let mut out = Out(sink);
             out.u8(tag::MARK);
             out.thread(mark.time_ns, mark.pid, mark.tid);
             out.u8(place(&MARKS, &mark.kind));
             out.bytes(&mark.text);
         }
+    }
+}
+
+/// Encodes an event.
+pub fn encode(event: &Event) -> Vec<u8> {
+    let mut payload = Vec::new();
+    put_event(event, &mut payload);
+    payload
+}
+
+/// An event in its encoded form.
+///
+/// Contains what a tracer needs to order and count events without decoding them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoded<'a> {
+    payload: &'a [u8],
+    /// When it began, as [`Event::time_ns`].
+    pub time_ns: u64,
+    /// When it ended.
+    pub end_ns: u64,
+    /// The process and thread.
+    pub thread: (u32, u32),
+    /// The numbers of truncated and of unreadable ranges; `None` if it is not an ioctl.
+    pub ioctl: Option<(u32, u32)>,
+}
+
+impl<'a> Encoded<'a> {
+    /// Checks an encoded event. Does not allocate for an ioctl.
+    ///
+    /// # Errors
+    /// A description of the invalid field.
+    pub fn new(payload: &'a [u8]) -> Result<Self, &'static str> {
+        let mut input = In::new(payload);
+        if payload.first() == Some(&tag::IOCTL) {
+            return input.ioctl_summary().map_err(|wrong| wrong.problem);
+        }
+        let decoded = event(payload).map_err(|wrong| wrong.problem)?;
+        let time_ns = decoded.time_ns();
+        let duration_ns = match &decoded {
+            Event::Open(open) => open.duration_ns,
+            Event::Mmap(mmap) => mmap.duration_ns,
+            _ => 0,
+        };
+        Ok(Self {
+            payload,
+            time_ns,
+            end_ns: time_ns.saturating_add(duration_ns),
+            thread: decoded.thread().unwrap_or((0, 0)),
+            ioctl: None,
+        })
+    }
+
+    /// Returns the payload of a `.gcap` frame.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// Decodes the event.
+    pub fn decode(&self) -> Event {
+        event(self.payload).expect("the payload was checked")
     }
 }
 
@@ -311,6 +482,49 @@ impl<'a> In<'a> {
 
     fn result(&mut self) -> Result<i64, Malformed> {
         self.u64().map(|result| result as i64)
+    }
+
+    /// Reads an ioctl without its bytes.
+    fn ioctl_summary(&mut self) -> Result<Encoded<'a>, Malformed> {
+        self.u8()?;
+        let time_ns = self.u64()?;
+        let thread = (self.u32()?, self.u32()?);
+        let duration_ns = self.u64()?;
+        self.fd()?;
+        self.device()?;
+        let request = self.u32()?;
+        self.u64()?;
+        self.bool()?;
+        self.result()?;
+        let input = self.bytes()?.len();
+        self.bytes()?;
+        let size = gaudi_uapi::ioctl::Parts::of(request).size;
+        let (mut cut, mut unreadable) = (0, 0);
+        match input {
+            0 if size > 0 => unreadable += 1,
+            read if read < size => cut += 1,
+            _ => {}
+        }
+        for _ in 0..self.u32()? {
+            self.u64()?;
+            self.row(&[Moment::Entry, Moment::Exit])?;
+            let whole = self.u64()?;
+            match self.bytes()?.len() as u64 {
+                0 => unreadable += 1,
+                read if read < whole => cut += 1,
+                _ => {}
+            }
+        }
+        if !self.is_empty() {
+            return Err(self.wrong("trailing bytes after the event"));
+        }
+        Ok(Encoded {
+            payload: self.bytes,
+            time_ns,
+            end_ns: time_ns.saturating_add(duration_ns),
+            thread,
+            ioctl: Some((cut, unreadable)),
+        })
     }
 
     pub(crate) fn event(&mut self) -> Result<Event, Malformed> {

@@ -14,7 +14,7 @@ use flate2::Crc;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 
-use crate::bytes::{self, In, Malformed};
+use crate::bytes::{self, Encoded, In, Malformed};
 use crate::index;
 use crate::record::Event;
 
@@ -234,6 +234,21 @@ impl<W: Write> Writer<W> {
                 Ok(())
             }
         }
+    }
+
+    /// Appends an encoded event, as [`write`](Self::write) does with the decoded one.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_encoded(&mut self, event: &Encoded<'_>) -> io::Result<()> {
+        if self.compression == Compression::Deflate {
+            return self.write(&event.decode());
+        }
+        self.payload.extend_from_slice(event.payload());
+        self.check(0)?;
+        self.mark(event.time_ns);
+        self.events += 1;
+        self.frame(FrameKind::Event)
     }
 
     /// Writes all buffered events, so that a reader sees them.

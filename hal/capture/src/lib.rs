@@ -13,9 +13,11 @@ mod foreign;
 pub mod gcap;
 pub mod index;
 pub mod names;
+pub mod pointers;
 pub mod record;
 pub mod text;
 pub mod value;
 mod walk;
 
+pub use bytes::{Encoded, encode, raw};
 pub use walk::Limits;

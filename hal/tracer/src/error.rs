@@ -29,6 +29,8 @@ pub enum ErrorKind {
     BpfRefused(BpfRefusal),
     /// Tier C cannot run on this system: ptrace(2) is not permitted.
     PtraceRefused,
+    /// Tier A has no library to load into programs.
+    NoLibrary,
     /// The tier does not support an option.
     Unsupported(&'static str),
     /// A system call failed unexpectedly.
@@ -130,6 +132,10 @@ impl fmt::Display for Error {
             ErrorKind::Spawn => f.write_str("cannot start the program")?,
             ErrorKind::Attach { pid } => write!(f, "cannot trace process {pid}")?,
             ErrorKind::BpfRefused(refusal) => write!(f, "cannot use eBPF: {refusal}")?,
+            ErrorKind::NoLibrary => f.write_str(
+                "cannot find libgaudi_trace.so beside this program or in ../lib/gaudi; \
+                 GAUDI_TRACE_LIBRARY=FILE names it",
+            )?,
             ErrorKind::PtraceRefused => f.write_str("ptrace(2) is not permitted")?,
             ErrorKind::Unsupported(what) => write!(f, "{what} is not supported by this tier")?,
             ErrorKind::System(call) => write!(f, "{call} failed")?,

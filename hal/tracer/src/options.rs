@@ -25,6 +25,7 @@ pub struct Options {
     /// only: tier B follows one level of pointers.
     pub command_buffers: Option<u64>,
     /// Tier B: size of the buffer between kernel and tracer in bytes, rounded up to a power of two.
+    /// Tier A: eight times the size of a thread's ring.
     pub ring_bytes: u32,
     /// Tier B: number of threads that can be in traced system calls at the same time without loss;
     /// about 10 KiB each.
@@ -76,6 +77,8 @@ pub enum Backend {
     Bpf,
     /// Tier C: ptrace(2), with a seccomp filter in spawned programs.
     Ptrace,
+    /// Tier A: a library in the spawned programs.
+    Preload,
 }
 
 /// The tier in use.
@@ -85,6 +88,8 @@ pub enum Tier {
     Bpf,
     /// Tier C.
     Ptrace,
+    /// Tier A.
+    Preload,
 }
 
 impl fmt::Display for Tier {
@@ -92,6 +97,7 @@ impl fmt::Display for Tier {
         f.pad(match self {
             Self::Bpf => "eBPF",
             Self::Ptrace => "ptrace",
+            Self::Preload => "preload",
         })
     }
 }
@@ -111,6 +117,13 @@ impl Tier {
                 "calls that the program's own seccomp filter rejects",
                 "ioctls through io_uring",
                 "programs that another debugger traces",
+            ],
+            Self::Preload => &[
+                "programs without the dynamic loader (static) or with other privileges",
+                "calls that do not go through libc's functions: syscall(), inline assembly, io_uring",
+                "calls inside of libc, and of libraries loaded with RTLD_DEEPBIND",
+                "calls that a killed thread had not finished",
+                "exits of processes, and descriptors that exec closed",
             ],
         }
     }
@@ -135,6 +148,8 @@ pub struct Summary {
     /// Number of threads that could not be traced, because of another debugger or missing
     /// permission.
     pub not_followed: u64,
+    /// Descriptions of rings that the traced program overwrote. The rest of such a ring is lost.
+    pub corrupt: Vec<String>,
     /// The exit status of the spawned program; `None` if it is still running, or with
     /// [`attach`](crate::Tracer::attach).
     pub status: Option<ExitStatus>,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gaudi_capture::Encoded;
 use gaudi_capture::record::Event;
 
 use crate::bpf::Bpf;
@@ -17,6 +18,7 @@ use crate::options::{Backend, Options, Summary, Tier};
 use crate::process;
 use crate::ptrace::{Ptrace, Waiter};
 use crate::recorder::Recorder;
+use crate::rings::{self, Rings};
 
 /// Tier B: the first and the maximum sleep while the ring is empty.
 const SHORT_SLEEP: Duration = Duration::from_micros(500);
@@ -38,14 +40,25 @@ pub struct Tracer {
     recorder: Recorder,
     child: Option<Child>,
     stop: StopHandle,
-    events: u64,
     _of_one_thread: PhantomData<*const ()>,
 }
 
 #[derive(Debug)]
 enum Driver {
+    Rings(Box<Rings>),
     Bpf(Box<Bpf>),
     Ptrace(Box<Ptrace>),
+}
+
+/// What [`Tracer::run_items`] passes on.
+#[derive(Debug)]
+pub enum Item<'a> {
+    /// An event of tier B or C, or a loss.
+    Event(Event),
+    /// An event of tier A, in its encoded form.
+    Encoded(Encoded<'a>),
+    /// No event is ready at this time.
+    Idle,
 }
 
 /// Ends a run. Can be used from any thread.
@@ -92,6 +105,10 @@ impl Tracer {
     /// - [`ErrorKind::Unsupported`], [`ErrorKind::System`].
     pub fn spawn(command: Command, options: &Options) -> Result<Self, Error> {
         let mut recorder = Recorder::new(options);
+        if options.backend == Backend::Preload {
+            let (rings, child) = Rings::spawn(command, options)?;
+            return Ok(Self::with(Driver::Rings(Box::new(rings)), recorder, Some(child)));
+        }
         let (driver, child) = match Self::bpf(options)? {
             Some(bpf) => {
                 let follow = |pid| {
@@ -133,6 +150,10 @@ impl Tracer {
     fn bpf(options: &Options) -> Result<Option<Box<Bpf>>, Error> {
         match options.backend {
             Backend::Ptrace => Ok(None),
+            Backend::Preload => Err(Error::new(
+                ErrorKind::Unsupported("attaching to a running process"),
+                None,
+            )),
             Backend::Bpf if options.command_buffers.is_some() => Err(Error::new(
                 ErrorKind::Unsupported("reading command buffers"),
                 None,
@@ -150,7 +171,6 @@ impl Tracer {
             recorder,
             child,
             stop,
-            events: 0,
             _of_one_thread: PhantomData,
         }
     }
@@ -158,6 +178,7 @@ impl Tracer {
     /// Returns the tier in use.
     pub fn tier(&self) -> Tier {
         match self.driver {
+            Driver::Rings(_) => Tier::Preload,
             Driver::Bpf(_) => Tier::Bpf,
             Driver::Ptrace(_) => Tier::Ptrace,
         }
@@ -178,54 +199,169 @@ impl Tracer {
     ///
     /// # Errors
     /// [`ErrorKind::System`].
-    pub fn run(mut self, mut on_event: impl FnMut(Event) -> ControlFlow<()>) -> Result<Summary, Error> {
-        let stop = self.stop.clone();
-        let (events, recorder) = (&mut self.events, &mut self.recorder);
-        let mut go_on = true;
-        let mut pass = |recorder: &mut Recorder, go_on: &mut bool| {
-            for event in recorder.events.drain(..) {
-                if *go_on {
-                    *events += u64::from(!matches!(event, Event::Lost { .. }));
-                    *go_on = on_event(event).is_continue();
-                }
-            }
-            *go_on && !stop.is_stopped()
+    pub fn run(self, mut on_event: impl FnMut(Event) -> ControlFlow<()>) -> Result<Summary, Error> {
+        self.run_items(|item| match item {
+            Item::Event(event) => on_event(event),
+            Item::Encoded(event) => on_event(event.decode()),
+            Item::Idle => ControlFlow::Continue(()),
+        })
+    }
+
+    /// As [`run`](Self::run), without decoding the events of tier A. Passes [`Item::Idle`] when all
+    /// events so far were passed on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::System`].
+    pub fn run_items(mut self, on_item: impl FnMut(Item<'_>) -> ControlFlow<()>) -> Result<Summary, Error> {
+        let mut sink = Sink {
+            on_item,
+            stop: self.stop.clone(),
+            events: 0,
+            go_on: true,
         };
-        let mut not_followed = 0;
-        let tier;
-        let status = match &mut self.driver {
+        let recorder = &mut self.recorder;
+        let mut summary = Summary {
+            tier: Tier::Ptrace,
+            events: 0,
+            ioctls: 0,
+            lost: 0,
+            cut: 0,
+            unreadable: 0,
+            not_followed: 0,
+            corrupt: Vec::new(),
+            status: None,
+        };
+        let failed = |error| Error::new(ErrorKind::System("waitpid(2)"), error);
+        match &mut self.driver {
+            Driver::Rings(rings) => {
+                let child = self.child.as_mut();
+                let status = run_rings(rings, child, &mut sink).map_err(failed)?;
+                return Ok(Summary {
+                    tier: Tier::Preload,
+                    events: rings.events,
+                    ioctls: rings.ioctls,
+                    lost: rings.lost,
+                    cut: rings.cut,
+                    unreadable: rings.unreadable,
+                    corrupt: std::mem::take(&mut rings.corrupt),
+                    status,
+                    ..summary
+                });
+            }
             Driver::Bpf(bpf) => {
-                tier = Tier::Bpf;
-                let all_ended = run_bpf(bpf, recorder, |recorder| pass(recorder, &mut go_on));
-                let status = match &mut self.child {
+                summary.tier = Tier::Bpf;
+                let all_ended = run_bpf(bpf, recorder, |recorder| sink.pass(recorder));
+                summary.status = match &mut self.child {
                     // The exit event can arrive shortly before wait(2) reports the exit.
                     Some(child) if all_ended => child.wait().map(Some),
                     Some(child) => child.try_wait(),
                     None => Ok(None),
-                };
-                status.map_err(|error| Error::new(ErrorKind::System("waitpid(2)"), error))?
+                }
+                .map_err(failed)?;
             }
             Driver::Ptrace(ptrace) => {
-                tier = Tier::Ptrace;
                 let handle = self.stop.clone();
                 let waiting = handle.0.waiter.enter();
                 let _waiting = waiting.map_err(|errno| Error::system("sigaction(2)", errno))?;
-                ptrace.run(recorder, |recorder| pass(recorder, &mut go_on))?;
-                pass(recorder, &mut go_on);
-                not_followed = ptrace.not_followed;
-                ptrace.status.map(|status| ExitStatus::from_raw(status as i32))
+                ptrace.run(recorder, |recorder| sink.pass(recorder))?;
+                sink.pass(recorder);
+                summary.not_followed = ptrace.not_followed;
+                summary.status = ptrace.status.map(|status| ExitStatus::from_raw(status as i32));
             }
-        };
+        }
         Ok(Summary {
-            tier,
-            events: self.events,
+            events: sink.events,
             ioctls: self.recorder.ioctls,
             lost: self.recorder.lost,
             cut: self.recorder.cut,
             unreadable: self.recorder.unreadable,
-            not_followed,
-            status,
+            ..summary
         })
+    }
+}
+
+/// Passes events to the caller.
+struct Sink<F> {
+    on_item: F,
+    stop: StopHandle,
+    events: u64,
+    go_on: bool,
+}
+
+impl<F: FnMut(Item<'_>) -> ControlFlow<()>> Sink<F> {
+    fn item(&mut self, item: Item<'_>) {
+        if self.go_on {
+            self.go_on = (self.on_item)(item).is_continue();
+        }
+    }
+
+    /// Passes on the recorder's events. Returns whether the run goes on.
+    fn pass(&mut self, recorder: &mut Recorder) -> bool {
+        let had_events = !recorder.events.is_empty();
+        for event in recorder.events.drain(..) {
+            if self.go_on {
+                self.events += u64::from(!matches!(event, Event::Lost { .. }));
+                self.go_on = (self.on_item)(Item::Event(event)).is_continue();
+            }
+        }
+        if !had_events {
+            self.item(Item::Idle);
+        }
+        self.goes_on()
+    }
+
+    fn goes_on(&self) -> bool {
+        self.go_on && !self.stop.is_stopped()
+    }
+}
+
+/// Reads the rings until every process of the session has ended, or the caller ends the run.
+/// Returns the status of the spawned program.
+fn run_rings<F: FnMut(Item<'_>) -> ControlFlow<()>>(
+    rings: &mut Rings,
+    mut child: Option<&mut Child>,
+    sink: &mut Sink<F>,
+) -> std::io::Result<Option<ExitStatus>> {
+    let mut sleep = SHORT_SLEEP;
+    let mut status = None;
+    loop {
+        let read = rings.read(|item| sink.ring_item(item));
+        if !sink.goes_on() {
+            break;
+        }
+        if read > 0 {
+            sleep = SHORT_SLEEP;
+            continue;
+        }
+        sink.item(Item::Idle);
+        if let (None, Some(child)) = (status, child.as_mut()) {
+            status = child.try_wait()?;
+            if status.is_some() {
+                // Its last records precede its exit.
+                continue;
+            }
+        }
+        if status.is_some() && !rings.has_owner() {
+            break;
+        }
+        thread::sleep(sleep);
+        sleep = (sleep * 2).min(LONG_SLEEP);
+    }
+    rings.finish(|item| sink.ring_item(item));
+    sink.item(Item::Idle);
+    Ok(status)
+}
+
+impl<F: FnMut(Item<'_>) -> ControlFlow<()>> Sink<F> {
+    fn ring_item(&mut self, item: rings::Item<'_>) -> bool {
+        self.item(match item {
+            rings::Item::Event(event) => Item::Encoded(event),
+            rings::Item::Lost(count) => Item::Event(Event::Lost {
+                time_ns: process::now_ns(),
+                count,
+            }),
+        });
+        self.go_on
     }
 }
 

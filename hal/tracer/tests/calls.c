@@ -6,6 +6,7 @@
  *
  * calls all          50 ioctls: see below; prints "done", exits with 7
  * calls loop N       N ioctls
+ * calls libc N       N ioctls through libc
  * calls mixed N      N getppid(2)
  * calls child        what `all` executes: 5 ioctls
  * calls signal N     one ioctl, then is killed by signal N
@@ -14,10 +15,17 @@
  * calls files        open, dup, dup2, mmap, munmap, close of /dev/zero
  * calls compat       one ioctl through the 32-bit ABI (x86-64)
  * calls pointers     one submission with two chunks, and one INFO query with a buffer
+ * calls threads N    500 ioctls of libc in each of N threads
+ * calls sequence N   one ioctl of libc in each of N threads, one after the other
+ * calls storm N      N ioctls of libc while a timer's handler calls ioctl; prints its number
+ * calls vfork        3 ioctls of libc, the second in a child of vfork; prints the two ids
+ * calls dlopen FILE  one ioctl by the function `late` of a library
+ * calls scribble     overwrites the rings of the session after an ioctl; prints "done"
  * calls restart      a read(2) that SIGALRM interrupts and that is restarted
  */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -31,6 +39,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -193,6 +202,50 @@ static void alarmed(int signal)
 	by_libc(null_fd, 2);
 }
 
+static void *five_hundred(void *first)
+{
+	for (int i = 0; i < 500; i++)
+		by_libc(null_fd, (uint32_t)(uintptr_t)first + i);
+	return NULL;
+}
+
+static void *once(void *number)
+{
+	by_libc(null_fd, (uint32_t)(uintptr_t)number);
+	return NULL;
+}
+
+static volatile uint32_t alarms;
+
+static void stormed(int signal)
+{
+	(void)signal;
+	int saved = errno;
+	by_libc(null_fd, (1u << 30) + alarms++);
+	errno = saved;
+}
+
+/* Overwrites the session's memory behind its header and its owners. */
+static void scribble(int records)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512];
+	unsigned long from, to;
+	while (fgets(line, sizeof line, maps)) {
+		if (!strstr(line, "memfd:gaudi-ring") || sscanf(line, "%lx-%lx", &from, &to) != 2)
+			continue;
+		/* The data of the first rings: each starts a page after its positions. */
+		uint64_t *words = (uint64_t *)from;
+		uint64_t bytes = words[3], stride = 4096 + bytes + (256 << 10);
+		for (int ring = 0; ring < 4; ring++) {
+			uint64_t *data = (uint64_t *)(from + 4096 + 4096 + ring * stride + 4096);
+			for (uint64_t i = 0; i < bytes / 8; i++)
+				data[i] = records ? 0x4745435200000000ul | 16 : 0xdeadbeefdeadbeeful;
+		}
+	}
+	fclose(maps);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -211,12 +264,15 @@ int main(int argc, char **argv)
 		return 2;
 	if (!strcmp(what, "all"))
 		return all(argv[0]);
-	if (!strcmp(what, "loop") || !strcmp(what, "mixed")) {
+	if (!strcmp(what, "loop") || !strcmp(what, "libc") || !strcmp(what, "mixed")) {
 		struct timespec from, to;
 		clock_gettime(CLOCK_MONOTONIC, &from);
-		if (what[0] == 'l')
+		if (!strcmp(what, "loop"))
 			for (long i = 0; i < count; i++)
 				by_syscall(null_fd, (uint32_t)i);
+		else if (what[0] == 'l')
+			for (long i = 0; i < count; i++)
+				by_libc(null_fd, (uint32_t)i);
 		else
 			for (long i = 0; i < count; i++)
 				syscall(SYS_getppid);
@@ -273,6 +329,49 @@ int main(int argc, char **argv)
 		ioctl(-1, INFO, &info);
 		cs.num_execute = 512;
 		ioctl(null_fd, CS, &cs);
+	} else if (!strcmp(what, "threads")) {
+		pthread_t threads[64];
+		for (long i = 0; i < count && i < 64; i++)
+			pthread_create(&threads[i], NULL, five_hundred, (void *)(uintptr_t)(500 * i));
+		for (long i = 0; i < count && i < 64; i++)
+			pthread_join(threads[i], NULL);
+	} else if (!strcmp(what, "sequence")) {
+		for (long i = 0; i < count; i++) {
+			pthread_t one;
+			pthread_create(&one, NULL, once, (void *)(uintptr_t)i);
+			pthread_join(one, NULL);
+		}
+	} else if (!strcmp(what, "storm")) {
+		struct sigaction action = { .sa_handler = stormed };
+		struct itimerval often = { { 0, 100 }, { 0, 100 } }, never = { { 0, 0 }, { 0, 0 } };
+		sigaction(SIGALRM, &action, NULL);
+		setitimer(ITIMER_REAL, &often, NULL);
+		for (long i = 0; i < count; i++)
+			by_libc(null_fd, (uint32_t)i);
+		setitimer(ITIMER_REAL, &never, NULL);
+		printf("%u\n", alarms);
+	} else if (!strcmp(what, "vfork")) {
+		by_libc(null_fd, 1);
+		pid_t pid = vfork();
+		if (pid == 0) {
+			by_libc(null_fd, 2);
+			_exit(0);
+		}
+		reap(pid);
+		by_libc(null_fd, 3);
+		printf("%d %d\n", getpid(), pid);
+	} else if (!strcmp(what, "dlopen")) {
+		void *library = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
+		int (*late)(int, void *) = library ? (int (*)(int, void *))dlsym(library, "late") : NULL;
+		struct info info = { .number = 77 };
+		if (!late || late(null_fd, &info) != -1 || errno != ENOTTY)
+			return 6;
+	} else if (!strncmp(what, "scribble", 8)) {
+		by_libc(null_fd, 1);
+		usleep(50000);
+		scribble(what[8] != 0);
+		by_libc(null_fd, 2);
+		puts("done");
 	} else if (!strcmp(what, "restart")) {
 		struct sigaction action = { .sa_handler = alarmed, .sa_flags = SA_RESTART };
 		int pipes[2];

@@ -22,7 +22,7 @@ use clap::{Args, ValueEnum};
 use gaudi_capture::decode::{Decoder, json_header};
 use gaudi_capture::gcap::{Compression, Writer};
 use gaudi_capture::record::Event;
-use gaudi_tracer::{Backend, DeviceMatch, Options, StopHandle, Summary, Tier, Tracer};
+use gaudi_tracer::{Backend, DeviceMatch, ErrorKind, Item, Options, StopHandle, Summary, Tier, Tracer};
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 
@@ -71,7 +71,7 @@ pub(crate) struct Traced {
     #[arg(short, long = "pid", value_name = "PID", conflicts_with = "program")]
     pids: Vec<u32>,
     /// Tracing method: auto uses bpf if permitted. bpf adds less than a microsecond per ioctl and
-    /// needs root; ptrace follows every pointer.
+    /// needs root; ptrace follows every pointer; preload adds least, but misses static programs.
     #[arg(long, value_enum, default_value_t = Kind::Auto, value_name = "KIND")]
     backend: Kind,
     /// Also record the command buffers of submissions, up to this many bytes each; ptrace only.
@@ -93,6 +93,8 @@ pub(crate) enum Kind {
     Bpf,
     /// ptrace(2), with a seccomp filter.
     Ptrace,
+    /// A library in the program, for what goes through libc.
+    Preload,
 }
 
 /// The directories of the devices whose ioctls are decoded.
@@ -155,11 +157,12 @@ impl Traced {
     }
 
     pub(crate) fn start(&self, output: &Output) -> Result<Tracer> {
-        let options = Options {
+        let mut options = Options {
             backend: match self.backend {
                 Kind::Auto => Backend::Auto,
                 Kind::Bpf => Backend::Bpf,
                 Kind::Ptrace => Backend::Ptrace,
+                Kind::Preload => Backend::Preload,
             },
             devices: if self.all_devices { Vec::new() } else { devices() },
             command_buffers: self.command_buffers,
@@ -167,10 +170,22 @@ impl Traced {
         };
         let tracer = match self.program.split_first() {
             Some((program, arguments)) => {
-                let mut command = Command::new(program);
-                command.args(arguments);
+                let spawn = |options: &Options| {
+                    let mut command = Command::new(program);
+                    command.args(arguments);
+                    Tracer::spawn(command, options)
+                };
+                let mut tracer = spawn(&options);
+                let is_refused = tracer.as_ref().is_err_and(|error| {
+                    matches!(error.kind, ErrorKind::PtraceRefused | ErrorKind::Attach { .. })
+                });
+                if is_refused && options.backend == Backend::Auto {
+                    // The tier that needs no permission.
+                    options.backend = Backend::Preload;
+                    tracer = spawn(&options);
+                }
                 let name = program.to_string_lossy().into_owned();
-                Tracer::spawn(command, &options).with_context(|| format!("cannot trace {name}"))?
+                tracer.with_context(|| format!("cannot trace {name}"))?
             }
             None => Tracer::attach(&self.pids, &options)?,
         };
@@ -183,10 +198,23 @@ impl Traced {
     pub(crate) fn run(
         &self,
         tracer: Tracer,
-        on_event: impl FnMut(Event) -> ControlFlow<()>,
+        mut on_event: impl FnMut(Event) -> ControlFlow<()>,
+    ) -> Result<Summary> {
+        self.run_items(tracer, |item| match item {
+            Item::Event(event) => on_event(event),
+            Item::Encoded(event) => on_event(event.decode()),
+            Item::Idle => ControlFlow::Continue(()),
+        })
+    }
+
+    /// As [`run`](Self::run), without decoding the events that are encoded.
+    fn run_items(
+        &self,
+        tracer: Tracer,
+        on_item: impl FnMut(Item<'_>) -> ControlFlow<()>,
     ) -> Result<Summary> {
         let watch = Watch::begin(self.program.is_empty().then(|| tracer.stop_handle()))?;
-        let summary = tracer.run(on_event);
+        let summary = tracer.run_items(on_item);
         drop(watch);
         Ok(summary?)
     }
@@ -278,6 +306,7 @@ pub(crate) fn report(output: &Output, summary: &Summary) {
         cut,
         unreadable,
         not_followed,
+        corrupt,
         ..
     } = summary;
     note(
@@ -289,6 +318,9 @@ pub(crate) fn report(output: &Output, summary: &Summary) {
     }
     if *not_followed > 0 {
         note(output, &format!("{not_followed} threads could not be traced"));
+    }
+    for problem in corrupt {
+        note(output, &format!("events are missing: {problem}"));
     }
     note(
         output,
@@ -367,6 +399,9 @@ pub(crate) fn trace(common: &Common, trace: &Trace, output: &mut Output) -> Resu
     end_as(summary.status, output)
 }
 
+/// Bytes that are written to a capture at once.
+const FILE_BUFFER: usize = 1 << 18;
+
 pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result<u8> {
     let Some(path) = &record.file else {
         return Err(Usage("`gaudi record` needs --output FILE for the capture".to_owned()).into());
@@ -381,11 +416,16 @@ pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result
         Compression::None
     };
     let facts = facts(tracer.tier(), &record.traced);
-    let mut writer = Writer::new(BufWriter::new(file), &facts, compression).with_context(cannot)?;
+    let mut writer = Writer::new(BufWriter::with_capacity(FILE_BUFFER, file), &facts, compression).with_context(cannot)?;
     let mut failed = None;
-    let summary = record.traced.run(tracer, |event| {
-        // Flush, so that the file contains complete records after a crash.
-        match writer.write(&event).and_then(|()| writer.flush()) {
+    let summary = record.traced.run_items(tracer, |item| {
+        let written = match item {
+            Item::Event(event) => writer.write(&event),
+            Item::Encoded(event) => writer.write_encoded(&event),
+            // Now, so that the file has every record when this process is killed.
+            Item::Idle => writer.flush(),
+        };
+        match written {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {
                 failed = Some(error);

@@ -102,7 +102,7 @@ impl Bpf {
             devices: options.devices.clone(),
             files: options.files,
             cgroup,
-            pointers: crate::pointers::table(),
+            pointers: gaudi_capture::pointers::table(),
         };
         let load = |name, code: Vec<u8>| {
             Program::load(&code, name).map_err(|Rejected { errno, log }| match errno {

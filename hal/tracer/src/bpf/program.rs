@@ -15,7 +15,7 @@ use crate::bpf::asm::{
 use crate::bpf::btf::Offsets;
 use crate::bpf::slot;
 use crate::calls::{COMPAT_IOCTL, Call, DUPLICATES, MAP_ANONYMOUS, NUMBERS, X32_IOCTL, registers};
-use crate::pointers::{Address, Length, MAX_ARGUMENT, Pointer, Row, VFIO_TYPE, of_vfio};
+use gaudi_capture::pointers::{Address, Length, MAX_ARGUMENT, Pointer, Row, VFIO_TYPE, of_vfio};
 
 /// `S_IFMT`, `S_IFCHR`, `S_IFBLK` (linux/stat.h).
 const S_IFMT: i32 = 0o170_000;
@@ -924,7 +924,7 @@ fn load_kernel(a: &mut Assembler, to: Reg, from: Reg, offset: u32, scratch: i16)
 }
 
 /// Loads the argument's size, from the request in the slot, into `R8`; jumps to `none` if there is
-/// no argument. Equivalent to [`argument_size`](crate::pointers::argument_size).
+/// no argument. Equivalent to [`argument_size`](gaudi_capture::pointers::argument_size).
 fn argument_size(a: &mut Assembler, none: Label) {
     let [numbered, name, done] = [(); 3].map(|()| a.label());
     a.load(Width::W, R1, R6, slot_argument(1));

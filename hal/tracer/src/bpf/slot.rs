@@ -46,7 +46,7 @@ pub(crate) const MAX_PATH: i32 = 256;
 pub(crate) const MAX_OPEN: i32 = 128;
 /// The verifier bounds each length and position separately, not their sum, so there must be room
 /// for the maximum of each.
-pub(crate) const DATA_SIZE: i32 = 2 * crate::pointers::MAX_ARGUMENT as i32 + 2 * MAX_MEMORY;
+pub(crate) const DATA_SIZE: i32 = 2 * gaudi_capture::pointers::MAX_ARGUMENT as i32 + 2 * MAX_MEMORY;
 pub(crate) const SIZE: i32 = DATA as i32 + DATA_SIZE;
 
 /// Record kinds in addition to [`Call`](crate::calls::Call).

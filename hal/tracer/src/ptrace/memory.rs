@@ -12,7 +12,7 @@ use gaudi_uapi::{Era, Ioctl};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-use crate::pointers::{Field, Row, is_vfio, of_vfio};
+use gaudi_capture::pointers::{Field, Row, is_vfio, of_vfio};
 use crate::recorder::piece;
 
 /// Minimum page size. Reads are split at pages, because the kernel reads each range completely or

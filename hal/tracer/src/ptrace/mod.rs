@@ -16,7 +16,7 @@ use nix::libc;
 use crate::calls::{AUDIT_ARCH, COMPAT_IOCTL, Call, DUPLICATES, MAP_ANONYMOUS, X32_IOCTL};
 use crate::error::{Error, ErrorKind};
 use crate::options::Options;
-use crate::pointers::{Row, argument_size, table};
+use gaudi_capture::pointers::{Row, argument_size, table};
 use crate::process::{self, FileKind};
 use crate::ptrace::memory::{Budget, Buffers};
 use crate::ptrace::seccomp::Filter;

@@ -1,9 +1,9 @@
-//! The pointers in ioctl arguments: one table, which tier B compiles to instructions and tier C
-//! interprets.
+//! The pointers in ioctl arguments: one table, which the eBPF tracer compiles to instructions and
+//! the other tracers interpret.
 
 use std::mem::offset_of;
 
-use gaudi_capture::record::Moment;
+use crate::record::Moment;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk, HlCsIn};
 use gaudi_uapi::debug::HlDebugArgs;
 use gaudi_uapi::dmabuf::{
@@ -18,7 +18,7 @@ use gaudi_uapi::wait::{HlWaitCsIn, WaitCsFlags};
 use gaudi_uapi::{Era, Ioctl};
 
 /// Maximum number of bytes recorded of an argument struct.
-pub(crate) const MAX_ARGUMENT: usize = 512;
+pub const MAX_ARGUMENT: usize = 512;
 
 /// The type byte of VFIO ioctls. Their numbers contain no size; the struct starts with it
 /// (`argsz`).
@@ -30,14 +30,16 @@ const RDMA_HEADER: usize = 24;
 
 /// A field of the argument struct: offset in bytes and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Field {
-    pub(crate) offset: usize,
-    pub(crate) width: usize,
+pub struct Field {
+    /// The offset.
+    pub offset: usize,
+    /// The width: 1, 2, 4 or 8.
+    pub width: usize,
 }
 
 /// The start of the memory range.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Address {
+pub enum Address {
     /// The address is the field's value.
     In(usize),
     /// The memory follows the argument struct, at this offset from its start.
@@ -46,41 +48,53 @@ pub(crate) enum Address {
 
 /// The length of the memory range.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Length {
+pub enum Length {
     /// The field's value times `scale`, minus `less`, in bytes.
     Counted {
+        /// The number of elements.
         field: Field,
+        /// Bytes of an element.
         scale: usize,
+        /// Bytes that the number includes and the range does not.
         less: usize,
     },
+    /// A constant number of bytes.
     Fixed(usize),
 }
 
 /// A condition on a `u32` of the argument: the bits in `mask` equal `value`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct When {
-    pub(crate) offset: usize,
-    pub(crate) mask: u32,
-    pub(crate) value: u32,
+pub struct When {
+    /// The offset of the field in bytes.
+    pub offset: usize,
+    /// The bits that are compared.
+    pub mask: u32,
+    /// Their value.
+    pub value: u32,
 }
 
 /// A pointer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pointer {
-    pub(crate) address: Address,
-    pub(crate) length: Length,
-    pub(crate) at: Moment,
-    pub(crate) when: Option<When>,
+pub struct Pointer {
+    /// Where the range starts.
+    pub address: Address,
+    /// How long it is.
+    pub length: Length,
+    /// When it is read.
+    pub at: Moment,
+    /// When the pointer is valid; always if `None`.
+    pub when: Option<When>,
 }
 
 /// An ioctl whose argument contains pointers.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub struct Row {
     /// The type and number: the low 16 bits of the request.
-    pub(crate) selector: u16,
+    pub selector: u16,
     /// The minimum length of an argument that contains the fields, in bytes.
-    pub(crate) size: usize,
-    pub(crate) pointers: Vec<Pointer>,
+    pub size: usize,
+    /// Its pointers.
+    pub pointers: Vec<Pointer>,
 }
 
 macro_rules! field {
@@ -217,7 +231,7 @@ fn of_driver(ioctl: Ioctl) -> Vec<Pointer> {
 }
 
 /// Returns every ioctl with pointers.
-pub(crate) fn table() -> Vec<Row> {
+pub fn table() -> Vec<Row> {
     let row = |request: u32, size: usize, pointers| Row {
         selector: request as u16,
         size,
@@ -282,7 +296,7 @@ pub(crate) fn table() -> Vec<Row> {
 }
 
 /// Returns the rest of a VFIO argument, for every number of the type.
-pub(crate) fn of_vfio() -> [Pointer; 2] {
+pub fn of_vfio() -> [Pointer; 2] {
     [Moment::Entry, Moment::Exit].map(|at| Pointer {
         address: Address::Behind(8),
         length: Length::Counted {
@@ -296,16 +310,17 @@ pub(crate) fn of_vfio() -> [Pointer; 2] {
 }
 
 /// Returns whether the first word of the argument is its size.
-pub(crate) fn is_vfio(request: u32) -> bool {
+pub fn is_vfio(request: u32) -> bool {
     let parts = Parts::of(request);
     parts.kind == VFIO && parts.size == 0
 }
 
-pub(crate) const VFIO_TYPE: u8 = VFIO;
+/// The type byte of VFIO ioctls.
+pub const VFIO_TYPE: u8 = VFIO;
 
 /// Returns the size of the argument struct: the size in the request number, at most
 /// [`MAX_ARGUMENT`].
-pub(crate) fn argument_size(request: u32) -> usize {
+pub fn argument_size(request: u32) -> usize {
     if is_vfio(request) {
         return 8;
     }
@@ -319,7 +334,7 @@ pub(crate) fn argument_size(request: u32) -> usize {
 
 impl Field {
     /// Returns the field's value in `argument`; `None` if the argument is too short.
-    pub(crate) fn of(self, argument: &[u8]) -> Option<u64> {
+    pub fn of(self, argument: &[u8]) -> Option<u64> {
         let bytes = argument.get(self.offset..self.offset.checked_add(self.width)?)?;
         let mut word = [0; 8];
         word.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -331,7 +346,7 @@ impl Pointer {
     /// Returns the address and length of the memory that a pointer in `argument` refers to.
     /// `argument` was read at entry from `base`. Returns `None` for a null pointer, a length of 0,
     /// or if a condition does not hold.
-    pub(crate) fn target(&self, base: u64, argument: &[u8]) -> Option<(u64, u64)> {
+    pub fn target(&self, base: u64, argument: &[u8]) -> Option<(u64, u64)> {
         if let Some(when) = self.when {
             let word = Field {
                 offset: when.offset,

@@ -1,0 +1,263 @@
+//! Records an ioctl: its argument before and after, and the memory that it refers to.
+
+use std::sync::OnceLock;
+
+use gaudi_capture::pointers::{MAX_ARGUMENT, Pointer, Row, argument_size, is_vfio, of_vfio, table};
+use gaudi_capture::raw::{self, Piece};
+use gaudi_capture::record::{FdSource, IoctlRecord, Moment, OpenRecord};
+use gaudi_ring::{Author, Local, Session};
+use gaudi_uapi::ioctl::Parts;
+
+use crate::author::{Out, introduce, now_ns, with, write};
+use crate::files::{self, File};
+use crate::memory;
+use crate::next::{errno, kernel_result, set_errno};
+
+/// Scratch memory for the memory that one ioctl refers to.
+const SCRATCH: usize = 128 << 10;
+/// Maximum number of ranges of one ioctl. RDMA ioctls have the most.
+const PIECES: usize = 64;
+
+static POINTERS: OnceLock<Vec<Row>> = OnceLock::new();
+
+/// Builds the table of pointers: the recording itself must not allocate.
+pub(crate) fn prepare() {
+    POINTERS.get_or_init(table);
+}
+
+/// Calls `next` and records the call.
+#[inline]
+pub(crate) fn record(
+    session: &Session,
+    file: File,
+    (fd, request, argument): (i32, u32, u64),
+    mut next: impl FnMut() -> i32,
+) -> i32 {
+    let mut answer = None;
+    session.with(|local, author| {
+        introduce(session, local, author);
+        if file.is_open() && !file.is_introduced() {
+            introduce_file(session, local, author, fd, file, FdSource::Inherited);
+        }
+        let call = Call {
+            session,
+            local,
+            author,
+            file,
+            fd,
+            request,
+            argument,
+        };
+        answer = Some(call.run(&mut next));
+    });
+    // Without a ring, or in a thread that ends.
+    answer.unwrap_or_else(next)
+}
+
+/// Records a descriptor that the program has got in a way that was not recorded, or from another
+/// process.
+pub(crate) fn introduce_file(
+    session: &Session,
+    local: &Local,
+    author: Author,
+    fd: i32,
+    file: File,
+    source: FdSource,
+) {
+    let saved = errno();
+    let mut buffer = [0; 512];
+    let path = files::target(fd, &mut buffer);
+    let open = OpenRecord {
+        time_ns: now_ns(),
+        duration_ns: 0,
+        pid: author.pid,
+        tid: author.tid,
+        source,
+        path: Vec::new(),
+        flags: 0,
+        device: file.device(),
+        result: i64::from(fd),
+    };
+    write(session, local, |out| raw::open(out, &open, path));
+    files::set(session, fd, file.introduced());
+    set_errno(saved);
+}
+
+/// Records a descriptor that another process has sent.
+pub(crate) fn received(session: &Session, fd: i32, source: FdSource) {
+    files::forget(fd);
+    let file = files::of(session, fd);
+    if session.filter().files && file.records_file() {
+        with(session, |local, author| {
+            introduce_file(session, local, author, fd, file, source);
+        });
+    }
+}
+
+struct Call<'a> {
+    session: &'a Session,
+    local: &'a Local,
+    author: Author,
+    file: File,
+    fd: i32,
+    request: u32,
+    argument: u64,
+}
+
+/// The memory of an ioctl, in scratch memory.
+struct Pieces<'a> {
+    /// The address, the length in memory, and the range in `bytes`.
+    ranges: [(u64, Moment, u64, usize, usize); PIECES],
+    count: usize,
+    bytes: &'a mut [u8],
+    used: usize,
+}
+
+impl Pieces<'_> {
+    fn take(&mut self, (address, whole): (u64, u64), at: Moment, limit: usize) {
+        let Some(row) = self.ranges.get_mut(self.count) else {
+            return;
+        };
+        let free = self.bytes.get_mut(self.used..).unwrap_or(&mut []);
+        let len = usize::try_from(whole).unwrap_or(usize::MAX).min(limit).min(free.len());
+        let read = memory::read(address, &mut free[..len]);
+        *row = (address, at, whole, self.used, read);
+        self.count += 1;
+        self.used += read;
+    }
+
+    fn iter(&self) -> impl ExactSizeIterator<Item = Piece<'_>> {
+        let ranges = self.ranges.iter().take(self.count);
+        ranges.map(|&(address, at, whole, start, len)| Piece {
+            address,
+            at,
+            whole,
+            bytes: self.bytes.get(start..start + len).unwrap_or(&[]),
+        })
+    }
+}
+
+impl Call<'_> {
+    #[inline]
+    fn run(&self, next: &mut impl FnMut() -> i32) -> i32 {
+        let (request, size) = (self.request, Parts::of(self.request).size);
+        let vfio;
+        let rows = POINTERS.get().map_or(&[][..], Vec::as_slice);
+        let row = rows.iter().find(|row| row.selector == request as u16 && size >= row.size);
+        let pointers: &[Pointer] = match row {
+            Some(row) => &row.pointers,
+            None if is_vfio(request) => {
+                vfio = of_vfio();
+                &vfio
+            }
+            None => &[],
+        };
+        if pointers.is_empty() {
+            return self.around(pointers, None, next);
+        }
+        self.session.scratch(self.local, SCRATCH, |bytes| {
+            let mut pieces = Pieces {
+                ranges: [(0, Moment::Entry, 0, 0, 0); PIECES],
+                count: 0,
+                bytes,
+                used: 0,
+            };
+            self.around(pointers, Some(&mut pieces), next)
+        })
+    }
+
+    #[inline]
+    fn around(
+        &self,
+        pointers: &[Pointer],
+        mut pieces: Option<&mut Pieces<'_>>,
+        next: &mut impl FnMut() -> i32,
+    ) -> i32 {
+        let mut input = [0; MAX_ARGUMENT];
+        let mut output = [0; MAX_ARGUMENT];
+        let before = errno();
+        let input = self.read_argument(&mut input);
+        if let Some(pieces) = &mut pieces {
+            self.follow(pointers, input, Moment::Entry, pieces);
+        }
+        let time_ns = now_ns();
+        set_errno(before);
+        let result = next();
+        let after = errno();
+        let end_ns = now_ns();
+        let output = self.read_argument(&mut output);
+        if let Some(pieces) = &mut pieces {
+            self.follow(pointers, input, Moment::Exit, pieces);
+        }
+        set_errno(after);
+        let record = IoctlRecord {
+            time_ns,
+            duration_ns: end_ns.saturating_sub(time_ns).max(1),
+            pid: self.author.pid,
+            tid: self.author.tid,
+            fd: self.fd,
+            device: self.file.device(),
+            request: self.request,
+            argument: self.argument,
+            compat: false,
+            result: kernel_result(i64::from(result)),
+            input: Vec::new(),
+            output: Vec::new(),
+            memory: Vec::new(),
+        };
+        let (count, used) = pieces.as_ref().map_or((0, 0), |pieces| (pieces.count, pieces.used));
+        let device = if record.device.is_some() { 8 } else { 0 };
+        let len = raw::ioctl_overhead(count) - 8 + device + input.len() + output.len() + used;
+        if let Some(reserved) = self.session.reserve(self.local, len) {
+            let mut out = Out(reserved);
+            match pieces {
+                Some(pieces) => raw::ioctl(&mut out, &record, (input, output), pieces.iter()),
+                None => raw::ioctl(&mut out, &record, (input, output), [].into_iter()),
+            }
+            out.0.publish();
+        }
+        set_errno(after);
+        result
+    }
+
+    #[inline]
+    fn read_argument<'b>(&self, buffer: &'b mut [u8; MAX_ARGUMENT]) -> &'b [u8] {
+        let size = if self.argument == 0 { 0 } else { argument_size(self.request) };
+        let read = memory::read(self.argument, &mut buffer[..size.min(MAX_ARGUMENT)]);
+        &buffer[..read]
+    }
+
+    fn follow(&self, pointers: &[Pointer], input: &[u8], at: Moment, pieces: &mut Pieces<'_>) {
+        let first = pieces.count;
+        for pointer in pointers.iter().filter(|pointer| pointer.at == at) {
+            if let Some(target) = pointer.target(self.argument, input) {
+                pieces.take(target, at, SCRATCH);
+            }
+        }
+        if self.request as u16 == RDMA {
+            for index in first..pieces.count {
+                attributes(index, at, pieces);
+            }
+        }
+    }
+}
+
+/// The type and number of RDMA ioctls (`RDMA_VERBS_IOCTL`).
+const RDMA: u16 = u16::from_be_bytes([0x1b, 1]);
+
+/// Reads the data that the attributes of an RDMA ioctl refer to (`struct ib_uverbs_attr`: id,
+/// length, flags, data). Data of up to 8 bytes is in the attribute itself.
+fn attributes(index: usize, at: Moment, pieces: &mut Pieces<'_>) {
+    const ATTRIBUTE: usize = 16;
+    let (_, _, _, start, len) = pieces.ranges[index];
+    for place in (start..start + len).step_by(ATTRIBUTE) {
+        let Some(bytes) = pieces.bytes.get(place..place + ATTRIBUTE) else {
+            return;
+        };
+        let length = u64::from(u16::from_le_bytes([bytes[2], bytes[3]]));
+        let address = bytes[8..].try_into().map_or(0, u64::from_le_bytes);
+        if address != 0 && length > 8 {
+            pieces.take((address, length), at, SCRATCH);
+        }
+    }
+}

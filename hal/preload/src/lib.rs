@@ -1,0 +1,17 @@
+//! `libgaudi_trace.so`: a library for `LD_PRELOAD` that records the ioctls that a program makes
+//! through libc, and the descriptors and mappings that they refer to, in the rings of
+//! [`gaudi_ring`].
+//!
+//! - **Each function calls the next one of its name** and returns its result and errno.
+//! - **Nothing here allocates, locks or panics** after the constructor: the program calls these
+//!   functions in signal handlers and between fork(2) and execve(2).
+//! - **Memory of the program is read by the kernel** (process_vm_readv(2)), except in stack pages
+//!   that were read so before: a wrong pointer must be the program's EFAULT and not our fault.
+
+mod author;
+pub mod calls;
+mod files;
+mod ioctl;
+mod memory;
+mod next;
+pub mod vfork;

@@ -1,0 +1,234 @@
+//! Tier A: the program records itself, in rings that this process drains. The preload library
+//! `libgaudi_trace.so` records the calls of libc; a program that embeds this project's library
+//! records its devices of every backend.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use gaudi_capture::Encoded;
+use gaudi_ring::{Drain, Filter, Pull, Sizes, VARIABLE};
+use nix::errno::Errno;
+
+use crate::error::{Error, ErrorKind};
+use crate::options::Options;
+use crate::process;
+
+/// The library's file name.
+const LIBRARY: &str = "libgaudi_trace.so";
+/// The environment variable that names the library, if it is not beside this program.
+const LIBRARY_VARIABLE: &str = "GAUDI_TRACE_LIBRARY";
+/// Threads that have rings at the same time.
+const RINGS: usize = 256;
+/// Bytes that are read before their events are passed on.
+const BATCH: usize = 4 << 20;
+/// Interval between checks for dead threads.
+const LOOK_FOR_DEAD: Duration = Duration::from_millis(20);
+
+/// A session's rings, and events that are read but not yet passed on.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    drain: Drain,
+    /// The records read, and the end and range of each.
+    bytes: Vec<u8>,
+    records: Vec<(u64, usize, usize)>,
+    looked: Instant,
+    pub(crate) events: u64,
+    pub(crate) ioctls: u64,
+    pub(crate) cut: u64,
+    pub(crate) unreadable: u64,
+    pub(crate) lost: u64,
+    /// Descriptions of corrupt rings.
+    pub(crate) corrupt: Vec<String>,
+}
+
+/// What [`Rings::read`] passes on.
+#[derive(Debug)]
+pub(crate) enum Item<'a> {
+    Event(Encoded<'a>),
+    Lost(u64),
+}
+
+/// Returns the path of the preload library: `GAUDI_TRACE_LIBRARY`, or the file beside this program,
+/// in `deps` (a test's), or in `../lib`.
+pub(crate) fn library() -> Result<PathBuf, Error> {
+    if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
+        return Ok(path.into());
+    }
+    let program = std::env::current_exe().map_err(|error| Error::new(ErrorKind::NoLibrary, error))?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let places = ["", "deps", "../lib/gaudi", "../lib"];
+    let mut found = places.iter().map(|place| folder.join(place).join(LIBRARY));
+    found
+        .find(|path| path.is_file())
+        .ok_or_else(|| Error::new(ErrorKind::NoLibrary, std::io::Error::from(Errno::ENOENT)))
+}
+
+impl Rings {
+    pub(crate) fn new(options: &Options, preload: bool) -> Result<Self, Error> {
+        let filter = Filter {
+            types: options.types.clone(),
+            devices: options.devices.iter().map(|row| (row.major, row.minor)).collect(),
+            files: options.files,
+            preload,
+            command_buffers: options.command_buffers,
+        };
+        // Each thread has a ring, so that one is a fraction of the one that tier B has.
+        let sizes = Sizes::new(RINGS, options.ring_bytes as usize / 8);
+        let drain = Drain::new(sizes, &filter).map_err(|errno| Error::system("memfd_create(2)", errno))?;
+        Ok(Self {
+            drain,
+            bytes: Vec::new(),
+            records: Vec::new(),
+            looked: Instant::now(),
+            events: 0,
+            ioctls: 0,
+            cut: 0,
+            unreadable: 0,
+            lost: 0,
+            corrupt: Vec::new(),
+        })
+    }
+
+    /// Starts a program whose environment names the session and the preload library.
+    pub(crate) fn spawn(mut command: Command, options: &Options) -> Result<(Self, Child), Error> {
+        if options.cgroup.is_some() {
+            return Err(Error::new(ErrorKind::Unsupported("a cgroup"), None));
+        }
+        if options.command_buffers.is_some() {
+            return Err(Error::new(ErrorKind::Unsupported("reading command buffers"), None));
+        }
+        let library = library()?;
+        let rings = Self::new(options, true)?;
+        let own = |name: &str| {
+            let set = command.get_envs().find(|row| row.0 == name);
+            set.map_or_else(|| std::env::var_os(name), |row| row.1.map(OsString::from))
+        };
+        let mut preload = library.into_os_string();
+        if let Some(others) = own("LD_PRELOAD").filter(|others| !others.is_empty()) {
+            preload.push(":");
+            preload.push(others);
+        }
+        command.env("LD_PRELOAD", preload).env(VARIABLE, rings.drain.variable());
+        let child = crate::spawn::spawn(command, || Ok(()), |_| Ok(()))?;
+        Ok((rings, child))
+    }
+
+    /// Returns whether a thread has a ring.
+    pub(crate) fn has_owner(&self) -> bool {
+        self.drain.owned().next().is_some()
+    }
+
+    /// Reads records and passes them on in the order of their ends. Returns how many were read.
+    pub(crate) fn read(&mut self, mut pass: impl FnMut(Item<'_>) -> bool) -> usize {
+        // A record that ends later than this is held back: one of another thread can precede it.
+        let now = process::now_ns();
+        let mut until = now;
+        let held = self.records.len();
+        let owned: Vec<(usize, (u32, u32))> = self.drain.owned().collect();
+        let share = (BATCH / owned.len().max(1)).max(1 << 16);
+        for &(ring, _) in &owned {
+            until = until.min(self.read_ring(ring, share, now));
+        }
+        let read = self.records.len() - held;
+        self.records.sort_by_key(|row| row.0);
+        let ready = self.records.partition_point(|row| row.0 <= until);
+        for &(_, start, len) in &self.records[..ready] {
+            // Checked when it was read.
+            let Ok(event) = Encoded::new(&self.bytes[start..start + len]) else {
+                continue;
+            };
+            self.events += 1;
+            if let Some((cut, unreadable)) = event.ioctl {
+                self.ioctls += 1;
+                self.cut += u64::from(cut);
+                self.unreadable += u64::from(unreadable);
+            }
+            pass(Item::Event(event));
+        }
+        self.keep(ready);
+        let lost = self.drain.lost();
+        if lost > 0 {
+            self.lose(lost, &mut pass);
+        }
+        if read == 0 && self.looked.elapsed() > LOOK_FOR_DEAD {
+            self.looked = Instant::now();
+            self.release(&mut pass);
+        }
+        read
+    }
+
+    /// Keeps the records from an index on.
+    fn keep(&mut self, from: usize) {
+        if from == self.records.len() {
+            self.records.clear();
+            self.bytes.clear();
+            return;
+        }
+        let mut kept = Vec::new();
+        self.records.drain(..from);
+        for row in &mut self.records {
+            let bytes = &self.bytes[row.1..row.1 + row.2];
+            row.1 = kept.len();
+            kept.extend_from_slice(bytes);
+        }
+        self.bytes = kept;
+    }
+
+    /// Reads up to `share` bytes of a ring. Returns the time up to which its records are complete.
+    fn read_ring(&mut self, ring: usize, share: usize, now: u64) -> u64 {
+        let first = self.bytes.len();
+        let mut last = now;
+        while self.bytes.len() - first < share {
+            let start = self.bytes.len();
+            let problem = match self.drain.pull(ring, &mut self.bytes) {
+                Ok(Pull::Empty) => return now,
+                Ok(Pull::Record) => match Encoded::new(&self.bytes[start..]) {
+                    Ok(event) => {
+                        last = event.end_ns;
+                        self.records.push((last, start, self.bytes.len() - start));
+                        continue;
+                    }
+                    Err(problem) => format!("ring {ring}: invalid record: {problem}"),
+                },
+                Err(corrupt) => corrupt.to_string(),
+            };
+            self.bytes.truncate(start);
+            self.drain.reject(ring);
+            if self.corrupt.len() < 16 {
+                self.corrupt.push(problem);
+            }
+            self.lost += 1;
+            return now;
+        }
+        last.min(now)
+    }
+
+    /// Releases the rings of dead threads.
+    fn release(&mut self, pass: &mut impl FnMut(Item<'_>) -> bool) {
+        let owned: Vec<(usize, (u32, u32))> = self.drain.owned().collect();
+        for (ring, (_, tid)) in owned {
+            if process::is_alive(tid) {
+                continue;
+            }
+            // It died after the last read, possibly with records in its ring.
+            let at = self.records.len();
+            self.read_ring(ring, BATCH, u64::MAX);
+            if self.records.len() == at && self.drain.release(ring) {
+                self.lose(1, pass);
+            }
+        }
+    }
+
+    fn lose(&mut self, count: u64, pass: &mut impl FnMut(Item<'_>) -> bool) {
+        self.lost = self.lost.saturating_add(count);
+        pass(Item::Lost(count));
+    }
+
+    /// Passes on what is still held.
+    pub(crate) fn finish(&mut self, mut pass: impl FnMut(Item<'_>) -> bool) {
+        self.drain.close();
+        while self.read(&mut pass) > 0 || !self.records.is_empty() {}
+    }
+}

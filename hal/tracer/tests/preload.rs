@@ -1,0 +1,218 @@
+//! Tests tier A: the preload library and its rings.
+
+use std::ops::ControlFlow;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use gaudi_capture::record::{Event, ProcessChange, ProcessRecord};
+use gaudi_tracer::{Backend, Tracer};
+
+mod support;
+
+use support::{INFO, program, run, watching_null};
+
+#[test]
+fn threads_have_their_own_rings() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let run = run(&program, &["threads", "8"], &watching_null(Backend::Preload)).unwrap();
+    let mut numbers = run.numbers();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..8 * 500).collect::<Vec<_>>());
+    assert_eq!(run.summary.lost, 0);
+    let ends: Vec<u64> = run
+        .ioctls()
+        .iter()
+        .map(|ioctl| ioctl.time_ns + ioctl.duration_ns)
+        .collect();
+    let disordered = ends.windows(2).filter(|pair| pair[0] > pair[1] + 1_000_000).count();
+    assert_eq!(disordered, 0, "events are ordered by their end");
+}
+
+#[test]
+fn more_threads_than_rings_are_recorded() {
+    let Some(program) = program("") else {
+        return;
+    };
+    // One after the other: the rings of dead threads are released.
+    let run = run(&program, &["sequence", "700"], &watching_null(Backend::Preload)).unwrap();
+    let seen = run.ioctls().len() as u64;
+    assert_eq!(seen + run.summary.lost, 700, "what is missing is counted");
+    assert!(seen >= 256, "{seen}");
+}
+
+#[test]
+fn signal_handlers_are_recorded_inside_calls() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let run = run(&program, &["storm", "20000"], &watching_null(Backend::Preload)).unwrap();
+    assert_eq!(run.summary.lost, 0);
+    let (loops, handlers): (Vec<u32>, Vec<u32>) =
+        run.numbers().into_iter().partition(|&number| number < 1 << 30);
+    assert_eq!(loops, (0..20_000).collect::<Vec<_>>(), "in order and complete");
+    let printed: usize = run.output.trim().parse().unwrap();
+    assert_eq!(handlers.len(), printed, "one for each signal");
+    assert!(printed > 0, "signals arrived");
+}
+
+#[test]
+fn vfork_child_is_a_process_of_its_own() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let run = run(&program, &["vfork"], &watching_null(Backend::Preload)).unwrap();
+    let pids: Vec<(u32, u32)> = run
+        .ioctls()
+        .iter()
+        .zip(run.numbers())
+        .map(|(ioctl, number)| (number, ioctl.pid))
+        .collect();
+    let [(1, parent), (2, child), (3, again)] = pids[..] else {
+        panic!("{pids:?}");
+    };
+    assert!(parent == again && child != parent, "{pids:?}");
+    assert_eq!(run.output, format!("{parent} {child}\n"));
+    let starts = run.events.iter().any(|event| {
+        matches!(event, Event::Process(ProcessRecord {
+            pid,
+            change: ProcessChange::Start { parent: of, .. },
+            ..
+        }) if (*pid, *of) == (child, parent))
+    });
+    assert!(starts, "the child starts before its calls");
+}
+
+#[test]
+fn loaded_library_is_recorded() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("late.c"), folder.path().join("late.so"));
+    std::fs::write(
+        &source,
+        "#include <sys/ioctl.h>\nint late(int fd, void *argument) { return ioctl(fd, 0xc0184801, argument); }\n",
+    )
+    .unwrap();
+    let built = Command::new("gcc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source)
+        .status();
+    assert!(built.unwrap().success());
+    let run = run(
+        &program,
+        &["dlopen", library.to_str().unwrap()],
+        &watching_null(Backend::Preload),
+    )
+    .unwrap();
+    assert_eq!(run.numbers(), [77]);
+    assert_eq!(run.ioctls()[0].request, INFO);
+}
+
+#[test]
+fn killed_program_leaves_whole_records() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let mut command = Command::new(&program);
+    command.args(["libc", "100000000"]).stdout(Stdio::null());
+    let mut tracer = Tracer::spawn(command, &watching_null(Backend::Preload)).unwrap();
+    let pid = nix::unistd::Pid::from_raw(tracer.child().unwrap().id() as i32);
+    let killer = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(300));
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    });
+    let mut next = 0_u64;
+    let summary = tracer
+        .run(|event| {
+            if let Event::Ioctl(ioctl) = event {
+                let number = u32::from_ne_bytes(ioctl.input[16..20].try_into().unwrap());
+                assert_eq!(u64::from(number), next, "in order and complete");
+                next += 1;
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    killer.join().unwrap();
+    assert_eq!(summary.status.unwrap().signal(), Some(9));
+    assert!(next > 100, "{next}");
+    assert!(summary.lost <= 1, "at most the record that it was writing: {summary:?}");
+}
+
+#[test]
+fn overwritten_ring_is_reported() {
+    let Some(program) = program("") else {
+        return;
+    };
+    for how in ["scribble", "scribble-records"] {
+        let run = run(&program, &[how], &watching_null(Backend::Preload)).unwrap();
+        assert_eq!(run.output, "done\n");
+        assert!(!run.summary.corrupt.is_empty(), "{how}: {:?}", run.summary);
+        assert!(run.summary.lost > 0, "{how}: lost events are counted");
+        let text = &run.summary.corrupt[0];
+        assert!(text.contains("ring ") && text.contains("invalid record"), "{text}");
+        assert_eq!(run.summary.status.unwrap().code(), Some(0));
+    }
+}
+
+#[test]
+fn slow_tracer_delays_and_counts() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let mut options = watching_null(Backend::Preload);
+    options.ring_bytes = 1;
+    let mut command = Command::new(&program);
+    command.args(["libc", "20000"]).stdout(Stdio::null());
+    let tracer = Tracer::spawn(command, &options).unwrap();
+    let mut first = true;
+    let (mut ioctls, mut lost) = (0_u64, 0);
+    let summary = tracer
+        .run(|event| {
+            match event {
+                Event::Ioctl(_) => ioctls += 1,
+                Event::Lost { count, .. } => lost += count,
+                _ => {}
+            }
+            if std::mem::take(&mut first) {
+                // Longer than a program waits for space.
+                thread::sleep(Duration::from_millis(700));
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert!(lost > 0, "the tracer was slower than the longest delay");
+    assert_eq!((summary.lost, ioctls + lost), (lost, 20_000));
+}
+
+/// The variable `GAUDI_TRACER_IOCTLS` sets the number of ioctls; the release gate uses 1000000.
+#[test]
+fn preload_loses_nothing_at_full_rate() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let count = std::env::var("GAUDI_TRACER_IOCTLS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(50_000_u64);
+    let mut command = Command::new(&program);
+    command.args(["libc", &count.to_string()]).stdout(Stdio::null());
+    let tracer = Tracer::spawn(command, &watching_null(Backend::Preload)).unwrap();
+    let mut next = 0;
+    let summary = tracer
+        .run(|event| {
+            if let Event::Ioctl(ioctl) = event {
+                let number = u32::from_ne_bytes(ioctl.input[16..20].try_into().unwrap());
+                assert_eq!(number, next, "in order and complete");
+                next += 1;
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!((summary.ioctls, summary.lost, summary.unreadable), (count, 0, 0));
+}
