@@ -12,7 +12,7 @@
 
 #include "driver.h"
 
-enum { USERPTR = 4 };
+enum { USERPTR = 4, REGISTER_DMABUF = 99 };
 static unsigned ctl;
 static int fd;
 
@@ -52,8 +52,10 @@ static void directions(void)
 static void failed_call(void)
 {
     union mem mem = host(place(8192), 8192), before;
-    before = mem;
     check(call(fd, 4, &mem, sizeof mem) && errno == ENOSPC, "map that a fault ends");
+    check(!mem.in.arg[0] && !mem.in.arg[2], "the driver clears the argument");
+    before = mem = (union mem){.in = {.arg = {memfd_create("none", 0), 4096}, .op = REGISTER_DMABUF}};
+    check(call(fd, 4, &mem, sizeof mem) && errno == EOPNOTSUPP, "register a file that is no dma-buf");
     check(!memcmp(&mem, &before, sizeof mem), "the argument is the program's");
     int file = eventfd(0, EFD_CLOEXEC);
     struct info info = {.op = 28, .arg = file};
