@@ -21,8 +21,11 @@ const TYPE_BLOCK: u64 = 0x4 << 59;
 const TYPE_MASK: u64 = 0x1f << 59;
 /// Where blocks lie in a replay's file, behind the buffers.
 const BLOCKS: u64 = 1 << 44;
-/// Bytes in a replay's file.
-pub(crate) const FILE_LEN: u64 = 1 << 45;
+/// The end of the places of blocks.
+const BLOCKS_END: u64 = 1 << 45;
+/// Bytes in a replay's file: a program that maps a block itself stays inside, however long the
+/// block is.
+pub(crate) const FILE_LEN: u64 = BLOCKS_END + (1 << 33);
 
 /// The operation and its arguments as words. Addresses of the program, descriptors and timeouts are
 /// left out.
@@ -239,7 +242,7 @@ pub(crate) fn place(handle: u64) -> u64 {
     match handle & TYPE_MASK {
         TYPE_BLOCK => BLOCKS | number,
         // The handle of a program on a replay: see `program_handle`.
-        _ if handle & BLOCKS != 0 && handle < FILE_LEN => BLOCKS | number,
+        _ if handle & BLOCKS != 0 && handle < BLOCKS_END => BLOCKS | number,
         _ => number,
     }
 }

@@ -127,4 +127,49 @@ mod tests {
         assert_eq!(&seen, b"cdef\0\0", "unmapped");
         memory.write(&file, u64::MAX - 1, b"zzzz");
     }
+
+    /// Memory of this process, and its address.
+    fn host() -> (gaudi_sys::RawMapping, u64) {
+        let host = gaudi_sys::RawMapping::anonymous(4096, true).unwrap();
+        let here = host.as_ptr().as_ptr().expose_provenance() as u64;
+        (host, here)
+    }
+
+    fn first(host: &gaudi_sys::RawMapping) -> u8 {
+        let mut seen = [0];
+        host.read(0, &mut seen).unwrap();
+        seen[0]
+    }
+
+    #[test]
+    fn address_mapped_twice_replaces_the_first() {
+        let file = Memfd::sparse(c"replay", 1 << 20).unwrap();
+        let [(one, first_here), (two, second_here)] = [host(), host()];
+        let mut memory = HostMemory::default();
+        memory.map_host(7, 0x1000, first_here, 64);
+        memory.map_host(7, 0x3000, second_here, 64);
+        memory.write(&file, 0x1000, b"x");
+        memory.write(&file, 0x3000, b"y");
+        assert_eq!(
+            (first(&one), first(&two)),
+            (0, b'y'),
+            "the first mapping has ended"
+        );
+    }
+
+    #[test]
+    fn memory_mapped_twice_keeps_the_other() {
+        let file = Memfd::sparse(c"replay", 1 << 20).unwrap();
+        let [(one, first_here), (two, second_here)] = [host(), host()];
+        let mut memory = HostMemory::default();
+        memory.map_host(1, 0x1000, first_here, 64);
+        memory.map_host(2, 0x1000, second_here, 8);
+        memory.unmap(2);
+        memory.write(&file, 0x1000, b"x");
+        assert_eq!(
+            (first(&one), first(&two)),
+            (b'x', 0),
+            "the second mapping has ended"
+        );
+    }
 }

@@ -212,6 +212,10 @@ impl Replay {
             unreachable!("a record of mmap(2) has the key of mmap(2)");
         };
         let at = place(mmap.offset);
+        // An access behind the end of the file is a SIGBUS.
+        if mmap.len as u64 > FILE_LEN - at {
+            return Err(self.not_made::<R>(Errno::ENOMEM));
+        }
         let mapping = RawMapping::of_fd(&*self.file, at, mmap.len);
         let mapping = mapping.map_err(|errno| self.not_made::<R>(errno))?;
         if let Ok(recorded) = u64::try_from(record.result) {

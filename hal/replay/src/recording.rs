@@ -299,6 +299,10 @@ impl Recording {
     /// - The reader's errors, with the offset in the file, except `Truncated`.
     /// - `TooLong`: the records need more than [`MOST_BYTES`] of memory.
     pub fn read(input: impl Read) -> Result<Self, ReadError> {
+        Self::read_up_to(input, MOST_BYTES)
+    }
+
+    fn read_up_to(input: impl Read, most: u64) -> Result<Self, ReadError> {
         let mut reader = Reader::new(input)?;
         let mut loader = Loader::default();
         while let Some(event) = reader.next() {
@@ -307,7 +311,7 @@ impl Recording {
                 Err(error) if error.kind == ReadErrorKind::Truncated => break,
                 Err(error) => return Err(error),
             }
-            if loader.bytes > MOST_BYTES {
+            if loader.bytes > most {
                 return Err(ReadError::new(ReadErrorKind::TooLong, reader.offset()));
             }
         }
@@ -335,4 +339,135 @@ impl Recording {
 pub(crate) enum LoadError {
     Open(std::io::Error),
     Read(ReadError),
+}
+
+#[cfg(test)]
+mod tests {
+    use gaudi_capture::gcap::{Compression, Writer};
+    use gaudi_capture::record::{FdSource, MarkRecord, Moment, ProcessRecord};
+    use gaudi_uapi::cs::{HlCsArgs, HlCsChunk};
+    use zerocopy::{FromZeros as _, IntoBytes as _};
+
+    use super::*;
+
+    const LIMIT: u64 = 1 << 20;
+
+    fn open(fd: i64) -> Event {
+        Event::Open(OpenRecord {
+            time_ns: 0,
+            duration_ns: 0,
+            pid: 1,
+            tid: 1,
+            source: FdSource::Open,
+            path: b"/dev/accel/accel0".to_vec(),
+            flags: 0,
+            device: None,
+            result: fd,
+        })
+    }
+
+    fn start(pid: u32) -> Event {
+        let change = ProcessChange::Start {
+            parent: 1,
+            shares_files: false,
+            name: Vec::new(),
+        };
+        Event::Process(ProcessRecord {
+            time_ns: 0,
+            pid,
+            tid: pid,
+            change,
+        })
+    }
+
+    fn ioctl(which: Ioctl, input: Vec<u8>, memory: Vec<Memory>) -> Event {
+        Event::Ioctl(IoctlRecord {
+            pid: 1,
+            tid: 1,
+            fd: 3,
+            request: gaudi_uapi::era::Era::AccelDrm
+                .request(which)
+                .expect("an ioctl of this era"),
+            input,
+            memory,
+            ..IoctlRecord::default()
+        })
+    }
+
+    /// Whether a capture is rejected for its length.
+    fn is_too_long(events: impl IntoIterator<Item = Event>) -> bool {
+        let mut writer = Writer::new(Vec::new(), &[], Compression::None).unwrap();
+        for event in events {
+            writer.write(&event).unwrap();
+        }
+        let bytes = writer.finish().unwrap();
+        match Recording::read_up_to(&bytes[..], LIMIT) {
+            Ok(_) => false,
+            Err(error) => {
+                assert_eq!(error.kind, ReadErrorKind::TooLong);
+                true
+            }
+        }
+    }
+
+    fn opened(rest: impl IntoIterator<Item = Event>) -> impl IntoIterator<Item = Event> {
+        [open(3)].into_iter().chain(rest)
+    }
+
+    #[test]
+    fn notes_count_towards_the_limit() {
+        let note = |len: usize| {
+            let text = [b"error io ".to_vec(), vec![b'x'; len]].concat();
+            Event::Mark(MarkRecord {
+                time_ns: 0,
+                pid: 1,
+                tid: 1,
+                kind: MarkKind::Note,
+                text,
+            })
+        };
+        let known = ErrorKind::of_name("io").is_some();
+        assert!(known, "the note names a kind");
+        assert!(!is_too_long(opened((0..100).map(|_| note(16)))));
+        assert!(is_too_long(opened((0..100).map(|_| note(1 << 14)))));
+    }
+
+    #[test]
+    fn forks_count_towards_the_limit() {
+        let files = || (3..1003).map(open);
+        assert!(!is_too_long(files().chain((2..10).map(start))));
+        assert!(is_too_long(files().chain((2..600).map(start))));
+    }
+
+    #[test]
+    fn keys_and_pieces_count_towards_the_limit() {
+        let chunks = vec![HlCsChunk::new_zeroed(); 512];
+        let mut args = HlCsArgs::new_zeroed();
+        args.0[1] = 0x1000;
+        args.as_mut_bytes()[28..32].copy_from_slice(&512_u32.to_le_bytes());
+        let submit = || {
+            let piece = Memory {
+                address: 0x1000,
+                at: Moment::Entry,
+                bytes: chunks.as_bytes().to_vec(),
+                whole: 0,
+            };
+            ioctl(Ioctl::Cs, args.as_bytes().to_vec(), vec![piece])
+        };
+        // The bytes alone are below the limit.
+        let count = LIMIT / size_of_val(&*chunks) as u64 - 2;
+        assert!(is_too_long(opened((0..count).map(|_| submit()))));
+        let pieces = || {
+            let empty = Memory {
+                address: 0,
+                at: Moment::Exit,
+                bytes: Vec::new(),
+                whole: 0,
+            };
+            ioctl(Ioctl::Info, vec![0; 24], vec![empty; 1000])
+        };
+        assert!(is_too_long(opened((0..100).map(|_| pieces()))));
+        let info = || ioctl(Ioctl::Info, vec![0; 24], Vec::new());
+        assert!(!is_too_long(opened((0..100).map(|_| info()))));
+    }
 }

@@ -280,6 +280,61 @@ fn hostile_file_gives_an_offset() {
     assert!(error.to_string().contains("byte "), "{error}");
 }
 
+/// A capture of one node that maps a block with a handle near the end of the replay's file.
+#[test]
+fn block_near_the_end_is_mapped_or_refused() {
+    use gaudi_capture::gcap::{Compression, Writer};
+    use gaudi_capture::record::{Event, FdSource, MmapRecord, OpenRecord};
+
+    /// A block's type, and the highest number.
+    const LAST_BLOCK: u64 = 0x4 << 59 | 0xffff_ffff << 12;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("block.gcap");
+    let mut writer = Writer::new(std::fs::File::create(&file).unwrap(), &[], Compression::None).unwrap();
+    let open_record = OpenRecord {
+        time_ns: 0,
+        duration_ns: 0,
+        pid: 1,
+        tid: 1,
+        source: FdSource::Open,
+        path: b"/dev/accel/accel0".to_vec(),
+        flags: 0,
+        device: None,
+        result: 3,
+    };
+    writer.write(&Event::Open(open_record)).unwrap();
+    let lengths = [8192, 1 << 40];
+    for length in lengths {
+        let mmap = MmapRecord {
+            time_ns: 0,
+            duration_ns: 0,
+            pid: 1,
+            tid: 1,
+            address: 0,
+            length,
+            protection: 3,
+            flags: 1,
+            fd: 3,
+            device: None,
+            offset: LAST_BLOCK,
+            result: 0x7000_0000,
+        };
+        writer.write(&Event::Mmap(mmap)).unwrap();
+    }
+    drop(writer.finish().unwrap());
+    let io = open(&spec(&format!("replay:{}", file.display())));
+    let [small, huge] = lengths.map(|length| {
+        io.mmap(MmapRequest {
+            offset: LAST_BLOCK,
+            len: length as usize,
+        })
+    });
+    let mut last = [1];
+    small.unwrap().read(8191, &mut last).unwrap();
+    assert_eq!(last, [0]);
+    assert_eq!(huge.unwrap_err().errno(), Some(Errno::ENOMEM));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 2000 } else { 1_000_000 }))]
 

@@ -261,8 +261,13 @@ impl Files {
     /// getdents64(2) on a directory of the tree: the file has the entries, and its offset is the
     /// position.
     fn entries(&self, request: &Request, fd: i32) -> Reply {
-        if self.path_of(request.tid, fd).is_none() {
+        let Some(path) = self.path_of(request.tid, fd) else {
             return Reply::Continue;
+        };
+        if let Some(Some((path, entry))) = self.tree.find(&path) {
+            if !self.tree.is_directory(path, entry) {
+                return Reply::Errno(Errno::ENOTDIR);
+            }
         }
         let most = usize::try_from(request.arguments[2])
             .unwrap_or(usize::MAX)

@@ -5,10 +5,13 @@
 //! the model works, the device's after.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gaudi_codec::UserMemory as _;
 use gaudi_sys::{PAGE, RawMapping};
 use nix::errno::Errno;
+use nix::unistd::{SysconfVar, sysconf};
 
 use crate::remote::Remote;
 
@@ -20,6 +23,43 @@ const WORD: usize = 8;
 /// Host memory of the program that is mapped on the device, by its device address.
 #[derive(Debug, Default)]
 pub(crate) struct Mirrors(BTreeMap<u64, Mirror>);
+
+/// How many bytes of the program's memory can have a mirror at a time.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    used: AtomicU64,
+    most: u64,
+}
+
+impl Budget {
+    /// A quarter of the machine's memory: a mirror has two copies, beside the program's.
+    pub(crate) fn of_machine() -> Self {
+        let pages = sysconf(SysconfVar::_PHYS_PAGES).ok().flatten();
+        let pages = pages.and_then(|pages| u64::try_from(pages).ok());
+        Self {
+            used: AtomicU64::new(0),
+            // A system that hides its memory has no limit here.
+            most: pages.map_or(u64::MAX, |pages| pages * PAGE / 4),
+        }
+    }
+
+    fn take(self: &Arc<Self>, len: u64) -> Result<Share, Errno> {
+        let grown = |used: u64| used.checked_add(len).filter(|&sum| sum <= self.most);
+        let taken = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, grown);
+        taken.map_err(|_| Errno::ENOMEM)?;
+        Ok(Share(Arc::clone(self), len))
+    }
+}
+
+/// A mirror's part of a [`Budget`].
+#[derive(Debug)]
+struct Share(Arc<Budget>, u64);
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(self.1, Ordering::AcqRel);
+    }
+}
 
 /// Host memory of the program, and its copy.
 #[derive(Debug)]
@@ -34,11 +74,12 @@ pub(crate) struct Mirror {
     base: RawMapping,
     /// The program's memory can no longer be reached: unmapped, or the process has ended.
     is_lost: bool,
+    _share: Share,
 }
 
 impl Mirror {
     /// Copies `len` bytes of the program.
-    pub(crate) fn new(remote: Remote, address: u64, len: u64) -> Result<Self, Errno> {
+    pub(crate) fn new(remote: Remote, address: u64, len: u64, budget: &Arc<Budget>) -> Result<Self, Errno> {
         let skip = (address % PAGE) as usize;
         let len = usize::try_from(len).map_err(|_| Errno::ENOMEM)?;
         let whole = skip
@@ -49,6 +90,7 @@ impl Mirror {
         remote.read(address, &mut [0])?;
         let last = address.checked_add(len as u64 - 1).ok_or(Errno::EFAULT)?;
         remote.read(last, &mut [0])?;
+        let share = budget.take(whole as u64)?;
         let memory = RawMapping::anonymous_sparse(whole)?;
         let mut mirror = Self {
             remote,
@@ -58,6 +100,7 @@ impl Mirror {
             len,
             base: RawMapping::anonymous_sparse(whole)?,
             is_lost: false,
+            _share: share,
         };
         mirror.compare();
         if mirror.is_lost {
@@ -161,13 +204,75 @@ impl Mirrors {
 mod tests {
     use super::*;
 
+    fn budget(most: u64) -> Arc<Budget> {
+        Arc::new(Budget {
+            used: AtomicU64::new(0),
+            most,
+        })
+    }
+
+    fn own() -> Remote {
+        Remote::of(std::process::id())
+    }
+
+    fn address_of(memory: &RawMapping) -> u64 {
+        memory.as_ptr().as_ptr().expose_provenance() as u64
+    }
+
+    #[test]
+    fn mirrors_have_a_total_limit() {
+        let theirs = RawMapping::anonymous(2 * STRIDE, true).unwrap();
+        let budget = budget(2 * STRIDE as u64);
+        let mirror = |len| Mirror::new(own(), address_of(&theirs), len, &budget);
+        let first = mirror(STRIDE as u64 + 1).unwrap();
+        assert_eq!(mirror(STRIDE as u64).map(drop), Err(Errno::ENOMEM));
+        drop(first);
+        assert!(
+            mirror(2 * STRIDE as u64).is_ok(),
+            "memory is counted until the unmap"
+        );
+        assert!(Budget::of_machine().most > 0);
+    }
+
+    #[test]
+    fn concurrent_change_is_not_lost() {
+        let theirs = RawMapping::anonymous(STRIDE, true).unwrap();
+        let mirror = Mirror::new(own(), address_of(&theirs), STRIDE as u64, &budget(u64::MAX)).unwrap();
+        let mut mirrors = Mirrors::default();
+        mirrors.insert(1, mirror);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let program = scope.spawn(|| {
+                let mut count = 0_u64;
+                while !stop.load(Ordering::Acquire) {
+                    count += 1;
+                    theirs.write(4096, &count.to_ne_bytes()).unwrap();
+                    let mut seen = [0; 8];
+                    // The comparison runs in between.
+                    std::thread::yield_now();
+                    theirs.read(4096, &mut seen).unwrap();
+                    assert_eq!(u64::from_ne_bytes(seen), count, "the program's last write");
+                }
+            });
+            for turn in 0..300_u64 {
+                // The device writes other words of the same part.
+                mirrors.0[&1].memory.write(8192, &turn.to_ne_bytes()).unwrap();
+                mirrors.compare();
+                if program.is_finished() {
+                    break;
+                }
+            }
+            stop.store(true, Ordering::Release);
+        });
+    }
+
     #[test]
     fn changes_of_both_sides_are_passed_on() {
         let theirs = RawMapping::anonymous(3 * STRIDE, true).unwrap();
         let address = theirs.as_ptr().as_ptr().expose_provenance() as u64 + 5;
         theirs.write(5, b"program").unwrap();
-        let remote = Remote::of(std::process::id());
-        let mirror = Mirror::new(remote, address, 2 * STRIDE as u64).unwrap();
+        let limit = budget(u64::MAX);
+        let mirror = Mirror::new(own(), address, 2 * STRIDE as u64, &limit).unwrap();
         let read = |memory: &RawMapping, at: usize| {
             let mut bytes = [0; 7];
             memory.read(at, &mut bytes).unwrap();
@@ -187,6 +292,9 @@ mod tests {
         assert_eq!(&read(&mirror.memory, mirror.skip), b"PrograX");
         assert_eq!(mirrors.here(address + 9), Some(mirrors.0[&1].here() + 9));
         assert_eq!(mirrors.here(address - 1), None);
-        assert_eq!(Mirror::new(remote, 8, 1 << 40).map(drop), Err(Errno::EFAULT));
+        assert_eq!(
+            Mirror::new(own(), 8, 1 << 40, &limit).map(drop),
+            Err(Errno::EFAULT)
+        );
     }
 }

@@ -20,7 +20,7 @@ use gaudi_uapi::wait::{HlWaitCsArgs, WaitCsFlags};
 use nix::errno::Errno;
 use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
-use crate::host::{Mirror, Mirrors};
+use crate::host::{Budget, Mirror, Mirrors};
 use crate::notify::{Listener, Reply, Request};
 use crate::remote::Remote;
 
@@ -33,12 +33,21 @@ pub(crate) struct Opened {
     pub(crate) kind: NodeKind,
     pub(crate) index: u32,
     mirrors: Mutex<Mirrors>,
+    mirrored: Arc<Budget>,
 }
 
 /// The open nodes of the program and its descendants.
 pub(crate) struct Nodes {
-    specs: Vec<DeviceSpec>,
+    devices: Vec<Device>,
     open: Mutex<Vec<Arc<Opened>>>,
+    mirrored: Arc<Budget>,
+}
+
+struct Device {
+    spec: DeviceSpec,
+    /// Held while a node of the device is closed and opened, which can take long. An open that
+    /// follows a close must find the node closed.
+    changes: Mutex<()>,
 }
 
 /// The address of a list, which stays when the vector is moved.
@@ -89,31 +98,45 @@ struct Translated {
 
 impl Nodes {
     pub(crate) fn new(specs: Vec<DeviceSpec>) -> Self {
+        let device = |spec| Device {
+            spec,
+            changes: Mutex::new(()),
+        };
         Self {
-            specs,
-            open: Mutex::new(Vec::new()),
+            devices: specs.into_iter().map(device).collect(),
+            open: Mutex::default(),
+            mirrored: Arc::new(Budget::of_machine()),
         }
     }
 
-    /// Closes the nodes that the program has closed.
-    fn sweep(open: &mut Vec<Arc<Opened>>) {
-        open.retain(|node| !node.node.is_released());
+    /// Closes the nodes of a device that the program has closed.
+    fn sweep(&self, index: u32) {
+        let is_closed = |node: &Arc<Opened>| node.index == index && node.node.is_released();
+        let mut open = lock(&self.open);
+        let (closed, left) = std::mem::take(&mut *open)
+            .into_iter()
+            .partition::<Vec<_>, _>(is_closed);
+        *open = left;
+        // Closing can take long, and other calls need the list.
+        drop(open);
+        drop(closed);
     }
 
     /// Opens a node and returns the program's descriptor.
     pub(crate) fn open(&self, kind: NodeKind, index: u32) -> Result<OwnedFd, Errno> {
-        let spec = self.specs.get(index as usize).ok_or(Errno::ENXIO)?;
-        let mut open = lock(&self.open);
-        Self::sweep(&mut open);
-        let (node, fd) = VirtualNode::open(spec, kind).map_err(|error| {
+        let device = self.devices.get(index as usize).ok_or(Errno::ENXIO)?;
+        let _changes = lock(&device.changes);
+        self.sweep(index);
+        let (node, fd) = VirtualNode::open(&device.spec, kind).map_err(|error| {
             tracing::info!(%error, "the program's open fails");
             gaudi_codec::errno_of(&error)
         })?;
-        open.push(Arc::new(Opened {
+        lock(&self.open).push(Arc::new(Opened {
             node,
             kind,
             index,
             mirrors: Mutex::default(),
+            mirrored: Arc::clone(&self.mirrored),
         }));
         Ok(fd)
     }
@@ -248,7 +271,7 @@ impl Opened {
                             let [address, size] = [input.arg[0], input.arg[2]];
                             // The thread can end before the mapping.
                             let process = Remote::of(process_of(request.tid));
-                            match Mirror::new(process, address, size) {
+                            match Mirror::new(process, address, size, &self.mirrored) {
                                 Ok(mirror) => {
                                     args.0[0] = mirror.here();
                                     done.mirror = Some(mirror);

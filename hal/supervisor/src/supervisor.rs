@@ -1,12 +1,15 @@
 //! [`Supervisor`]: runs a program and answers its calls.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use gaudi_hal::DeviceSpec;
 use gaudi_seam::KernelIoExt as _;
+use gaudi_uapi::Ioctl;
 use gaudi_uapi::info::HlInfoHwIpInfo;
 use nix::errno::Errno;
 
@@ -17,8 +20,11 @@ use crate::nodes::Nodes;
 use crate::notify::{Listener, Reply, Request};
 use crate::tree::{Described, Tree};
 
-/// The most threads that serve calls. A wait for a completion occupies one.
-const MOST_WORKERS: usize = 512;
+/// The most threads that serve calls. A wait for a completion occupies one, so the program's
+/// threads limit the number, too.
+const MOST_WORKERS: usize = 1 << 14;
+/// How long the last idle thread delays a wait, which the program then starts again.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// Runs a program whose devices are answered by device specs.
 #[derive(Debug)]
@@ -94,10 +100,25 @@ impl Supervisor {
         let status = self.child.wait().map_err(failed)?;
         // The last worker ends with the last process that has the filter.
         while self.shared.workers.load(Ordering::Acquire) > 0 {
-            thread::park_timeout(std::time::Duration::from_millis(5));
+            thread::park_timeout(Duration::from_millis(5));
         }
         Ok(status)
     }
+}
+
+/// Whether a call can wait for the device.
+fn is_wait(request: &Request) -> bool {
+    call_of(request.number) == Some(Call::Ioctl)
+        && Ioctl::of_request(request.arguments[1] as u32) == Some(Ioctl::WaitCs)
+}
+
+/// Returns the reply to a call. A defect of this process ends the call with `EIO`: the thread
+/// continues to serve the program.
+fn of_panic(answer: impl FnOnce() -> Reply) -> Reply {
+    catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
+        tracing::error!("a call of the program caused a panic, and fails with EIO");
+        Reply::Errno(Errno::EIO)
+    })
 }
 
 impl Shared {
@@ -115,6 +136,19 @@ impl Shared {
         made.map(drop)
     }
 
+    /// Starts another thread, which must be ready while this one waits in a call. Returns whether
+    /// one is.
+    fn has_another(this: &Arc<Self>) -> bool {
+        if this.workers.load(Ordering::Acquire) >= MOST_WORKERS {
+            return false;
+        }
+        let added = Self::add_worker(this);
+        if let Err(error) = &added {
+            tracing::warn!(%error, "no further thread serves the program");
+        }
+        added.is_ok()
+    }
+
     /// Serves calls until no process has the filter.
     fn work(self: Arc<Self>) {
         loop {
@@ -127,15 +161,13 @@ impl Shared {
                     break;
                 }
             };
-            // Another thread must be ready while this one waits in a call.
-            if self.idle.fetch_sub(1, Ordering::AcqRel) == 1
-                && self.workers.load(Ordering::Acquire) < MOST_WORKERS
-            {
-                if let Err(error) = Self::add_worker(&self) {
-                    tracing::warn!(%error, "no further thread serves the program");
-                }
-            }
-            let reply = self.answer(&request);
+            let is_last = self.idle.fetch_sub(1, Ordering::AcqRel) == 1;
+            let reply = if is_last && !Self::has_another(&self) && is_wait(&request) {
+                thread::sleep(RETRY);
+                Reply::Errno(Errno::EINTR)
+            } else {
+                of_panic(|| self.answer(&request))
+            };
             self.listener.reply(&request, reply);
             self.idle.fetch_add(1, Ordering::AcqRel);
         }
@@ -162,5 +194,17 @@ impl Shared {
             reply if self.listener.is_valid(request) => reply,
             _ => Reply::Sent,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panicking_call_ends_with_eio() {
+        assert_eq!(of_panic(|| Reply::Value(3)), Reply::Value(3));
+        let reply = of_panic(|| panic!("a defect, as the test wants"));
+        assert_eq!(reply, Reply::Errno(Errno::EIO));
     }
 }

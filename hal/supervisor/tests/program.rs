@@ -25,20 +25,20 @@ fn skip(need: &str) {
     }
 }
 
-/// Compiles the program; `None` if it cannot be compiled on this system.
-fn program(linking: &str) -> Option<PathBuf> {
+/// Compiles a program; `None` if it cannot be compiled on this system.
+fn compile(name: &str, linking: &str) -> Option<PathBuf> {
     static BUILT: Mutex<()> = Mutex::new(());
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     let _guard = BUILT.lock().unwrap();
     let folder = FOLDER.get_or_init(|| tempfile::tempdir().unwrap());
-    let path = folder.path().join(format!("program{linking}"));
+    let path = folder.path().join(format!("{name}{linking}"));
     if path.exists() {
         return Some(path);
     }
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c");
+    let source = format!("{}/tests/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "gcc".into()));
     command
-        .args(["-O1", "-Wall", "-pthread", source, "-o"])
+        .args(["-O1", "-Wall", "-pthread", &source, "-o"])
         .arg(&path);
     if !linking.is_empty() {
         command.arg(linking);
@@ -61,10 +61,14 @@ fn program(linking: &str) -> Option<PathBuf> {
 
 /// Runs a command. Returns its output and exit code; `None` if this system forbids seccomp's user
 /// notification.
-fn run(mut command: Command, spec: &str) -> Option<(String, Option<i32>)> {
-    let spec: DeviceSpec = spec.parse().unwrap();
+fn run(command: Command, spec: &str) -> Option<(String, Option<i32>)> {
+    run_on(command, &[spec])
+}
+
+fn run_on(mut command: Command, specs: &[&str]) -> Option<(String, Option<i32>)> {
+    let specs: Vec<DeviceSpec> = specs.iter().map(|spec| spec.parse().unwrap()).collect();
     command.stdout(Stdio::piped());
-    let mut supervisor = match Supervisor::spawn(command, vec![spec]) {
+    let mut supervisor = match Supervisor::spawn(command, specs) {
         Ok(supervisor) => supervisor,
         Err(Error::Spawn(error)) if error.raw_os_error() == Some(nix::libc::EINVAL) => {
             skip("user notification of seccomp(2), Linux 5.0");
@@ -86,7 +90,7 @@ fn copy_control() -> String {
 }
 
 fn passes(linking: &str, spec: &str) {
-    let Some(program) = program(linking) else {
+    let Some(program) = compile("program", linking) else {
         return;
     };
     let mut command = Command::new(program);
@@ -121,7 +125,7 @@ fn program_runs_on_a_recording() {
 
 #[test]
 fn injected_fault_reaches_the_program() {
-    let Some(program) = program("") else {
+    let Some(program) = compile("program", "") else {
         return;
     };
     let mut command = Command::new(program);
@@ -171,4 +175,74 @@ fn invalid_device_is_reported() {
     let spec: DeviceSpec = "replay:/nonexistent.gcap".parse().unwrap();
     let error = Supervisor::spawn(Command::new("true"), vec![spec]).unwrap_err();
     assert!(matches!(error, Error::Device(_)), "{error}");
+}
+
+/// Runs a case of `edge.c` on a mock with a fault plan or nothing.
+fn edge(case: &str, fault: &str) {
+    let Some(program) = compile("edge", "") else {
+        return;
+    };
+    let mut command = Command::new(program);
+    command.args([&copy_control(), case]);
+    if let Some((output, code)) = run(command, &format!("mock:gaudi2?name={case}{fault}")) {
+        assert_eq!(code, Some(0), "{output}");
+    }
+}
+
+#[test]
+fn short_request_reaches_no_own_memory() {
+    edge("short_size", "");
+}
+
+#[test]
+fn direction_bits_decide_what_is_copied() {
+    edge("directions", "");
+}
+
+#[test]
+fn failed_call_leaves_the_struct() {
+    edge("failed_call", "+fault=mem_map_host:error%3DENOSPC");
+}
+
+#[test]
+fn threads_map_and_unmap_at_once() {
+    edge("race", "");
+}
+
+#[test]
+fn waiting_threads_do_not_stop_others() {
+    edge("waiting", "");
+}
+
+#[test]
+fn mapping_beyond_the_machine_is_refused() {
+    edge("too_much", "");
+}
+
+#[test]
+fn file_has_no_directory_entries() {
+    edge("entries_of_file", "");
+}
+
+#[test]
+fn slow_open_does_not_delay_other_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let io = gaudi_hal::open(
+        &format!("mock:gaudi2?name=slow+record={}", path("whole"))
+            .parse()
+            .unwrap(),
+    );
+    drop(io.unwrap());
+    std::os::unix::fs::symlink(path("whole"), path("run.gcap")).unwrap();
+    // The open of a pipe waits for its writer.
+    let script = "cd \"$1\"; mkfifo pipe; ln -sf pipe run.gcap; (cat /dev/accel/accel1 2>/dev/null; echo late) & \
+                  sleep 0.5; timeout 5 sh -c 'exec 3</dev/accel/accel0; cat /proc/self/fdinfo/3 >/dev/null; test -e /dev/stdin <&3' && echo early; \
+                  echo no capture >pipe; wait";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(folder.path());
+    let replay = format!("replay:{}", path("run.gcap"));
+    if let Some((output, code)) = run_on(command, &["mock:gaudi2?name=quick", &replay]) {
+        assert_eq!((output.as_str(), code), ("early\nlate\n", Some(0)));
+    }
 }
