@@ -35,6 +35,50 @@ pub(crate) unsafe fn copy(dst: u64, src: u64, len: u64) -> Result<(), Status> {
     }
 }
 
+/// Bytes of a piece of a copy between overlapping ranges.
+const PIECE: u64 = 1 << 20;
+
+/// As [`copy`], also within host memory, and between ranges that overlap.
+///
+/// # Errors
+/// As [`copy`], without `Unsupported`.
+///
+/// # Safety
+/// As [`copy`], except that the ranges may overlap.
+pub(crate) unsafe fn any(dst: u64, src: u64, len: u64) -> Result<(), Status> {
+    let (on_device, from_device) = (memory::find(dst).is_some(), memory::find(src).is_some());
+    if !on_device && !from_device {
+        let bytes = usize::try_from(len).map_err(|_| Status::InvalidParam)?;
+        if bytes > 0 {
+            check(dst, bytes)?;
+            check(src, bytes)?;
+            // SAFETY: guaranteed by the caller; the ranges may overlap.
+            unsafe { std::ptr::copy(src as *const u8, dst as *mut u8, bytes) };
+        }
+        return Ok(());
+    }
+    let distance = dst.abs_diff(src);
+    if !(on_device && from_device) || distance >= len {
+        // SAFETY: guaranteed by the caller.
+        return unsafe { copy(dst, src, len) };
+    }
+    // Through host memory, in the order in which no piece overwrites what a later one reads.
+    let mut piece = vec![0_u8; len.min(PIECE) as usize];
+    let mut done = 0;
+    while distance > 0 && done < len {
+        let count = (piece.len() as u64).min(len - done);
+        let at = if dst < src { done } else { len - done - count };
+        let host = piece.as_mut_ptr() as u64;
+        // SAFETY: the piece has `count` bytes, and the device ranges are the caller's.
+        unsafe {
+            copy(host, src + at, count)?;
+            copy(dst + at, host, count)?;
+        }
+        done += count;
+    }
+    Ok(())
+}
+
 /// Whether a host range can be a slice.
 fn check(address: u64, bytes: usize) -> Result<(), Status> {
     let end = address.checked_add(bytes as u64);

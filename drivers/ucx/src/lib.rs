@@ -14,6 +14,7 @@
 )]
 
 mod abi;
+mod accelerator;
 mod cards;
 mod component;
 mod config;
@@ -26,6 +27,7 @@ mod list;
 mod load;
 mod log;
 mod memory;
+mod opal;
 mod perftest;
 mod release;
 mod status;

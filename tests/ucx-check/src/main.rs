@@ -7,6 +7,7 @@
 
 mod allocator;
 mod control;
+mod pattern;
 mod ucp;
 
 use std::process::ExitCode;
@@ -16,6 +17,7 @@ use nix::unistd::{ForkResult, fork};
 
 use allocator::{Memory, Place};
 use control::Control;
+use pattern::{compare, pattern};
 use ucp::{Peer, Ucp};
 
 /// Bytes of the transfers. Those with an odd index begin at an unaligned address.
@@ -106,20 +108,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Bytes that differ for every transfer.
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    let mut state = (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
-
 /// Every transfer of a protocol: seed, bytes, start, places.
 fn transfers() -> impl Iterator<Item = (usize, usize, usize, (Place, Place))> {
     SIZES.iter().enumerate().flat_map(|(index, &len)| {
@@ -128,19 +116,6 @@ fn transfers() -> impl Iterator<Item = (usize, usize, usize, (Place, Place))> {
             .enumerate()
             .map(move |(way, &places)| (index * WAYS.len() + way, len, start, places))
     })
-}
-
-fn compare(memory: &Memory, start: usize, wanted: &[u8]) -> Result<(), Failure> {
-    let seen = memory.read(start, wanted.len())?;
-    match seen.iter().zip(wanted).position(|(seen, wanted)| seen != wanted) {
-        None => Ok(()),
-        Some(at) => Err(format!(
-            "byte {at} of {} is {:#04x}, wanted {:#04x}",
-            wanted.len(),
-            seen[at],
-            wanted[at]
-        )),
-    }
 }
 
 /// The process that sends, puts and gets. Returns whether all data matched.
