@@ -85,6 +85,11 @@ impl Card {
         self.index
     }
 
+    /// Whether the compute node is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.memory.get().is_some_and(MemoryDomain::is_open)
+    }
+
     /// The memory domain, which opens the compute node at its first allocation or copy.
     ///
     /// # Errors

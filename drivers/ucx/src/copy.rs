@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "host memory that UCX passes by address")]
 
+use crate::counters;
 use crate::memory::{self, Copy};
 use crate::status::Status;
 
@@ -16,6 +17,19 @@ use crate::status::Status;
 /// An address that is not device memory of this process is host memory of `len` bytes. Nothing else
 /// writes it now, and nothing reads it if it is `dst`.
 pub(crate) unsafe fn copy(dst: u64, src: u64, len: u64) -> Result<(), Status> {
+    counters::copied(len);
+    // SAFETY: guaranteed by the caller.
+    unsafe { uncounted(dst, src, len) }
+}
+
+/// As [`copy`], for a program that initializes or verifies its memory.
+///
+/// # Errors
+/// As [`copy`].
+///
+/// # Safety
+/// As [`copy`].
+pub(crate) unsafe fn uncounted(dst: u64, src: u64, len: u64) -> Result<(), Status> {
     let bytes = usize::try_from(len).map_err(|_| Status::InvalidParam)?;
     match Copy::plan(dst, src, len)? {
         Copy::Empty => Ok(()),

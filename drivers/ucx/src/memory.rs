@@ -12,6 +12,7 @@ use gaudi_copy::{
 };
 
 use crate::cards::Card;
+use crate::counters;
 use crate::status::{self, Status};
 
 type Answer<T> = Result<T, Status>;
@@ -67,6 +68,7 @@ pub(crate) fn alloc(card: &'static Card, len: u64) -> Answer<(u64, u64)> {
     };
     let memory = card.memory().and_then(|domain| domain.alloc(len, options));
     let memory = memory.map_err(|error| status::of(&error))?;
+    counters::allocated();
     let base = memory.address();
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     live_mut().insert(base, Allocation { memory, card, number });
@@ -117,6 +119,7 @@ pub(crate) fn export(allocation: &Allocation, address: u64) -> Answer<(OwnedFd, 
         .mem_query(address, rest)
         .and_then(|info| domain.dmabuf(&info));
     let part = part.map_err(|error| status::of(&error))?;
+    counters::exported();
     Ok((part.fd, part.offset))
 }
 

@@ -10,7 +10,7 @@ use std::ptr::null;
 
 use libloading::os::unix::Library;
 
-use crate::Failure;
+use crate::allocator::Failure;
 
 /// A communicator, type, window, info or request.
 pub(crate) type Handle = usize;
@@ -85,8 +85,8 @@ fn int(value: usize) -> c_int {
 impl Mpi {
     /// Initializes the MPI of a file name.
     pub(crate) fn open(file: &str) -> Result<Self, Failure> {
-        // SAFETY: an MPI library, which stays loaded. Its symbols are global, as in a program that is
-        // linked with it: Open MPI's components look for them.
+        // SAFETY: an MPI library, which stays loaded. Its symbols are global, as in a program that
+        // is linked with it: Open MPI's components look for them.
         let library = unsafe {
             Library::open(
                 Some(file),

@@ -1,8 +1,8 @@
 //! `mpi-check LIBRARY OPERATION...`: the processes that mpirun(1) started move Gaudi memory through
 //! an MPI library, `libmpi.so.40` or `libmpich.so.12`, and compare every byte.
 //!
-//! Each process prints `ok OPERATION rank N: ...` or `FAIL OPERATION rank N: ...`; `cargo xtask test
-//! --step ucx` runs it. Device memory comes from the plugin the way ucx_perftest gets it.
+//! Each process prints `ok OPERATION rank N: ...` or `FAIL OPERATION rank N: ...`; `cargo xtask
+//! test --step ucx` runs it. Device memory comes from the plugin the way ucx_perftest gets it.
 
 mod allocator;
 mod mpi;
@@ -10,11 +10,9 @@ mod pattern;
 
 use std::process::ExitCode;
 
-use allocator::{Memory, Place};
+use allocator::{Failure, Memory, Place};
 use mpi::Mpi;
 use pattern::{compare, pattern};
-
-type Failure = String;
 
 /// Bytes of a message; the next-to-last one is unaligned.
 const SIZES: [usize; 6] = [8, 1000, 8192, 65_536, 1_048_577, 4_194_304];

@@ -1,7 +1,6 @@
 //! Bytes to move, and their comparison.
 
-use crate::Failure;
-use crate::allocator::Memory;
+use crate::allocator::{Failure, Memory};
 
 /// Bytes that differ for every transfer.
 pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
