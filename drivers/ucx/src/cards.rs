@@ -8,6 +8,7 @@ use gaudi_seam::{BackendSpec, DeviceSpec, PciAddress, Result};
 
 /// One card.
 pub(crate) struct Card {
+    index: usize,
     spec: DeviceSpec,
     /// Made at its first use, because a domain belongs to one process: a program that loads the
     /// plugin may fork first.
@@ -44,6 +45,7 @@ pub(crate) fn find() -> Result<&'static [Card]> {
     let found = specs(&Environment::of_process())?;
     let several = found.len() > 1;
     let card = |(index, (spec, bus)): (usize, Found)| Card {
+        index,
         spec,
         memory: OnceLock::new(),
         transport: Mutex::new(None),
@@ -78,6 +80,16 @@ fn specs(environment: &Environment) -> Result<Vec<Found>> {
 }
 
 impl Card {
+    /// Its place among [`cards`].
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Whether the compute node is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.memory.get().is_some_and(MemoryDomain::is_open)
+    }
+
     /// The memory domain, which opens the compute node at its first allocation or copy.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "tables of pointers to functions of UCX")]
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::ptr::null;
 
@@ -19,6 +19,8 @@ pub(crate) struct DomainConfig {
     base: u64,
     /// Seconds of a registration.
     pub(crate) registration: f64,
+    /// Whether the process prints its counters.
+    pub(crate) prints_stats: c_int,
 }
 
 /// The transport's values.
@@ -78,6 +80,13 @@ fn time(parsers: &Parsers) -> ConfigParser {
     number(parsers, parsers.read_time, parsers.write_time, kind)
 }
 
+fn boolean(parsers: &Parsers) -> ConfigParser {
+    ConfigParser {
+        clone: parsers.clone_int,
+        ..number(parsers, parsers.read_bool, parsers.write_bool, c"<y|n>".as_ptr())
+    }
+}
+
 fn bandwidth(parsers: &Parsers) -> ConfigParser {
     let kind = c"bandwidth value: <number>[T|G|M|K]B|b[[p|/]s] or \"auto\"".as_ptr();
     number(parsers, parsers.read_bandwidth, parsers.write_bandwidth, kind)
@@ -93,6 +102,13 @@ pub(crate) fn domain(ucx: &Ucx) -> &'static [ConfigField] {
             doc: c"Estimated time of the registration of a buffer.".as_ptr(),
             offset: offset_of!(DomainConfig, registration),
             parser: time(&ucx.parsers),
+        },
+        ConfigField {
+            name: c"STATS".as_ptr(),
+            default: c"n".as_ptr(),
+            doc: c"Print the numbers of copies and dma-buf exports when the process ends.".as_ptr(),
+            offset: offset_of!(DomainConfig, prints_stats),
+            parser: boolean(&ucx.parsers),
         },
         END,
     ])

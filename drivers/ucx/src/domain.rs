@@ -15,7 +15,7 @@ use crate::handles::{self, Memory};
 use crate::library::ucx;
 use crate::release::Release;
 use crate::status::{Status, caught, guarded};
-use crate::{events, memory, topology};
+use crate::{counters, events, memory, topology};
 
 /// An open memory domain. UCX holds the pointer to its first field.
 #[repr(C)]
@@ -108,7 +108,11 @@ pub(crate) unsafe extern "C" fn open(
         let named = |card: &&Card| card.domain.as_bytes() == name.to_bytes();
         let card = cards().iter().find(named).ok_or(Status::NoDevice)?;
         // SAFETY: guaranteed by the caller.
-        let registration = unsafe { config.as_ref() }.map_or(0.0, |config| config.registration);
+        let config = unsafe { config.as_ref() };
+        if config.is_some_and(|config| config.prints_stats != 0) {
+            counters::print_at_end();
+        }
+        let registration = config.map_or(0.0, |config| config.registration);
         let domain = Box::new(Domain {
             md: Md {
                 ops: ops_of(ucx().release),

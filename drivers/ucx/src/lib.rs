@@ -4,6 +4,7 @@
 //! - *No UCX at build time*: the structures of UCX's private interface are declared here, one table
 //!   a release (`release.rs`). The plugin has no `DT_NEEDED` entry for UCX; it finds the libraries
 //!   that the process has loaded.
+//! - *Also Open MPI's accelerator component*, under another name: it must know the same memory.
 //! - *An unknown release registers nothing* and logs one error, because a wrong layout would crash.
 //! - *Queries open the control node only*. The compute node opens at the first allocation or copy.
 //! - *A panic becomes `UCS_ERR_IO_ERROR`* and does not unwind into C (`status.rs`).
@@ -14,10 +15,12 @@
 )]
 
 mod abi;
+mod accelerator;
 mod cards;
 mod component;
 mod config;
 mod copy;
+mod counters;
 mod domain;
 mod events;
 mod handles;
@@ -26,6 +29,7 @@ mod list;
 mod load;
 mod log;
 mod memory;
+mod opal;
 mod perftest;
 mod release;
 mod status;

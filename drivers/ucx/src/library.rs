@@ -16,6 +16,7 @@ use nix::libc;
 use crate::abi::{
     Class, ConfigField, Function, IfaceAttr, ListLink, LogComponent, MdAttr, MemTypeEvent, UcsStatus,
 };
+use crate::opal;
 use crate::release::{self, Release};
 
 /// Paths of the loaded libraries of UCX.
@@ -25,6 +26,8 @@ struct Loaded {
     ucs: Option<PathBuf>,
     ucm: Option<PathBuf>,
     ucp: Option<PathBuf>,
+    /// Open MPI's portability layer.
+    opal: Option<PathBuf>,
 }
 
 /// Why the plugin cannot serve the UCX of this process.
@@ -90,6 +93,9 @@ pub(crate) struct Parsers {
     pub(crate) read_time: Function,
     pub(crate) write_time: Function,
     pub(crate) clone_double: Function,
+    pub(crate) read_bool: Function,
+    pub(crate) write_bool: Function,
+    pub(crate) clone_int: Function,
     pub(crate) release_nop: Function,
     pub(crate) help_generic: Function,
     pub(crate) doc_nop: Function,
@@ -154,6 +160,36 @@ pub(crate) fn logger() -> Option<&'static Logger> {
     }
 }
 
+/// What an accelerator component needs of Open MPI to make objects.
+pub(crate) struct Opal {
+    pub(crate) initialize: unsafe extern "C" fn(*mut opal::Class),
+    pub(crate) stream: *mut opal::Class,
+    pub(crate) event: *mut opal::Class,
+}
+
+// SAFETY: a function and static objects of a library that stays loaded.
+unsafe impl Send for Opal {}
+// SAFETY: as above.
+unsafe impl Sync for Opal {}
+
+/// The process's Open MPI; `None` if it has none.
+pub(crate) fn opal() -> Option<&'static Opal> {
+    static OPAL: OnceLock<Option<Opal>> = OnceLock::new();
+    let make = || {
+        let library = open(loaded().opal.as_deref()?)?;
+        // SAFETY: `opal/class/opal_object.h` and `opal/mca/accelerator/accelerator.h` declare them.
+        unsafe {
+            Some(Opal {
+                initialize: symbol(library, "opal_class_initialize").ok()?,
+                stream: symbol(library, "opal_accelerator_stream_t_class").ok()?,
+                event: symbol(library, "opal_accelerator_event_t_class").ok()?,
+            })
+        }
+    };
+    // Only Open MPI asks, so it is loaded.
+    OPAL.get_or_init(make).as_ref()
+}
+
 fn loaded() -> Loaded {
     let mut loaded = Loaded::default();
     let into: *mut Loaded = &raw mut loaded;
@@ -179,6 +215,7 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _bytes: usize, into: *m
         Some(file) if is_library(file, "libucs") => &mut loaded.ucs,
         Some(file) if is_library(file, "libucm") => &mut loaded.ucm,
         Some(file) if is_library(file, "libucp") => &mut loaded.ucp,
+        Some(file) if is_library(file, "libopen-pal") => &mut loaded.opal,
         _ => return 0,
     };
     slot.get_or_insert_with(|| path.to_owned());
@@ -286,6 +323,9 @@ fn resolve(loaded: &Loaded) -> Result<Ucx, Refusal> {
                 read_time: function(ucs, "ucs_config_sscanf_time")?,
                 write_time: function(ucs, "ucs_config_sprintf_time")?,
                 clone_double: function(ucs, "ucs_config_clone_double")?,
+                read_bool: function(ucs, "ucs_config_sscanf_bool")?,
+                write_bool: function(ucs, "ucs_config_sprintf_bool")?,
+                clone_int: function(ucs, "ucs_config_clone_int")?,
                 release_nop: function(ucs, "ucs_config_release_nop")?,
                 help_generic: function(ucs, "ucs_config_help_generic")?,
                 doc_nop: function(ucs, "ucs_config_doc_nop")?,

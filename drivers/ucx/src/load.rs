@@ -2,9 +2,18 @@
 
 #![allow(unsafe_code, reason = "a function in the section of initializers")]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::library::{self, Refusal};
 use crate::status::caught;
 use crate::{cards, component, events, log, perftest};
+
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// Whether UCX has this copy of the library.
+pub(crate) fn is_registered() -> bool {
+    REGISTERED.load(Ordering::Acquire)
+}
 
 /// The dynamic loader calls it.
 #[used]
@@ -41,6 +50,7 @@ fn register() {
             if component::register(ucx) {
                 events::install(ucx);
                 perftest::install(ucx);
+                REGISTERED.store(true, Ordering::Release);
             }
         }
         Err(error) => log::error(&format!("Gaudi memory is not registered: {error}")),

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use gaudi_copy::{
@@ -11,6 +12,7 @@ use gaudi_copy::{
 };
 
 use crate::cards::Card;
+use crate::counters;
 use crate::status::{self, Status};
 
 type Answer<T> = Result<T, Status>;
@@ -20,6 +22,8 @@ type Answer<T> = Result<T, Status>;
 pub(crate) struct Allocation {
     memory: Memory,
     pub(crate) card: &'static Card,
+    /// A number that no other allocation of the process has.
+    pub(crate) number: u64,
 }
 
 impl Allocation {
@@ -34,6 +38,7 @@ impl Allocation {
     }
 }
 
+static NUMBER: AtomicU64 = AtomicU64::new(1);
 static LIVE: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
 
 fn live() -> std::sync::RwLockReadGuard<'static, BTreeMap<u64, Allocation>> {
@@ -63,8 +68,10 @@ pub(crate) fn alloc(card: &'static Card, len: u64) -> Answer<(u64, u64)> {
     };
     let memory = card.memory().and_then(|domain| domain.alloc(len, options));
     let memory = memory.map_err(|error| status::of(&error))?;
+    counters::allocated();
     let base = memory.address();
-    live_mut().insert(base, Allocation { memory, card });
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    live_mut().insert(base, Allocation { memory, card, number });
     Ok((base, len))
 }
 
@@ -73,11 +80,11 @@ pub(crate) fn alloc(card: &'static Card, len: u64) -> Answer<(u64, u64)> {
 /// # Errors
 /// `InvalidParam`: there is none. `Busy`: another thread uses it; it stays allocated.
 pub(crate) fn free(base: u64) -> Answer<()> {
-    let Allocation { memory, card } = live_mut().remove(&base).ok_or(Status::InvalidParam)?;
+    let Allocation { memory, card, number } = live_mut().remove(&base).ok_or(Status::InvalidParam)?;
     let domain = card.memory().map_err(|error| status::of(&error))?;
     domain.free(memory).map_err(|failure| {
         let (memory, error) = failure.into_parts();
-        live_mut().insert(base, Allocation { memory, card });
+        live_mut().insert(base, Allocation { memory, card, number });
         status::of(&error)
     })
 }
@@ -112,6 +119,7 @@ pub(crate) fn export(allocation: &Allocation, address: u64) -> Answer<(OwnedFd, 
         .mem_query(address, rest)
         .and_then(|info| domain.dmabuf(&info));
     let part = part.map_err(|error| status::of(&error))?;
+    counters::exported();
     Ok((part.fd, part.offset))
 }
 

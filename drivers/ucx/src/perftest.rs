@@ -100,7 +100,7 @@ unsafe extern "C" fn memcpy(
 ) {
     guarded("perftest memcpy", || {
         // SAFETY: guaranteed by the caller.
-        unsafe { copy::copy(dst as u64, src as u64, len as u64) }
+        unsafe { copy::uncounted(dst as u64, src as u64, len as u64) }
     });
 }
 

@@ -6,7 +6,8 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null;
 
-use crate::Failure;
+/// What went wrong.
+pub(crate) type Failure = String;
 
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,12 @@
 //! Messages between the two processes beside UCX.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the other process may take to listen.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// One end.
 #[derive(Debug)]
@@ -17,14 +22,33 @@ const HEAD: usize = 8;
 impl Control {
     pub(crate) fn pair() -> io::Result<(Self, Self)> {
         let (one, other) = UnixStream::pair()?;
-        let end = |stream: UnixStream| {
-            stream.set_nonblocking(true)?;
-            io::Result::Ok(Self {
-                stream,
-                received: Vec::new(),
-            })
-        };
-        Ok((end(one)?, end(other)?))
+        Ok((Self::new(one)?, Self::new(other)?))
+    }
+
+    /// Waits for the other process at a new socket.
+    pub(crate) fn listen(path: &Path) -> io::Result<Self> {
+        let (stream, _) = UnixListener::bind(path)?.accept()?;
+        Self::new(stream)
+    }
+
+    /// Connects to the other process, which may not listen yet.
+    pub(crate) fn connect(path: &Path) -> io::Result<Self> {
+        let begin = Instant::now();
+        loop {
+            match UnixStream::connect(path) {
+                Ok(stream) => return Self::new(stream),
+                Err(error) if begin.elapsed() > LIMIT => return Err(error),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            received: Vec::new(),
+        })
     }
 
     /// Sends a message, which fits the socket's buffer.

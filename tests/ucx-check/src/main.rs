@@ -1,5 +1,8 @@
-//! `ucp-check PROTOCOL...`: two processes move data between Gaudi memory and host memory through
-//! the UCX that the loader finds, and compare every byte.
+//! `ucp-check [bytes=N] PROTOCOL...`: two processes move data between Gaudi memory and host memory
+//! through the UCX that the loader finds, and compare every byte.
+//!
+//! With `bytes=N`, one message of N bytes moves, from device to device. With `listen=SOCKET` or
+//! `connect=SOCKET`, this is the passive or the active one of two processes.
 //!
 //! Prints `ok PROTOCOL: N transfers` or `FAIL PROTOCOL: ...` a protocol; `cargo xtask test --step
 //! ucx` runs it with packaged releases of UCX. Device memory comes from the plugin the way
@@ -7,15 +10,18 @@
 
 mod allocator;
 mod control;
+mod pattern;
 mod ucp;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-use allocator::{Memory, Place};
+use allocator::{Failure, Memory, Place};
 use control::Control;
+use pattern::{compare, pattern};
 use ucp::{Peer, Ucp};
 
 /// Bytes of the transfers. Those with an odd index begin at an unaligned address.
@@ -28,8 +34,6 @@ const WAYS: [(Place, Place); 3] = [
     (Place::Host, Place::Device),
     (Place::Device, Place::Host),
 ];
-
-type Failure = String;
 
 /// A way to move data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,107 +55,125 @@ impl Protocol {
     ];
 }
 
-fn main() -> ExitCode {
-    let mut protocols = Vec::new();
-    for name in std::env::args().skip(1) {
-        match Protocol::ALL.iter().find(|(known, _)| *known == name) {
-            Some(row) => protocols.push(*row),
-            None => {
-                eprintln!("ucp-check: {name}: not a protocol; they are tag, stream, am, put and get");
-                return ExitCode::from(2);
+/// What the arguments ask for.
+struct Options {
+    protocols: Vec<(&'static str, Protocol)>,
+    /// Bytes of the only message, from device to device.
+    bytes: Option<usize>,
+    role: Role,
+}
+
+/// Which of the two processes this is.
+enum Role {
+    /// It starts the other one.
+    Both,
+    Passive(PathBuf),
+    Active(PathBuf),
+}
+
+impl Options {
+    fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, Failure> {
+        let mut options = Self {
+            protocols: Vec::new(),
+            bytes: None,
+            role: Role::Both,
+        };
+        for argument in arguments {
+            let protocol = Protocol::ALL.iter().find(|(known, _)| *known == argument);
+            match (argument.split_once('='), protocol) {
+                (_, Some(row)) => options.protocols.push(*row),
+                (Some(("bytes", bytes)), _) => {
+                    let bytes = bytes.parse().map_err(|error| format!("{argument}: {error}"))?;
+                    options.bytes = Some(bytes);
+                }
+                (Some(("listen", path)), _) => options.role = Role::Passive(path.into()),
+                (Some(("connect", path)), _) => options.role = Role::Active(path.into()),
+                _ => {
+                    return Err(format!(
+                        "{argument}: not a protocol; they are tag, stream, am, put and get"
+                    ));
+                }
             }
         }
+        Ok(options)
     }
-    let (mine, theirs) = match Control::pair() {
-        Ok(pair) => pair,
-        Err(error) => {
-            eprintln!("ucp-check: no socket pair: {error}");
-            return ExitCode::FAILURE;
+
+    /// Every transfer of a protocol: seed, bytes, start, places.
+    fn transfers(&self) -> Vec<(usize, usize, usize, (Place, Place))> {
+        if let Some(bytes) = self.bytes {
+            return vec![(0, bytes, 0, WAYS[0])];
+        }
+        let sizes = SIZES.iter().enumerate();
+        let of_size = |(index, &len): (usize, &usize)| {
+            let start = if index % 2 == 1 { SHIFT } else { 0 };
+            let ways = WAYS.iter().enumerate();
+            ways.map(|(way, &places)| (index * WAYS.len() + way, len, start, places))
+                .collect::<Vec<_>>()
+        };
+        sizes.flat_map(of_size).collect()
+    }
+}
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(failure) => {
+            eprintln!("ucp-check: {failure}");
+            return ExitCode::from(2);
         }
     };
-    // The child is a process of its own from its first call of UCX on.
-    #[expect(unsafe_code, reason = "fork(2)")]
-    // SAFETY: the process has one thread.
-    match unsafe { fork() } {
-        Ok(ForkResult::Child) => {
-            drop(mine);
-            match passive(theirs, &protocols) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(failure) => {
-                    println!("FAIL peer: {failure}");
-                    ExitCode::FAILURE
-                }
-            }
-        }
-        Ok(ForkResult::Parent { child }) => {
-            drop(theirs);
-            let done = active(mine, &protocols);
-            let ended = waitpid(child, None);
-            match (done, ended) {
-                (Ok(true), Ok(WaitStatus::Exited(_, 0))) => ExitCode::SUCCESS,
-                (Err(failure), ended) => {
-                    println!("FAIL ucp-check: {failure}; the peer: {ended:?}");
-                    ExitCode::FAILURE
-                }
-                (_, ended) => {
-                    println!("the peer: {ended:?}");
-                    ExitCode::FAILURE
-                }
-            }
-        }
-        Err(error) => {
-            eprintln!("ucp-check: fork failed: {error}");
+    let answer = match &options.role {
+        Role::Both => both(&options),
+        Role::Passive(path) => Control::listen(path)
+            .map_err(|error| format!("{}: {error}", path.display()))
+            .and_then(|control| passive(control, &options))
+            .map(|()| true),
+        Role::Active(path) => Control::connect(path)
+            .map_err(|error| format!("{}: {error}", path.display()))
+            .and_then(|control| active(control, &options)),
+    };
+    match answer {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            println!("FAIL ucp-check: {failure}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Bytes that differ for every transfer.
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    let mut state = (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
-
-/// Every transfer of a protocol: seed, bytes, start, places.
-fn transfers() -> impl Iterator<Item = (usize, usize, usize, (Place, Place))> {
-    SIZES.iter().enumerate().flat_map(|(index, &len)| {
-        let start = if index % 2 == 1 { SHIFT } else { 0 };
-        WAYS.iter()
-            .enumerate()
-            .map(move |(way, &places)| (index * WAYS.len() + way, len, start, places))
-    })
-}
-
-fn compare(memory: &Memory, start: usize, wanted: &[u8]) -> Result<(), Failure> {
-    let seen = memory.read(start, wanted.len())?;
-    match seen.iter().zip(wanted).position(|(seen, wanted)| seen != wanted) {
-        None => Ok(()),
-        Some(at) => Err(format!(
-            "byte {at} of {} is {:#04x}, wanted {:#04x}",
-            wanted.len(),
-            seen[at],
-            wanted[at]
-        )),
+/// Both processes: the child is the passive one.
+fn both(options: &Options) -> Result<bool, Failure> {
+    let (mine, theirs) = Control::pair().map_err(|error| format!("no socket pair: {error}"))?;
+    // The child is a process of its own from its first call of UCX on.
+    #[expect(unsafe_code, reason = "fork(2)")]
+    // SAFETY: the process has one thread.
+    match unsafe { fork() }.map_err(|error| format!("fork failed: {error}"))? {
+        ForkResult::Child => {
+            drop(mine);
+            passive(theirs, options).map(|()| true)
+        }
+        ForkResult::Parent { child } => {
+            drop(theirs);
+            let done = active(mine, options);
+            match (done, waitpid(child, None)) {
+                (Ok(all), Ok(WaitStatus::Exited(_, 0))) => Ok(all),
+                (Err(failure), ended) => Err(format!("{failure}; the peer: {ended:?}")),
+                (_, ended) => Err(format!("the peer: {ended:?}")),
+            }
+        }
     }
 }
 
 /// The process that sends, puts and gets. Returns whether all data matched.
-fn active(mut control: Control, protocols: &[(&'static str, Protocol)]) -> Result<bool, Failure> {
+fn active(mut control: Control, options: &Options) -> Result<bool, Failure> {
     let ucp = Ucp::open()?;
     let mut peer = ucp.connect(&mut control)?;
     let mut all = true;
-    for &(name, protocol) in protocols {
+    for &(name, protocol) in &options.protocols {
         let mut moved = 0;
         let mut failed = None;
-        for (seed, len, start, (from, to)) in transfers() {
+        for (seed, len, start, (from, to)) in options.transfers() {
             let answer = send(&mut peer, &mut control, protocol, (seed, len, start), (from, to));
             match answer {
                 Ok(()) => moved += 1,
@@ -211,11 +233,11 @@ fn send(
 }
 
 /// The process that receives, and whose memory the other one accesses.
-fn passive(mut control: Control, protocols: &[(&'static str, Protocol)]) -> Result<(), Failure> {
+fn passive(mut control: Control, options: &Options) -> Result<(), Failure> {
     let ucp = Ucp::open()?;
     let mut peer = ucp.connect(&mut control)?;
-    for &(_, protocol) in protocols {
-        for (seed, len, start, (from, to)) in transfers() {
+    for &(_, protocol) in &options.protocols {
+        for (seed, len, start, (from, to)) in options.transfers() {
             let wanted = pattern(seed, len);
             let memory = Memory::new(if protocol == Protocol::Get { from } else { to }, start + len)?;
             if protocol == Protocol::Get {

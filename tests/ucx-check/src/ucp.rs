@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use libloading::os::unix::Library;
 
-use crate::Failure;
-use crate::allocator::Memory;
+use crate::allocator::{Failure, Memory};
 use crate::control::Control;
 
 /// Longest time that one operation may take.

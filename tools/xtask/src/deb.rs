@@ -69,8 +69,8 @@ const PACKAGES: [Package; 5] = [
         part: Part::Ucx,
         section: "libs",
         // The plugin finds the UCX that a program has loaded, packaged or not.
-        fields: "Depends: libc6 (>= {glibc}), libgcc-s1\nEnhances: libucx0\n",
-        about: "Gaudi memory for UCX",
+        fields: "Depends: libc6 (>= {glibc}), libgcc-s1\nEnhances: libucx0, libopenmpi40\n",
+        about: "Gaudi memory for UCX and Open MPI",
     },
     Package {
         name: "gaudi-hal-hlthunk-dev",

@@ -55,6 +55,11 @@ const BUILT: [(&str, &str, &str, Part); 8] = [
 
 /// Further names of the plugin, in its folder: UCX loads plugins of three kinds by their names.
 const PLUGIN_LINKS: [&str; 2] = ["libucm_gaudi.so.0", "libucx_perftest_gaudi.so.0"];
+/// The plugin's name for Open MPI, in a folder of its own: Open MPI looks at every file there.
+const COMPONENT_LINK: (&str, &str) = (
+    "lib/gaudi-openmpi/mca_accelerator_gaudi.so",
+    "../gaudi-ucx/libuct_gaudi.so.0",
+);
 
 /// Shells whose completion scripts are installed, and where.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -150,6 +155,8 @@ pub(crate) fn entries(
         let link = Content::Link("libuct_gaudi.so.0".to_owned());
         entries.push(Entry::new(&format!("lib/gaudi-ucx/{name}"), Part::Ucx, link));
     }
+    let (path, target) = COMPONENT_LINK;
+    entries.push(Entry::new(path, Part::Ucx, Content::Link(target.to_owned())));
     entries.extend(documents(&release.join("gaudi"), &workspace.logs.join("man"))?);
     entries.extend(headers(&workspace.root.join(HEADERS), has_kernel_header)?);
     entries.push(pkg_config(prefix));

@@ -46,6 +46,9 @@ pub(crate) struct Judge {
     pub(crate) memory_type: String,
     /// Whether the release has no `UCX_PLUGIN_PATH`, so the plugin is preloaded.
     pub(crate) preload: bool,
+    /// Whether the bundle has Open MPI and MPICH, which run on this release.
+    #[serde(default)]
+    pub(crate) mpi: bool,
     pub(crate) bundle: Bundle,
 }
 

@@ -1,9 +1,11 @@
 //! The plugin `libuct_gaudi.so.0` under UCX as Debian packages it, each release run by its own
-//! loader.
+//! loader; and under the MPI libraries of the same Debian.
 //!
 //! A release runs its own judges (`ucx_info`, `ucx_perftest`) and `ucp-check`, which compares the
 //! data of every protocol. The card is a mock, one a process. A release newer than the plugin's
 //! tables is a counted skip.
+
+mod mpi;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
+use self::mpi::Mpi;
 use crate::files;
 use crate::ledger::Row;
 use crate::missing::{missing, or_missing};
@@ -59,7 +62,10 @@ pub(super) fn row(workspace: &Workspace) -> Row {
 /// What cargo built.
 struct Built {
     plugins: PathBuf,
+    /// The folder of Open MPI's component.
+    components: PathBuf,
     check: PathBuf,
+    mpi_check: PathBuf,
 }
 
 fn build(workspace: &Workspace) -> anyhow::Result<Built> {
@@ -82,13 +88,19 @@ fn build(workspace: &Workspace) -> anyhow::Result<Built> {
     let plugins = workspace.logs.join("ucx-plugins");
     files::make_folder(&plugins)?;
     let library = target.join("libuct_gaudi.so");
-    for name in NAMES {
-        let place = plugins.join(name);
+    let components = workspace.logs.join("ucx-components");
+    files::make_folder(&components)?;
+    let places = NAMES.iter().map(|name| plugins.join(name));
+    for place in places.chain([components.join(mpi::COMPONENT)]) {
         let _ = fs::remove_file(&place); // of an earlier run, if there was one
         symlink(&library, &place).with_context(|| format!("cannot link {}", place.display()))?;
     }
-    let check = target.join("ucp-check");
-    Ok(Built { plugins, check })
+    Ok(Built {
+        plugins,
+        components,
+        check: target.join("ucp-check"),
+        mpi_check: target.join("mpi-check"),
+    })
 }
 
 /// One unpacked release.
@@ -195,6 +207,9 @@ impl<'a> Release<'a> {
             }
             self.check(row, name, setting)?;
         }
+        if self.judge.mpi {
+            Mpi::prepare(&self.tree, self.built, &self.logs)?.run(row);
+        }
         Ok(())
     }
 
@@ -241,6 +256,7 @@ impl<'a> Release<'a> {
             "UCX_GAUDI_BW=1234.00MBps",
             "UCX_GAUDI_LATENCY=",
             "UCX_GAUDI_REG_COST=",
+            "UCX_GAUDI_STATS=n",
         ] {
             ensure!(text.contains(wanted), "ucx_info -c has no {wanted}");
         }
@@ -249,10 +265,10 @@ impl<'a> Release<'a> {
 
     /// Without a card and without `GAUDI_DEVICE`, the plugin offers no memory domain.
     fn registers_nothing(&self) -> anyhow::Result<String> {
-        let has_card = fs::read_dir("/dev/accel").is_ok_and(|mut nodes| nodes.next().is_some())
-            || Path::new("/dev/hl0").exists();
-        if has_card {
-            return missing("a machine without a card: this one has one, which the plugin would offer");
+        if let Some(node) = node_of_card() {
+            return missing(format!(
+                "a machine without a Gaudi: this one has {node}, which the plugin would offer"
+            ));
         }
         let mut command = self.program(
             "usr/bin/ucx_info",
@@ -341,6 +357,21 @@ impl<'a> Release<'a> {
         }
         Ok(())
     }
+}
+
+/// A node of habanalabs on this machine: `/dev/hlN`, or `/dev/accel/accelN` that sysfs gives to the
+/// driver. Other drivers have nodes of the second form too.
+fn node_of_card() -> Option<String> {
+    if Path::new("/dev/hl0").exists() {
+        return Some("/dev/hl0".to_owned());
+    }
+    let entries = fs::read_dir("/sys/class/accel").ok()?;
+    let is_ours = |entry: &fs::DirEntry| {
+        let driver = fs::read_link(entry.path().join("device/driver"));
+        driver.is_ok_and(|driver| driver.file_name().is_some_and(|name| name == "habanalabs"))
+    };
+    let entry = entries.flatten().find(is_ours)?;
+    Some(format!("/dev/accel/{}", entry.file_name().to_string_lossy()))
 }
 
 /// Fails if UCX logged a warning or an error.
