@@ -76,7 +76,8 @@ impl Copier {
             return Ok(());
         }
         let (to, from) = (self.side(dst, len)?, self.side(src, len)?);
-        let is_device = |side: &Side| matches!(side, Side::Known(memory, _) if memory.kind() == MemoryType::Device);
+        let is_device =
+            |side: &Side| matches!(side, Side::Known(memory, _) if memory.kind() == MemoryType::Device);
         if is_device(&to) {
             let Side::Known(memory, _) = &to else {
                 unreachable!("device memory is known");

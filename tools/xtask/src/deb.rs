@@ -3,8 +3,8 @@
 //!
 //! - **One package for each [`Part`]**, and a library package that conflicts with the vendor's: the
 //!   SONAME has no version, so the two cannot be installed together.
-//! - **Headers in `/usr/include/habanalabs` only**: `/usr/include/misc` and `/usr/include/drm`
-//!   belong to `linux-libc-dev`.
+//! - **The vendor's headers in `/usr/include/habanalabs` only**: `/usr/include/misc` and
+//!   `/usr/include/drm` belong to `linux-libc-dev`.
 //! - **`dpkg-deb` packs**, which every Debian has; a machine without it is a counted skip.
 
 use std::fs;
@@ -40,7 +40,7 @@ struct Package {
     about: &'static str,
 }
 
-const PACKAGES: [Package; 5] = [
+const PACKAGES: [Package; 7] = [
     Package {
         name: "gaudi-hal",
         part: Part::Program,
@@ -71,6 +71,20 @@ const PACKAGES: [Package; 5] = [
         // The plugin finds the UCX that a program has loaded, packaged or not.
         fields: "Depends: libc6 (>= {glibc}), libgcc-s1\nEnhances: libucx0, libopenmpi40\n",
         about: "Gaudi memory for UCX and Open MPI",
+    },
+    Package {
+        name: "libgaudi-copy0",
+        part: Part::Copy,
+        section: "libs",
+        fields: "Depends: libc6 (>= {glibc}), libgcc-s1\n",
+        about: "Gaudi memory for communication libraries",
+    },
+    Package {
+        name: "libgaudi-copy-dev",
+        part: Part::CopyDevelopment,
+        section: "libdevel",
+        fields: "Depends: libgaudi-copy0 (= {version})\n",
+        about: "header of libgaudi_copy",
     },
     Package {
         name: "gaudi-hal-hlthunk-dev",
@@ -119,7 +133,9 @@ impl Package {
             files::remove_folder(&stage)?;
         }
         let of_system = |entry: &&Entry| {
-            !entry.path.starts_with("include/") || entry.path.starts_with("include/habanalabs/")
+            entry.part != Part::Development
+                || !entry.path.starts_with("include/")
+                || entry.path.starts_with("include/habanalabs/")
         };
         let mut glibc = "2.0".to_owned();
         for entry in entries
@@ -138,7 +154,7 @@ impl Package {
         files::make_folder(&stage.join("DEBIAN"))?;
         let control = stage.join("DEBIAN/control");
         fs::write(&control, self.control(&architecture, &glibc)).at("write", &control)?;
-        if matches!(self.part, Part::Library | Part::Shims) {
+        if matches!(self.part, Part::Library | Part::Shims | Part::Copy) {
             // The dynamic linker's cache learns of the libraries.
             let triggers = stage.join("DEBIAN/triggers");
             fs::write(&triggers, "activate-noawait ldconfig\n").at("write", &triggers)?;
@@ -269,6 +285,8 @@ mod tests {
             Part::Library,
             Part::Shims,
             Part::Ucx,
+            Part::Copy,
+            Part::CopyDevelopment,
             Part::Development,
         ] {
             assert_eq!(

@@ -13,6 +13,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
+use crate::c_library;
 use crate::files::{self, At as _};
 use crate::run;
 use crate::workspace::Workspace;
@@ -36,7 +37,11 @@ pub(crate) enum Part {
     Shims,
     /// The plugin of UCX.
     Ucx,
-    /// Headers, the static library and pkg-config files.
+    /// The C library of Gaudi memory.
+    Copy,
+    /// Its header, and what a linker needs.
+    CopyDevelopment,
+    /// Headers, the static library and pkg-config files of the vendor's interface.
     Development,
 }
 
@@ -134,7 +139,7 @@ pub(crate) fn entries(
     let target = workspace.logs.parent().context("the target folder")?;
     let mut cargo = workspace.cargo();
     cargo.args(["build", "--release", "--locked"]);
-    for (package, ..) in BUILT {
+    for package in BUILT.map(|row| row.0).into_iter().chain([c_library::CRATE]) {
         cargo.args(["--package", package]);
     }
     if !cargo.status().context("cannot run cargo")?.success() {
@@ -157,10 +162,47 @@ pub(crate) fn entries(
     }
     let (path, target) = COMPONENT_LINK;
     entries.push(Entry::new(path, Part::Ucx, Content::Link(target.to_owned())));
+    entries.extend(copy_library(workspace, &release, prefix)?);
     entries.extend(documents(&release.join("gaudi"), &workspace.logs.join("man"))?);
     entries.extend(headers(&workspace.root.join(HEADERS), has_kernel_header)?);
-    entries.push(pkg_config(prefix));
+    let text = pkg_config(
+        prefix,
+        "hl-thunk",
+        "C interface of Gaudi devices",
+        &format!("-I${{includedir}}/{VENDOR}"),
+        "-lhl-thunk",
+        // What Rust's standard library needs of the system.
+        c_library::SYSTEM,
+    );
+    let path = "lib/pkgconfig/hl-thunk.pc";
+    entries.push(Entry::new(path, Part::Development, Content::Text(text)));
     Ok(entries)
+}
+
+/// The C library of Gaudi memory, its header and its pkg-config file. `built` is a folder of
+/// cargo's that has the static library.
+pub(crate) fn copy_library(workspace: &Workspace, built: &Path, prefix: &Path) -> anyhow::Result<Vec<Entry>> {
+    let file = |from: PathBuf| Content::File { from, mode: 0o644 };
+    let header = workspace
+        .root
+        .join(c_library::FOLDER)
+        .join("include/gaudi_copy.h");
+    let library = c_library::link(workspace, built)?;
+    let link = Content::Link(c_library::SONAME.to_owned());
+    let text = Content::Text(pkg_config(
+        prefix,
+        "gaudi_copy",
+        "Gaudi memory for communication libraries",
+        "-I${includedir}",
+        "-lgaudi_copy",
+        "",
+    ));
+    Ok(vec![
+        Entry::new(&format!("lib/{}", c_library::SONAME), Part::Copy, file(library)),
+        Entry::new(&format!("lib/{}", c_library::LINK), Part::CopyDevelopment, link),
+        Entry::new("include/gaudi_copy.h", Part::CopyDevelopment, file(header)),
+        Entry::new("lib/pkgconfig/gaudi_copy.pc", Part::CopyDevelopment, text),
+    ])
 }
 
 /// Man pages and completions, as the program prints them.
@@ -208,21 +250,18 @@ fn headers(folder: &Path, has_kernel_header: bool) -> anyhow::Result<Vec<Entry>>
     Ok(entries)
 }
 
-/// What `pkg-config hl-thunk` prints. The private libraries are what Rust's standard library needs
-/// of the system.
-fn pkg_config(prefix: &Path) -> Entry {
-    let text = format!(
+/// A pkg-config file: what `pkg-config NAME` prints.
+fn pkg_config(prefix: &Path, name: &str, about: &str, flags: &str, libraries: &str, private: &str) -> String {
+    let private = match private.is_empty() {
+        true => String::new(),
+        false => format!("Libs.private: {private}\n"),
+    };
+    format!(
         "prefix={}\nlibdir=${{prefix}}/lib\nincludedir=${{prefix}}/include\n\n\
-         Name: hl-thunk\nDescription: C interface of Gaudi devices\nVersion: {}\n\
-         Cflags: -I${{includedir}}/{VENDOR}\nLibs: -L${{libdir}} -lhl-thunk\n\
-         Libs.private: -lgcc_s -lpthread -lm -ldl -lc\n",
+         Name: {name}\nDescription: {about}\nVersion: {}\n\
+         Cflags: {flags}\nLibs: -L${{libdir}} {libraries}\n{private}",
         prefix.display(),
         env!("CARGO_PKG_VERSION"),
-    );
-    Entry::new(
-        "lib/pkgconfig/hl-thunk.pc",
-        Part::Development,
-        Content::Text(text),
     )
 }
 

@@ -10,6 +10,7 @@
 //! - Children run under `timeout(1)`: a hung test is a failure with a name, not a lost CI job.
 
 mod bench;
+mod c_library;
 mod deb;
 mod files;
 mod fuzz;

@@ -4,6 +4,7 @@
 //! `GAUDI_SKIP_LOG` names and returns. If `<id>` is the test's own name, the harness's "ok" does
 //! not count: a skip is never a pass.
 
+mod c_library;
 mod demo;
 mod oldest;
 pub(crate) mod report;
@@ -55,6 +56,8 @@ pub(crate) enum Step {
     Lab,
     /// The UCX plugin under UCX 1.18 and 1.23, from Debian's packages in the cache
     Ucx,
+    /// The C library of Gaudi memory: a program in C and C++, and examples on Debian's libfabric
+    CLibrary,
     /// `cargo run --release -- demo`, whole and corrupted at each stage
     Demo,
 }
@@ -89,6 +92,10 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Vec<R
         if chosen(Step::Ucx) {
             heading("ucx");
             run.rows.push(ucx::row(workspace));
+        }
+        if chosen(Step::CLibrary) {
+            heading("c library");
+            run.rows.push(c_library::row(workspace));
         }
         if let Some(set_up) = set_up {
             run.rows

@@ -2,15 +2,16 @@
  *
  * Generated from drivers/copy/c: SNAPSHOTS=overwrite cargo test -p gaudi-copy-c header
  *
- * A function returns 0 or a negative errno; gaudi_copy_error has the cause in words. A domain, a key
- * and a listener are numbers, never 0; one that is closed or of another kind fails with EBADF. NULL
- * fails with EINVAL where nothing else is said. An address is one of device memory or of the program.
+ * A function returns 0 or a negative errno; gaudi_copy_error has the cause in words. A domain, a
+ * key and a listener are numbers, never 0; one that is closed or of another kind fails with EBADF.
+ * NULL fails with EINVAL where nothing else is documented. An address is one of device memory or
+ * of the program.
  *
- * Every structure starts with its size: set it to sizeof, and all other fields that are not used to 0.
- * A size below that of this header fails with EINVAL; an unknown field that is set with E2BIG.
+ * Every structure starts with its size: set it to sizeof, and all other fields that are not used
+ * to 0. A size below that of this header fails with EINVAL; an unknown field that is set with E2BIG.
  *
- * Every function may be called by any thread. In a fork child of a process that used the library each
- * fails with ENODEV; the child can exec.
+ * Every function may be called by any thread. In a fork child of a process that used the library
+ * each fails with ENODEV; the child can exec.
  */
 #ifndef GAUDI_COPY_H
 #define GAUDI_COPY_H
@@ -181,8 +182,8 @@ struct gaudi_copy_key_info {
 	uint64_t len;
 };
 
-/** Opens the memory domain of a card. 'spec' names it, such as "kernel:0" or "mock:gaudi2"; NULL
- * for the card that the environment selects. The first allocation or copy opens the card.
+/** Opens the memory domain of a card. 'spec' names it, such as "kernel:0" or "mock:gaudi2";
+ * NULL for the card that the environment selects. The first allocation or copy opens the card.
  *
  * EINVAL: the spec or a variable is invalid.
  */
@@ -190,13 +191,13 @@ int gaudi_copy_open(const char *spec, uint64_t *domain);
 
 /** Closes a domain, and its card with the last domain of that.
  *
- * EBUSY: memory of the domain or attached keys exist, or a call uses it. After any other failure,
- * which is one of the card, the domain is closed.
+ * EBUSY: memory of the domain or attached keys exist, or a call uses it. After any other
+ * failure, which is one of the card, the domain is closed.
  */
 int gaudi_copy_close(uint64_t domain);
 
-/** Allocates 'len' bytes. 'options' is NULL for device memory that can be exported. Host memory is
- * zeroed, pinned and mapped for the card.
+/** Allocates 'len' bytes. 'options' is NULL for device memory that can be exported. Host memory
+ * is zeroed, pinned and mapped for the card.
  *
  * EINVAL: an option is invalid, or 'len' is 0. ENOMEM. The error of the card's open.
  */
@@ -209,28 +210,29 @@ int gaudi_copy_alloc(uint64_t domain,
  */
 int gaudi_copy_free(uint64_t domain, uint64_t address);
 
-/** Copies 'len' bytes from 'src' to 'dst', and waits for them. One of them is device memory of any
- * domain of this process; the other is memory of a domain or of the program.
+/** Copies 'len' bytes from 'src' to 'dst', and waits for them. One of them is device memory of
+ * any domain of this process; the other is memory of a domain or of the program.
  *
- * EOPNOTSUPP: both are host memory. EINVAL: a range is NULL, leaves its allocation, or the ranges
- * overlap. EFAULT: an address is neither device memory nor one of a program.
+ * EOPNOTSUPP: both are host memory. EINVAL: a range is NULL, leaves its allocation, or the
+ * ranges overlap. EFAULT: an address is neither device memory nor one of a program.
  */
 int gaudi_copy_copy(uint64_t domain, uint64_t dst, uint64_t src, uint64_t len);
 
-/** Stores in 'type' whether the 'len' bytes at 'address' are device memory or host memory. Takes no
- * lock. A length of 0 counts as 1.
+/** Stores in 'type' whether the 'len' bytes at 'address' are device memory or host memory.
+ * Takes no lock. A length of 0 counts as 1.
  */
 int gaudi_copy_memory_type(uint64_t address, uint64_t len, uint32_t *type);
 
-/** Describes the memory of the domain around 'len' bytes at 'address'. A length of 0 counts as 1.
+/** Describes the memory of the domain around 'len' bytes at 'address'. A length of 0 counts as
+ * 1.
  *
  * ENOENT: the domain has no memory there. EINVAL: the range leaves its memory.
  */
 int gaudi_copy_query(uint64_t domain,
 	uint64_t address, uint64_t len, struct gaudi_copy_memory *memory);
 
-/** Exports 'len' bytes at 'address' as a dma-buf. The program closes the descriptor. A length of 0
- * counts as 1.
+/** Exports 'len' bytes at 'address' as a dma-buf. The program closes the descriptor. A length
+ * of 0 counts as 1.
  *
  * ENOENT: the domain has no memory there. EINVAL: it was allocated with
  * GAUDI_COPY_EXPORT_NEVER. EOPNOTSUPP: it is host memory.
@@ -238,9 +240,9 @@ int gaudi_copy_query(uint64_t domain,
 int gaudi_copy_dmabuf(uint64_t domain,
 	uint64_t address, uint64_t len, struct gaudi_copy_dmabuf *dmabuf);
 
-/** Calls 'callback' with 'user' for each allocation and each free of device memory of this process,
- * in the thread that allocates or frees. The callback must not free memory, and must not end by
- * longjmp(3) or an exception.
+/** Calls 'callback' with 'user' for each allocation and each free of device memory of this
+ * process, in the thread that allocates or frees. The callback must not free memory, and must
+ * not end by longjmp(3) or an exception.
  *
  * EINVAL: 'callback' is NULL.
  */
@@ -253,40 +255,43 @@ int gaudi_copy_subscribe(void (*callback)(const struct gaudi_copy_event *event,
  */
 int gaudi_copy_unsubscribe(uint64_t listener);
 
-/** Packs the key of the allocation at 'address' for this process: GAUDI_COPY_PROCESS_KEY_BYTES at
+/** Packs the key of the allocation at 'address' for this process: GAUDI_COPY_PROCESS_KEY_BYTES
+ * at
  * 'key', where there is room for 'room' bytes.
  *
  * ENOENT: the program allocated no memory there. ENOSPC: too little room.
  */
 int gaudi_copy_pack(uint64_t domain, uint64_t address, uint8_t *key, uint64_t room);
 
-/** Packs the key of a region for NICs of other nodes: GAUDI_COPY_REMOTE_KEY_BYTES at 'key', where
- * there is room for 'room' bytes.
+/** Packs the key of a region for NICs of other nodes: GAUDI_COPY_REMOTE_KEY_BYTES at 'key',
+ * where there is room for 'room' bytes.
  *
- * ENOENT: the program allocated no memory at the region's address. EINVAL: the region leaves the
- * allocation. ENOSPC: too little room.
+ * ENOENT: the program allocated no memory at the region's address. EINVAL: the region leaves
+ * the allocation. ENOSPC: too little room.
  */
 int gaudi_copy_pack_remote(uint64_t domain,
 	const struct gaudi_copy_nic_region *region, uint8_t *key, uint64_t room);
 
-/** Attaches the 'len' bytes of a packed key. Its scope decides what it can do: gaudi_copy_put and
- * gaudi_copy_get for one of this process, gaudi_copy_key_region for one of another node. The bytes
- * may come from anywhere.
+/** Attaches the 'len' bytes of a packed key. Its scope decides what it can do: gaudi_copy_put
+ * and gaudi_copy_get for one of this process, gaudi_copy_key_region for one of another node.
+ * The bytes may come from anywhere.
  *
- * EPROTO: a field is invalid. EACCES: another process packed the key. ENOENT: the memory was freed.
+ * EPROTO: a field is invalid. EACCES: another process packed the key. ENOENT: the memory was
+ * freed.
  */
 int gaudi_copy_attach(uint64_t domain, const uint8_t *key, uint64_t len, uint64_t *attached);
 
-/** Passes the allocation at 'address' to the process at the other end of a Unix stream socket, with
- * a descriptor of its dma-buf. Waits at most 'timeout_ms'.
+/** Passes the allocation at 'address' to the process at the other end of a Unix stream socket,
+ * with a descriptor of its dma-buf. Waits at most 'timeout_ms'.
  *
- * ENOENT: the program allocated no memory there. EBADF: 'socket' is not a descriptor. ETIMEDOUT: a
- * part may have been sent; close the socket. The error of the export or of sendmsg(2).
+ * ENOENT: the program allocated no memory there. EBADF: 'socket' is not a descriptor.
+ * ETIMEDOUT: a part may have been sent; close the socket. The error of the export or of
+ * sendmsg(2).
  */
 int gaudi_copy_send(uint64_t domain, uint64_t address, int32_t socket, uint32_t timeout_ms);
 
-/** Receives what gaudi_copy_send passed, and attaches it. Waits at most 'timeout_ms' for each of the
- * two parts.
+/** Receives what gaudi_copy_send passed, and attaches it. Waits at most 'timeout_ms' for each
+ * of the two parts.
  *
  * EPROTO: a part is malformed. ETIMEDOUT, ECONNRESET. After a failure close the socket.
  */
@@ -295,8 +300,8 @@ int gaudi_copy_receive(uint64_t domain, int32_t socket, uint32_t timeout_ms, uin
 /** Describes an attached key. */
 int gaudi_copy_key_query(uint64_t key, struct gaudi_copy_key_info *info);
 
-/** Returns the dma-buf of a key that gaudi_copy_receive attached: to register it with a NIC. The
- * program closes the descriptor.
+/** Returns the dma-buf of a key that gaudi_copy_receive attached: to register it with a NIC.
+ * The program closes the descriptor.
  *
  * EOPNOTSUPP: the key has another scope.
  */
@@ -308,11 +313,12 @@ int gaudi_copy_key_dmabuf(uint64_t key, struct gaudi_copy_dmabuf *dmabuf);
  */
 int gaudi_copy_key_region(uint64_t key, struct gaudi_copy_nic_region *region);
 
-/** Copies 'len' bytes at 'src' to 'address' of the memory that a key names, and waits for them. The
- * address is one of the process that owns the memory.
+/** Copies 'len' bytes at 'src' to 'address' of the memory that a key names, and waits for them.
+ * The address is one of the process that owns the memory.
  *
- * EFAULT: the range leaves the memory of the key. ENOENT: it was freed. EOPNOTSUPP: the key is for
- * a NIC, both ends are host memory, or a processor cannot map the memory of another process.
+ * EFAULT: the range leaves the memory of the key. ENOENT: it was freed. EOPNOTSUPP: the key is
+ * for a NIC, both ends are host memory, or a processor cannot map the memory of another
+ * process.
  */
 int gaudi_copy_put(uint64_t key, uint64_t address, uint64_t src, uint64_t len);
 

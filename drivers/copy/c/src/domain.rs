@@ -1,6 +1,9 @@
 //! Domains: open, allocate, copy, query and export.
 
-#![allow(unsafe_code, reason = "functions of the C ABI, which read and write a program's pointers")]
+#![allow(
+    unsafe_code,
+    reason = "functions of the C ABI, which read and write a program's pointers"
+)]
 
 use std::collections::BTreeMap;
 use std::ffi::c_char;
@@ -86,11 +89,12 @@ fn allocate(domain: &MemoryDomain, len: u64, options: &AllocOptions) -> Result<M
                 GAUDI_COPY_EXPORT_ON_ALLOC => Export::OnAlloc,
                 other => return Err(Failure::invalid(format!("unknown export mode {other}"))),
             };
-            let mut wanted = gaudi_copy::AllocOptions::default();
-            wanted.align = options.align;
-            wanted.export = export;
-            wanted.page_bytes = options.page_bytes;
-            wanted.hint = (options.hint != 0).then_some(DeviceVa(options.hint));
+            let wanted = gaudi_copy::AllocOptions {
+                align: options.align,
+                export,
+                page_bytes: options.page_bytes,
+                hint: (options.hint != 0).then_some(DeviceVa(options.hint)),
+            };
             Ok(domain.alloc(len, wanted)?)
         }
         other => Err(Failure::invalid(format!("unknown type of memory {other}"))),
@@ -116,8 +120,8 @@ fn described(info: &MemInfo) -> MemoryInfo {
 }
 
 c_functions! { FUNCTIONS:
-    /// Opens the memory domain of a card. `spec` names it, such as "kernel:0" or "mock:gaudi2"; NULL
-    /// for the card that the environment selects. The first allocation or copy opens the card.
+    /// Opens the memory domain of a card. `spec` names it, such as "kernel:0" or "mock:gaudi2";
+    /// NULL for the card that the environment selects. The first allocation or copy opens the card.
     ///
     /// EINVAL: the spec or a variable is invalid.
     fn gaudi_copy_open(spec: *const c_char, domain: *mut u64) {
@@ -141,8 +145,8 @@ c_functions! { FUNCTIONS:
 
     /// Closes a domain, and its card with the last domain of that.
     ///
-    /// EBUSY: memory of the domain or attached keys exist, or a call uses it. After any other failure,
-    /// which is one of the card, the domain is closed.
+    /// EBUSY: memory of the domain or attached keys exist, or a call uses it. After any other
+    /// failure, which is one of the card, the domain is closed.
     fn gaudi_copy_close(domain: u64) {
         let closed = DOMAINS.remove(domain, |slot| {
             let in_use = |what: &str| Failure::new(Errno::EBUSY, format!("gaudi_copy close: {what}"));
@@ -170,8 +174,8 @@ c_functions! { FUNCTIONS:
         }
     }
 
-    /// Allocates `len` bytes. `options` is NULL for device memory that can be exported. Host memory is
-    /// zeroed, pinned and mapped for the card.
+    /// Allocates `len` bytes. `options` is NULL for device memory that can be exported. Host memory
+    /// is zeroed, pinned and mapped for the card.
     ///
     /// EINVAL: an option is invalid, or `len` is 0. ENOMEM. The error of the card's open.
     fn gaudi_copy_alloc(domain: u64, len: u64, options: *const AllocOptions, address: *mut u64) {
@@ -203,19 +207,19 @@ c_functions! { FUNCTIONS:
         })
     }
 
-    /// Copies `len` bytes from `src` to `dst`, and waits for them. One of them is device memory of any
-    /// domain of this process; the other is memory of a domain or of the program.
+    /// Copies `len` bytes from `src` to `dst`, and waits for them. One of them is device memory of
+    /// any domain of this process; the other is memory of a domain or of the program.
     ///
-    /// EOPNOTSUPP: both are host memory. EINVAL: a range is NULL, leaves its allocation, or the ranges
-    /// overlap. EFAULT: an address is neither device memory nor one of a program.
+    /// EOPNOTSUPP: both are host memory. EINVAL: a range is NULL, leaves its allocation, or the
+    /// ranges overlap. EFAULT: an address is neither device memory nor one of a program.
     fn gaudi_copy_copy(domain: u64, dst: u64, src: u64, len: u64) {
         let domain = DOMAINS.get(domain)?;
         // SAFETY: guaranteed by the caller.
         Ok(unsafe { domain.copier.copy(dst, src, len) }?)
     }
 
-    /// Stores in `type` whether the `len` bytes at `address` are device memory or host memory. Takes no
-    /// lock. A length of 0 counts as 1.
+    /// Stores in `type` whether the `len` bytes at `address` are device memory or host memory.
+    /// Takes no lock. A length of 0 counts as 1.
     fn gaudi_copy_memory_type(address: u64, len: u64, r#type: *mut u32) {
         // SAFETY: guaranteed by the caller.
         let place = unsafe { pointer::place(r#type) }?;
@@ -223,7 +227,8 @@ c_functions! { FUNCTIONS:
         Ok(())
     }
 
-    /// Describes the memory of the domain around `len` bytes at `address`. A length of 0 counts as 1.
+    /// Describes the memory of the domain around `len` bytes at `address`. A length of 0 counts as
+    /// 1.
     ///
     /// ENOENT: the domain has no memory there. EINVAL: the range leaves its memory.
     fn gaudi_copy_query(domain: u64, address: u64, len: u64, memory: *mut MemoryInfo) {
@@ -234,8 +239,8 @@ c_functions! { FUNCTIONS:
         Ok(())
     }
 
-    /// Exports `len` bytes at `address` as a dma-buf. The program closes the descriptor. A length of 0
-    /// counts as 1.
+    /// Exports `len` bytes at `address` as a dma-buf. The program closes the descriptor. A length
+    /// of 0 counts as 1.
     ///
     /// ENOENT: the domain has no memory there. EINVAL: it was allocated with
     /// GAUDI_COPY_EXPORT_NEVER. EOPNOTSUPP: it is host memory.

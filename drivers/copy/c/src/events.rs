@@ -1,6 +1,9 @@
 //! Callbacks of a program for device memory that appears and disappears.
 
-#![allow(unsafe_code, reason = "functions of the C ABI, which call a program's function")]
+#![allow(
+    unsafe_code,
+    reason = "functions of the C ABI, which call a program's function"
+)]
 
 use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -86,9 +89,9 @@ impl MemoryEvents for Listener {
 }
 
 c_functions! { FUNCTIONS:
-    /// Calls `callback` with `user` for each allocation and each free of device memory of this process,
-    /// in the thread that allocates or frees. The callback must not free memory, and must not end by
-    /// longjmp(3) or an exception.
+    /// Calls `callback` with `user` for each allocation and each free of device memory of this
+    /// process, in the thread that allocates or frees. The callback must not free memory, and must
+    /// not end by longjmp(3) or an exception.
     ///
     /// EINVAL: `callback` is NULL.
     fn gaudi_copy_subscribe(callback: Callback, user: *mut c_void, listener: *mut u64) {

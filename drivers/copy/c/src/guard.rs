@@ -122,7 +122,10 @@ mod tests {
     #[expect(unsafe_code, reason = "the text of a C function")]
     fn panic_and_failure_become_errno() {
         assert_eq!(guarded(|| panic!("a defect")), -(Errno::EIO as c_int));
-        assert_eq!(guarded(|| Err(Failure::invalid("a\0b"))), -(Errno::EINVAL as c_int));
+        assert_eq!(
+            guarded(|| Err(Failure::invalid("a\0b"))),
+            -(Errno::EINVAL as c_int)
+        );
         assert_eq!(guarded(|| Ok(())), 0);
         // SAFETY: the text of this thread's last failure.
         let text = unsafe { CStr::from_ptr(gaudi_copy_error()) };

@@ -13,15 +13,16 @@ const HEAD: &str = "\
  *
  * Generated from drivers/copy/c: SNAPSHOTS=overwrite cargo test -p gaudi-copy-c header
  *
- * A function returns 0 or a negative errno; gaudi_copy_error has the cause in words. A domain, a key
- * and a listener are numbers, never 0; one that is closed or of another kind fails with EBADF. NULL
- * fails with EINVAL where nothing else is said. An address is one of device memory or of the program.
+ * A function returns 0 or a negative errno; gaudi_copy_error has the cause in words. A domain, a
+ * key and a listener are numbers, never 0; one that is closed or of another kind fails with EBADF.
+ * NULL fails with EINVAL where nothing else is documented. An address is one of device memory or
+ * of the program.
  *
- * Every structure starts with its size: set it to sizeof, and all other fields that are not used to 0.
- * A size below that of this header fails with EINVAL; an unknown field that is set with E2BIG.
+ * Every structure starts with its size: set it to sizeof, and all other fields that are not used
+ * to 0. A size below that of this header fails with EINVAL; an unknown field that is set with E2BIG.
  *
- * Every function may be called by any thread. In a fork child of a process that used the library each
- * fails with ENODEV; the child can exec.
+ * Every function may be called by any thread. In a fork child of a process that used the library
+ * each fails with ENODEV; the child can exec.
  */
 #ifndef GAUDI_COPY_H
 #define GAUDI_COPY_H
@@ -43,7 +44,12 @@ const TAIL: &str = "
 
 /// The functions, in the header's order.
 fn functions() -> impl Iterator<Item = &'static FunctionRow> {
-    let tables = [domain::FUNCTIONS, events::FUNCTIONS, keys::FUNCTIONS, guard::FUNCTIONS];
+    let tables = [
+        domain::FUNCTIONS,
+        events::FUNCTIONS,
+        keys::FUNCTIONS,
+        guard::FUNCTIONS,
+    ];
     tables.into_iter().flatten()
 }
 
@@ -132,10 +138,16 @@ pub fn assertions() -> String {
         .to_owned();
     for row in layouts::STRUCTS {
         let (name, size) = (row.name, row.size);
-        line(&mut text, format_args!("CHECK(sizeof(struct {name}) == {size}, \"{name}\");"));
+        line(
+            &mut text,
+            format_args!("CHECK(sizeof(struct {name}) == {size}, \"{name}\");"),
+        );
         for field in row.fields {
             let (field, offset) = (field.name, field.offset);
-            line(&mut text, format_args!("CHECK(offsetof(struct {name}, {field}) == {offset}, \"{field}\");"));
+            line(
+                &mut text,
+                format_args!("CHECK(offsetof(struct {name}, {field}) == {offset}, \"{field}\");"),
+            );
         }
     }
     text
@@ -154,7 +166,11 @@ mod tests {
             std::fs::write(&path, text).expect("the tree is writable");
         }
         let seen = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(seen == text, "{} is out of date; SNAPSHOTS=overwrite updates it", path.display());
+        assert!(
+            seen == text,
+            "{} is out of date; SNAPSHOTS=overwrite updates it",
+            path.display()
+        );
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! Keys: memory named to another part of the process, another process, or another node.
 
-#![allow(unsafe_code, reason = "functions of the C ABI, which read and write a program's pointers")]
+#![allow(
+    unsafe_code,
+    reason = "functions of the C ABI, which read and write a program's pointers"
+)]
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd as _, BorrowedFd, IntoRawFd as _};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use gaudi_copy::key::{self, HostKey, NicRegion as Region, ProcessKey, RemoteAccess, RemoteKey};
 use gaudi_copy::Attached;
+use gaudi_copy::key::{self, HostKey, NicRegion as Region, ProcessKey, RemoteAccess, RemoteKey};
 use gaudi_sys::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
@@ -100,7 +103,8 @@ fn region_of(region: &NicRegion) -> Result<Region, Failure> {
 }
 
 c_functions! { FUNCTIONS:
-    /// Packs the key of the allocation at `address` for this process: GAUDI_COPY_PROCESS_KEY_BYTES at
+    /// Packs the key of the allocation at `address` for this process: GAUDI_COPY_PROCESS_KEY_BYTES
+    /// at
     /// `key`, where there is room for `room` bytes.
     ///
     /// ENOENT: the program allocated no memory there. ENOSPC: too little room.
@@ -111,11 +115,11 @@ c_functions! { FUNCTIONS:
         unsafe { pointer::fill(key, room, &packed.to_bytes()) }
     }
 
-    /// Packs the key of a region for NICs of other nodes: GAUDI_COPY_REMOTE_KEY_BYTES at `key`, where
-    /// there is room for `room` bytes.
+    /// Packs the key of a region for NICs of other nodes: GAUDI_COPY_REMOTE_KEY_BYTES at `key`,
+    /// where there is room for `room` bytes.
     ///
-    /// ENOENT: the program allocated no memory at the region's address. EINVAL: the region leaves the
-    /// allocation. ENOSPC: too little room.
+    /// ENOENT: the program allocated no memory at the region's address. EINVAL: the region leaves
+    /// the allocation. ENOSPC: too little room.
     fn gaudi_copy_pack_remote(domain: u64, region: *const NicRegion, key: *mut u8, room: u64) {
         let domain = DOMAINS.get(domain)?;
         // SAFETY: guaranteed by the caller.
@@ -125,11 +129,12 @@ c_functions! { FUNCTIONS:
         unsafe { pointer::fill(key, room, &packed.to_bytes()) }
     }
 
-    /// Attaches the `len` bytes of a packed key. Its scope decides what it can do: gaudi_copy_put and
-    /// gaudi_copy_get for one of this process, gaudi_copy_key_region for one of another node. The bytes
-    /// may come from anywhere.
+    /// Attaches the `len` bytes of a packed key. Its scope decides what it can do: gaudi_copy_put
+    /// and gaudi_copy_get for one of this process, gaudi_copy_key_region for one of another node.
+    /// The bytes may come from anywhere.
     ///
-    /// EPROTO: a field is invalid. EACCES: another process packed the key. ENOENT: the memory was freed.
+    /// EPROTO: a field is invalid. EACCES: another process packed the key. ENOENT: the memory was
+    /// freed.
     fn gaudi_copy_attach(domain: u64, key: *const u8, len: u64, attached: *mut u64) {
         // SAFETY: guaranteed by the caller.
         let place = unsafe { pointer::place(attached) }?;
@@ -145,11 +150,12 @@ c_functions! { FUNCTIONS:
         Ok(())
     }
 
-    /// Passes the allocation at `address` to the process at the other end of a Unix stream socket, with
-    /// a descriptor of its dma-buf. Waits at most `timeout_ms`.
+    /// Passes the allocation at `address` to the process at the other end of a Unix stream socket,
+    /// with a descriptor of its dma-buf. Waits at most `timeout_ms`.
     ///
-    /// ENOENT: the program allocated no memory there. EBADF: `socket` is not a descriptor. ETIMEDOUT: a
-    /// part may have been sent; close the socket. The error of the export or of sendmsg(2).
+    /// ENOENT: the program allocated no memory there. EBADF: `socket` is not a descriptor.
+    /// ETIMEDOUT: a part may have been sent; close the socket. The error of the export or of
+    /// sendmsg(2).
     fn gaudi_copy_send(domain: u64, address: u64, socket: c_int, timeout_ms: u32) {
         let domain = DOMAINS.get(domain)?;
         let fd = self::socket(socket)?;
@@ -160,8 +166,8 @@ c_functions! { FUNCTIONS:
         Ok(key::send(fd, &memory, &window, timeout)?)
     }
 
-    /// Receives what gaudi_copy_send passed, and attaches it. Waits at most `timeout_ms` for each of the
-    /// two parts.
+    /// Receives what gaudi_copy_send passed, and attaches it. Waits at most `timeout_ms` for each
+    /// of the two parts.
     ///
     /// EPROTO: a part is malformed. ETIMEDOUT, ECONNRESET. After a failure close the socket.
     fn gaudi_copy_receive(domain: u64, socket: c_int, timeout_ms: u32, attached: *mut u64) {
@@ -197,8 +203,8 @@ c_functions! { FUNCTIONS:
         Ok(())
     }
 
-    /// Returns the dma-buf of a key that gaudi_copy_receive attached: to register it with a NIC. The
-    /// program closes the descriptor.
+    /// Returns the dma-buf of a key that gaudi_copy_receive attached: to register it with a NIC.
+    /// The program closes the descriptor.
     ///
     /// EOPNOTSUPP: the key has another scope.
     fn gaudi_copy_key_dmabuf(key: u64, dmabuf: *mut Dmabuf) {
@@ -246,11 +252,12 @@ c_functions! { FUNCTIONS:
         Ok(())
     }
 
-    /// Copies `len` bytes at `src` to `address` of the memory that a key names, and waits for them. The
-    /// address is one of the process that owns the memory.
+    /// Copies `len` bytes at `src` to `address` of the memory that a key names, and waits for them.
+    /// The address is one of the process that owns the memory.
     ///
-    /// EFAULT: the range leaves the memory of the key. ENOENT: it was freed. EOPNOTSUPP: the key is for
-    /// a NIC, both ends are host memory, or a processor cannot map the memory of another process.
+    /// EFAULT: the range leaves the memory of the key. ENOENT: it was freed. EOPNOTSUPP: the key is
+    /// for a NIC, both ends are host memory, or a processor cannot map the memory of another
+    /// process.
     fn gaudi_copy_put(key: u64, address: u64, src: u64, len: u64) {
         let key = KEYS.get(key)?;
         // SAFETY: guaranteed by the caller.

@@ -1,6 +1,10 @@
 //! A C program's pointers, which are read and written here alone.
 
-#![allow(unsafe_code, reason = "a C program's pointers are read and written here alone")]
+#![allow(
+    unsafe_code,
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a C program's pointers are read and written here alone; the accesses of one block have one reason"
+)]
 
 use std::ffi::{CStr, c_char};
 

@@ -1,5 +1,5 @@
-//! Random calls of every function: handles, sizes, flags and ranges of any value. Each answer is 0 or
-//! an errno, and the library works afterwards.
+//! Random calls of every function: handles, sizes, flags and ranges of any value. Each answer is 0
+//! or an errno, and the library works afterwards.
 
 #![expect(
     unsafe_code,
@@ -167,7 +167,9 @@ impl Pool {
                     let place = self.structure::<Dmabuf>();
                     let answer = gaudi_copy_dmabuf(handle, address, len, place);
                     if answer == 0 {
-                        drop(<std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd((*place).fd));
+                        drop(<std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(
+                            (*place).fd,
+                        ));
                     }
                     answer
                 }

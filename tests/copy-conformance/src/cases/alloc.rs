@@ -1,5 +1,8 @@
 //! Attributes, allocation and release.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
 use gaudi_copy::{AllocOptions, DeviceSpec, Error, ErrorKind, Export, MemoryDomain, MemoryType, Transport};
 
 use crate::suite::{cases, kind, pattern, read_back, write};
@@ -274,6 +277,26 @@ cases! { "allocation";
         assert_eq!(error.kind(), ErrorKind::InUse);
         domain.free(memory).expect("freed");
         domain.close().map_err(Error::from).expect("closed");
+    }
+    fn close_succeeds_beside_other_lookups(fixture) [Second] {
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // Each looks through the cards of the process.
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    drop(fixture.other());
+                }
+            });
+            for _ in 0..2000 {
+                let domain = fixture.domain();
+                let closed = domain.close().map_err(Error::from);
+                if closed.is_err() {
+                    is_done.store(true, Ordering::Relaxed);
+                }
+                closed.expect("only this thread has the domain");
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
     }
     fn closed_card_opens_again(fixture) {
         let domain = fixture.domain();

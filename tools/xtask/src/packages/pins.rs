@@ -18,6 +18,8 @@ pub(crate) struct Pins {
     pub(crate) headers: Vec<Headers>,
     /// A benchmark's peer.
     pub(crate) ucx: Bundle,
+    /// What examples in C are compiled against and run on.
+    pub(crate) libfabric: Bundle,
     /// Releases that run the UCX plugin.
     pub(crate) ucx_judges: Vec<Judge>,
     /// The compiler and the cargo of the manifests' `rust-version`.
@@ -69,7 +71,7 @@ mod tests {
         let pins = Pins::load(&root).expect("the file is part of the workspace");
         let bundles = pins.headers.iter().map(|row| &row.bundle);
         for pin in bundles
-            .chain([&pins.ucx, &pins.rust])
+            .chain([&pins.ucx, &pins.libfabric, &pins.rust])
             .chain(pins.ucx_judges.iter().map(|judge| &judge.bundle))
             .flat_map(|bundle| &bundle.packages)
         {
