@@ -77,7 +77,6 @@ defects! {
     EintrIsError Library TruthfulErrors,
     TimeoutIsCompletion Library EndsOnce,
     AllocatedThenFailed Library TruthfulErrors,
-    SubmissionDropped Library EndsOnce,
     WrongQueue Library ForeignBytes,
     DestroyedTwice Library Misuse,
     PanicOnRefusal Library Panics,
@@ -321,16 +320,6 @@ impl Layer for Planted {
                 }
                 Err(Error::from_errno(R::OPERATION.kernel_name(), Errno::EPERM))
             }
-            (D::SubmissionDropped, Operation::Submit) => match self.strikes() {
-                true => Ok(R::reply(self.last())),
-                false => {
-                    let answer = next(request)?;
-                    if let AnyAnswer::Cs(taken) = answer.view() {
-                        self.last.store(taken.seq.0, Ordering::Relaxed);
-                    }
-                    Ok(answer)
-                }
-            },
             (D::WrongQueue, Operation::Submit) => {
                 let AnyRequest::Submit(submit) = request.view() else {
                     unreachable!("the operation is Submit")
