@@ -4,6 +4,23 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
+/// The most bytes of a buffer or a mapping.
+pub(crate) const LARGEST: usize = 6000;
+/// The places of the table at which bytes may begin.
+const FIRSTS: usize = 4093;
+/// Random bytes. They repeat with no period, so that no misplaced copy goes unseen.
+static TABLE: [u8; FIRSTS + LARGEST] = {
+    let mut table = [0; FIRSTS + LARGEST];
+    let (mut at, mut state) = (0, 1_u32);
+    while at < table.len() {
+        // Numerical Recipes' generator.
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        table[at] = (state >> 24) as u8;
+        at += 1;
+    }
+    table
+};
+
 /// Storage of the [`Bytes`] of a world. Sizes of some kilobytes are slow to allocate.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pool(Rc<RefCell<Vec<Vec<u8>>>>);
@@ -37,16 +54,10 @@ impl Pool {
         taken
     }
 
-    /// A pattern that differs for each word: its first byte and its step.
-    pub(crate) fn pattern(&self, first: u8, step: u8, len: usize) -> Bytes {
-        let mut taken = self.filled(0, len);
-        // Vectorized, because each part has one summand.
-        for (part, bytes) in (0_u8..).zip(taken.bytes.chunks_mut(256)) {
-            for (at, byte) in (0..=255_u8).zip(bytes) {
-                *byte = first.wrapping_add(step.wrapping_mul(at)) ^ part;
-            }
-        }
-        taken
+    /// Random bytes: a part of a table that `word` chooses.
+    pub(crate) fn random(&self, word: u16, len: usize) -> Bytes {
+        let first = usize::from(word) % FIRSTS;
+        self.copy(&TABLE[first..first + len])
     }
 }
 

@@ -8,7 +8,7 @@ use gaudi_sys::random::SplitMix64;
 
 use crate::op::{OP, Op};
 use crate::rig::Rig;
-use crate::words::{self, RULE};
+use crate::words::{self, RULE, Vocabulary};
 use crate::world::{DEVICE, Outcome, World};
 
 /// Operations of a case.
@@ -23,6 +23,8 @@ pub struct Case {
     pub seed: u64,
     /// The number of the case among those of the seed.
     pub number: u64,
+    /// Whether the case needs a world with real descriptors.
+    pub descriptors: bool,
     /// The plan.
     pub plan: Plan,
     /// The operations, each with its place in the generated sequence.
@@ -33,6 +35,18 @@ impl Case {
     /// Generates case `number` of `seed`: 20 operations, and up to three rules. One case in twenty
     /// has none.
     pub fn generate(seed: u64, number: u64) -> Self {
+        Self::generate_of(seed, number, Op::of, Vocabulary::IN_MEMORY)
+    }
+
+    /// As [`generate`](Self::generate), with operations that need real descriptors.
+    pub fn with_descriptors(seed: u64, number: u64) -> Self {
+        Self {
+            descriptors: true,
+            ..Self::generate_of(seed, number, Op::with_descriptors, Vocabulary::WITH_DESCRIPTORS)
+        }
+    }
+
+    fn generate_of(seed: u64, number: u64, op: fn([u16; OP]) -> Op, of: Vocabulary) -> Self {
         let mut random = SplitMix64::new(SplitMix64::nth(seed, number.wrapping_add(1)));
         let rules = match random.below(20) {
             0 => 0,
@@ -48,14 +62,13 @@ impl Case {
             // So that nearly every case has a fault.
             words::make_certain(first);
         }
-        let plan = words::plan(rules);
-        let mut ops: Vec<Op> = (0..OPERATIONS)
-            .map(|_| Op::of(words::<OP>(&mut random)))
-            .collect();
+        let plan = words::plan(rules, of);
+        let mut ops: Vec<Op> = (0..OPERATIONS).map(|_| op(words::<OP>(&mut random))).collect();
         Op::begin_with_memory(&mut ops);
         Self {
             seed,
             number,
+            descriptors: false,
             plan,
             ops: ops.into_iter().enumerate().collect(),
         }
@@ -167,33 +180,47 @@ impl Case {
     }
 }
 
-/// The worlds of random cases: every fourth case runs where a seed orders the chip's work.
+/// The worlds of random cases, each made when a case first needs it: every fourth case runs where a
+/// seed orders the chip's work.
+#[derive(Default)]
 pub struct Stack {
-    running: World,
-    stepped: World,
+    worlds: [Option<World>; 4],
 }
 
 impl Stack {
-    /// Makes both worlds in this thread.
+    /// Makes the worlds in memory in this thread.
     ///
     /// # Errors
     /// As [`World::new`].
     pub fn new() -> Result<Self> {
-        let spec = |text: &str| {
-            text.parse()
-                .unwrap_or_else(|error| unreachable!("{text}: {error}"))
-        };
-        Ok(Self {
-            running: World::new(&spec(DEVICE))?,
-            stepped: World::new(&spec(&format!("{DEVICE}&order=stepped")))?,
-        })
+        let mut stack = Self::default();
+        for number in [0, 3] {
+            stack.world(&Case::generate(0, number))?;
+        }
+        Ok(stack)
     }
 
     /// The world of a case.
-    pub fn world(&mut self, case: &Case) -> &mut World {
-        match case.number % 4 {
-            3 => &mut self.stepped,
-            _ => &mut self.running,
+    ///
+    /// # Errors
+    /// As [`World::new`].
+    pub fn world(&mut self, case: &Case) -> Result<&mut World> {
+        let is_stepped = case.number % 4 == 3;
+        let world = &mut self.worlds[usize::from(is_stepped) + 2 * usize::from(case.descriptors)];
+        if world.is_none() {
+            let order = if is_stepped { "&order=stepped" } else { "" };
+            let spec = format!("{DEVICE}{order}");
+            let spec = spec
+                .parse()
+                .unwrap_or_else(|error| unreachable!("{spec}: {error}"));
+            *world = Some(match case.descriptors {
+                true => World::with_descriptors(&spec)?,
+                false => World::new(&spec)?,
+            });
+        }
+        match world {
+            Some(world) => Ok(world),
+            None => unreachable!("it was made above"),
         }
     }
 
@@ -202,13 +229,15 @@ impl Stack {
     /// # Errors
     /// As [`World::run`].
     pub fn run(&mut self, case: &Case) -> Result<Outcome> {
-        case.run(self.world(case))
+        case.run(self.world(case)?)
     }
 
     /// As [`Case::reduce`].
     pub fn reduce(&mut self, case: Case) -> Case {
-        let world = self.world(&case);
-        case.reduce(world)
+        match self.world(&case) {
+            Ok(world) => case.reduce(world),
+            Err(_) => case,
+        }
     }
 }
 

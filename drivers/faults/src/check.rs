@@ -23,7 +23,7 @@ const MOST_RULES: usize = 3;
 ///
 /// # Panics
 /// If a run breaks an invariant. The message has the smallest input and plan that proptest finds,
-/// and how to repeat them. proptest's environment applies: `PROPTEST_CASES`, `PROPTEST_RNG_SEED`,
+/// the seed, and the command that repeats them. proptest's environment applies: `PROPTEST_CASES`, `PROPTEST_RNG_SEED`,
 /// and the file of regressions beside the test.
 ///
 /// ```
@@ -77,6 +77,8 @@ pub fn check_in<I: Strategy>(
 pub struct Failure<T> {
     /// What was broken, one sentence a line; or why no run was possible.
     pub why: String,
+    /// The seed of the inputs and plans.
+    pub seed: u64,
     /// The plan.
     pub plan: Plan,
     /// The input; `None` if no run was possible.
@@ -92,15 +94,24 @@ impl<T: fmt::Debug> Failure<T> {
 
 impl<T: fmt::Debug> fmt::Display for Failure<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { why, plan, input } = self;
+        let Self {
+            why,
+            seed,
+            plan,
+            input,
+        } = self;
         let Some(input) = input else {
             return write!(f, "the fault runs were aborted: {why}");
         };
         write!(
             f,
-            "{why}\n  plan: {plan}\n  input: {input:?}\n  again: run the test; it begins with the cases in \
-             proptest's file of regressions"
-        )
+            "{why}\n  seed: {seed}\n  plan: {plan}\n  input: {input:?}\n  again: PROPTEST_RNG_SEED={seed} cargo test"
+        )?;
+        // The test harness names the thread after the test.
+        match std::thread::current().name() {
+            Some(test) if test != "main" => write!(f, " {test} -- --exact"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -115,15 +126,19 @@ where
     I::Value: fmt::Debug,
 {
     let world = RefCell::new(world);
+    let seed = match config.rng_seed {
+        RngSeed::Fixed(seed) => seed,
+        RngSeed::Random => gaudi_sys::clock::monotonic_raw_ns(),
+    };
+    let config = Config {
+        rng_seed: RngSeed::Fixed(seed),
+        ..config
+    };
     let mut smallest = find_one(&world, &config, &input, &code)?;
     if smallest.input.is_none() {
         return Some(smallest);
     }
     // Shrinking one failure often ends in a local minimum, so some others are shrunk too.
-    let seed = match config.rng_seed {
-        RngSeed::Fixed(seed) => seed,
-        RngSeed::Random => 0,
-    };
     for more in 1..=ATTEMPTS {
         let config = Config {
             cases: config.cases.min(MORE_CASES),
@@ -134,7 +149,8 @@ where
         };
         if let Some(other) = find_one(&world, &config, &input, &code) {
             if other.input.is_some() && other.size() < smallest.size() {
-                smallest = other;
+                // The seed of the whole search repeats it.
+                smallest = Failure { seed, ..other };
             }
         }
     }
@@ -154,6 +170,10 @@ fn find_one<I: Strategy>(
 where
     I::Value: fmt::Debug,
 {
+    let seed = match config.rng_seed {
+        RngSeed::Fixed(seed) => seed,
+        RngSeed::Random => 0,
+    };
     let mut runner = TestRunner::new(config.clone());
     let ran = runner.run(&(strategies::plans(MOST_RULES), input), |(plan, input)| {
         let outcome = world.borrow_mut().run(&plan, 0, |device| code(device, &input));
@@ -170,11 +190,13 @@ where
         Ok(()) => None,
         Err(TestError::Abort(why)) => Some(Failure {
             why: why.to_string(),
+            seed,
             plan: Plan::default(),
             input: None,
         }),
         Err(TestError::Fail(why, (plan, input))) => Some(Failure {
             why: why.to_string(),
+            seed,
             plan,
             input: Some(input),
         }),

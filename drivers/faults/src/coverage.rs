@@ -6,7 +6,7 @@ use gaudi_seam::Operation;
 use gaudi_seam::fault::{Target, Verdict};
 
 use crate::record::{DeviceState, Met};
-use crate::words::{OPERATIONS, VERDICTS};
+use crate::words::Vocabulary;
 
 /// The faults of many runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Coverage {
                 });
                 let never = match kind.example.meets(Target::Only(operation)) {
                     Err(reason) => Some(reason.to_string()),
-                    Ok(()) if !OPERATIONS.contains(&operation) => {
+                    Ok(()) if !Vocabulary::WITH_DESCRIPTORS.operations.contains(&operation) => {
                         Some("the sequences do not request the operation".to_owned())
                     }
                     Ok(()) if !is_drawn(kind.example) => {
@@ -86,8 +86,11 @@ impl Coverage {
 
 /// Whether random plans have a verdict of this kind.
 fn is_drawn(example: Verdict) -> bool {
-    VERDICTS.iter().any(|drawn| match (*drawn, example) {
-        (Verdict::Full(one), Verdict::Full(other)) => one == other,
-        (one, other) => std::mem::discriminant(&one) == std::mem::discriminant(&other),
-    })
+    Vocabulary::WITH_DESCRIPTORS
+        .verdicts
+        .iter()
+        .any(|drawn| match (*drawn, example) {
+            (Verdict::Full(one), Verdict::Full(other)) => one == other,
+            (one, other) => std::mem::discriminant(&one) == std::mem::discriminant(&other),
+        })
 }

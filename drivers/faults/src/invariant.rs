@@ -37,6 +37,7 @@ invariants! {
     Leaks "leaks"
         "Every allocation, mapping and command buffer is released, unless its release was refused.",
     HostMemory "host-memory" "Every host mapping of the run is unmapped.",
+    Descriptors "descriptors" "Every descriptor of device memory is closed.",
     ForeignBytes "foreign-bytes" "No byte changes that no operation wrote, and every copy arrives.",
     EndsOnce "ends-once" "Each submission ends exactly once, and only after the driver reported its end.",
     TruthfulErrors "truthful-errors" "An error is one that the driver or a fault caused; no success hides one.",

@@ -28,6 +28,7 @@ mod case;
 mod check;
 mod completions;
 mod coverage;
+mod exports;
 mod invariant;
 mod lifetimes;
 mod op;

@@ -95,7 +95,10 @@ impl Rig<'_, '_> {
         let Some(memory) = self.buffers[slot].take() else {
             return;
         };
-        let own = self.in_use();
+        let mut own = self.in_use();
+        if self.is_exported(memory.id) {
+            own = &[ErrorKind::InUse];
+        }
         match memory.object.close() {
             Ok(()) if own.is_empty() && !memory.known.unmapped => {
                 self.judge("Buffer::close", &Ok(()), &[Operation::MemFree], &[]);

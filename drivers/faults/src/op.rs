@@ -5,13 +5,17 @@ use std::fmt;
 use crate::words::pick;
 
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident $weight:literal,)*) => {
+    ($($(#[$doc:meta])* $name:ident $weight:literal,)*; $($(#[$more:meta])* $other:ident,)*) => {
         /// The kind of an operation.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Kind {
             $($(#[$doc])* $name,)*
+            $($(#[$more])* $other,)*
         }
+
+        /// The kinds that need real descriptors.
+        const OF_DESCRIPTORS: &[Kind] = &[$(Kind::$other,)*];
 
         /// Each kind as often as its weight.
         const KINDS: &[Kind] = &{
@@ -75,6 +79,15 @@ kinds! {
     DropHost 4,
     /// A host mapping is closed.
     CloseHost 4,
+    ;
+    /// `Device::alloc_exclusive`.
+    AllocExclusive,
+    /// `Buffer::export`.
+    Export,
+    /// The bytes of an export are compared with the expected ones.
+    ReadExport,
+    /// An export is dropped.
+    DropExport,
 }
 
 /// One operation. Its numbers choose slots, lengths and values; on an unsuitable slot it does
@@ -98,6 +111,19 @@ impl Op {
     pub(crate) fn of([kind, a, b, c]: [u16; OP]) -> Self {
         let kind = pick(KINDS, kind);
         Self { kind, a, b, c }
+    }
+
+    /// As [`of`](Self::of); every fourth operation needs real descriptors.
+    pub(crate) fn with_descriptors([kind, a, b, c]: [u16; OP]) -> Self {
+        match kind % 4 {
+            0 => Self {
+                kind: pick(OF_DESCRIPTORS, kind),
+                a,
+                b,
+                c,
+            },
+            _ => Self::of([kind, a, b, c]),
+        }
     }
 
     /// Makes the first operations allocate and copy, so that later ones have memory to use.

@@ -3,7 +3,8 @@
 use gaudi_device::{Buffer, Completion, Device, HostBuffer, HostMapping, Location};
 use gaudi_seam::{Error, ErrorKind, Operation, Result};
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, LARGEST};
+use crate::exports::Export;
 use crate::invariant::Invariant;
 use crate::record::Refusal;
 use crate::world::Run;
@@ -13,8 +14,6 @@ const HOSTS: usize = 4;
 /// Copies to the device, to the host, and within the device. Those of one lane run in the order of
 /// their calls.
 pub(crate) const LANES: usize = 3;
-/// The most bytes of a buffer or a mapping.
-const LARGEST: u64 = 6000;
 /// Operations whose refusal a copy must report. A failed wait for room belongs to an earlier one.
 pub(crate) const NEEDS: &[Operation] = &[
     Operation::Submit,
@@ -71,6 +70,8 @@ pub(crate) struct Pending {
 
 /// The objects of a sequence.
 pub(crate) struct Rig<'a, 'r> {
+    /// Dropped before the buffers: the driver does not unmap exported memory.
+    pub(crate) exports: Vec<Export>,
     pub(crate) run: &'a Run<'r>,
     pub(crate) device: &'r Device,
     pub(crate) buffers: [Option<Memory<Buffer>>; BUFFERS],
@@ -97,13 +98,14 @@ pub(crate) fn among<T>(slots: &[Option<T>], word: u16, is_held: bool) -> usize {
 pub(crate) fn length(c: u16) -> u64 {
     match c % 3 {
         0 => 1 + u64::from(c / 3) % 200,
-        _ => 1 + u64::from(c) % LARGEST,
+        _ => 1 + u64::from(c) % LARGEST as u64,
     }
 }
 
 impl<'a, 'r> Rig<'a, 'r> {
     pub(crate) fn new(run: &'a Run<'r>) -> Self {
         Self {
+            exports: Vec::new(),
             run,
             device: run.device,
             buffers: Default::default(),
@@ -172,8 +174,8 @@ impl<'a, 'r> Rig<'a, 'r> {
     }
 
     pub(crate) fn bytes(&self, word: u16, len: u64) -> Bytes {
-        let (first, step) = ((word ^ self.next as u16) as u8, (word >> 8) as u8 | 1);
-        self.run.pool.pattern(first, step, len as usize)
+        let word = word.wrapping_add((self.next as u16).wrapping_mul(257));
+        self.run.pool.random(word, len as usize)
     }
 
     pub(crate) fn known(&mut self, at: At) -> Option<(u64, &mut Known)> {

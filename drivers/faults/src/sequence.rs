@@ -44,6 +44,10 @@ impl Rig<'_, '_> {
             Kind::DropHost => self.hosts[host] = None,
             Kind::CloseBuffer => self.close_buffer(buffer),
             Kind::CloseHost => self.close_host(host),
+            Kind::AllocExclusive => self.alloc_exclusive(among(&self.buffers, a, false), c),
+            Kind::Export => self.export(buffer),
+            Kind::ReadExport => self.read_export(a),
+            Kind::DropExport => self.drop_export(a),
             Kind::Check => self.check(if b % 2 == 0 {
                 At::Buffer(buffer)
             } else {

@@ -6,11 +6,11 @@ use proptest::collection::{SizeRange, vec};
 use proptest::prelude::*;
 
 use crate::op::{OP, Op};
-use crate::words::{self, RULE};
+use crate::words::{self, RULE, Vocabulary};
 
 /// A rule for an operation of code that copies. It shrinks to `submit:when=1:error=EIO`.
 pub fn rule() -> impl Strategy<Value = Rule> + Clone {
-    any::<[u16; RULE]>().prop_map(words::rule)
+    any::<[u16; RULE]>().prop_map(|words| words::rule(words, Vocabulary::IN_MEMORY))
 }
 
 /// Up to `most` rules. It shrinks to fewer and simpler ones.
@@ -18,9 +18,14 @@ pub fn plans(most: usize) -> impl Strategy<Value = Plan> + Clone {
     vec(rule(), 0..=most).prop_map(|rules| Plan { rules })
 }
 
+/// An operation of `gaudi_device`.
+pub fn operation() -> impl Strategy<Value = Op> + Clone {
+    any::<[u16; OP]>().prop_map(Op::of)
+}
+
 /// A sequence of operations of `gaudi_device`.
 pub fn sequences(len: impl Into<SizeRange>) -> impl Strategy<Value = Vec<Op>> + Clone {
-    vec(any::<[u16; OP]>().prop_map(Op::of), len)
+    vec(operation(), len)
 }
 
 /// A device for a [`World`](crate::World): memory of one to four pages, and either order of the

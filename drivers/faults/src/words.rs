@@ -14,8 +14,48 @@ pub(crate) fn pick<T: Copy>(of: &[T], word: u16) -> T {
     of[(usize::from(word) * of.len()) >> 16]
 }
 
-/// The operations of code that copies; frequent ones are listed more than once.
-pub(crate) const OPERATIONS: &[Operation] = &[
+/// The operations and the verdicts of random rules; frequent ones are listed more than once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Vocabulary {
+    pub(crate) operations: &'static [Operation],
+    pub(crate) verdicts: &'static [Verdict],
+}
+
+impl Vocabulary {
+    /// Of code that copies.
+    pub(crate) const IN_MEMORY: Self = Self {
+        operations: OPERATIONS,
+        verdicts: VERDICTS,
+    };
+
+    /// Of code that also exports device memory.
+    pub(crate) const WITH_DESCRIPTORS: Self = Self {
+        operations: EXPORTING,
+        verdicts: &join::<{ VERDICTS.len() + 1 }>(VERDICTS, Verdict::Full(Resource::Fds)),
+    };
+}
+
+const fn join<const N: usize>(verdicts: &[Verdict], last: Verdict) -> [Verdict; N] {
+    let mut all = [last; N];
+    let mut at = 0;
+    while at < verdicts.len() {
+        all[at] = verdicts[at];
+        at += 1;
+    }
+    all
+}
+
+const EXPORTING: &[Operation] = &{
+    let mut all = [Operation::ExportDmabuf; OPERATIONS.len() + 3];
+    let mut at = 0;
+    while at < OPERATIONS.len() {
+        all[at] = OPERATIONS[at];
+        at += 1;
+    }
+    all
+};
+
+const OPERATIONS: &[Operation] = &[
     Operation::Submit,
     Operation::WaitCs,
     Operation::MemMapHost,
@@ -50,7 +90,7 @@ const ERRNOS: &[Errno] = &[
 ];
 
 /// Verdicts of operations, the simplest first.
-pub(crate) const VERDICTS: &[Verdict] = &[
+const VERDICTS: &[Verdict] = &[
     Verdict::Error(Errno::EIO),
     Verdict::Error(Errno::EIO),
     Verdict::Error(Errno::EIO),
@@ -72,14 +112,15 @@ pub(crate) const VERDICTS: &[Verdict] = &[
 ];
 
 /// The rule of some words.
-pub(crate) fn rule(words: [u16; RULE]) -> Rule {
+pub(crate) fn rule(words: [u16; RULE], of: Vocabulary) -> Rule {
     let [verdict, operation, value, first, schedule, more] = words;
-    let verdict = match pick(VERDICTS, verdict) {
+    let verdict = match pick(of.verdicts, verdict) {
         Verdict::Error(_) => Verdict::Error(pick(ERRNOS, value)),
         Verdict::Delay(_) => Verdict::Delay(Duration::from_millis(1 << (value >> 12))),
         other => other,
     };
-    let met: Vec<Operation> = OPERATIONS
+    let met: Vec<Operation> = of
+        .operations
         .iter()
         .copied()
         .filter(|&operation| verdict.meets(Target::Only(operation)).is_ok())
@@ -117,9 +158,9 @@ pub(crate) fn make_certain(words: &mut [u16; RULE]) {
 }
 
 /// The plan of the rules.
-pub(crate) fn plan(rules: impl IntoIterator<Item = [u16; RULE]>) -> Plan {
+pub(crate) fn plan(rules: impl IntoIterator<Item = [u16; RULE]>, of: Vocabulary) -> Plan {
     Plan {
-        rules: rules.into_iter().map(rule).collect(),
+        rules: rules.into_iter().map(|words| rule(words, of)).collect(),
     }
 }
 
@@ -133,13 +174,17 @@ mod tests {
     fn every_rule_round_trips_as_text() {
         let mut random = SplitMix64::new(7);
         for _ in 0..10_000 {
-            let rule = rule([(); RULE].map(|()| random.next() as u16));
+            let words = [(); RULE].map(|()| random.next() as u16);
+            let rule = rule(words, Vocabulary::WITH_DESCRIPTORS);
             assert_eq!(rule.to_string().parse(), Ok(rule), "{rule}");
         }
     }
 
     #[test]
     fn smallest_rule_is_plain() {
-        assert_eq!(rule([0; RULE]).to_string(), "submit:when=1:error=EIO");
+        assert_eq!(
+            rule([0; RULE], Vocabulary::IN_MEMORY).to_string(),
+            "submit:when=1:error=EIO"
+        );
     }
 }

@@ -10,7 +10,7 @@ use gaudi_device::{Buffer, Device, Options};
 use gaudi_hal::Mock;
 use gaudi_hal::layers::fault::{ArmedFault, FaultHandle, FaultLayer};
 use gaudi_seam::fault::{Plan, Rule, Verdict};
-use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind, Result, SharedIo};
+use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind, MockSpec, Result, SharedIo};
 use gaudi_sys::arena::Region;
 use gaudi_sys::clock::VirtualClock;
 
@@ -124,13 +124,26 @@ impl World {
     /// - `InvalidInput`: the spec is not such a mock.
     /// - `OutOfMemory`: the host has no memory for it.
     pub fn new(spec: &DeviceSpec) -> Result<Self> {
+        Self::make(spec, Mock::new)
+    }
+
+    /// As [`new`](Self::new), with real descriptors: code may export device memory. A run makes
+    /// system calls, and so takes several times as long.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_descriptors(spec: &DeviceSpec) -> Result<Self> {
+        Self::make(spec, Mock::with_descriptors)
+    }
+
+    fn make(spec: &DeviceSpec, make: fn(&MockSpec) -> Result<Mock>) -> Result<Self> {
         let invalid = |why: &str| {
             Error::new(ErrorKind::InvalidInput, "faults")
                 .because(why.to_owned())
                 .saw(spec, DEVICE)
         };
         let mock = match &spec.backend {
-            BackendSpec::Mock(mock) if spec.layers.is_empty() => Mock::new(mock)?,
+            BackendSpec::Mock(mock) if spec.layers.is_empty() => make(mock)?,
             _ => {
                 return Err(invalid(
                     "fault runs need a mock without layers: they add the faults",
@@ -349,6 +362,12 @@ impl World {
         ];
         for what in left.into_iter().flatten() {
             record.violated(Invariant::Leaks, what);
+        }
+        if ledger.exported {
+            record.violated(
+                Invariant::Descriptors,
+                "an export of device memory is open after the run",
+            );
         }
         drop(record);
         let Err(failed) = device.close() else { return };

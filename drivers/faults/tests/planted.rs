@@ -1,14 +1,14 @@
 //! Tests of the invariants: defects planted at the seam, one at a time, each of which a run must
 //! find.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gaudi_faults::{Case, DEVICE, Invariant, World};
 use gaudi_seam::{
-    Answer, AnyAnswer, AnyRequest, CsAnswer, CsRequest, CsSeq, Errno, Error, KernelIo, Layer, Operation,
-    Request, Result, SharedIo, WaitAnswer, WaitCs, WaitStatus,
+    Answer, AnyAnswer, AnyRequest, CsAnswer, CsRequest, CsSeq, Errno, Error, ErrorKind, KernelIo, Layer,
+    Operation, Request, Result, SharedIo, WaitAnswer, WaitCs, WaitStatus,
 };
 use gaudi_sys::RawMapping;
 
@@ -25,6 +25,8 @@ struct Planted {
     last: AtomicU64,
     failed_map: AtomicU64,
     kept: Mutex<Vec<(u64, u64)>>,
+    /// Whether the device was in reset, for every node of the world.
+    was_reset: Arc<AtomicBool>,
 }
 
 /// Where the defect is.
@@ -72,6 +74,17 @@ defects! {
     WindowShort Library Leaks,
     PacketSkipped Library ForeignBytes,
     TailSkipped Library TruthfulErrors,
+    EintrIsError Library TruthfulErrors,
+    TimeoutIsCompletion Library EndsOnce,
+    AllocatedThenFailed Library TruthfulErrors,
+    WrongQueue Library ForeignBytes,
+    DestroyedTwice Library Misuse,
+    PanicOnRefusal Library Panics,
+    ResetIsCompletion Library EndsOnce,
+    DriverFailsAlloc Driver TruthfulErrors,
+    DriverMapsTwice Driver Leaks,
+    DriverSkipsHead Driver ForeignBytes,
+    DriverStaysReset Driver Reset,
     DriverKeepsMapping Driver Leaks,
     DriverKeepsBuffer Driver Leaks,
     DriverSaysDone Driver ForeignBytes,
@@ -87,7 +100,7 @@ const BUSY: WaitAnswer = WaitAnswer {
 };
 
 impl Planted {
-    fn over(inner: SharedIo, defect: Defect) -> SharedIo {
+    fn over(inner: SharedIo, defect: Defect, was_reset: &Arc<AtomicBool>) -> SharedIo {
         Arc::new(Self {
             inner,
             defect,
@@ -95,6 +108,7 @@ impl Planted {
             last: AtomicU64::new(1),
             failed_map: AtomicU64::new(0),
             kept: Mutex::default(),
+            was_reset: Arc::clone(was_reset),
         })
     }
 
@@ -277,6 +291,93 @@ impl Layer for Planted {
                 let answer = unsafe { self.inner.mem_map_host(map) };
                 answer.map(R::reply)
             }
+            (D::EintrIsError, _) => next(request).map_err(|error| match error.errno() {
+                Some(Errno::EINTR) => Error::from_errno(R::OPERATION.kernel_name(), Errno::EIO),
+                _ => error,
+            }),
+            (D::TimeoutIsCompletion, Operation::WaitCs) => {
+                let answer = next(request)?;
+                match answer.view() {
+                    AnyAnswer::Wait(wait) if wait.status == WaitStatus::Busy => Ok(R::reply(WaitAnswer {
+                        status: WaitStatus::Completed,
+                        ..BUSY
+                    })),
+                    _ => Ok(answer),
+                }
+            }
+            (D::ResetIsCompletion, Operation::WaitCs) => match next(request) {
+                Err(error) if matches!(error.errno(), Some(Errno::EIO | Errno::EBUSY | Errno::ENODEV)) => {
+                    Ok(R::reply(WaitAnswer {
+                        status: WaitStatus::Completed,
+                        ..BUSY
+                    }))
+                }
+                answer => answer,
+            },
+            (D::AllocatedThenFailed | D::DriverFailsAlloc, Operation::MemAlloc) if self.strikes() => {
+                if self.defect == D::AllocatedThenFailed {
+                    let _ = next(request);
+                }
+                Err(Error::from_errno(R::OPERATION.kernel_name(), Errno::EPERM))
+            }
+            (D::WrongQueue, Operation::Submit) => {
+                let AnyRequest::Submit(submit) = request.view() else {
+                    unreachable!("the operation is Submit")
+                };
+                let [chunk] = submit.execute else {
+                    return next(request);
+                };
+                let mut chunk = *chunk;
+                if self.strikes() {
+                    // The other PCI engine executes it.
+                    chunk.queue_index = 4 - chunk.queue_index.min(4);
+                }
+                let moved = CsRequest {
+                    execute: &[chunk],
+                    ..**submit
+                };
+                self.inner.submit(&moved).map(R::reply)
+            }
+            (D::DestroyedTwice, Operation::CbDestroy) => {
+                let answer = next(request);
+                if answer.is_ok() {
+                    let _ = next(request);
+                }
+                answer
+            }
+            (D::PanicOnRefusal, Operation::MemMapHost) => {
+                let answer = next(request);
+                assert!(answer.is_ok(), "the mapping is refused");
+                answer
+            }
+            (D::DriverMapsTwice, Operation::MemMapDevice) => {
+                let _ = next(request);
+                next(request)
+            }
+            (D::DriverStaysReset, _) => {
+                let answer = next(request);
+                let is_lost = |error: &Error| error.kind() == ErrorKind::DeviceLost;
+                if answer.as_ref().is_err_and(is_lost) {
+                    self.was_reset.store(true, Ordering::Relaxed);
+                }
+                match answer {
+                    Ok(_)
+                        if self.was_reset.load(Ordering::Relaxed) && R::OPERATION == Operation::MemAlloc =>
+                    {
+                        Err(Error::from_errno(R::OPERATION.kernel_name(), Errno::ENODEV))
+                    }
+                    answer => answer,
+                }
+            }
+            (D::DriverSkipsHead, Operation::Submit) => {
+                let AnyRequest::Submit(submit) = request.view() else {
+                    unreachable!("the operation is Submit")
+                };
+                match self.cut::<R>(submit, PACKET, PACKET) {
+                    Some(answer) => answer,
+                    None => next(request),
+                }
+            }
             (D::PacketSkipped, Operation::Submit) => {
                 let AnyRequest::Submit(submit) = request.view() else {
                     unreachable!("the operation is Submit")
@@ -304,7 +405,8 @@ impl Layer for Planted {
 fn world(defect: Defect, place: Place) -> World {
     let spec = format!("{DEVICE}&order=stepped").parse().expect("a spec");
     let world = World::new(&spec).expect("made");
-    let wrap = move |io| Planted::over(io, defect);
+    let was_reset = Arc::default();
+    let wrap = move |io| Planted::over(io, defect, &was_reset);
     match place {
         Place::Library => world.with_code_layer(wrap),
         Place::Driver => world.with_driver_layer(wrap),

@@ -13,8 +13,9 @@ use crate::registry::node;
 /// A device with memory of its own, for many short runs: [`restart`](Self::restart) makes it as a
 /// new one and keeps what it allocated.
 ///
-/// No other opener finds it, whatever name its spec has. Its memory is private to this process:
-/// exports, mappings of register blocks and descriptors for programs are `Unsupported`.
+/// No other opener finds it, whatever name its spec has. Without descriptors its memory is private
+/// to this process: exports, mappings of register blocks and descriptors for programs are
+/// `Unsupported`.
 pub struct Mock {
     device: Arc<Device>,
 }
@@ -26,6 +27,16 @@ impl Mock {
     /// `OutOfMemory` if the host cannot provide the chip's memory.
     pub fn new(spec: &MockSpec) -> Result<Self> {
         let device = Arc::new(Device::new(spec, MemoryKind::Private)?);
+        Ok(Self { device })
+    }
+
+    /// As [`new`](Self::new), with memory in a memfd: exports and descriptors for programs work, at
+    /// the price of system calls.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_descriptors(spec: &MockSpec) -> Result<Self> {
+        let device = Arc::new(Device::new(spec, MemoryKind::Shared)?);
         Ok(Self { device })
     }
 

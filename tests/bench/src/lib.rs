@@ -11,6 +11,7 @@
 //!   instructions by valgrind where it is there.
 
 pub mod count;
+pub mod faults;
 pub mod harness;
 pub mod peer;
 pub mod regions;

@@ -77,6 +77,10 @@ pub const ENTRIES: &[Entry] = &[
         name: "remote",
         make: crate::remote::remote,
     },
+    Entry {
+        name: "faults",
+        make: crate::faults::rows,
+    },
 ];
 
 fn nothing() -> Box<dyn Fn() -> String> {

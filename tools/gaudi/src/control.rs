@@ -161,16 +161,21 @@ impl Control {
         if !is_lost || is_peers(&error) {
             return error;
         }
-        self.set_timeout(PEER_FAILURE);
-        // Few messages are under way.
-        for _ in 0..16 {
-            match self.reply::<T>() {
+        // In all: heartbeats of a peer that has not failed extend no wait.
+        let end = Instant::now() + PEER_FAILURE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return error;
+            }
+            self.set_timeout(left);
+            let message = self.receive::<T>().map_err(anyhow::Error::from);
+            match message.and_then(T::settle) {
                 Ok(_) => {}
                 Err(reason) if is_peers(&reason) => return reason,
-                Err(_) => break,
+                Err(_) => return error,
             }
         }
-        error
     }
 
     /// Sends one end of the NICs' cable to the other process.

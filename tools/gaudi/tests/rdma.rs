@@ -5,6 +5,7 @@ mod program;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use program::{gaudi, run, settled, text};
 use serde_json::Value;
@@ -243,16 +244,26 @@ fn unknown_errno_is_usage_error() {
 
 #[test]
 fn nic_faults_end_in_their_status() {
-    let send = ["perf", "send", "--measure", "bandwidth", "--memory", "host"];
     let plan = "softnic+fault=nic.post:when=20:status=REM_ACCESS_ERR";
-    let output = run(&[&send[..], &FEW, &["--nic", plan, "--peer-nic", "softnic"]].concat());
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let error = text(&output.stderr);
-    assert!(error.contains("ended with REM_ACCESS_ERR"), "{error}");
-    assert!(
-        error.contains("nic.post:when=20:status=REM_ACCESS_ERR"),
-        "{error}"
-    );
+    // The peer of a write has no work of its own: it ends with the failure of the other end.
+    for op in ["send", "write"] {
+        let perf = ["perf", op, "--measure", "bandwidth", "--memory", "host"];
+        let begin = Instant::now();
+        let output = run(&[&perf[..], &FEW, &["--nic", plan, "--peer-nic", "softnic"]].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let error = text(&output.stderr);
+        assert!(error.contains("ended with REM_ACCESS_ERR"), "{error}");
+        assert!(
+            error.contains("nic.post:when=20:status=REM_ACCESS_ERR"),
+            "{error}"
+        );
+        // Before the peer misses the heartbeats of a stopped process.
+        assert!(
+            begin.elapsed() < Duration::from_secs(14),
+            "{op}: {:?}",
+            begin.elapsed()
+        );
+    }
 }
 
 /// Rules that never fire are reported by both ends; rules that fire are not.

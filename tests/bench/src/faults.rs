@@ -1,0 +1,197 @@
+//! Random cases of the library under faults, beside the crate proptest-state-machine, which drives
+//! the same operations on the same kind of world.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use gaudi_faults::{Case, Kind, OPERATIONS, Op, Stack, strategies};
+use gaudi_seam::fault::Plan;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::{Config, TestRunner};
+use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
+
+use crate::harness::{Goal, Made, Row, Work};
+
+/// The seed of every run.
+const SEED: u64 = 18;
+/// How long the rate on all processors is measured.
+const RATE: Duration = Duration::from_secs(3);
+
+/// A case of 20 operations and up to three rules, with all invariants.
+///
+/// # Errors
+/// Those of making a world.
+pub fn rows() -> Made<Vec<Row<'static>>> {
+    let ours = Row {
+        name: format!("faults: a case of {OPERATIONS} operations, in memory"),
+        peer: "proptest-state-machine".into(),
+        ours: cases(Stack::new()?),
+        theirs: Ok(machines(Stack::new()?)),
+        probe: None,
+        laps: None,
+        bytes: 0,
+        goal: Goal::AtMost(1.0 / 1.5),
+        note: Box::new(rate),
+    };
+    Ok(vec![ours])
+}
+
+/// Generates and runs one case after the other.
+fn cases(mut stack: Stack) -> Work<'static> {
+    let mut number = 0;
+    Box::new(move |count| {
+        for _ in 0..count {
+            let case = Case::generate(SEED, number);
+            number += 1;
+            holds(&mut stack, &case);
+        }
+    })
+}
+
+/// Runs a case. Returns whether a fault was injected into it.
+fn holds(stack: &mut Stack, case: &Case) -> bool {
+    let outcome = stack
+        .run(case)
+        .unwrap_or_else(|error| panic!("a world opens: {error}"));
+    assert!(outcome.violations.is_empty(), "{:?}\n{case}", outcome.violations);
+    !outcome.met.is_empty()
+}
+
+/// The cases a minute on all processors, and how many of them had a fault.
+fn rate() -> String {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let begin = Instant::now();
+    let counts: Vec<(u64, u64)> = std::thread::scope(|scope| {
+        let work = |first: u64| {
+            move || {
+                let mut stack = Stack::new().unwrap_or_else(|error| panic!("a world is made: {error}"));
+                let (mut number, mut faulty) = (0, 0);
+                while begin.elapsed() < RATE {
+                    for _ in 0..64 {
+                        let case = Case::generate(SEED + first, number);
+                        faulty += u64::from(holds(&mut stack, &case));
+                        number += 1;
+                    }
+                }
+                (number, faulty)
+            }
+        };
+        let running: Vec<_> = (0..threads as u64)
+            .map(|first| scope.spawn(work(first)))
+            .collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| panic!("a case holds")))
+            .collect()
+    });
+    let (cases, faulty) = counts
+        .iter()
+        .fold((0, 0), |(cases, faulty), one| (cases + one.0, faulty + one.1));
+    let per_minute = cases as f64 * 60.0 / begin.elapsed().as_secs_f64();
+    format!(
+        "{per_minute:.0} a minute on {threads} threads (goal 2000000); faults in {:.0} %",
+        faulty as f64 * 100.0 / cases.max(1) as f64
+    )
+}
+
+thread_local! {
+    static WORLD: RefCell<Option<Rc<RefCell<Stack>>>> = const { RefCell::new(None) };
+}
+
+/// The model of the sequence: the plan, and the number of operations so far.
+#[derive(Debug, Clone)]
+struct Sequence {
+    plan: Plan,
+    len: usize,
+}
+
+impl ReferenceStateMachine for Sequence {
+    type State = Self;
+    type Transition = Op;
+
+    fn init_state() -> BoxedStrategy<Self> {
+        strategies::plans(3)
+            .prop_map(|plan| Self { plan, len: 0 })
+            .boxed()
+    }
+
+    fn transitions(state: &Self) -> BoxedStrategy<Op> {
+        // As in our cases, the first operations make memory.
+        let kind: Option<Kind> = FIRST.with(|first| first.get(state.len).copied());
+        strategies::operation()
+            .prop_map(move |op| Op {
+                kind: kind.unwrap_or(op.kind),
+                ..op
+            })
+            .boxed()
+    }
+
+    fn apply(state: Self, _: &Op) -> Self {
+        Self {
+            len: state.len + 1,
+            ..state
+        }
+    }
+}
+
+thread_local! {
+    static FIRST: Vec<Kind> = Case::generate(SEED, 0).ops.iter().take(5).map(|(_, op)| op.kind).collect();
+}
+
+/// The operations of a sequence, which run in one world when the sequence is complete.
+struct Driven {
+    case: Case,
+    world: Rc<RefCell<Stack>>,
+}
+
+impl StateMachineTest for Driven {
+    type SystemUnderTest = Self;
+    type Reference = Sequence;
+
+    fn init_test(state: &Sequence) -> Self {
+        let world = WORLD.with_borrow(|world| world.clone());
+        Self {
+            case: Case {
+                seed: SEED,
+                number: 0,
+                descriptors: false,
+                plan: state.plan.clone(),
+                ops: Vec::with_capacity(OPERATIONS),
+            },
+            world: world.unwrap_or_else(|| unreachable!("the world is set")),
+        }
+    }
+
+    fn apply(mut state: Self, reference: &Sequence, op: Op) -> Self {
+        state.case.ops.push((reference.len, op));
+        state
+    }
+
+    fn teardown(state: Self) {
+        holds(&mut state.world.borrow_mut(), &state.case);
+    }
+}
+
+/// As [`cases`], by the peer: its runner generates each sequence and drives it.
+fn machines(stack: Stack) -> Work<'static> {
+    let world = Rc::new(RefCell::new(stack));
+    let config = Config {
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let mut runner = TestRunner::new(config.clone());
+    let strategy = Sequence::sequential_strategy(OPERATIONS);
+    Box::new(move |count| {
+        WORLD.set(Some(Rc::clone(&world)));
+        for _ in 0..count {
+            let tree = strategy
+                .new_tree(&mut runner)
+                .unwrap_or_else(|why| panic!("a sequence is generated: {why}"));
+            let (state, transitions, seen) = tree.current();
+            Driven::test_sequential(config.clone(), state, transitions, seen);
+        }
+        WORLD.set(None);
+    })
+}
