@@ -41,7 +41,9 @@ fn memory() -> &'static Memfd {
 /// Sends one message: command, what comes with it, length, body. Returns the rest of the input;
 /// `None` if the server closed the connection.
 fn send<'a>(stream: &UnixStream, input: &'a [u8]) -> Option<&'a [u8]> {
-    let [command, how, len, rest @ ..] = input else { return None };
+    let [command, how, len, rest @ ..] = input else {
+        return None;
+    };
     let (body, rest) = rest.split_at(usize::from(*len).min(rest.len()));
     // A header that names another length, once in 16.
     let lie = if how >> 4 == 15 { u32::from(*len) } else { 0 };
@@ -197,7 +199,10 @@ pub(crate) fn keys(bytes: &[u8]) {
         let region = *key.region();
         for (address, len) in [(region.address, 1), (region.address, region.len), (0, u64::MAX)] {
             if let Ok(iova) = key.iova(address, len) {
-                assert!(iova.wrapping_sub(region.iova) <= region.len - len, "inside the region");
+                assert!(
+                    iova.wrapping_sub(region.iova) <= region.len - len,
+                    "inside the region"
+                );
             }
         }
     }
