@@ -118,8 +118,8 @@ const PEER: QpAddress = QpAddress {
 /// Bytes of the registered region.
 const REGION: usize = 64 << 10;
 
-/// The input is frames: a byte that says how, the header's 56 bytes, a length, and the payload. How:
-/// 1 puts the magic number in place, 2 the queue pair's number, 4 the region's key, 8 its address.
+/// The input is frames: a byte of flags, the header's 56 bytes, a length, and the payload. Flag 1
+/// puts the magic number in place, 2 the queue pair's number, 4 the region's key, 8 its address.
 pub(crate) fn nic_wire(bytes: &[u8]) {
     let (cable, mut peer) = UnixStream::pair().expect("sockets");
     let config = SoftNicConfig {

@@ -1,5 +1,5 @@
-//! `cargo xtask mutants`: plants defects, one at a time, in a copy of the tree, and measures how long
-//! the tests take to find each.
+//! `cargo xtask mutants`: plants defects in a copy of the tree, one at a time, and measures how
+//! long the tests take to find each.
 //!
 //! A defect is a patch of `tests/mutants`. Its first lines are `defect: LAYER: WHAT` and `found by:
 //! faults`, which are the random cases of `gaudi faults run`, or `found by: CRATE TARGET [TEST]`.
