@@ -28,6 +28,10 @@ const LARGEST: u64 = 1 << 20;
 /// The most bytes that a text may make a manifest take, for files and paths together. A machine of
 /// a hundred cards takes a tenth.
 const LARGEST_SUM: u64 = 64 << 20;
+/// What ends a name in a line: of a link, a text file, a dump.
+const LINK: &str = " -> ";
+const TEXT: &str = " = ";
+const SEPARATORS: [&str; 3] = [LINK, TEXT, " : "];
 /// The deepest folder.
 const DEEPEST: usize = 256;
 
@@ -131,9 +135,18 @@ impl Manifest {
         if parts.len() > DEEPEST {
             return Err(format!("deeper than {DEEPEST} folders"));
         }
-        let bad = |part: &&str| matches!(*part, "" | "." | "..") || part.contains(char::is_control);
+        // A line of the text would begin another name, or a comment.
+        let ambiguous = |part: &str| {
+            let separated = SEPARATORS.iter().any(|mark| part.contains(mark));
+            part.trim() != part || part.starts_with('#') || separated
+        };
+        let bad = |part: &&str| {
+            matches!(*part, "" | "." | "..") || part.contains(char::is_control) || ambiguous(part)
+        };
         if parts.iter().any(bad) {
-            return Err(format!("{path:?} has an empty, relative or unprintable part"));
+            return Err(format!(
+                "{path:?} has a part that is empty, relative or unprintable, or that a text cannot name"
+            ));
         }
         let mut folder = "/".to_owned();
         for (at, part) in parts.iter().enumerate() {
@@ -237,15 +250,20 @@ impl FromStr for Manifest {
             let put = || -> Result<(), String> {
                 spend(cost(&folder) + line.len() as u64)?;
                 let at = |name: &str| format!("{folder}/{}", name.trim());
-                if let Some((name, target)) = line.split_once(" -> ") {
-                    return manifest.put_link(&at(name), target.trim());
-                }
-                if let Some((name, text)) = line.split_once(" = ") {
-                    return manifest.put_text(&at(name), &format!("{}\n", unescaped(text.trim())?));
-                }
-                if let Some((name, dump)) = line.split_once(" : ") {
-                    let (size, bytes) = undumped(dump, &mut spend)?;
-                    return manifest.put_bytes(&at(name), size, bytes);
+                // A name has no separator, so the first one ends it.
+                let found = SEPARATORS
+                    .iter()
+                    .filter_map(|mark| Some((line.find(mark)?, *mark)));
+                if let Some((end, mark)) = found.min() {
+                    let (name, value) = (&line[..end], &line[end + mark.len()..]);
+                    return match mark {
+                        LINK => manifest.put_link(&at(name), value.trim()),
+                        TEXT => manifest.put_text(&at(name), &format!("{}\n", unescaped(value.trim())?)),
+                        _ => {
+                            let (size, bytes) = undumped(value, &mut spend)?;
+                            manifest.put_bytes(&at(name), size, bytes)
+                        }
+                    };
                 }
                 match line.strip_suffix('/') {
                     Some(name) => manifest.put_folder(&at(name)),
@@ -481,6 +499,9 @@ mod tests {
             ("/a/\n  b : 2 @ffffffffffffffff 1 1", 2),
             ("/a/\n\n  ../b = x", 3),
             ("/a/\n  b = x\\t", 2),
+            ("/a/\n  b/ c = x", 2),
+            ("/a/\n  b/#c = x", 2),
+            ("/a = b/", 1),
             ("/a/\n  b = x\n  b/c = x", 3),
             ("/a/\n  b/c = x\n  b = x", 3),
             ("a/", 1),

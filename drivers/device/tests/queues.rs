@@ -659,3 +659,17 @@ fn dropped_queue_delays_no_event_fd() {
         closed = device.close();
     }
 }
+
+/// A queue has 4096 entries. Each is free again once its submission has ended.
+#[test]
+fn queue_reuses_its_entries() {
+    let device = open("entries");
+    let mut queue = device.queue(PDMA_0_0).expect("a queue");
+    queue.set_timeout(Duration::from_secs(1));
+    let sob = device.sob().expect("a sync object");
+    for number in 0..4200 {
+        let submitted = queue.set(&sob, 0).and_then(|queue| queue.submit());
+        let submitted = submitted.unwrap_or_else(|error| panic!("submission {number}: {error}"));
+        submitted.wait(Deadline::NEVER).expect("ends");
+    }
+}

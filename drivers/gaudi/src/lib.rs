@@ -118,6 +118,7 @@ pub mod verbs {
 pub mod faults {
     #[doc(inline)]
     pub use gaudi_faults::*;
+    pub use gaudi_hal::{EXIT_REPORT_VARIABLE, ExitReport, OpenMock};
 }
 
 /// Transfers between the memory of two nodes: [`Endpoint`](remote::Endpoint) offers, puts and gets.

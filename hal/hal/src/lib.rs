@@ -9,12 +9,16 @@
 
 mod backend;
 mod choose;
+#[cfg(feature = "mock")]
+mod exit_report;
 mod open;
 mod program;
 mod secure;
 mod table;
 
 pub use choose::{CHOOSE, DEVICE_VARIABLE, Environment, TABLE_VARIABLE, choose};
+#[cfg(feature = "mock")]
+pub use exit_report::{EXIT_REPORT_VARIABLE, ExitReport, OpenMock};
 #[cfg(feature = "kernel")]
 pub use gaudi_kernel::{Driver, System};
 #[cfg(feature = "mock")]

@@ -159,6 +159,8 @@ fn reach(
             })
         }
         BackendSpec::Mock(mock) => {
+            #[cfg(feature = "mock")]
+            crate::exit_report::register();
             let opened = backend::mock::open(mock, kind, user).map_err(failed);
             opened.map(|(io, file)| (layers.over(io, &time), file))
         }

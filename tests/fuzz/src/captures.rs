@@ -31,7 +31,9 @@ pub(crate) fn gcap(bytes: &[u8]) {
         decoded(&all);
         let mut writer = Writer::new(Vec::new(), reader.facts(), Compression::None).expect("no file");
         for event in &all {
-            writer.write(event).expect("an event that was read can be written");
+            writer
+                .write(event)
+                .expect("an event that was read can be written");
         }
         let again = writer.finish().expect("no file");
         let reader = Reader::new(&again[..]).expect("what was written");
@@ -46,12 +48,17 @@ pub(crate) fn gcap(bytes: &[u8]) {
     }
     if let Ok(recording) = Recording::read(bytes) {
         let (opens, calls) = recording.counts();
-        assert!(opens + calls <= 64 * bytes.len() + 1, "a capture bounds its recording");
+        assert!(
+            opens + calls <= 64 * bytes.len() + 1,
+            "a capture bounds its recording"
+        );
     }
 }
 
 pub(crate) fn gcap_frame(bytes: &[u8]) {
-    let Some((&kind, payload)) = bytes.split_first() else { return };
+    let Some((&kind, payload)) = bytes.split_first() else {
+        return;
+    };
     let writer = Writer::new(Vec::new(), &[], Compression::None).expect("no file");
     let mut whole = writer.finish().expect("no file");
     whole.truncate(HEAD as usize);
@@ -67,7 +74,9 @@ pub(crate) fn gcap_frame(bytes: &[u8]) {
 }
 
 pub(crate) fn capture_text(bytes: &[u8]) {
-    let Ok(mut reader) = text::Reader::new(bytes) else { return };
+    let Ok(mut reader) = text::Reader::new(bytes) else {
+        return;
+    };
     let all = events(reader.by_ref());
     decoded(&all);
     let lines = all.iter().map(|event| EventText(event).to_string());

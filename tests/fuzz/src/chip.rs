@@ -102,7 +102,11 @@ impl World {
         done.sort_unstable();
         done.dedup();
         assert_eq!(done.len(), ended, "each command buffer ends once");
-        assert_eq!(outcome == RunOutcome::Idle, ended == buffers.len(), "idle is when all are done");
+        assert_eq!(
+            outcome == RunOutcome::Idle,
+            ended == buffers.len(),
+            "idle is when all are done"
+        );
         let mut guard = [0; GUARD];
         for at in [0, GUARD + HOST_LEN] {
             self.host.read(at, &mut guard).expect("inside");
@@ -111,7 +115,10 @@ impl World {
         let mut beside = vec![0; WINDOW];
         for at in [DRAM_PA, DRAM_PA + 2 * WINDOW as u64] {
             self.chip.dram().read(DevicePa(at), &mut beside).expect("inside");
-            assert!(beside.iter().all(|byte| *byte == 0), "device memory at {at:#x} was not mapped");
+            assert!(
+                beside.iter().all(|byte| *byte == 0),
+                "device memory at {at:#x} was not mapped"
+            );
         }
     }
 }
@@ -157,9 +164,11 @@ pub(crate) fn card() -> &'static ModelDevice {
 pub(crate) fn registers(bytes: &[u8]) {
     let card = card();
     let memory = Arc::new(RawMapping::anonymous(MEMORY, false).expect("host memory"));
-    card.dma_map(Iova(0), Arc::clone(&memory)).expect("nothing is mapped");
+    card.dma_map(Iova(0), Arc::clone(&memory))
+        .expect("nothing is mapped");
     for access in bytes.chunks_exact(9).take(400) {
-        let word = |at: usize| u32::from_le_bytes([access[at], access[at + 1], access[at + 2], access[at + 3]]);
+        let word =
+            |at: usize| u32::from_le_bytes([access[at], access[at + 1], access[at + 2], access[at + 3]]);
         let (at, value) = (u64::from(word(1)), word(5).to_le_bytes());
         let register = BarOffset(REGISTERS.0 + at % REGISTERS.1 / 4 * 4);
         let mut into = [0; 4];

@@ -1,7 +1,7 @@
-//! Fuzz targets: one function over bytes for each parser and state machine that reads foreign input.
+//! Fuzz targets: a function over bytes for each parser of foreign input, and for the chip.
 //!
-//! - *One body, two runners*: the targets of `fuzz/`, which `cargo xtask fuzz` builds for libFuzzer,
-//!   and the property test of this crate, which mutates the same seeds on stable Rust in CI.
+//! - *One body, two runners*: the targets of `fuzz/`, which `cargo xtask fuzz` builds for
+//!   libFuzzer, and the property test of this crate, which mutates the same seeds in CI.
 //! - *A body panics on a violation*: an input that does not round-trip, memory that changed outside
 //!   of a mapping, work that does not end.
 //! - *Seeds are text*: `fuzz/seeds/TARGET/*.txt` are the bytes, `*.hex` are hexadecimal bytes with

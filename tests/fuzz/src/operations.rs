@@ -28,7 +28,9 @@ pub(crate) fn operations(bytes: &[u8]) {
             kinds(),
         ));
     }
-    let Some((&count, bytes)) = bytes.split_first() else { return };
+    let Some((&count, bytes)) = bytes.split_first() else {
+        return;
+    };
     let (rules, ops) = bytes.split_at((usize::from(count % 4) * 2).min(bytes.len()));
     let rules = rules.chunks_exact(2).filter_map(|word| {
         let number = u64::from(u16::from_le_bytes([word[0], word[1]]));

@@ -40,7 +40,11 @@ pub fn seeds(target: &Target) -> io::Result<Vec<Seed>> {
             Some("hex") => unhex(&text).ok_or_else(|| invalid(&path, "not hexadecimal bytes"))?,
             _ => return Err(invalid(&path, "a seed is a .txt or a .hex file")),
         };
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         seeds.push(Seed { name, bytes });
     }
     seeds.sort_by(|a, b| a.name.cmp(&b.name));

@@ -7,7 +7,9 @@ use gaudi_seam::DeviceSpec;
 use gaudi_seam::fault::Plan;
 
 pub(crate) fn device_spec(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
     match text.parse::<DeviceSpec>() {
         Ok(spec) => {
             let printed = spec.to_string();
@@ -18,7 +20,9 @@ pub(crate) fn device_spec(bytes: &[u8]) {
 }
 
 pub(crate) fn fault_plan(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
     match text.parse::<Plan>() {
         Ok(plan) => {
             let printed = plan.to_string();
@@ -29,7 +33,9 @@ pub(crate) fn fault_plan(bytes: &[u8]) {
 }
 
 pub(crate) fn mapping_table(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
     if let Ok(table) = MappingTable::parse(text) {
         let again = MappingTable::new(table.entries().to_vec());
         assert!(again.is_ok_and(|again| again.entries() == table.entries()));
@@ -40,8 +46,12 @@ pub(crate) fn sysfs(bytes: &[u8]) {
     // The bytes are a configuration space too.
     let config = Config::parse(bytes, bytes.len() as u64);
     assert!(!format!("{config:?}").is_empty());
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let Ok(tree) = text.parse::<Manifest>() else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    let Ok(tree) = text.parse::<Manifest>() else {
+        return;
+    };
     let printed = tree.to_string();
     assert_eq!(printed.parse(), Ok(tree.clone()), "a tree parses back");
     let recorder = Recorder::new(&tree);

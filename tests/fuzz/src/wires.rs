@@ -41,7 +41,9 @@ fn memory() -> &'static Memfd {
 /// Sends one message: command, what comes with it, length, body. Returns the rest of the input;
 /// `None` if the server closed the connection.
 fn send<'a>(stream: &UnixStream, input: &'a [u8]) -> Option<&'a [u8]> {
-    let [command, how, len, rest @ ..] = input else { return None };
+    let [command, how, len, rest @ ..] = input else {
+        return None;
+    };
     let (body, rest) = rest.split_at(usize::from(*len).min(rest.len()));
     // A header that names another length, once in 16.
     let lie = if how >> 4 == 15 { u32::from(*len) } else { 0 };
@@ -116,8 +118,8 @@ const PEER: QpAddress = QpAddress {
 /// Bytes of the registered region.
 const REGION: usize = 64 << 10;
 
-/// The input is frames: a byte that says how, the header's 56 bytes, a length, and the payload. How:
-/// 1 puts the magic number in place, 2 the queue pair's number, 4 the region's key, 8 its address.
+/// The input is frames: a byte of flags, the header's 56 bytes, a length, and the payload. Flag 1
+/// puts the magic number in place, 2 the queue pair's number, 4 the region's key, 8 its address.
 pub(crate) fn nic_wire(bytes: &[u8]) {
     let (cable, mut peer) = UnixStream::pair().expect("sockets");
     let config = SoftNicConfig {
@@ -197,7 +199,10 @@ pub(crate) fn keys(bytes: &[u8]) {
         let region = *key.region();
         for (address, len) in [(region.address, 1), (region.address, region.len), (0, u64::MAX)] {
             if let Ok(iova) = key.iova(address, len) {
-                assert!(iova.wrapping_sub(region.iova) <= region.len - len, "inside the region");
+                assert!(
+                    iova.wrapping_sub(region.iova) <= region.len - len,
+                    "inside the region"
+                );
             }
         }
     }

@@ -11,7 +11,10 @@ use gaudi_random::Rng;
 /// Returns the text of a seed file that shows the failure.
 fn report(target: &Target, bytes: &[u8]) -> String {
     let (ending, text) = as_text(target, bytes);
-    format!("{} fails; as fuzz/seeds/{}/NAME.{ending}:\n{text}", target.name, target.name)
+    format!(
+        "{} fails; as fuzz/seeds/{}/NAME.{ending}:\n{text}",
+        target.name, target.name
+    )
 }
 
 fn run(target: &Target, bytes: &[u8]) {
@@ -57,7 +60,10 @@ fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
 
 /// Runs a target on its seeds and on `cases` inputs made of them.
 fn check(name: &str) {
-    let target = TARGETS.iter().find(|target| target.name == name).expect("a target");
+    let target = TARGETS
+        .iter()
+        .find(|target| target.name == name)
+        .expect("a target");
     let seeds = seeds(target).expect("seeds");
     assert!(!seeds.is_empty(), "{name} has no seed");
     for seed in &seeds {
@@ -65,7 +71,10 @@ fn check(name: &str) {
     }
     let all: Vec<Vec<u8>> = seeds.into_iter().map(|seed| seed.bytes).collect();
     let (seed, cases) = (gaudi_random::seed(), gaudi_random::cases(target.cases));
-    println!("{name}: {} seeds, {cases} cases, GAUDI_TEST_SEED={seed}", all.len());
+    println!(
+        "{name}: {} seeds, {cases} cases, GAUDI_TEST_SEED={seed}",
+        all.len()
+    );
     for case in 0..cases {
         let mut rng = Rng::of_case(seed, case.into());
         let mut bytes = match rng.below(8) {
@@ -115,8 +124,14 @@ fn each_target_has_file_and_seeds() {
     assert_eq!(tested, wanted, "tests of this file");
     let manifest = fs::read_to_string(fuzz.join("Cargo.toml")).expect("a manifest");
     for name in &wanted {
-        assert!(manifest.contains(&format!("name = \"{name}\"")), "fuzz/Cargo.toml has no {name}");
+        assert!(
+            manifest.contains(&format!("name = \"{name}\"")),
+            "fuzz/Cargo.toml has no {name}"
+        );
         let file = fs::read_to_string(fuzz.join(format!("fuzz_targets/{name}.rs"))).expect("a file");
-        assert!(file.contains(&format!("gaudi_fuzz::{name}(")), "{name}.rs runs another body");
+        assert!(
+            file.contains(&format!("gaudi_fuzz::{name}(")),
+            "{name}.rs runs another body"
+        );
     }
 }

@@ -58,7 +58,7 @@ struct Run {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
     /// Run a program instead, once under the plan of each seed from A to the one before B:
-    /// GAUDI_DEVICE names a mock, GAUDI_FAULT has the plan.
+    /// GAUDI_DEVICE names a mock with the plan. Crashes, hangs and leaks are reported.
     #[arg(long, value_name = "A..B", requires = "program", value_parser = faults_program::seeds)]
     seeds: Option<Range<u64>>,
     /// Seconds that the program may take under one plan.

@@ -1,7 +1,10 @@
 //! `gaudi faults run --seeds A..B -- CMD`: a program on a mock under one random plan for each seed.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
 use std::ops::Range;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,8 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use gaudi::faults::Case;
-use gaudi::{Error, ErrorKind};
+use gaudi::faults::{Case, EXIT_REPORT_VARIABLE, ExitReport, OpenMock};
+use gaudi::{DeviceSpec, Error, ErrorKind, LayerSpec};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -27,6 +31,9 @@ struct Ended {
     plan: String,
     how: How,
     took: Duration,
+    /// What the processes of the program had not released at their exit; none if no process
+    /// reported it: it opened no mock, or was killed.
+    left: Vec<ExitReport>,
 }
 
 enum How {
@@ -36,9 +43,31 @@ enum How {
 }
 
 impl Ended {
-    /// Whether the program crashed or did not end.
+    /// Whether the program crashed, did not end, or released less than it should.
     fn is_bad(&self) -> bool {
-        !matches!(self.how, How::Exited(_))
+        !matches!(self.how, How::Exited(_)) || self.leaks().is_some()
+    }
+
+    /// What the program leaked, in words.
+    fn leaks(&self) -> Option<String> {
+        let sum = |count: fn(&ExitReport) -> u64| self.left.iter().map(count).sum::<u64>();
+        let open = |count: fn(&OpenMock) -> u64| {
+            let mocks = self.left.iter().flat_map(|report| &report.open);
+            mocks.map(count).sum::<u64>()
+        };
+        let parts = [
+            (sum(|report| report.open.len() as u64), "open devices"),
+            (open(|mock| mock.dram_bytes), "bytes of device memory"),
+            (open(|mock| mock.mappings as u64), "device mappings"),
+            (open(|mock| mock.command_buffers as u64), "command buffers"),
+            (open(|mock| mock.in_flight as u64), "submissions in flight"),
+            (open(|mock| mock.exported.into()), "exports"),
+            (sum(|report| report.descriptors as u64), "descriptors"),
+            (sum(|report| report.mapped as u64), "mappings"),
+        ];
+        let left = parts.iter().filter(|(count, _)| *count > 0);
+        let words: Vec<_> = left.map(|(count, what)| format!("{count} {what}")).collect();
+        (!words.is_empty()).then(|| words.join(", "))
     }
 
     fn text(&self) -> String {
@@ -57,6 +86,7 @@ const COLUMNS: &[Column<Ended>] = &columns! { Ended:
     number "seed" "seed" |ended| ended.seed;
     text "ended" "ended" |ended| ended.text();
     text "is_bad" "" |ended| ended.is_bad();
+    text "leaks" "leaks" |ended| ended.leaks();
     text "seconds" "" |ended| ended.took.as_secs_f64();
     text "plan" "plan" |ended| ended.plan;
 };
@@ -92,25 +122,29 @@ pub(crate) fn run(
     } else {
         output.rows(COLUMNS, &all)?;
         output.line(format!(
-            "{bad} of {} runs on a mock crashed or did not end",
+            "{bad} of {} runs on a mock crashed, did not end or leaked",
             all.len()
         ))?;
     }
     exit::judged(bad == 0, Ok(()), || {
         Error::new(ErrorKind::Corrupt, "faults")
-            .because(format!("{bad} runs crashed or did not end"))
+            .because(format!("{bad} runs crashed, did not end or leaked"))
             .helped_by("repeat one: gaudi faults run --seeds SEED..SEED+1 -- CMD")
     })
 }
 
 fn run_one(words: &[OsString], seed: u64, timeout: Duration) -> Result<Ended> {
     let plan = Case::generate(seed, 0).plan.to_string();
+    let mut report = File::from(memfd_create(c"exit reports", MFdFlags::MFD_CLOEXEC)?);
+    // The processes of the program open the same file while this one has it open.
+    let path = format!("/proc/{}/fd/{}", std::process::id(), report.as_raw_fd());
     let (program, arguments) = words.split_first().context("no program is named")?;
     let begin = Instant::now();
     let mut child = Command::new(program)
         .args(arguments)
-        .env("GAUDI_DEVICE", format!("mock?seed={seed}"))
-        .env("GAUDI_FAULT", &plan)
+        .env("GAUDI_DEVICE", device(seed, &plan)?.to_string())
+        .env_remove("GAUDI_FAULT")
+        .env(EXIT_REPORT_VARIABLE, path)
         .stdin(Stdio::null())
         // The result is this program's alone.
         .stdout(Stdio::null())
@@ -129,7 +163,32 @@ fn run_one(words: &[OsString], seed: u64, timeout: Duration) -> Result<Ended> {
         plan,
         how,
         took: begin.elapsed(),
+        left: reports(&mut report)?,
     })
+}
+
+/// The mock of a seed, with the plan as a layer: every program that opens `GAUDI_DEVICE` has it.
+fn device(seed: u64, plan: &str) -> Result<DeviceSpec> {
+    let mut spec: DeviceSpec = format!("mock?seed={seed}").parse()?;
+    if !plan.is_empty() {
+        spec.layers.push(LayerSpec {
+            name: "fault".to_owned(),
+            argument: Some(plan.to_owned()),
+        });
+    }
+    Ok(spec)
+}
+
+/// Reads what processes appended at their exit.
+fn reports(file: &mut File) -> Result<Vec<ExitReport>> {
+    /// The most bytes that are read: any program can append.
+    const MOST: u64 = 1 << 20;
+    file.rewind().context("the report of the mocks")?;
+    let lines = BufReader::new(file.take(MOST)).split(b'\n').map_while(Result::ok);
+    // A line that a killed process wrote in part, or that the program wrote, is no report.
+    Ok(lines
+        .filter_map(|line| serde_json::from_slice(&line).ok())
+        .collect())
 }
 
 /// Waits for a program's end. Kills it and its children at the deadline.

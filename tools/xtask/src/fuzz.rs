@@ -56,7 +56,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Fuzz) -> anyhow::Result<Vec
     if let Some(unknown) = arguments.targets.iter().find(|name| !all.contains(name)) {
         bail!("{unknown} is not a fuzz target; there are: {}", all.join(" "));
     }
-    let chosen = if arguments.targets.is_empty() { &all } else { &arguments.targets };
+    let chosen = if arguments.targets.is_empty() {
+        &all
+    } else {
+        &arguments.targets
+    };
     let version = run::text(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     let fuzzing = Fuzzing {
@@ -91,7 +95,7 @@ impl Fuzzing<'_> {
         let mut command = self.workspace.cargo();
         // With --target, the flags apply to the targets and not to build scripts.
         command
-            .args(["build", "--locked", "--release", "--manifest-path", "fuzz/Cargo.toml"])
+            .args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"])
             .args(["--bin", name, "--target", &self.host, "--target-dir"])
             .arg(&target)
             .env("RUSTFLAGS", FLAGS.join(" "));
@@ -134,9 +138,15 @@ impl Fuzzing<'_> {
         let executed = number("stat::number_of_executed_units:").context("no count of runs")?;
         let last = outcome.lines().filter(|line| line.contains(" cov: ")).last();
         let last = last.unwrap_or_default();
-        let coverage = last.split(" cov: ").nth(1).and_then(|rest| rest.split(' ').next());
+        let coverage = last
+            .split(" cov: ")
+            .nth(1)
+            .and_then(|rest| rest.split(' ').next());
         let coverage = coverage.unwrap_or("0");
-        Ok(format!("{executed} inputs in {} s, {coverage} edges", self.seconds))
+        Ok(format!(
+            "{executed} inputs in {} s, {coverage} edges",
+            self.seconds
+        ))
     }
 
     fn bodies(&self) -> Command {

@@ -19,6 +19,7 @@ mod lab;
 mod ledger;
 mod lint;
 mod missing;
+mod mutants;
 mod packages;
 mod run;
 mod test;
@@ -67,6 +68,7 @@ enum Task {
         arguments: Vec<String>,
     },
     Fuzz(fuzz::Fuzz),
+    Mutants(mutants::Mutants),
     /// Build the program and the C libraries, and install them under a prefix
     Install(install::Install),
     /// Pack what install installs as Debian packages
@@ -95,6 +97,7 @@ fn task(task: Task) -> anyhow::Result<ExitCode> {
         Task::Test { list: Some(_), .. } => test::list_conformance(&workspace),
         Task::Bench { arguments } => bench::run(&workspace, &arguments),
         Task::Fuzz(fuzz) => Ok(ledger::finish(&fuzz::run(&workspace, &fuzz)?)),
+        Task::Mutants(mutants) => Ok(ledger::finish(&mutants::run(&workspace, &mutants)?)),
         Task::Install(install) => install::run(&workspace, &install).map(|()| ExitCode::SUCCESS),
         Task::Deb(deb) => Ok(ledger::finish(&deb::run(&workspace, &deb)?)),
         Task::Lab(lab) => lab::run(&workspace, &lab),

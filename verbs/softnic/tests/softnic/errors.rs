@@ -91,6 +91,18 @@ fn a_region_of_another_domain_is_refused() {
     is_refused(&mut a, &mut b, mr.remote().at(0, 4).unwrap(), 4);
 }
 
+/// Unlike the one above, this test does not wait if the write succeeds.
+#[test]
+fn write_to_other_domain_completes_with_error() {
+    let (mut a, b) = pair();
+    let other = b.context.alloc_pd().unwrap();
+    let mr = other.reg_dmabuf_mr(&b.window, MrAddr(0), FULL).unwrap();
+    let local = [a.host_mr.sge(0, 4).unwrap()];
+    let to = mr.remote().at(0, 4).unwrap();
+    a.qp.post_send(1).write(&local, to).post().unwrap();
+    a.completes(1, WcStatus::REM_ACCESS_ERR);
+}
+
 #[test]
 fn a_region_without_the_right_is_refused() {
     for access in [Access::empty(), Access::LOCAL_WRITE, Access::REMOTE_READ] {
