@@ -48,7 +48,9 @@ pub(crate) fn now_ns() -> u64 {
     };
     // SAFETY: the kernel writes the timespec. Linux always has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+    (time.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec as u64)
 }
 
 fn name(buffer: &mut [u8; 16]) -> &[u8] {

@@ -66,8 +66,15 @@ fn files_session() -> Option<&'static Session> {
 /// As ioctl(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let call =
-        || call_next!(IOCTL, fn(c_int, c_ulong, *mut c_void) -> c_int, fd, request, argument);
+    let call = || {
+        call_next!(
+            IOCTL,
+            fn(c_int, c_ulong, *mut c_void) -> c_int,
+            fd,
+            request,
+            argument
+        )
+    };
     let Some(session) = Session::get() else {
         return call();
     };
@@ -102,7 +109,11 @@ fn opened(result: c_int, path: *const c_char, flags: c_int, time_ns: u64) {
         file = Some(found);
     }
     let read = memory::read(path.expose_provenance() as u64, &mut buffer);
-    let read = if read == 0 { near_end(path, &mut buffer) } else { read };
+    let read = if read == 0 {
+        near_end(path, &mut buffer)
+    } else {
+        read
+    };
     let path = buffer.get(..read).unwrap_or(&[]);
     let path = path.split(|&byte| byte == 0).next().unwrap_or(&[]);
     if file.is_some() || path.starts_with(b"/dev/") {
@@ -116,7 +127,11 @@ fn opened(result: c_int, path: *const c_char, flags: c_int, time_ns: u64) {
                 path: Vec::new(),
                 flags: flags as u32,
                 device: file.and_then(File::device),
-                result: if result >= 0 { i64::from(result) } else { -i64::from(saved) },
+                result: if result >= 0 {
+                    i64::from(result)
+                } else {
+                    -i64::from(saved)
+                },
             };
             write(session, local, |out| raw::open(out, &open, path));
             if let Some(file) = file {
@@ -235,7 +250,13 @@ pub unsafe extern "C-unwind" fn fclose(stream: *mut libc::FILE) -> c_int {
 /// As close_range(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let result = call_next!(CLOSE_RANGE, fn(c_uint, c_uint, c_int) -> c_int, first, last, flags);
+    let result = call_next!(
+        CLOSE_RANGE,
+        fn(c_uint, c_uint, c_int) -> c_int,
+        first,
+        last,
+        flags
+    );
     if result == 0 && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         let clamp = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
         closed_all(clamp(first), clamp(last));
@@ -359,8 +380,7 @@ controls! {
 }
 
 /// The recorded mappings: start and length. Both are 0 in a free row.
-static MAPPINGS: [(AtomicU64, AtomicU64); 256] =
-    [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 256];
+static MAPPINGS: [(AtomicU64, AtomicU64); 256] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 256];
 static MAPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Records an mmap(2) of a recorded file.
@@ -391,7 +411,11 @@ fn mapped(result: *mut c_void, address: *mut c_void, numbers: (u64, c_int, c_int
             fd,
             device: file.device(),
             offset: offset as u64,
-            result: if result == libc::MAP_FAILED { -i64::from(saved) } else { start as i64 },
+            result: if result == libc::MAP_FAILED {
+                -i64::from(saved)
+            } else {
+                start as i64
+            },
         };
         write(session, local, |out| raw::mmap(out, &mmap));
     });
@@ -504,8 +528,13 @@ fn unmapped(address: u64, length: u64, result: c_int) {
 /// As recvmsg(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
-    let result =
-        call_next!(RECVMSG, fn(c_int, *mut libc::msghdr, c_int) -> isize, socket, message, flags);
+    let result = call_next!(
+        RECVMSG,
+        fn(c_int, *mut libc::msghdr, c_int) -> isize,
+        socket,
+        message,
+        flags
+    );
     let Some(session) = files_session().filter(|_| result >= 0) else {
         return result;
     };
@@ -541,7 +570,13 @@ pub unsafe extern "C-unwind" fn recvmsg(socket: c_int, message: *mut libc::msghd
 /// As pidfd_getfd(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int {
-    let fd = call_next!(PIDFD_GETFD, fn(c_int, c_int, c_uint) -> c_int, pidfd, target, flags);
+    let fd = call_next!(
+        PIDFD_GETFD,
+        fn(c_int, c_int, c_uint) -> c_int,
+        pidfd,
+        target,
+        flags
+    );
     if let Some(session) = files_session().filter(|_| fd >= 0) {
         record::received(session, fd, FdSource::Taken);
     }

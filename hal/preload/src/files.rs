@@ -39,7 +39,7 @@ impl File {
 
     #[inline]
     pub(crate) fn device(self) -> Option<DeviceNumber> {
-        (self.0 & IS_DEVICE != 0).then(|| DeviceNumber {
+        (self.0 & IS_DEVICE != 0).then_some(DeviceNumber {
             major: (self.0 >> 40) as u32,
             minor: (self.0 >> 16 & 0xff_ffff) as u32,
         })

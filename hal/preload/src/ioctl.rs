@@ -119,7 +119,10 @@ impl Pieces<'_> {
             return;
         };
         let free = self.bytes.get_mut(self.used..).unwrap_or(&mut []);
-        let len = usize::try_from(whole).unwrap_or(usize::MAX).min(limit).min(free.len());
+        let len = usize::try_from(whole)
+            .unwrap_or(usize::MAX)
+            .min(limit)
+            .min(free.len());
         let read = memory::read(address, &mut free[..len]);
         *row = (address, at, whole, self.used, read);
         self.count += 1;
@@ -143,7 +146,9 @@ impl Call<'_> {
         let (request, size) = (self.request, Parts::of(self.request).size);
         let vfio;
         let rows = POINTERS.get().map_or(&[][..], Vec::as_slice);
-        let row = rows.iter().find(|row| row.selector == request as u16 && size >= row.size);
+        let row = rows
+            .iter()
+            .find(|row| row.selector == request as u16 && size >= row.size);
         let pointers: &[Pointer] = match row {
             Some(row) => &row.pointers,
             None if is_vfio(request) => {
@@ -205,7 +210,9 @@ impl Call<'_> {
             output: Vec::new(),
             memory: Vec::new(),
         };
-        let (count, used) = pieces.as_ref().map_or((0, 0), |pieces| (pieces.count, pieces.used));
+        let (count, used) = pieces
+            .as_ref()
+            .map_or((0, 0), |pieces| (pieces.count, pieces.used));
         let device = if record.device.is_some() { 8 } else { 0 };
         let len = raw::ioctl_overhead(count) - 8 + device + input.len() + output.len() + used;
         if let Some(reserved) = self.session.reserve(self.local, len) {
@@ -222,7 +229,11 @@ impl Call<'_> {
 
     #[inline]
     fn read_argument<'b>(&self, buffer: &'b mut [u8; MAX_ARGUMENT]) -> &'b [u8] {
-        let size = if self.argument == 0 { 0 } else { argument_size(self.request) };
+        let size = if self.argument == 0 {
+            0
+        } else {
+            argument_size(self.request)
+        };
         let read = memory::read(self.argument, &mut buffer[..size.min(MAX_ARGUMENT)]);
         &buffer[..read]
     }

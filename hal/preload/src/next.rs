@@ -46,9 +46,9 @@ macro_rules! call_next {
             crate::next::set_errno(nix::libc::ENOSYS);
             -1 as $result
         } else {
+            type Function = unsafe extern "C-unwind" fn($($kind),*) -> $result;
             // SAFETY: the function has this name, and therefore this signature.
-            let function: unsafe extern "C-unwind" fn($($kind),*) -> $result =
-                unsafe { std::mem::transmute(address) };
+            let function = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(address) };
             // SAFETY: the program passed these arguments to the function of this name.
             unsafe { function($($argument),*) }
         }

@@ -1,6 +1,9 @@
 //! vfork(2) and clone(2), whose children share the memory, and with it the state of the thread.
 
-#![allow(unsafe_code, reason = "replaces functions of libc, one of which returns twice")]
+#![allow(
+    unsafe_code,
+    reason = "replaces functions of libc, one of which returns twice"
+)]
 
 use std::ffi::{c_int, c_void};
 
@@ -80,15 +83,7 @@ pub unsafe extern "C-unwind" fn clone(
     }
     call_next!(
         CLONE,
-        fn(
-            *mut c_void,
-            *mut c_void,
-            c_int,
-            *mut c_void,
-            *mut c_void,
-            *mut c_void,
-            *mut c_void
-        ) -> c_int,
+        fn(*mut c_void, *mut c_void, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_void) -> c_int,
         function,
         stack,
         flags,

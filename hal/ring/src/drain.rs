@@ -12,9 +12,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 
 use crate::layout::{
-    AT_COMMAND_BUFFERS, AT_DEVICE_COUNT, AT_DEVICES, AT_FLAGS, AT_LOST, AT_MAGIC, AT_NONCE, AT_OPEN, AT_OWNERS,
-    AT_RING_BYTES, AT_RINGS, AT_TYPES, Filter, KIND, MAGIC, MAX_DEVICES, PAD, RECORD, RING_HEAD, RING_LOST,
-    RING_PAGE, RING_TAIL, Sizes,
+    AT_COMMAND_BUFFERS, AT_DEVICE_COUNT, AT_DEVICES, AT_FLAGS, AT_LOST, AT_MAGIC, AT_NONCE, AT_OPEN,
+    AT_OWNERS, AT_RING_BYTES, AT_RINGS, AT_TYPES, Filter, KIND, MAGIC, MAX_DEVICES, PAD, RECORD, RING_HEAD,
+    RING_LOST, RING_PAGE, RING_TAIL, Sizes,
 };
 use crate::map::Map;
 
@@ -136,11 +136,7 @@ impl Drain {
 
     /// Returns the rings that have an owner: the ring, its process and its thread.
     pub fn owned(&self) -> impl Iterator<Item = (usize, (u32, u32))> + '_ {
-        let owner = |index: usize| {
-            self.map
-                .word(AT_OWNERS + 8 * index)
-                .load(Ordering::Acquire)
-        };
+        let owner = |index: usize| self.map.word(AT_OWNERS + 8 * index).load(Ordering::Acquire);
         (0..self.sizes.rings).filter_map(move |index| match owner(index) {
             0 => None,
             owner => Some((index, ((owner >> 32) as u32, owner as u32))),
@@ -251,9 +247,7 @@ impl Drain {
             .store(cursor.at, Ordering::Release);
         let is_corrupt = std::mem::take(&mut cursor.is_corrupt);
         cursor.published = cursor.at;
-        self.map
-            .word(AT_OWNERS + 8 * ring)
-            .store(0, Ordering::Release);
+        self.map.word(AT_OWNERS + 8 * ring).store(0, Ordering::Release);
         was_cut && !is_corrupt
     }
 

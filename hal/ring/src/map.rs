@@ -45,9 +45,11 @@ impl Map {
             offset % 8 == 0 && offset < self.len,
             "a word outside of the mapping"
         );
+        // SAFETY: the offset is inside the mapping.
+        let word = unsafe { self.base.add(offset) };
         // SAFETY: the word is aligned, inside the mapping that lives as long as `self`, and all
         // processes access it atomically.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }
     }
 
     /// Returns the address of a range of bytes.

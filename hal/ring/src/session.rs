@@ -5,7 +5,10 @@
 //! A child that shares the memory (vfork(2), clone(2) with `CLONE_VM`) shares the ring as well: the
 //! caller marks such calls ([`Local::share`]), and each record's thread id is checked afterwards.
 
-#![allow(unsafe_code, reason = "shared memory, thread-local state and system calls of signal handlers")]
+#![allow(
+    unsafe_code,
+    reason = "shared memory, thread-local state and system calls of signal handlers"
+)]
 
 use std::cell::Cell;
 use std::fs::OpenOptions;
@@ -20,9 +23,9 @@ use nix::libc;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
 use crate::layout::{
-    AT_COMMAND_BUFFERS, AT_DEVICE_COUNT, AT_DEVICES, AT_FLAGS, AT_LOST, AT_MAGIC, AT_NONCE, AT_OPEN, AT_OWNERS,
-    AT_RING_BYTES, AT_RINGS, AT_TYPES, Filter, MAGIC, MAX_DEVICES, PAD, RECORD, RING_HEAD, RING_LOST, RING_PAGE,
-    RING_TAIL, SCRATCH, Sizes,
+    AT_COMMAND_BUFFERS, AT_DEVICE_COUNT, AT_DEVICES, AT_FLAGS, AT_LOST, AT_MAGIC, AT_NONCE, AT_OPEN,
+    AT_OWNERS, AT_RING_BYTES, AT_RINGS, AT_TYPES, Filter, MAGIC, MAX_DEVICES, PAD, RECORD, RING_HEAD,
+    RING_LOST, RING_PAGE, RING_TAIL, SCRATCH, Sizes,
 };
 use crate::map::Map;
 
@@ -135,10 +138,18 @@ impl Session {
         let failed = |error: std::io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
         // The numbers can belong to another program by now, whose file must not be opened.
         let target = std::fs::read_link(&path).map_err(failed)?;
-        if !target.as_os_str().to_string_lossy().starts_with("/memfd:gaudi-ring") {
+        if !target
+            .as_os_str()
+            .to_string_lossy()
+            .starts_with("/memfd:gaudi-ring")
+        {
             return Err(Errno::ENOENT);
         }
-        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(failed)?;
         let sealed = libc::F_SEAL_SHRINK;
         if fcntl(&file, FcntlArg::F_GET_SEALS)? & sealed == 0 {
             return Err(Errno::EINVAL);
@@ -158,10 +169,15 @@ impl Session {
             return Err(Errno::EINVAL);
         }
         let types: [u64; 4] = std::array::from_fn(|index| word(AT_TYPES + 8 * index));
-        let count = usize::try_from(word(AT_DEVICE_COUNT)).unwrap_or(0).min(MAX_DEVICES);
+        let count = usize::try_from(word(AT_DEVICE_COUNT))
+            .unwrap_or(0)
+            .min(MAX_DEVICES);
         let devices = (0..count).map(|index| {
             let row = word(AT_DEVICES + 8 * index);
-            ((row >> 32) as u32, Some(row as u32).filter(|&minor| minor != u32::MAX))
+            (
+                (row >> 32) as u32,
+                Some(row as u32).filter(|&minor| minor != u32::MAX),
+            )
         });
         let flags = word(AT_FLAGS);
         let filter = Filter {
@@ -205,7 +221,10 @@ impl Session {
     /// Returns whether the devices of the filter include one.
     pub fn records_device(&self, major: u32, minor: u32) -> bool {
         let rows = &self.filter.devices;
-        rows.is_empty() || rows.iter().any(|row| row.0 == major && row.1.is_none_or(|only| only == minor))
+        rows.is_empty()
+            || rows
+                .iter()
+                .any(|row| row.0 == major && row.1.is_none_or(|only| only == minor))
     }
 
     #[inline]
@@ -299,7 +318,9 @@ impl Session {
                     .compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed)
                     .is_ok()
             {
-                local.tail.set(self.page(index, RING_TAIL).load(Ordering::Acquire));
+                local
+                    .tail
+                    .set(self.page(index, RING_TAIL).load(Ordering::Acquire));
                 local.is_full.set(false);
                 local.ring.set(index + 1);
                 return true;
@@ -350,7 +371,9 @@ impl Session {
     /// as the thread waits for it, or for good.
     pub fn share(&self, for_good: bool) {
         let _ = LOCAL.try_with(|local| {
-            local.shared.set(local.shared.get().max(if for_good { 2 } else { 1 }));
+            local
+                .shared
+                .set(local.shared.get().max(if for_good { 2 } else { 1 }));
         });
     }
 
@@ -411,7 +434,9 @@ impl Session {
                     let data = self.sizes.ring(ring) + RING_PAGE;
                     if pad != 0 {
                         let header = PAD | (pad - 8);
-                        self.map.word(data + into as usize).store(header, Ordering::Release);
+                        self.map
+                            .word(data + into as usize)
+                            .store(header, Ordering::Release);
                     }
                     let at = data + ((head + pad) & (size - 1)) as usize;
                     return Some(Reserved {
@@ -435,7 +460,11 @@ impl Session {
             let now = tail.load(Ordering::Acquire);
             local.tail.set(now);
             let used = next.wrapping_sub(now);
-            let limit = if local.is_full.get() { size - size / 4 } else { size };
+            let limit = if local.is_full.get() {
+                size - size / 4
+            } else {
+                size
+            };
             if used <= limit {
                 local.is_full.set(false);
                 return true;
@@ -498,6 +527,9 @@ impl Reserved<'_> {
     #[inline]
     pub fn publish(self) {
         let header = RECORD | self.len as u64;
-        self.session.map.word(self.header).store(header, Ordering::Release);
+        self.session
+            .map
+            .word(self.header)
+            .store(header, Ordering::Release);
     }
 }

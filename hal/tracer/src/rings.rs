@@ -97,7 +97,10 @@ impl Rings {
             return Err(Error::new(ErrorKind::Unsupported("a cgroup"), None));
         }
         if options.command_buffers.is_some() {
-            return Err(Error::new(ErrorKind::Unsupported("reading command buffers"), None));
+            return Err(Error::new(
+                ErrorKind::Unsupported("reading command buffers"),
+                None,
+            ));
         }
         let library = library()?;
         let rings = Self::new(options, true)?;
@@ -110,7 +113,9 @@ impl Rings {
             preload.push(":");
             preload.push(others);
         }
-        command.env("LD_PRELOAD", preload).env(VARIABLE, rings.drain.variable());
+        command
+            .env("LD_PRELOAD", preload)
+            .env(VARIABLE, rings.drain.variable());
         let child = crate::spawn::spawn(command, || Ok(()), |_| Ok(()))?;
         Ok((rings, child))
     }

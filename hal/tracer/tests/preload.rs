@@ -28,7 +28,10 @@ fn threads_have_their_own_rings() {
         .iter()
         .map(|ioctl| ioctl.time_ns + ioctl.duration_ns)
         .collect();
-    let disordered = ends.windows(2).filter(|pair| pair[0] > pair[1] + 1_000_000).count();
+    let disordered = ends
+        .windows(2)
+        .filter(|pair| pair[0] > pair[1] + 1_000_000)
+        .count();
     assert_eq!(disordered, 0, "events are ordered by their end");
 }
 
@@ -141,7 +144,10 @@ fn killed_program_leaves_whole_records() {
     killer.join().unwrap();
     assert_eq!(summary.status.unwrap().signal(), Some(9));
     assert!(next > 100, "{next}");
-    assert!(summary.lost <= 1, "at most the record that it was writing: {summary:?}");
+    assert!(
+        summary.lost <= 1,
+        "at most the record that it was writing: {summary:?}"
+    );
 }
 
 #[test]
@@ -155,7 +161,10 @@ fn overwritten_ring_is_reported() {
         assert!(!run.summary.corrupt.is_empty(), "{how}: {:?}", run.summary);
         assert!(run.summary.lost > 0, "{how}: lost events are counted");
         let text = &run.summary.corrupt[0];
-        assert!(text.contains("ring ") && text.contains("invalid record"), "{text}");
+        assert!(
+            text.contains("ring ") && text.contains("invalid record"),
+            "{text}"
+        );
         assert_eq!(run.summary.status.unwrap().code(), Some(0));
     }
 }

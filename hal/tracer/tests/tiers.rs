@@ -40,7 +40,10 @@ fn sees_every_ioctl(backend: Backend) {
         };
         let mut numbers = run.numbers();
         numbers.sort_unstable();
-        assert_eq!(numbers, expected, "{backend:?}{linking}: every ioctl exactly once");
+        assert_eq!(
+            numbers, expected,
+            "{backend:?}{linking}: every ioctl exactly once"
+        );
         assert_eq!(run.summary.lost, 0);
         assert_eq!(run.summary.unreadable, 0);
         assert_eq!(run.summary.ioctls, expected.len() as u64);

@@ -20,4 +20,5 @@ pub mod rows;
 pub mod stub;
 pub mod threads;
 pub mod thunk;
+pub mod tracing;
 pub mod ucx;

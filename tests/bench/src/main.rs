@@ -7,6 +7,7 @@ use gaudi_bench::count;
 use gaudi_bench::harness::Made;
 use gaudi_bench::harness::{Effort, RULES, run, table};
 use gaudi_bench::rows::{ENTRIES, Entry};
+use gaudi_bench::tracing;
 
 /// The exit code of a usage error.
 const USAGE: u8 = 2;
@@ -37,9 +38,13 @@ fn main() -> ExitCode {
     if let Some(only) = arguments
         .only
         .as_ref()
-        .filter(|only| selected(only).next().is_none())
+        .filter(|only| selected(only).next().is_none() && !tracing::NAME.contains(only.as_str()))
     {
-        let names: Vec<_> = ENTRIES.iter().map(|entry| entry.name).collect();
+        let names: Vec<_> = ENTRIES
+            .iter()
+            .map(|entry| entry.name)
+            .chain([tracing::NAME])
+            .collect();
         eprintln!(
             "error: --only {only:?} matches no row; rows: {}",
             names.join(", ")
@@ -104,14 +109,24 @@ fn times(arguments: &Arguments) -> Made<()> {
             outcomes.push(run(row, effort, &mut seed));
         }
     }
-    println!("{}", table(&outcomes));
+    let mut goals = outcomes.len();
+    let mut more = 0;
+    if !outcomes.is_empty() {
+        println!("{}", table(&outcomes));
+    }
+    if tracing::NAME.contains(arguments.only.as_deref().unwrap_or_default()) {
+        let (all, missed) = tracing::report(arguments.quick)?;
+        goals += all;
+        more = missed;
+    }
     if outcomes.iter().any(|outcome| outcome.by_laps) {
         println!("{RULES}");
     }
     let missed = outcomes
         .iter()
         .filter(|outcome| outcome.is_met() == Some(false))
-        .count();
-    println!("{missed} of {} goals missed; load {}", outcomes.len(), load());
+        .count()
+        + more;
+    println!("{missed} of {goals} goals missed; load {}", load());
     Ok(())
 }

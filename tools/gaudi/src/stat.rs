@@ -224,7 +224,7 @@ impl Stat {
     /// Rejects options that have no effect.
     fn check(&self) -> Result<(), Usage> {
         match (&self.file, self.backend) {
-            (Some(_), Kind::Bpf | Kind::Ptrace) => {
+            (Some(_), Kind::Bpf | Kind::Ptrace | Kind::Preload) => {
                 Err(Usage("--backend does nothing here: a capture is read".to_owned()))
             }
             _ => Ok(()),

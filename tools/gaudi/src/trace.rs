@@ -208,11 +208,7 @@ impl Traced {
     }
 
     /// As [`run`](Self::run), without decoding the events that are encoded.
-    fn run_items(
-        &self,
-        tracer: Tracer,
-        on_item: impl FnMut(Item<'_>) -> ControlFlow<()>,
-    ) -> Result<Summary> {
+    fn run_items(&self, tracer: Tracer, on_item: impl FnMut(Item<'_>) -> ControlFlow<()>) -> Result<Summary> {
         let watch = Watch::begin(self.program.is_empty().then(|| tracer.stop_handle()))?;
         let summary = tracer.run_items(on_item);
         drop(watch);
@@ -416,7 +412,8 @@ pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result
         Compression::None
     };
     let facts = facts(tracer.tier(), &record.traced);
-    let mut writer = Writer::new(BufWriter::with_capacity(FILE_BUFFER, file), &facts, compression).with_context(cannot)?;
+    let mut writer =
+        Writer::new(BufWriter::with_capacity(FILE_BUFFER, file), &facts, compression).with_context(cannot)?;
     let mut failed = None;
     let summary = record.traced.run_items(tracer, |item| {
         let written = match item {

@@ -37,6 +37,20 @@ fn ucx(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 /// Runs the benchmarks with these arguments; their exit code.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<ExitCode> {
+    // `cargo run` builds one program; the rows of tracing run another.
+    let mut build = workspace.cargo();
+    build.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--release",
+        "--package",
+        CRATE,
+        "--bins",
+    ]);
+    if !build.status().context("cannot run cargo")?.success() {
+        return Ok(ExitCode::FAILURE);
+    }
     let mut command = workspace.cargo();
     command.args(["run", "--quiet", "--locked", "--release"]);
     command

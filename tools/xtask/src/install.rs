@@ -47,8 +47,9 @@ pub(crate) enum Part {
 
 /// What cargo builds: crate, file in its target folder, place below the prefix.
 #[rustfmt::skip]
-const BUILT: [(&str, &str, &str, Part); 8] = [
+const BUILT: [(&str, &str, &str, Part); 9] = [
     ("gaudi-cli", "gaudi", "bin/gaudi", Part::Program),
+    ("gaudi-preload", "libgaudi_trace.so", "lib/gaudi/libgaudi_trace.so", Part::Program),
     ("gaudi-hlthunk", "libhl_thunk.so", "lib/libhl-thunk.so", Part::Library),
     ("gaudi-hlthunk", "libhl_thunk.a", "lib/libhl-thunk.a", Part::Development),
     ("gaudi-hlthunk-err-injection", "libhl_thunk_err_injection.so", "lib/libhl-thunk-err_injection.so", Part::Library),

@@ -12,8 +12,8 @@ use gaudi_uapi::{Era, Ioctl};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-use gaudi_capture::pointers::{Field, Row, is_vfio, of_vfio};
 use crate::recorder::piece;
+use gaudi_capture::pointers::{Field, Row, is_vfio, of_vfio};
 
 /// Minimum page size. Reads are split at pages, because the kernel reads each range completely or
 /// not at all.

@@ -16,12 +16,12 @@ use nix::libc;
 use crate::calls::{AUDIT_ARCH, COMPAT_IOCTL, Call, DUPLICATES, MAP_ANONYMOUS, X32_IOCTL};
 use crate::error::{Error, ErrorKind};
 use crate::options::Options;
-use gaudi_capture::pointers::{Row, argument_size, table};
 use crate::process::{self, FileKind};
 use crate::ptrace::memory::{Budget, Buffers};
 use crate::ptrace::seccomp::Filter;
 use crate::ptrace::stops::{Stop, Syscall};
 use crate::recorder::{Finished, Recorder, TableId, is_errno};
+use gaudi_capture::pointers::{Row, argument_size, table};
 
 pub(crate) use crate::ptrace::wake::Waiter;
 

@@ -164,4 +164,3 @@ pub(crate) fn run_command(command: Command, options: &Options) -> Option<Run> {
         output: reader.join().unwrap(),
     })
 }
-
