@@ -16,7 +16,7 @@ use gaudi_capture::record::{Event, IoctlRecord};
 use crate::common::Common;
 use crate::decode::{Capture, Filter};
 use crate::exit::Usage;
-use crate::operation::{name_of, queues};
+use crate::operation::{OTHERS, name_of, queues};
 use crate::output::Output;
 use crate::report::{Column, columns, object, records};
 use crate::trace::{Kind, Traced};
@@ -62,8 +62,6 @@ enum By {
 
 /// The most rows. Operations of further groups are counted in one row.
 const MOST_ROWS: usize = 4096;
-/// The group of the operations that exceed [`MOST_ROWS`].
-const OTHERS: &str = "(others)";
 
 /// The operations of one name and group.
 #[derive(Debug, Default)]
