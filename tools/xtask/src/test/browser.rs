@@ -54,13 +54,3 @@ fn text(tree: &Path, folder: &Path) -> String {
         quoted(folder.join(PROGRAM).display().to_string()),
     )
 }
-
-#[cfg(test)]
-mod temporary {
-    #[test]
-    fn fetch() {
-        let workspace = crate::workspace::Workspace { root: std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."), logs: "/tmp/trace-chromium".into(), crates: vec![], arrows: crate::workspace::Arrows::new() };
-        std::fs::create_dir_all("/tmp/trace-chromium").unwrap();
-        println!("{:?}", super::prepare(&workspace));
-    }
-}
