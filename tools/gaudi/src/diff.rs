@@ -280,13 +280,13 @@ impl<'a> Comparison<'a> {
     fn run(&mut self, filter: &Filter, devices: &[String]) -> Result<()> {
         let mut has_more = [true; 2];
         while has_more != [false; 2] {
-            for side in 0..2 {
-                if !has_more[side] {
+            for (side, more) in has_more.iter_mut().enumerate() {
+                if !*more {
                     continue;
                 }
                 match self.sides[side].next(filter, devices)? {
                     Some((thread, size, decoded)) => self.add(side, thread, size, decoded)?,
-                    None => has_more[side] = false,
+                    None => *more = false,
                 }
             }
         }

@@ -68,7 +68,7 @@ enum By {
 const MOST_ROWS: usize = 4096;
 
 /// The operations of one name and group.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Row {
     group: Option<String>,
     operation: String,
@@ -181,7 +181,7 @@ impl Table {
     }
 
     fn print(&self, output: &mut Output) -> Result<()> {
-        let rows: Vec<&Row> = self.rows.values().collect();
+        let rows: Vec<Row> = self.rows.values().cloned().collect();
         if output.is_json() {
             return output.document(
                 "gaudi.stat",
@@ -238,9 +238,9 @@ impl Stat {
     /// Rejects options that have no effect.
     fn check(&self) -> Result<(), Usage> {
         match (&self.file, self.backend) {
-            (Some(_), _) if self.again.every.is_some() => {
-                Err(Usage("--loop does nothing here: a capture does not change".to_owned()))
-            }
+            (Some(_), _) if self.again.every.is_some() => Err(Usage(
+                "--loop does nothing here: a capture does not change".to_owned(),
+            )),
             (Some(_), Kind::Bpf | Kind::Ptrace) => {
                 Err(Usage("--backend does nothing here: a capture is read".to_owned()))
             }

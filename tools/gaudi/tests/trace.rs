@@ -187,7 +187,7 @@ fn large_capture() -> String {
     };
     for call in 0..25_000_u64 {
         let at = call * 4;
-        let chunk = bytes(&[0x1000, 32 << 32 | 4 * (call % 8), 1, 0, 0, 0, 0, 0]);
+        let chunk = bytes(&[0x1000, (32 << 32) | (4 * (call % 8)), 1, 0, 0, 0, 0, 0]);
         let chunk = format!("  memory at=entry address=0x2000 whole=64\n    {chunk}\n");
         let submission = bytes(&[0, 0x2000, 0, 1 << 32, 0, 0]);
         ioctl(
@@ -331,7 +331,10 @@ fn stat_prints_while_the_program_runs() {
     let documents = lines.lines().map(serde_json::from_str::<serde_json::Value>);
     let documents: Vec<_> = documents.map(|one| one.expect("a document")).collect();
     assert!(documents.len() >= 3, "{lines}");
-    assert!(documents.iter().all(|one| one["schema"] == "gaudi.stat"), "{lines}");
+    assert!(
+        documents.iter().all(|one| one["schema"] == "gaudi.stat"),
+        "{lines}"
+    );
 }
 
 #[test]
