@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-use gaudi_spec::{ASICS, Asic};
+use gaudi_spec::{ASICS, Asic, QueueId};
 use gaudi_uapi::cb::{CbOp, HlCbIn, HlCbOut};
 use gaudi_uapi::info::{HlInfoArgs, HlInfoHwIpInfo, InfoOp};
 use gaudi_uapi::memory::{
@@ -174,6 +174,14 @@ impl Names {
             Some(name) => name.as_slice() != drm::DRIVER_NAME.as_bytes(),
             None => file.label.starts_with("/dev/") && file.era.is_none(),
         })
+    }
+
+    /// Returns the engine that takes the work of a queue, such as `tpc 3`. `None` if the chip of
+    /// the descriptor is not known or has no such queue.
+    pub fn engine(&self, pid: u32, fd: i32, queue: u64) -> Option<String> {
+        let id = QueueId(u32::try_from(queue).ok()?);
+        let row = (self.asic(pid, fd)?.queue)(id)?;
+        Some(format!("{:?} {}", row.engine, row.instance).to_lowercase())
     }
 
     /// Returns the chip of a descriptor; the default chip if INFO was not recorded.

@@ -161,16 +161,16 @@ impl std::io::Write for Bytes<'_> {
 /// Draws a capture into the files of `--html` and `--perfetto`.
 fn draw(common: &Common, decode: &Decode, events: impl Iterator<Item = Result<Event>>) -> Result<u8> {
     let name = decode.file.display().to_string();
-    let mut pictures = [Picture::new(name.clone()), Picture::new(name)];
+    let wanted = [&decode.html, &decode.perfetto];
+    let mut pictures = wanted.map(|path| path.as_ref().map(|_| Picture::new(name.clone())));
     let mut decoder = Decoder::new(Limits::LINE);
     for event in events {
         let event = event?;
         let decoded = decoder.decode(&event);
         let is_call = decoded.duration_ns.is_some();
         if !is_call || decode.filter.passes(&decoded, &common.devices) {
-            pictures
-                .iter_mut()
-                .for_each(|picture| picture.add(&event, &decoded));
+            let pictures = pictures.iter_mut().flatten();
+            pictures.for_each(|picture| picture.add(&event, &decoded, decoder.names()));
         }
     }
     let [page, trace] = pictures;
@@ -180,10 +180,10 @@ fn draw(common: &Common, decode: &Decode, events: impl Iterator<Item = Result<Ev
             .with_context(|| format!("cannot write to {}", path.display()))?;
         file.keep()
     };
-    if let Some(path) = &decode.html {
+    if let (Some(path), Some(page)) = (&decode.html, page) {
         write(path, &page.html())?;
     }
-    if let Some(path) = &decode.perfetto {
+    if let (Some(path), Some(trace)) = (&decode.perfetto, trace) {
         write(path, &trace.perfetto().to_string())?;
     }
     Ok(exit::DONE)

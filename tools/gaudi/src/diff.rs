@@ -1,18 +1,19 @@
 //! `gaudi diff`: where two captures differ.
 
-use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use gaudi_capture::Limits;
 use gaudi_capture::decode::{Decoded, Decoder};
+use gaudi_capture::record::Event;
 use gaudi_capture::value::{Fields, Value};
 
 use crate::common::Common;
 use crate::decode::Filter;
 use crate::exit;
-use crate::operation::name_of;
+use crate::operation::{OTHERS, name_of};
 use crate::output::{Output, Style};
 use crate::report::{Column, columns, object, records};
 
@@ -81,15 +82,24 @@ impl Renaming {
         if a == 0 || b == 0 {
             return a == b;
         }
-        let to_b = *self.to_b.entry((sort, a)).or_insert(b);
-        let to_a = *self.to_a.entry((sort, b)).or_insert(a);
-        to_b == b && to_a == a
+        match (self.to_b.get(&(sort, a)), self.to_a.get(&(sort, b))) {
+            (None, None) => {
+                self.rename(sort, a, b);
+                true
+            }
+            // A difference changes no name: later operations are compared with the names before it.
+            (to_b, to_a) => to_b == Some(&b) && to_a == Some(&a),
+        }
     }
 
-    /// A new object can reuse the name of an old one.
+    /// A new object can reuse the name of an old one, which no longer stands for anything.
     fn rename(&mut self, sort: Sort, a: u64, b: u64) {
-        self.to_b.insert((sort, a), b);
-        self.to_a.insert((sort, b), a);
+        if let Some(old) = self.to_b.insert((sort, a), b).filter(|&old| old != b) {
+            self.to_a.remove(&(sort, old));
+        }
+        if let Some(old) = self.to_a.insert((sort, b), a).filter(|&old| old != a) {
+            self.to_b.remove(&(sort, old));
+        }
     }
 
     /// Returns the first field that differs.
@@ -166,63 +176,202 @@ fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// The operations of one thread, in order: each with its number among all of the capture.
-type Thread = Vec<(usize, Decoded)>;
+/// An operation and its number among all of its capture.
+type Operation = (usize, Decoded);
 
-/// Reads the operations of a capture, by thread in the order of their first operation.
-fn read(path: &PathBuf, filter: &Filter, devices: &[String]) -> Result<Vec<Thread>> {
-    let mut decoder = Decoder::new(Limits::ALL);
-    let mut threads: Vec<Thread> = Vec::new();
-    let mut places = HashMap::new();
-    let mut count = 0;
-    for event in crate::decode::open(path)?.events {
-        let decoded = decoder.decode(&event?);
-        if decoded.record != "ioctl" || !filter.passes(&decoded, devices) {
-            continue;
-        }
-        count += 1;
-        let place = *places.entry(decoded.thread).or_insert_with(|| {
-            threads.push(Vec::new());
-            threads.len() - 1
-        });
-        threads[place].push((count, decoded));
-    }
-    Ok(threads)
+/// The most bytes of operations of a capture that wait for the other capture's.
+const MOST_WAITING: usize = 256 << 20;
+/// The memory of a decoded operation, for each recorded byte and besides.
+const DECODED: usize = 16;
+const DECODED_EACH: usize = 1024;
+/// The most threads of a capture, names of objects, and rows of the summary.
+const MOST_THREADS: usize = 1 << 16;
+const MOST_NAMES: usize = 1 << 22;
+const MOST_ROWS: usize = 4096;
+
+/// A capture that is read.
+struct Side<'a> {
+    name: &'a Path,
+    events: Box<dyn Iterator<Item = Result<Event>>>,
+    decoder: Decoder,
+    /// The number of each thread, in the order of their first operation.
+    threads: HashMap<Option<(u32, u32)>, usize>,
+    count: usize,
+    /// Bytes of the operations that wait.
+    waiting: usize,
 }
 
-/// The first difference: the operations of both captures, with their numbers from 1.
-struct Difference<'a> {
+impl<'a> Side<'a> {
+    fn open(path: &'a PathBuf) -> Result<Self> {
+        Ok(Self {
+            name: path,
+            events: crate::decode::open(path)?.events,
+            decoder: Decoder::new(Limits::ALL),
+            threads: HashMap::new(),
+            count: 0,
+            waiting: 0,
+        })
+    }
+
+    /// Returns the next operation with the number of its thread and its size in memory.
+    fn next(&mut self, filter: &Filter, devices: &[String]) -> Result<Option<(usize, usize, Decoded)>> {
+        for event in self.events.by_ref() {
+            let event = event?;
+            let decoded = self.decoder.decode(&event);
+            let Event::Ioctl(ioctl) = &event else {
+                continue;
+            };
+            if !filter.passes(&decoded, devices) {
+                continue;
+            }
+            self.count += 1;
+            let next = self.threads.len();
+            let thread = *self.threads.entry(decoded.thread).or_insert(next);
+            if next >= MOST_THREADS {
+                bail!(
+                    "{}: more than {MOST_THREADS} threads: select some with --thread",
+                    self.name.display()
+                );
+            }
+            let memory: usize = ioctl.memory.iter().map(|piece| piece.bytes.len()).sum();
+            let size = DECODED_EACH + DECODED * (memory + ioctl.input.len() + ioctl.output.len());
+            return Ok(Some((thread, size, decoded)));
+        }
+        Ok(None)
+    }
+}
+
+/// The operations of a thread that wait for the other capture's, with their sizes.
+#[derive(Default)]
+struct Thread {
+    waiting: [VecDeque<(usize, Operation)>; 2],
+    differs: bool,
+}
+
+/// The first difference of a thread: the operations of both captures, with their numbers from 1.
+struct Difference {
     thread: usize,
     what: String,
-    a: Option<&'a (usize, Decoded)>,
-    b: Option<&'a (usize, Decoded)>,
+    a: Option<Operation>,
+    b: Option<Operation>,
 }
 
-fn first_difference<'a>(a: &'a [Thread], b: &'a [Thread]) -> Option<Difference<'a>> {
-    let mut renaming = Renaming::default();
-    let none: &Thread = const { &Vec::new() };
-    let mut found = Vec::new();
-    for thread in 0..a.len().max(b.len()) {
-        let (one, other) = (a.get(thread).unwrap_or(none), b.get(thread).unwrap_or(none));
-        let pairs = (0..one.len().max(other.len())).map(|at| (one.get(at), other.get(at)));
-        let first = pairs.into_iter().find_map(|pair| {
-            let what = match pair {
-                (Some((_, a)), Some((_, b))) => renaming.operation(a, b)?,
-                (Some(_), None) => "B ends here".to_owned(),
-                _ => "A ends here".to_owned(),
-            };
-            Some(Difference {
-                thread: thread + 1,
-                what,
-                a: pair.0,
-                b: pair.1,
-            })
-        });
-        found.extend(first);
+/// Compares two captures while they are read.
+struct Comparison<'a> {
+    sides: [Side<'a>; 2],
+    threads: Vec<Thread>,
+    renaming: Renaming,
+    rows: BTreeMap<String, Counts>,
+    found: Option<Difference>,
+}
+
+impl<'a> Comparison<'a> {
+    fn new(a: &'a PathBuf, b: &'a PathBuf) -> Result<Self> {
+        Ok(Self {
+            sides: [Side::open(a)?, Side::open(b)?],
+            threads: Vec::new(),
+            renaming: Renaming::default(),
+            rows: BTreeMap::new(),
+            found: None,
+        })
     }
-    found
-        .into_iter()
-        .min_by_key(|one| one.a.map_or(usize::MAX, |(number, _)| *number))
+
+    /// Reads both captures alternately, so that little waits.
+    fn run(&mut self, filter: &Filter, devices: &[String]) -> Result<()> {
+        let mut has_more = [true; 2];
+        while has_more != [false; 2] {
+            for (side, more) in has_more.iter_mut().enumerate() {
+                if !*more {
+                    continue;
+                }
+                match self.sides[side].next(filter, devices)? {
+                    Some((thread, size, decoded)) => self.add(side, thread, size, decoded)?,
+                    None => *more = false,
+                }
+            }
+        }
+        for thread in 0..self.threads.len() {
+            let [a, b] = &mut self.threads[thread].waiting;
+            let (a, b) = (a.pop_front(), b.pop_front());
+            let what = match (&a, &b) {
+                (Some(_), _) => "B ends here",
+                (_, Some(_)) => "A ends here",
+                _ => continue,
+            };
+            self.differ(thread, what.to_owned(), a, b);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, side: usize, thread: usize, size: usize, decoded: Decoded) -> Result<()> {
+        self.count(side, &decoded);
+        if self.threads.len() <= thread {
+            self.threads.resize_with(thread + 1, Thread::default);
+        }
+        if self.threads[thread].differs {
+            return Ok(());
+        }
+        let number = self.sides[side].count;
+        self.threads[thread].waiting[side].push_back((size, (number, decoded)));
+        self.sides[side].waiting += size;
+        if self.sides[side].waiting > MOST_WAITING {
+            let ahead = self.sides[side].name.display();
+            bail!("{ahead}: too many operations have no counterpart: select some with --op or --thread");
+        }
+        let [a, b] = &mut self.threads[thread].waiting;
+        if a.is_empty() || b.is_empty() {
+            return Ok(());
+        }
+        let (a, b) = (a.pop_front(), b.pop_front());
+        if let (Some((x, (_, one))), Some((y, (_, other)))) = (&a, &b) {
+            self.sides[0].waiting -= x;
+            self.sides[1].waiting -= y;
+            if let Some(what) = self.renaming.operation(one, other) {
+                self.differ(thread, what, a, b);
+            }
+        }
+        if self.renaming.to_b.len() > MOST_NAMES {
+            bail!(
+                "more than {MOST_NAMES} handles and addresses: select some operations with --op or --thread"
+            );
+        }
+        Ok(())
+    }
+
+    fn differ(
+        &mut self,
+        thread: usize,
+        what: String,
+        a: Option<(usize, Operation)>,
+        b: Option<(usize, Operation)>,
+    ) {
+        let done = &mut self.threads[thread];
+        done.differs = true;
+        for (side, waiting) in done.waiting.iter_mut().enumerate() {
+            self.sides[side].waiting -= waiting.drain(..).map(|(size, _)| size).sum::<usize>();
+        }
+        let [a, b] = [a, b].map(|one| one.map(|(_, operation)| operation));
+        let number = |one: &Option<Operation>| one.as_ref().map_or(usize::MAX, |(number, _)| *number);
+        if self
+            .found
+            .as_ref()
+            .is_none_or(|first| number(&a) < number(&first.a))
+        {
+            let thread = thread + 1;
+            self.found = Some(Difference { thread, what, a, b });
+        }
+    }
+
+    fn count(&mut self, side: usize, decoded: &Decoded) {
+        let mut operation = name_of(decoded);
+        if self.rows.len() >= MOST_ROWS && !self.rows.contains_key(&operation) {
+            operation = OTHERS.to_owned();
+        }
+        let row = self.rows.entry(operation.clone()).or_default();
+        row.operation = operation;
+        row.calls[side] += 1;
+        row.errors[side] += u64::from(decoded.result.is_some_and(|result| result < 0));
+    }
 }
 
 /// The counts of an operation in both captures.
@@ -241,34 +390,20 @@ const COLUMNS: &[Column<Counts>] = &columns! { Counts:
     grouped "errors_b" "errors in B" |row| row.errors[1];
 };
 
-fn counts(both: [&[Thread]; 2]) -> Vec<Counts> {
-    let mut rows: BTreeMap<String, Counts> = BTreeMap::new();
-    for (side, threads) in both.into_iter().enumerate() {
-        for (_, decoded) in threads.iter().flatten() {
-            let operation = name_of(decoded);
-            let row = rows.entry(operation.clone()).or_default();
-            row.operation = operation;
-            row.calls[side] += 1;
-            row.errors[side] += u64::from(decoded.result.is_some_and(|result| result < 0));
-        }
-    }
-    rows.into_values().collect()
-}
-
 pub(crate) fn run(common: &Common, diff: &Diff, output: &mut Output) -> Result<u8> {
-    let [a, b] = [&diff.a, &diff.b].map(|path| read(path, &diff.filter, &common.devices));
-    let (a, b) = (a?, b?);
-    let first = first_difference(&a, &b);
-    let rows = counts([&a, &b]);
+    let mut comparison = Comparison::new(&diff.a, &diff.b)?;
+    comparison.run(&diff.filter, &common.devices)?;
+    let first = comparison.found;
+    let rows: Vec<Counts> = comparison.rows.into_values().collect();
     let code = if first.is_some() { exit::FAILED } else { exit::DONE };
     if output.is_json() {
-        let call = |one: Option<&(usize, Decoded)>| {
-            one.map(|(number, decoded)| object! { number: *number, line: decoded.to_string() })
+        let call = |one: Option<Operation>| {
+            one.map(|(number, decoded)| object! { number: number, line: decoded.to_string() })
         };
+        let same = first.is_none();
         let first = first.map(|first| {
             object! { thread: first.thread, what: first.what, a: call(first.a), b: call(first.b) }
         });
-        let same = first.is_none();
         output.document(
             "gaudi.diff",
             &object! { same: same, first: first, operations: records(COLUMNS, &rows) },
@@ -314,6 +449,18 @@ mod tests {
         assert!(!renaming.matches(Sort::Handle, 0, 9), "no handle is a handle");
         renaming.rename(Sort::Handle, 1, 9);
         assert!(renaming.matches(Sort::Handle, 1, 9), "a new object");
+        assert!(
+            renaming.matches(Sort::Handle, 3, 7),
+            "7 stands for nothing else now"
+        );
+    }
+
+    #[test]
+    fn difference_changes_no_name() {
+        let mut renaming = Renaming::default();
+        assert!(renaming.matches(Sort::Handle, 1, 7));
+        assert!(!renaming.matches(Sort::Handle, 2, 7));
+        assert!(renaming.matches(Sort::Handle, 2, 8), "2 has no other name");
     }
 
     #[test]

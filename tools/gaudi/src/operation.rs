@@ -3,6 +3,9 @@
 use gaudi_capture::decode::Decoded;
 use gaudi_capture::value::{Fields, Value};
 
+/// Stands for the operations that exceed a table.
+pub(crate) const OTHERS: &str = "(others)";
+
 /// Returns the name of an operation: the ioctl's, and its operation if it has several.
 pub(crate) fn name_of(decoded: &Decoded) -> String {
     match decoded.request.get("op") {

@@ -1,13 +1,17 @@
 //! `gaudi decode --html` and `--perfetto`: a capture as a timeline.
 
+mod objects;
+
 use std::collections::HashMap;
 
 use gaudi_capture::decode::Decoded;
+use gaudi_capture::names::Names;
 use gaudi_capture::record::{Event, MarkKind};
 use gaudi_capture::value::{Fields, Value};
 use serde_json::{Value as Json, json};
 
-use crate::operation::{name_of, queues};
+use crate::operation::{OTHERS, name_of, queues};
+use objects::{Life, Objects, Sort};
 
 /// The page, with [`TITLE`] and [`DATA`] in place of the content.
 const PAGE: &str = include_str!("picture/page.html");
@@ -15,6 +19,12 @@ const TITLE: &str = "@TITLE@";
 const DATA: &str = "@DATA@";
 /// The longest text of a record, in characters.
 const LONGEST: usize = 160;
+/// The most spans, marks, lanes, names, and submissions that have not completed.
+const MOST_SPANS: usize = 1 << 20;
+const MOST_MARKS: usize = 1 << 16;
+const MOST_LANES: usize = 1 << 12;
+const MOST_NAMES: usize = 1 << 12;
+const MOST_PENDING: usize = 1 << 16;
 
 /// What a lane shows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,6 +33,24 @@ enum Lane {
     Thread(u32, u32),
     /// The submissions of a queue, from submission to completion.
     Queue(u64),
+    /// The submissions of an engine, on any of its queues.
+    Engine(String),
+    /// The lives of objects.
+    Objects(Sort, usize),
+    /// What exceeds [`MOST_LANES`].
+    Others,
+}
+
+impl Lane {
+    /// The process that stands for the sort of lane in a viewer of processes and threads.
+    const fn group(&self) -> u32 {
+        match self {
+            Self::Thread(..) | Self::Others => 0,
+            Self::Queue(_) => 1,
+            Self::Engine(_) => 2,
+            Self::Objects(..) => 3,
+        }
+    }
 }
 
 /// How a span is drawn.
@@ -32,6 +60,10 @@ enum Kind {
     Failed = 1,
     /// The end is not in the capture.
     Open = 2,
+    /// A call that waits for the device.
+    Wait = 3,
+    /// The life of an object.
+    Life = 4,
 }
 
 #[derive(Debug)]
@@ -56,7 +88,7 @@ struct Mark {
 #[derive(Debug)]
 struct Pending {
     start_ns: u64,
-    queues: Vec<u64>,
+    lanes: Vec<Lane>,
     text: String,
 }
 
@@ -74,6 +106,9 @@ pub(crate) struct Picture {
     marks: Vec<Mark>,
     /// Submissions by process, descriptor and sequence number.
     pending: HashMap<(u32, i32, u64), Pending>,
+    objects: Objects,
+    /// Records that exceed a limit and are not drawn.
+    omitted: u64,
     last_ns: u64,
     is_lost: bool,
 }
@@ -109,7 +144,10 @@ impl Picture {
         }
     }
 
-    fn lane(&mut self, lane: Lane) -> usize {
+    fn lane(&mut self, mut lane: Lane) -> usize {
+        if self.lanes.len() >= MOST_LANES && !self.lane_of.contains_key(&lane) {
+            lane = Lane::Others;
+        }
         if let Some(&known) = self.lane_of.get(&lane) {
             return known;
         }
@@ -118,7 +156,10 @@ impl Picture {
         self.lanes.len() - 1
     }
 
-    fn name(&mut self, name: String) -> usize {
+    fn name(&mut self, mut name: String) -> usize {
+        if self.names.len() >= MOST_NAMES && !self.name_numbers.contains_key(&name) {
+            name = OTHERS.to_owned();
+        }
         if let Some(&known) = self.name_numbers.get(&name) {
             return known;
         }
@@ -127,10 +168,35 @@ impl Picture {
         self.names.len() - 1
     }
 
-    /// Adds an event.
-    pub(crate) fn add(&mut self, event: &Event, decoded: &Decoded) {
+    fn span(&mut self, span: Span) {
+        if self.spans.len() < MOST_SPANS {
+            self.spans.push(span);
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    fn life(&mut self, life: Life) {
+        let lane = self.lane(Lane::Objects(life.sort, life.row));
+        let name = self.name(life.sort.name().to_owned());
+        self.span(Span {
+            lane,
+            start_ns: life.start_ns,
+            end_ns: life.end_ns,
+            name,
+            kind: Kind::Life,
+            text: life.text,
+        });
+    }
+
+    /// Adds an event. `names` are those of the decoder after it.
+    pub(crate) fn add(&mut self, event: &Event, decoded: &Decoded, names: &Names) {
         let end_ns = decoded.time_ns.saturating_add(decoded.duration_ns.unwrap_or(0));
         self.last_ns = self.last_ns.max(end_ns);
+        let text = brief(decoded);
+        for life in self.objects.add(event, decoded, end_ns, &text) {
+            self.life(life);
+        }
         match event {
             Event::Mark(mark) => {
                 let kind = match mark.kind {
@@ -148,7 +214,10 @@ impl Picture {
                 return;
             }
             Event::Process(process) => {
-                if let Some(Value::Text { bytes, .. }) = decoded.request.get("name") {
+                let name = decoded.request.get("name");
+                if let Some(Value::Text { bytes, .. }) =
+                    name.filter(|_| self.thread_names.len() < MOST_PENDING)
+                {
                     self.thread_names.insert(process.tid, lossy(bytes));
                 }
                 return;
@@ -164,13 +233,18 @@ impl Picture {
         let failed = decoded.result.is_some_and(|result| (-4095..0).contains(&result));
         let lane = self.lane(Lane::Thread(pid, tid));
         let name = self.name(name_of(decoded));
-        self.spans.push(Span {
+        let kind = match decoded.call.as_str() {
+            _ if failed => Kind::Failed,
+            "HL_IOCTL_WAIT_CS" => Kind::Wait,
+            _ => Kind::Done,
+        };
+        self.span(Span {
             lane,
             start_ns: decoded.time_ns,
             end_ns,
             name,
-            kind: if failed { Kind::Failed } else { Kind::Done },
-            text: brief(decoded),
+            kind,
+            text,
         });
         if decoded.result == Some(ENODEV) && !self.is_lost {
             self.is_lost = true;
@@ -180,16 +254,20 @@ impl Picture {
                 "the first call that failed with ENODEV".to_owned(),
             );
         }
-        self.submission(pid, decoded, end_ns);
+        self.submission(pid, decoded, end_ns, names);
     }
 
     fn mark(&mut self, time_ns: u64, kind: &'static str, text: String) {
         self.last_ns = self.last_ns.max(time_ns);
-        self.marks.push(Mark { time_ns, kind, text });
+        if self.marks.len() < MOST_MARKS {
+            self.marks.push(Mark { time_ns, kind, text });
+        } else {
+            self.omitted += 1;
+        }
     }
 
     /// Follows a submission from its call to the wait that reported its completion.
-    fn submission(&mut self, pid: u32, decoded: &Decoded, end_ns: u64) {
+    fn submission(&mut self, pid: u32, decoded: &Decoded, end_ns: u64, names: &Names) {
         let Some((fd, _)) = decoded.fd else {
             return;
         };
@@ -199,10 +277,17 @@ impl Picture {
                 queues(&decoded.request, &mut numbers);
                 numbers.sort_unstable();
                 numbers.dedup();
-                if let Some(seq) = number(&decoded.answer, "seq") {
+                let engines = numbers.iter().filter_map(|&queue| names.engine(pid, fd, queue));
+                let mut lanes: Vec<Lane> = engines.map(Lane::Engine).collect();
+                lanes.extend(numbers.iter().map(|&queue| Lane::Queue(queue)));
+                lanes.sort_unstable();
+                lanes.dedup();
+                if self.pending.len() >= MOST_PENDING {
+                    self.omitted += 1;
+                } else if let Some(seq) = number(&decoded.answer, "seq") {
                     let pending = Pending {
                         start_ns: decoded.time_ns,
-                        queues: numbers,
+                        lanes,
                         text: format!("submission {seq}: {}", brief(decoded)),
                     };
                     self.pending.insert((pid, fd, seq), pending);
@@ -226,10 +311,10 @@ impl Picture {
     }
 
     fn complete(&mut self, pending: Pending, end_ns: u64, kind: Kind) {
-        for queue in pending.queues {
-            let lane = self.lane(Lane::Queue(queue));
-            let name = self.name(format!("queue {queue}"));
-            self.spans.push(Span {
+        for lane in pending.lanes {
+            let name = self.name(self.lane_name(&lane));
+            let lane = self.lane(lane);
+            self.span(Span {
                 lane,
                 start_ns: pending.start_ns,
                 // The times of a capture can be in any order.
@@ -248,6 +333,11 @@ impl Picture {
         for (_, pending) in open {
             self.complete(pending, self.last_ns, Kind::Open);
         }
+        for mut life in self.objects.end_all(self.last_ns, |_| true) {
+            life.text.push_str(" (not released)");
+            self.life(life);
+        }
+        self.omitted += std::mem::take(&mut self.objects.omitted);
         self.spans.sort_by_key(|span| (span.lane, span.start_ns));
     }
 
@@ -259,6 +349,9 @@ impl Picture {
                 format!("{name} {tid}")
             }
             Lane::Queue(queue) => format!("queue {queue}"),
+            Lane::Engine(engine) => format!("engine {engine}"),
+            Lane::Objects(sort, row) => format!("{} {row}", sort.name()),
+            Lane::Others => OTHERS.to_owned(),
         }
     }
 
@@ -275,6 +368,7 @@ impl Picture {
         let data = json!({
             "lanes": order.iter().map(|&lane| self.lane_name(&self.lanes[lane])).collect::<Vec<_>>(),
             "names": self.names,
+            "omitted": self.omitted,
             "spans": self.spans.iter().map(|span| json!([
                 places[span.lane],
                 span.start_ns - first_ns,
@@ -305,14 +399,14 @@ impl Picture {
         let microseconds = |ns: u64| ns as f64 / 1e3;
         let mut events = Vec::new();
         for (number, lane) in self.lanes.iter().enumerate() {
-            let process = u32::from(matches!(lane, Lane::Queue(_)));
+            let process = lane.group();
             events.push(json!({
                 "ph": "M", "name": "thread_name", "pid": process, "tid": number,
                 "args": { "name": self.lane_name(lane) },
             }));
         }
         for span in &self.spans {
-            let process = u32::from(matches!(self.lanes[span.lane], Lane::Queue(_)));
+            let process = self.lanes[span.lane].group();
             events.push(json!({
                 "ph": "X", "name": self.names[span.name], "pid": process, "tid": span.lane,
                 "ts": microseconds(span.start_ns), "dur": microseconds(span.end_ns - span.start_ns),
@@ -387,7 +481,8 @@ mod tests {
             }),
         ];
         for event in &events {
-            picture.add(event, &decoder.decode(event));
+            let decoded = decoder.decode(event);
+            picture.add(event, &decoded, decoder.names());
         }
         picture
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -16,8 +17,8 @@ use gaudi_capture::record::{Event, IoctlRecord};
 use crate::common::Common;
 use crate::decode::{Capture, Filter};
 use crate::exit::Usage;
-use crate::operation::{name_of, queues};
-use crate::output::Output;
+use crate::operation::{OTHERS, name_of, queues};
+use crate::output::{Again, Output};
 use crate::report::{Column, columns, object, records};
 use crate::trace::{Kind, Traced};
 use histogram::Histogram;
@@ -27,6 +28,7 @@ use histogram::Histogram;
 #[command(
     after_help = "--device selects the operations of a device: 0, accel0 or /dev/accel/accel0.\n\
                   With a program, the table follows the program's output, and the exit status is the program's.\n\n\
+                  With --loop, the table so far is printed while the program runs.\n\n\
                   Examples:\n  gaudi stat run.gcap --by queue\n  gaudi stat --output stat.txt -- ./program"
 )]
 pub(crate) struct Stat {
@@ -43,6 +45,8 @@ pub(crate) struct Stat {
     /// Tracing method of a program, as for `gaudi trace`.
     #[arg(long, value_enum, default_value_t = Kind::Auto, value_name = "KIND")]
     backend: Kind,
+    #[command(flatten)]
+    again: Again,
     #[command(flatten)]
     filter: Filter,
     /// The program and its arguments.
@@ -62,11 +66,9 @@ enum By {
 
 /// The most rows. Operations of further groups are counted in one row.
 const MOST_ROWS: usize = 4096;
-/// The group of the operations that exceed [`MOST_ROWS`].
-const OTHERS: &str = "(others)";
 
 /// The operations of one name and group.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Row {
     group: Option<String>,
     operation: String,
@@ -178,8 +180,8 @@ impl Table {
         row.durations.add(decoded.duration_ns.unwrap_or(0));
     }
 
-    fn print(self, output: &mut Output) -> Result<()> {
-        let rows: Vec<Row> = self.rows.into_values().collect();
+    fn print(&self, output: &mut Output) -> Result<()> {
+        let rows: Vec<Row> = self.rows.values().cloned().collect();
         if output.is_json() {
             return output.document(
                 "gaudi.stat",
@@ -204,10 +206,22 @@ pub(crate) fn run(common: &Common, stat: &Stat, output: &mut Output) -> Result<u
     let Some(file) = &stat.file else {
         let traced = Traced::of_program(&stat.program, stat.backend);
         let tracer = traced.start(output)?;
+        let mut printed = Instant::now();
+        let mut failure = None;
         let summary = traced.run(tracer, |event| {
             table.add(&event, &stat.filter, &common.devices);
-            ControlFlow::Continue(())
+            // Without an event, the table does not change.
+            if stat.again.every.is_some_and(|every| printed.elapsed() >= every) {
+                printed = Instant::now();
+                let done = table.print(output).and_then(|()| output.finish());
+                failure = done.err();
+            }
+            match failure {
+                Some(_) => ControlFlow::Break(()),
+                None => ControlFlow::Continue(()),
+            }
         })?;
+        failure.map_or(Ok(()), Err)?;
         table.print(output)?;
         crate::trace::report(output, &summary);
         return crate::trace::end_as(summary.status, output);
@@ -224,6 +238,9 @@ impl Stat {
     /// Rejects options that have no effect.
     fn check(&self) -> Result<(), Usage> {
         match (&self.file, self.backend) {
+            (Some(_), _) if self.again.every.is_some() => Err(Usage(
+                "--loop does nothing here: a capture does not change".to_owned(),
+            )),
             (Some(_), Kind::Bpf | Kind::Ptrace | Kind::Preload) => {
                 Err(Usage("--backend does nothing here: a capture is read".to_owned()))
             }

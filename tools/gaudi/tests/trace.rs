@@ -166,30 +166,78 @@ fn pictures_are_files_of_their_own() {
     );
 }
 
-/// Opens a page of 100 000 records in headless Chromium, named by `GAUDI_CHROMIUM`.
-#[test]
-fn browser_draws_a_large_capture() {
-    let Some(browser) = std::env::var_os("GAUDI_CHROMIUM") else {
-        skip(
-            "browser_draws_a_large_capture",
-            "GAUDI_CHROMIUM, the path of a Chromium",
-        );
-        return;
+/// A capture of 100 000 records in text form: eight threads of a process with a hostile name, with
+/// submissions that complete, memory that is mapped and released, and a device that is lost.
+fn large_capture() -> String {
+    let mut session = String::from(
+        "gcap-text 1\nstart time=0 pid=42 tid=42 parent=0 name=\"</script><script>throw 1</script>\"\n",
+    );
+    let bytes = |words: &[u64]| -> String {
+        let words = words.iter();
+        words.map(|word| format!("{:016x}", word.swap_bytes())).collect()
     };
-    let folder = tempfile::tempdir().expect("a folder");
-    let (capture, page) = (folder.path().join("large.txt"), folder.path().join("large.html"));
-    let mut session = String::from("gcap-text 1\n");
-    for call in 0..100_000_u64 {
+    let mut ioctl = |call: u64, request: u32, result: i64, pieces: [&str; 3]| {
+        let [input, output, memory] = pieces;
         session += &format!(
-            "ioctl time={} pid=42 tid={} took=900 fd=3 device=261:0 request=0xc0186440 argument=0x1000 result=0\n",
+            "ioctl time={} pid=42 tid={} took=900 fd=3 device=261:0 request={request:#x} argument=0x1000 \
+             result={result}\n  input\n    {input}\n  output\n    {output}\n{memory}",
             call * 1000,
             42 + call % 8
         );
+    };
+    for call in 0..25_000_u64 {
+        let at = call * 4;
+        let chunk = bytes(&[0x1000, (32 << 32) | (4 * (call % 8)), 1, 0, 0, 0, 0, 0]);
+        let chunk = format!("  memory at=entry address=0x2000 whole=64\n    {chunk}\n");
+        let submission = bytes(&[0, 0x2000, 0, 1 << 32, 0, 0]);
+        ioctl(
+            at,
+            0xc030_6442,
+            0,
+            [&submission, &bytes(&[call, 0, 0, 0, 0, 0]), &chunk],
+        );
+        let wait = bytes(&[call, 1000, 0, 0, 0, 0, 0]);
+        ioctl(at + 1, 0xc038_6443, 0, [&wait, &bytes(&[0; 7]), ""]);
+        // Allocates memory, and frees it.
+        let made = bytes(&[call + 1, 0, 0, 0, 0]);
+        ioctl(at + 2, 0xc028_6444, 0, [&bytes(&[4096, 0, 0, 0, 0]), &made, ""]);
+        let result = if call > 24_000 { -19 } else { 0 };
+        let free = bytes(&[call + 1, 0, 0, 1, 0]);
+        ioctl(at + 3, 0xc028_6444, result, [&free, &bytes(&[0; 5]), ""]);
     }
-    std::fs::write(&capture, session).expect("it is written");
+    session
+}
+
+/// Opens a page of 100 000 records in headless Chromium, named by `GAUDI_CHROMIUM`.
+#[test]
+fn browser_draws_a_large_capture() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (capture, page) = (folder.path().join("large.txt"), folder.path().join("large.html"));
+    std::fs::write(&capture, large_capture()).expect("it is written");
     let [capture, page] = [&capture, &page].map(|path| path.to_str().expect("UTF-8"));
-    assert!(gaudi(&["decode", capture, "--html", page]).status.success());
-    let begin = std::time::Instant::now();
+    let output = gaudi(&["decode", capture, "--html", page]);
+    assert!(output.status.success(), "{output:?}");
+    let Some(browser) = std::env::var_os("GAUDI_CHROMIUM") else {
+        skip(
+            "browser_draws_a_large_capture",
+            "GAUDI_CHROMIUM, the path of a Chromium, which `cargo xtask test` sets",
+        );
+        return;
+    };
+    // Other tests can delay the browser: the fastest of three counts.
+    let mut took_ms = f64::INFINITY;
+    for _ in 0..3 {
+        took_ms = took_ms.min(draw(&browser, page));
+        if took_ms < 3000.0 {
+            break;
+        }
+    }
+    println!("drawn {took_ms} ms after the begin of its load");
+    assert!(took_ms < 3000.0, "{took_ms} ms");
+}
+
+/// Opens a page and checks what is drawn. Returns the milliseconds from the begin of its load.
+fn draw(browser: &std::ffi::OsStr, page: &str) -> f64 {
     let output = Command::new(browser)
         .args([
             "--headless",
@@ -202,10 +250,30 @@ fn browser_draws_a_large_capture() {
         .output()
         .expect("the browser starts");
     let dom = text(&output.stdout);
-    assert!(dom.contains("data-lanes=\"8\""), "{dom:.400}");
-    assert!(!dom.contains("data-drawn=\"0\""), "{dom:.400}");
-    assert!(!text(&output.stderr).contains("CONSOLE"), "{output:?}");
-    println!("drawn in {:?}, with the start of the browser", begin.elapsed());
+    let number = |name: &str| -> f64 {
+        let at = dom.find(name).map(|at| at + name.len());
+        let value = at.and_then(|at| dom[at..].split('"').nth(1));
+        let value = value.and_then(|value| value.parse().ok());
+        value.unwrap_or_else(|| panic!("no {name}: {}", text(&output.stderr)))
+    };
+    // Threads, queues, their engines, and one lane of memory.
+    assert!(
+        number("data-lanes=") >= 8.0 + 8.0 + 1.0,
+        "{}",
+        number("data-lanes=")
+    );
+    assert!(number("data-drawn=") > 100.0, "{}", number("data-drawn="));
+    assert!(
+        number("data-kinds=") >= 4.0,
+        "done, failed, wait and life are drawn"
+    );
+    assert!(dom.contains("data-lost="), "the loss is marked");
+    assert!(
+        !text(&output.stderr).contains("CONSOLE"),
+        "{}",
+        text(&output.stderr)
+    );
+    number("data-ready=")
 }
 
 #[test]
@@ -240,6 +308,33 @@ fn stat_of_a_program_keeps_its_status() {
     assert_eq!(output.status.code(), Some(9), "{output:?}");
     let output = gaudi(&["stat"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let output = gaudi(&["stat", "--loop", TEXT]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn stat_prints_while_the_program_runs() {
+    let script = "for n in 1 2 3 4; do sh -c 'test -t 0'; sleep 0.3; done";
+    let output = gaudi(&[
+        "stat",
+        "--json",
+        "--loop=0.2",
+        "--backend",
+        "ptrace",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    let lines = text(&output.stdout);
+    let documents = lines.lines().map(serde_json::from_str::<serde_json::Value>);
+    let documents: Vec<_> = documents.map(|one| one.expect("a document")).collect();
+    assert!(documents.len() >= 3, "{lines}");
+    assert!(
+        documents.iter().all(|one| one["schema"] == "gaudi.stat"),
+        "{lines}"
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! `GAUDI_SKIP_LOG` names and returns. If `<id>` is the test's own name, the harness's "ok" does
 //! not count: a skip is never a pass.
 
+mod browser;
 mod c_library;
 mod demo;
 mod oldest;
@@ -26,6 +27,7 @@ use crate::files;
 use crate::lab::suite;
 use crate::ledger::Row;
 use crate::lint;
+use crate::missing::or_missing;
 use crate::packages::{Cache, Headers, Pins};
 use crate::run::{self, LIMIT, Show};
 use crate::workspace::Workspace;
@@ -245,6 +247,13 @@ impl<'a> Run<'a> {
             }
             command.env(SKIP_LOG, &self.skip_log);
             command.envs(self.headers.iter().map(|(name, path)| (name, path)));
+            // Without a browser, its tests count a skip.
+            if env::var_os(browser::VARIABLE).is_none() {
+                match or_missing(browser::prepare(self.workspace))? {
+                    Ok(browser) => drop(command.env(browser::VARIABLE, browser)),
+                    Err(need) => println!("skip  chromium  {need}"),
+                }
+            }
             self.judge(row, &command, "test.log", Some(&self.skip_log))
         });
         self.rows.push(row);

@@ -5,7 +5,7 @@ const PARTS: u64 = 64;
 const PART_BITS: u32 = PARTS.trailing_zeros();
 
 /// Counts values by their size.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Histogram {
     counts: Vec<u64>,
     total: u64,

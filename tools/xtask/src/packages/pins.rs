@@ -24,6 +24,8 @@ pub(crate) struct Pins {
     pub(crate) ucx_judges: Vec<Judge>,
     /// The compiler and the cargo of the manifests' `rust-version`.
     pub(crate) rust: Bundle,
+    /// The browser that opens pages.
+    pub(crate) chromium: Bundle,
 }
 
 /// C headers, and the variable that names their `usr/include` to tests.
@@ -71,7 +73,7 @@ mod tests {
         let pins = Pins::load(&root).expect("the file is part of the workspace");
         let bundles = pins.headers.iter().map(|row| &row.bundle);
         for pin in bundles
-            .chain([&pins.ucx, &pins.libfabric, &pins.rust])
+            .chain([&pins.ucx, &pins.libfabric, &pins.rust, &pins.chromium])
             .chain(pins.ucx_judges.iter().map(|judge| &judge.bundle))
             .flat_map(|bundle| &bundle.packages)
         {
