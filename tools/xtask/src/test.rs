@@ -7,7 +7,7 @@
 mod demo;
 mod oldest;
 pub(crate) mod report;
-mod ucx;
+pub(crate) mod ucx;
 
 use std::env;
 use std::fs;
