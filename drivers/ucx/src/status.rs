@@ -52,12 +52,23 @@ pub(crate) fn of(error: &Error) -> Status {
     status
 }
 
+impl From<Status> for UcsStatus {
+    fn from(status: Status) -> Self {
+        status as Self
+    }
+}
+
 /// Runs the body of a function that UCX calls. A panic is logged and becomes an error.
 pub(crate) fn guarded(function: &str, body: impl FnOnce() -> Result<(), Status>) -> UcsStatus {
+    passed(function, || body().map_err(UcsStatus::from))
+}
+
+/// As [`guarded`], for a body that calls UCX: its status is passed on as it is.
+pub(crate) fn passed(function: &str, body: impl FnOnce() -> Result<(), UcsStatus>) -> UcsStatus {
     match caught(function, body) {
         Some(Ok(())) => OK,
-        Some(Err(status)) => status as UcsStatus,
-        None => Status::Io as UcsStatus,
+        Some(Err(status)) => status,
+        None => Status::Io.into(),
     }
 }
 

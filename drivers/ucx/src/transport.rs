@@ -20,7 +20,7 @@ use crate::copy;
 use crate::domain::{self, nothing, unsupported};
 use crate::library::{Ucx, ucx};
 use crate::release::Release;
-use crate::status::{OK, Status, caught, guarded};
+use crate::status::{OK, Status, caught, guarded, passed};
 use crate::topology;
 
 /// The name in `UCX_TLS`.
@@ -169,11 +169,11 @@ pub(crate) unsafe extern "C" fn open(
     config: *const TransportConfig,
     into: *mut *mut c_void,
 ) -> UcsStatus {
-    guarded("iface_open", || {
+    passed("iface_open", || {
         // SAFETY: guaranteed by the caller.
         let values = unsafe { config.as_ref() }.ok_or(Status::InvalidParam)?;
         if md.is_null() || worker.is_null() || params.is_null() || into.is_null() {
-            return Err(Status::InvalidParam);
+            return Err(Status::InvalidParam.into());
         }
         let iface = Box::into_raw(Box::new(Iface {
             base: [0; BASE_IFACE],
@@ -204,7 +204,7 @@ pub(crate) unsafe extern "C" fn open(
             unsafe { (ucx.class_cleanup)(ucx.iface_class, iface.cast(), initialized) };
             // SAFETY: the box from above, which UCX does not have.
             drop(unsafe { Box::from_raw(iface) });
-            return Err(Status::NoResource);
+            return Err(status);
         }
         // SAFETY: guaranteed by the caller.
         unsafe { *into = iface.cast() };
@@ -335,11 +335,11 @@ unsafe extern "C" fn is_reachable_v2(iface: *const Iface, params: *const Reachab
 /// # Safety
 /// The pointers are null or UCX's objects.
 unsafe extern "C" fn ep_create(params: *const EpParams, into: *mut *mut Ep) -> UcsStatus {
-    guarded("ep_create", || {
+    passed("ep_create", || {
         // SAFETY: guaranteed by the caller.
         let params = unsafe { params.as_ref() }.ok_or(Status::InvalidParam)?;
         if into.is_null() || params.field_mask & EP_FIELD_IFACE == 0 || params.iface.is_null() {
-            return Err(Status::InvalidParam);
+            return Err(Status::InvalidParam.into());
         }
         let ucx = ucx();
         let ep = Box::into_raw(Box::new(Ep { base: [0; BASE_EP] }));
@@ -351,7 +351,7 @@ unsafe extern "C" fn ep_create(params: *const EpParams, into: *mut *mut Ep) -> U
             unsafe { (ucx.class_cleanup)(ucx.ep_class, ep.cast(), initialized) };
             // SAFETY: the box from above, which UCX does not have.
             drop(unsafe { Box::from_raw(ep) });
-            return Err(Status::NoResource);
+            return Err(status);
         }
         // SAFETY: guaranteed by the caller.
         unsafe { *into = ep };

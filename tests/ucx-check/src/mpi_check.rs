@@ -1,5 +1,5 @@
-//! `mpi-check LIBRARY OPERATION...`: the processes that mpirun(1) started move Gaudi memory through
-//! an MPI library, `libmpi.so.40` or `libmpich.so.12`, and compare every byte.
+//! `mpi-check LIBRARY [bytes=N] OPERATION...`: the processes that mpirun(1) started move Gaudi memory
+//! through an MPI library, `libmpi.so.40` or `libmpich.so.12`, and compare every byte.
 //!
 //! Each process prints `ok OPERATION rank N: ...` or `FAIL OPERATION rank N: ...`; `cargo xtask
 //! test --step ucx` runs it. Device memory comes from the plugin the way ucx_perftest gets it.
@@ -19,7 +19,10 @@ const SIZES: [usize; 6] = [8, 1000, 8192, 65_536, 1_048_577, 4_194_304];
 /// Messages in flight each way.
 const IN_FLIGHT: usize = 64;
 
-const OPERATIONS: [(&str, fn(&Mpi) -> Result<String, Failure>); 6] = [
+/// Moves data with messages of these sizes.
+type Operation = fn(&Mpi, &[usize]) -> Result<String, Failure>;
+
+const OPERATIONS: [(&str, Operation); 6] = [
     ("send", send),
     ("isend", isend),
     ("bcast", bcast),
@@ -32,7 +35,12 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let library = arguments.next().unwrap_or_default(); // an empty name is no library
     let mut operations = Vec::new();
+    let mut sizes = SIZES.to_vec();
     for name in arguments {
+        if let Some(bytes) = name.strip_prefix("bytes=").and_then(|bytes| bytes.parse().ok()) {
+            sizes = vec![bytes];
+            continue;
+        }
         match OPERATIONS.iter().find(|(known, _)| *known == name) {
             Some(row) => operations.push(row),
             None => {
@@ -54,7 +62,7 @@ fn main() -> ExitCode {
     };
     let mut all = true;
     for (name, operation) in operations {
-        let answer = mpi.barrier().and_then(|()| operation(&mpi));
+        let answer = mpi.barrier().and_then(|()| operation(&mpi, &sizes));
         match answer {
             Ok(said) => println!("ok {name} rank {}: {said}", mpi.rank),
             Err(failure) => {
@@ -98,9 +106,9 @@ fn exchange(
     }
 }
 
-fn send(mpi: &Mpi) -> Result<String, Failure> {
+fn send(mpi: &Mpi, sizes: &[usize]) -> Result<String, Failure> {
     let (_, previous) = neighbours(mpi);
-    for len in SIZES {
+    for &len in sizes {
         let start = len % 2;
         let (from, to) = (device(start + len)?, device(start + len)?);
         from.write(start, &pattern(mpi.rank + len, len))?;
@@ -112,10 +120,10 @@ fn send(mpi: &Mpi) -> Result<String, Failure> {
         compare(&to, start, &pattern(previous + len, len))
             .map_err(|failure| format!("{len} bytes: {failure}"))?;
     }
-    Ok(format!("{} sizes, device to device", SIZES.len()))
+    Ok(format!("{} sizes, device to device", sizes.len()))
 }
 
-fn isend(mpi: &Mpi) -> Result<String, Failure> {
+fn isend(mpi: &Mpi, _sizes: &[usize]) -> Result<String, Failure> {
     let (next, previous) = neighbours(mpi);
     // From some bytes to above the rendezvous threshold.
     let len = |index: usize| 8 + index * index * 40;
@@ -137,8 +145,8 @@ fn isend(mpi: &Mpi) -> Result<String, Failure> {
     Ok(format!("{IN_FLIGHT} messages each way in flight, {room} bytes"))
 }
 
-fn bcast(mpi: &Mpi) -> Result<String, Failure> {
-    for len in SIZES {
+fn bcast(mpi: &Mpi, sizes: &[usize]) -> Result<String, Failure> {
+    for &len in sizes {
         for root in 0..mpi.size {
             let memory = device(len)?;
             let own = pattern(mpi.rank, len);
@@ -148,12 +156,12 @@ fn bcast(mpi: &Mpi) -> Result<String, Failure> {
                 .map_err(|failure| format!("{len} bytes from rank {root}: {failure}"))?;
         }
     }
-    Ok(format!("{} sizes from {} roots", SIZES.len(), mpi.size))
+    Ok(format!("{} sizes from {} roots", sizes.len(), mpi.size))
 }
 
-fn put(mpi: &Mpi) -> Result<String, Failure> {
+fn put(mpi: &Mpi, sizes: &[usize]) -> Result<String, Failure> {
     let (next, previous) = neighbours(mpi);
-    for len in SIZES {
+    for &len in sizes {
         let (from, to) = (device(len)?, device(len)?);
         from.write(0, &pattern(mpi.rank + len, len))?;
         let window = mpi.window(to.address(), len)?;
@@ -164,12 +172,12 @@ fn put(mpi: &Mpi) -> Result<String, Failure> {
         window.free()?;
         answer.map_err(|failure| format!("{len} bytes: {failure}"))?;
     }
-    Ok(format!("{} sizes", SIZES.len()))
+    Ok(format!("{} sizes", sizes.len()))
 }
 
-fn get(mpi: &Mpi) -> Result<String, Failure> {
+fn get(mpi: &Mpi, sizes: &[usize]) -> Result<String, Failure> {
     let (next, _) = neighbours(mpi);
-    for len in SIZES {
+    for &len in sizes {
         let (from, to) = (device(len)?, device(len)?);
         from.write(0, &pattern(mpi.rank + len, len))?;
         let window = mpi.window(from.address(), len)?;
@@ -180,10 +188,10 @@ fn get(mpi: &Mpi) -> Result<String, Failure> {
         window.free()?;
         answer.map_err(|failure| format!("{len} bytes: {failure}"))?;
     }
-    Ok(format!("{} sizes", SIZES.len()))
+    Ok(format!("{} sizes", sizes.len()))
 }
 
-fn vector(mpi: &Mpi) -> Result<String, Failure> {
+fn vector(mpi: &Mpi, _sizes: &[usize]) -> Result<String, Failure> {
     let (_, previous) = neighbours(mpi);
     let mut moved = 0;
     for (blocks, len, stride) in [(3, 8, 24), (100, 100, 256), (1000, 1024, 1536)] {

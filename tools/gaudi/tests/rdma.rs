@@ -337,3 +337,43 @@ fn demo_survives_a_lossy_cable() {
         "{error}"
     );
 }
+
+/// A UCX of 1.18 whose program the loader finds, and a plugin that nothing loads.
+#[test]
+fn doctor_names_what_keeps_ucx_from_loading() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("ucx_info");
+    let script = "#!/bin/sh\necho '# Library version: 1.18.1'\necho '# Library path: /lib/libucs.so.0'\n";
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(folder.path().join("libuct_gaudi.so.0"), "").unwrap();
+    let asked = |more: &[&str]| {
+        let output = gaudi(&[&["doctor", "--ucx"], more].concat())
+            .env("PATH", folder.path())
+            .env("UCX_PLUGIN_PATH", folder.path())
+            .env("UCX_TLS", "rc,tcp")
+            .env("GAUDI_DEVICE", "mock:gaudi2")
+            .env_remove("LD_PRELOAD")
+            .output()
+            .expect("the program starts");
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "a line fails: {}",
+            text(&output.stderr)
+        );
+        text(&output.stdout).replace(folder.path().to_str().unwrap(), "/plugins")
+    };
+    let seen = asked(&[]);
+    assert!(
+        seen.lines().all(|line| line.chars().count() <= 80),
+        "80 columns: {seen}"
+    );
+    // Where a line is broken depends on the length of the folder's name.
+    let words: Vec<_> = seen.split_whitespace().collect();
+    is(words.join(" ") + "\n", file!["golden/doctor-ucx.txt"]);
+    let report: Value = serde_json::from_str(&asked(&["--json"])).expect("one JSON document");
+    assert_eq!(report["failed"], 1, "UCX_TLS: {report}");
+    assert_eq!(report["warned"], 1, "nothing loads the plugin: {report}");
+}

@@ -26,6 +26,7 @@ mod peer;
 mod smoke;
 mod stall;
 pub(crate) mod suite;
+mod ucx;
 mod verbs;
 
 use std::process::ExitCode;

@@ -9,7 +9,7 @@ mod c_library;
 mod demo;
 mod oldest;
 pub(crate) mod report;
-mod ucx;
+pub(crate) mod ucx;
 
 use std::env;
 use std::fs;

@@ -10,6 +10,7 @@ mod open_flag;
 mod pair;
 #[cfg(test)]
 mod tests;
+mod ucx;
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +31,7 @@ use crate::report::object;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exits with 1 where a line fails. With --nic it opens the device for use: it must be free.\n\n\
-                  Examples:\n  gaudi doctor --nic softnic --device mock:gaudi2\n  gaudi doctor --explain EPERM"
+                  Examples:\n  gaudi doctor --nic softnic --device mock:gaudi2\n  gaudi doctor --explain EPERM\n  gaudi doctor --ucx"
 )]
 pub(crate) struct Doctor {
     /// Try what a transfer between this NIC and a device (--device) needs, and explain failures;
@@ -40,6 +41,9 @@ pub(crate) struct Doctor {
     /// Explain an errno of an export or a registration, given by name or number.
     #[arg(long, value_name = "ERRNO", conflicts_with_all = ["nic", "root"], allow_hyphen_values = true)]
     explain: Option<String>,
+    /// Check which UCX is installed, what it loads, and why not.
+    #[arg(long, conflicts_with_all = ["nic", "explain", "root"])]
+    ucx: bool,
     /// Look at another root than `/`: a copy of a machine's /proc, /sys, /dev and /boot.
     #[arg(long, value_name = "FOLDER", hide = true)]
     root: Option<PathBuf>,
@@ -100,6 +104,10 @@ pub(crate) fn run(common: &Common, doctor: &Doctor, output: &mut Output) -> Resu
         return print_meanings(errno, output);
     }
     let checks = match &doctor.nic {
+        _ if doctor.ucx => {
+            common.check("doctor --ucx", Takes::Nothing)?;
+            ucx::checks()
+        }
         Some(nic) => {
             let [spec] = chosen(common)?
                 .try_into()

@@ -17,6 +17,7 @@ use super::image::{Job, PROGRAMS, Program};
 use super::kernels::{Kernel, Kernels};
 use super::lock::Lock;
 use super::peer;
+use super::ucx;
 use crate::files;
 use crate::ledger::Row;
 use crate::missing::or_missing;
@@ -323,8 +324,12 @@ impl Test<'_> {
         }
         let begin = Instant::now();
         let (kernel, mut variant) = (self.kernel, self.variant.clone());
-        if self.binaries.iter().any(|binary| binary.name == peer::TESTS) {
+        let runs = |tests: &str| self.binaries.iter().any(|binary| binary.name == tests);
+        if runs(peer::TESTS) {
             variant.added.extend(peer::perftest(self.workspace)?);
+        }
+        if runs(ucx::TESTS) {
+            variant.added.extend(ucx::files(self.workspace)?);
         }
         let server = Some(&*self.built.server);
         let machine = kernel.machine(self.workspace, &programs, &plan, variant, server)?;

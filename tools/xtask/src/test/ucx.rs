@@ -26,7 +26,8 @@ use crate::workspace::Workspace;
 
 /// Ten times what the slowest run takes on two cores.
 const LIMIT: Duration = Duration::from_secs(120);
-const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// Where Debian keeps libraries.
+pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// The names under which UCX loads the plugin.
 const NAMES: [&str; 3] = [
     "libuct_gaudi.so.0",
@@ -60,15 +61,17 @@ pub(super) fn row(workspace: &Workspace) -> Row {
 }
 
 /// What cargo built.
-struct Built {
-    plugins: PathBuf,
+pub(crate) struct Built {
+    /// The folder of the plugin's names for UCX.
+    pub(crate) plugins: PathBuf,
     /// The folder of Open MPI's component.
-    components: PathBuf,
-    check: PathBuf,
-    mpi_check: PathBuf,
+    pub(crate) components: PathBuf,
+    pub(crate) check: PathBuf,
+    pub(crate) mpi_check: PathBuf,
 }
 
-fn build(workspace: &Workspace) -> anyhow::Result<Built> {
+/// Builds the plugin and the programs that check data.
+pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Built> {
     let mut cargo = workspace.cargo();
     cargo.args([
         "build",
@@ -175,6 +178,7 @@ impl<'a> Release<'a> {
         };
         command
             .env_remove("GAUDI_MAPPING_TABLE")
+            .env("UCX_GAUDI_STATS", "y")
             .env("UCX_WARN_UNUSED_ENV_VARS", "n");
         match setting.transports {
             Some(transports) => command.env("UCX_TLS", transports),
@@ -203,8 +207,14 @@ impl<'a> Release<'a> {
             };
             for (test, function) in TESTS {
                 let id = format!("ucx {version} ucx_perftest {test} {name}");
-                row.settle(&id, self.perftest(&format!("{test}-{name}"), function, setting));
+                let kind = &self.judge.memory_type;
+                let answer = self.perftest(&format!("{test}-{name}"), function, kind, setting);
+                row.settle(&id, answer.map(|_| "8 sizes, 8 B to 64 MiB".to_owned()));
             }
+            row.settle(
+                &format!("ucx {version} host memory {name}"),
+                self.opens_nothing(name, setting),
+            );
             self.check(row, name, setting)?;
         }
         if self.judge.mpi {
@@ -256,7 +266,7 @@ impl<'a> Release<'a> {
             "UCX_GAUDI_BW=1234.00MBps",
             "UCX_GAUDI_LATENCY=",
             "UCX_GAUDI_REG_COST=",
-            "UCX_GAUDI_STATS=n",
+            "UCX_GAUDI_STATS=y",
         ] {
             ensure!(text.contains(wanted), "ucx_info -c has no {wanted}");
         }
@@ -288,11 +298,16 @@ impl<'a> Release<'a> {
 
     /// A server and a client of ucx_perftest with device memory on both sides, every size in one
     /// run.
-    fn perftest(&self, name: &str, function: &str, setting: Setting<'_>) -> anyhow::Result<String> {
+    fn perftest(
+        &self,
+        name: &str,
+        function: &str,
+        kind: &str,
+        setting: Setting<'_>,
+    ) -> anyhow::Result<[Outcome; 2]> {
         let batch = self.log(name).with_extension("batch");
         let line = |size: &u64| {
             let count = if *size > 1 << 20 { 2 } else { 10 };
-            let kind = &self.judge.memory_type;
             format!("size-{size} -t {function} -m {kind} -s {size} -n {count} -w 1\n")
         };
         fs::write(&batch, SIZES.iter().map(line).collect::<String>())?;
@@ -333,7 +348,18 @@ impl<'a> Release<'a> {
             "no result for {left:?} bytes; log: {}",
             asked.log.display()
         );
-        Ok(format!("{} sizes, 8 B to 64 MiB", SIZES.len()))
+        Ok([served, asked])
+    }
+
+    /// A program without device memory opens no compute node, though it could.
+    fn opens_nothing(&self, name: &str, setting: Setting<'_>) -> anyhow::Result<String> {
+        let ended = self.perftest(&format!("host-{name}"), TESTS[0].1, "host", setting)?;
+        for outcome in &ended {
+            let stats = outcome.lines().find(|line| line.contains("libuct_gaudi: stats"));
+            let stats = stats.with_context(|| format!("no statistics; log: {}", outcome.log.display()))?;
+            ensure!(stats.contains("allocations=0 nodes=0"), "{stats}");
+        }
+        Ok("no compute node opened".to_owned())
     }
 
     /// Data of every protocol, compared.
