@@ -23,8 +23,8 @@ const MOST_RULES: usize = 3;
 ///
 /// # Panics
 /// If a run breaks an invariant. The message has the smallest input and plan that proptest finds,
-/// the seed, and the command that repeats them. proptest's environment applies: `PROPTEST_CASES`, `PROPTEST_RNG_SEED`,
-/// and the file of regressions beside the test.
+/// the seed, and the command that repeats them. proptest's environment applies: `PROPTEST_CASES`,
+/// `PROPTEST_RNG_SEED`, and the file of regressions beside the test.
 ///
 /// ```
 /// use gaudi_faults::check;

@@ -89,7 +89,9 @@ pub(super) enum Waited {
 }
 
 /// Hands the chip's rules to the backend, if it is open.
-pub(super) struct Attach(pub(super) Box<dyn FnOnce(&Arc<ChipRules>) + Send>);
+pub(super) struct Attach(pub(super) Box<HandOver>);
+
+type HandOver = dyn FnOnce(&Arc<ChipRules>) + Send;
 
 impl fmt::Debug for Attach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
