@@ -273,9 +273,10 @@ impl Lane {
         let mut ended = 0;
         while let Some(oldest) = self.in_flight.front() {
             match oldest.submitted.poll() {
-                Ok(false) => break,
                 Ok(true) => self.end_oldest(Ok(())),
-                Err(error) => self.end_oldest(Err(error)),
+                Err(error) if is_failure(&error) => self.end_oldest(Err(error)),
+                // Engines may still use the chunk. The next call asks again.
+                Ok(false) | Err(_) => break,
             }
             ended += 1;
         }
@@ -304,9 +305,13 @@ impl Lane {
 
     fn wait_oldest(&mut self) -> Result<()> {
         if let Some(oldest) = self.in_flight.front() {
-            let answer = oldest.submitted.wait(Deadline::NEVER);
-            self.end_oldest(answer.clone());
-            answer?;
+            match oldest.submitted.wait(Deadline::NEVER) {
+                Err(error) if !is_failure(&error) => return Err(error),
+                answer => {
+                    self.end_oldest(answer.clone());
+                    answer?;
+                }
+            }
         }
         Ok(())
     }
@@ -316,21 +321,34 @@ impl Lane {
     /// # Errors
     /// - `TimedOut`: the deadline passed.
     /// - The failure of a submission.
+    /// - Another error of the wait: the operations stay in flight.
     pub(crate) fn drain(&mut self, deadline: Deadline) -> Result<()> {
         self.submit()?;
         let Some(newest) = self.in_flight.back() else {
             return Ok(());
         };
         // The newest ends last.
-        let answer = newest.submitted.wait(deadline);
-        match answer {
-            Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Forked) => Err(error),
+        match newest.submitted.wait(deadline) {
+            Err(error) if !is_failure(&error) => Err(error),
             answer => {
-                while !self.in_flight.is_empty() {
-                    self.end_oldest(answer.clone());
-                }
+                self.end_all(&answer);
                 answer
             }
         }
     }
+
+    /// Ends all that is in flight.
+    pub(crate) fn end_all(&mut self, answer: &Result<()>) {
+        while !self.in_flight.is_empty() {
+            self.end_oldest(answer.clone());
+        }
+    }
+}
+
+/// Whether a submission has failed. After any other error of a wait, engines may still work on it.
+fn is_failure(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Hung | ErrorKind::DeviceLost | ErrorKind::Io
+    )
 }

@@ -585,6 +585,7 @@ impl Transport {
     /// # Errors
     /// - `TimedOut`: the deadline passed.
     /// - `Forked`, or the failure of a submission.
+    /// - Another error of the driver's wait: the operations stay in progress.
     pub fn flush_wait(&mut self, deadline: impl Into<Deadline>) -> Result<()> {
         self.domain.card.check_process("gaudi_cpy flush")?;
         self.drain(deadline.into())
@@ -642,6 +643,10 @@ impl Drop for Transport {
         }
         if let Err(error) = self.drain(Deadline::NEVER) {
             tracing::warn!("transport of {}: {error}", self.domain.target());
+            let answer = Err(error);
+            for lane in self.lanes.iter_mut().flatten() {
+                lane.end_all(&answer);
+            }
         }
     }
 }

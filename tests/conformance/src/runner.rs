@@ -160,3 +160,26 @@ fn catch_panic(what: &str, run: impl FnOnce() -> Result<(), Failure>) -> Result<
     gaudi_harness::survive(run)
         .unwrap_or_else(|panic| Err(Failure::new(what, "an end", format!("a panic: {panic}"))))
 }
+
+#[cfg(test)]
+mod tests {
+    use gaudi_seam::KernelIoExt as _;
+    use gaudi_uapi::info::HlOpenStatsInfo;
+
+    use super::*;
+
+    /// On the real driver, a close resets the card: seconds for each case.
+    #[test]
+    fn cases_share_one_open() {
+        let spec = "mock:gaudi2?clock=virtual&name=shared-open"
+            .parse()
+            .expect("a spec");
+        let control = gaudi_hal::control(&spec).expect("it opens");
+        let ids = ["wait.counter.reached-already", "wait.counter.poll-not-reached"];
+        let cases = crate::cases::all().filter(|case| ids.contains(&case.id));
+        let report = run(&spec, cases, |_| {}).expect("the cases run");
+        assert_eq!(report.rows.len(), ids.len(), "the cases that ran");
+        let stats: HlOpenStatsInfo = control.query().expect("it answers");
+        assert_eq!(stats.open_counter, 1, "the opens of both cases");
+    }
+}
