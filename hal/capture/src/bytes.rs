@@ -374,6 +374,16 @@ impl<'a> Encoded<'a> {
         })
     }
 
+    /// Returns the same event without its payload, to be [bound](Self::bind) to it later.
+    pub fn unbound(self) -> Encoded<'static> {
+        Encoded { payload: &[], ..self }
+    }
+
+    /// Returns the event with its payload: the one that was checked.
+    pub fn bind(self, payload: &[u8]) -> Encoded<'_> {
+        Encoded { payload, ..self }
+    }
+
     /// Returns the payload of a `.gcap` frame.
     pub fn payload(&self) -> &'a [u8] {
         self.payload

@@ -15,6 +15,8 @@ use crate::next::{errno, kernel_result, set_errno};
 
 /// Scratch memory for the memory that one ioctl refers to.
 const SCRATCH: usize = 128 << 10;
+/// Bytes of an argument that most ioctls do not exceed.
+const SMALL: usize = 64;
 /// Maximum number of ranges of one ioctl. RDMA ioctls have the most.
 const PIECES: usize = 64;
 
@@ -158,7 +160,7 @@ impl Call<'_> {
             None => &[],
         };
         if pointers.is_empty() {
-            return self.around(pointers, None, next);
+            return self.sized(pointers, None, next);
         }
         self.session.scratch(self.local, SCRATCH, |bytes| {
             let mut pieces = Pieces {
@@ -167,19 +169,35 @@ impl Call<'_> {
                 bytes,
                 used: 0,
             };
-            self.around(pointers, Some(&mut pieces), next)
+            self.sized(pointers, Some(&mut pieces), next)
         })
     }
 
+    /// Calls [`around`](Self::around) with buffers of the argument's size: clearing the largest
+    /// ones would take longer than the rest.
     #[inline]
-    fn around(
+    fn sized(
+        &self,
+        pointers: &[Pointer],
+        pieces: Option<&mut Pieces<'_>>,
+        next: &mut impl FnMut() -> i32,
+    ) -> i32 {
+        if argument_size(self.request) <= SMALL {
+            self.around::<SMALL>(pointers, pieces, next)
+        } else {
+            self.around::<MAX_ARGUMENT>(pointers, pieces, next)
+        }
+    }
+
+    #[inline]
+    fn around<const SIZE: usize>(
         &self,
         pointers: &[Pointer],
         mut pieces: Option<&mut Pieces<'_>>,
         next: &mut impl FnMut() -> i32,
     ) -> i32 {
-        let mut input = [0; MAX_ARGUMENT];
-        let mut output = [0; MAX_ARGUMENT];
+        let mut input = [0; SIZE];
+        let mut output = [0; SIZE];
         let before = errno();
         let input = self.read_argument(&mut input);
         if let Some(pieces) = &mut pieces {
@@ -228,13 +246,14 @@ impl Call<'_> {
     }
 
     #[inline]
-    fn read_argument<'b>(&self, buffer: &'b mut [u8; MAX_ARGUMENT]) -> &'b [u8] {
+    fn read_argument<'b>(&self, buffer: &'b mut [u8]) -> &'b [u8] {
         let size = if self.argument == 0 {
             0
         } else {
             argument_size(self.request)
         };
-        let read = memory::read(self.argument, &mut buffer[..size.min(MAX_ARGUMENT)]);
+        let size = size.min(buffer.len());
+        let read = memory::read(self.argument, &mut buffer[..size]);
         &buffer[..read]
     }
 

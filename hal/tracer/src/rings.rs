@@ -30,9 +30,9 @@ const LOOK_FOR_DEAD: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Rings {
     drain: Drain,
-    /// The records read, and the end and range of each.
+    /// The records read, and each one checked, with its range.
     bytes: Vec<u8>,
-    records: Vec<(u64, usize, usize)>,
+    records: Vec<(Encoded<'static>, usize, usize)>,
     looked: Instant,
     pub(crate) events: u64,
     pub(crate) ioctls: u64,
@@ -137,13 +137,10 @@ impl Rings {
             until = until.min(self.read_ring(ring, share, now));
         }
         let read = self.records.len() - held;
-        self.records.sort_by_key(|row| row.0);
-        let ready = self.records.partition_point(|row| row.0 <= until);
-        for &(_, start, len) in &self.records[..ready] {
-            // Checked when it was read.
-            let Ok(event) = Encoded::new(&self.bytes[start..start + len]) else {
-                continue;
-            };
+        self.records.sort_by_key(|row| row.0.end_ns);
+        let ready = self.records.partition_point(|row| row.0.end_ns <= until);
+        for &(event, start, len) in &self.records[..ready] {
+            let event = event.bind(&self.bytes[start..start + len]);
             self.events += 1;
             if let Some((cut, unreadable)) = event.ioctl {
                 self.ioctls += 1;
@@ -192,7 +189,8 @@ impl Rings {
                 Ok(Pull::Record) => match Encoded::new(&self.bytes[start..]) {
                     Ok(event) => {
                         last = event.end_ns;
-                        self.records.push((last, start, self.bytes.len() - start));
+                        let event = event.unbound();
+                        self.records.push((event, start, self.bytes.len() - start));
                         continue;
                     }
                     Err(problem) => format!("ring {ring}: invalid record: {problem}"),
