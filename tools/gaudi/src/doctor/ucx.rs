@@ -204,7 +204,7 @@ fn loads(found: &Found, release: &Release, folder: &Path) -> Check {
             format!("export UCX_PLUGIN_PATH={}", folder.display()),
         ),
         Loads::Preload => warn(
-            "this release has no UCX_PLUGIN_PATH, and LD_PRELOAD has no plugin",
+            "LD_PRELOAD lacks the plugin; UCX_PLUGIN_PATH came with 1.22",
             format!("export LD_PRELOAD=\"libucp.so.0 {}\"", file.display()),
         ),
     }
