@@ -162,10 +162,12 @@ mod tests {
         };
     }
 
-    fn rows() -> (
-        Vec<(&'static str, usize)>,
-        Vec<(&'static str, &'static str, usize)>,
-    ) {
+    /// A C type and its bytes.
+    type Size = (&'static str, usize);
+    /// A C type, its field and the field's offset.
+    type Offset = (&'static str, &'static str, usize);
+
+    fn rows() -> (Vec<Size>, Vec<Offset>) {
         let sizes = vec![
             ("mca_base_component_t", size_of::<ComponentBase>()),
             ("opal_accelerator_base_component_t", size_of::<Component>()),

@@ -4,6 +4,10 @@
 //! word holds either, since both are passed in a register.
 
 #![allow(unsafe_code, reason = "functions of an MPI library")]
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "the calls of one block have one reason: MPI's contract of a handle"
+)]
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null;

@@ -1,5 +1,5 @@
-//! `mpi-check LIBRARY [bytes=N] OPERATION...`: the processes that mpirun(1) started move Gaudi memory
-//! through an MPI library, `libmpi.so.40` or `libmpich.so.12`, and compare every byte.
+//! `mpi-check LIBRARY [bytes=N] OPERATION...`: the processes that mpirun(1) started move Gaudi
+//! memory through an MPI library, `libmpi.so.40` or `libmpich.so.12`, and compare every byte.
 //!
 //! Each process prints `ok OPERATION rank N: ...` or `FAIL OPERATION rank N: ...`; `cargo xtask
 //! test --step ucx` runs it. Device memory comes from the plugin the way ucx_perftest gets it.

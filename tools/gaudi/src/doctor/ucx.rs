@@ -181,7 +181,7 @@ fn judge(found: &Found) -> Vec<Check> {
         Some(cards) => ok(cards),
         None => fail(
             "no card: the plugin registers nothing",
-            "export GAUDI_DEVICE=mock:gaudi2 to try a mock",
+            "set GAUDI_DEVICE to the spec of a device or of a mock",
         ),
     };
     checks.push(check.named("cards"));
@@ -204,7 +204,7 @@ fn loads(found: &Found, release: &Release, folder: &Path) -> Check {
             format!("export UCX_PLUGIN_PATH={}", folder.display()),
         ),
         Loads::Preload => warn(
-            "this release has no UCX_PLUGIN_PATH, and LD_PRELOAD has no plugin",
+            "LD_PRELOAD lacks the plugin; UCX_PLUGIN_PATH came with 1.22",
             format!("export LD_PRELOAD=\"libucp.so.0 {}\"", file.display()),
         ),
     }
@@ -229,7 +229,7 @@ mod tests {
             info: Some(INFO.to_owned()),
             folder: Some("/opt/gaudi/lib/gaudi-ucx".into()),
             preload: Some("libucp.so.0 /opt/gaudi/lib/gaudi-ucx/libuct_gaudi.so.0".to_owned()),
-            cards: Some("GAUDI_DEVICE=mock:gaudi2".to_owned()),
+            cards: Some("GAUDI_DEVICE=kernel:0".to_owned()),
             ..Found::default()
         }
     }
