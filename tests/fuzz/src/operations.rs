@@ -52,6 +52,7 @@ pub(crate) fn operations(bytes: &[u8]) {
         let case = Case {
             seed: 0,
             number: u64::from(count >> 7),
+            descriptors: false,
             plan,
             ops: ops.chunks_exact(7).take(MOST).map(op).enumerate().collect(),
         };
