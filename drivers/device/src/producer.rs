@@ -255,13 +255,14 @@ impl Producer {
     /// and it has not ended.
     fn wait_for_room(&self, seq: u64, deadline: Deadline) -> Result<()> {
         if !deadline.has_passed() {
-            return self.wait(seq, deadline);
+            self.wait(seq, deadline)?;
+        } else if !self.poll(seq)? {
+            return Err(Error::would_block(SUBMIT).on(self.context.id));
         }
-        if self.poll(seq)? {
-            Ok(())
-        } else {
-            Err(Error::would_block(SUBMIT).on(self.context.id))
-        }
+        // The wait asks no driver if a later number is done, and releases nothing then. A driver
+        // that gives numbers out of order must not make the caller spin.
+        self.release(|entry| entry.seq <= seq);
+        Ok(())
     }
 
     /// The result of a submission, if it is known without a call of the driver.

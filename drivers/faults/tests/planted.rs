@@ -91,6 +91,7 @@ defects! {
     DriverSkipsTail Driver TruthfulErrors,
     DriverForgetsEnd Driver EndsOnce,
     DriverLosesCompletion Driver TimeBudget,
+    DriverRepeatsNumber Driver EndsOnce,
 }
 
 const BUSY: WaitAnswer = WaitAnswer {
@@ -263,6 +264,16 @@ impl Layer for Planted {
                     Err(error) if !is_full(&error) => Ok(R::reply(self.last())),
                     answer => answer,
                 }
+            }
+            (D::DriverRepeatsNumber, Operation::Submit) => {
+                let answer = next(request);
+                if let Ok(AnyAnswer::Cs(taken)) = answer.as_ref().map(|answer| answer.view()) {
+                    if self.strikes() {
+                        return Ok(R::reply(self.last()));
+                    }
+                    self.last.store(taken.seq.0, Ordering::Relaxed);
+                }
+                answer
             }
             (D::ResetNotSeen, Operation::Submit) => {
                 let answer = next(request);
