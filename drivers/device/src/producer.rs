@@ -371,11 +371,17 @@ impl Producer {
 
     /// Whether no engine works on a submission any more. Asks the driver and does not wait.
     ///
-    /// Records the failure that proves it: the caller releases the submission, so no later call
-    /// asks the driver about it.
+    /// Records the end or the failure that proves it: the caller releases the submission, so a
+    /// drain does not ask the driver about it.
     fn has_ended(&self, seq: u64) -> bool {
         match self.context.io.wait_cs(CsSeq(seq), Duration::ZERO) {
-            Ok(answer) => answer.status == WaitStatus::Completed,
+            Ok(answer) if answer.status == WaitStatus::Completed => {
+                if seq < self.failed_from.load(Ordering::Acquire) {
+                    self.done_through.fetch_max(seq, Ordering::AcqRel);
+                }
+                true
+            }
+            Ok(_) => false,
             Err(error) if is_end(&error) => {
                 if seq < self.failed_from.load(Ordering::Acquire) {
                     self.fail(seq, &error);

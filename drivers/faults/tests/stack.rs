@@ -73,3 +73,15 @@ fn case_repeats_exactly() {
         );
     }
 }
+
+/// Cases of long runs that found a defect.
+#[test]
+fn found_defects_stay_corrected() {
+    let mut stack = Stack::new().expect("made");
+    // A completion that a refused poll learned of was forgotten, so it ran on after a drain.
+    for (seed, number) in [(7002, 4_237_445)] {
+        let case = Case::generate(seed, number);
+        let outcome = stack.run(&case).expect("the device opens");
+        assert!(outcome.violations.is_empty(), "{:?}\n{case}", outcome.violations);
+    }
+}
