@@ -1,7 +1,7 @@
 //! Records the requests of any process to the driver, as [`gaudi_capture`] events.
 //!
 //! - **Tier A** ([`Tier::Preload`]): a library in the program, which writes to rings in shared
-//!   memory. Adds about a hundred nanoseconds per ioctl; observes what goes through libc.
+//!   memory. Adds less than a microsecond per ioctl; observes what goes through libc.
 //! - **Tier B** ([`Tier::Bpf`]): eBPF programs on the system call tracepoints. Adds a few hundred
 //!   nanoseconds per ioctl; needs root, or CAP_BPF and CAP_PERFMON.
 //! - **Tier C** ([`Tier::Ptrace`]): ptrace(2), with a seccomp filter in spawned programs. Adds tens

@@ -68,6 +68,7 @@ use output::Output;
                   GAUDI_DMABUF_LEAKS   where set, dma-bufs still open at the end are listed\n  \
                   GAUDI_TRACE          trace file of programs on libhl-thunk.so\n  \
                   GAUDI_FAULT          fault plan of programs on libhl-thunk.so\n  \
+                  GAUDI_TRACE_LIBRARY  preload library of --backend preload\n  \
                   COLUMNS              width of tables, also in a pipe\n  \
                   NO_COLOR             where set, no colour\n  \
                   CLICOLOR_FORCE       where set and NO_COLOR is not, colour in a pipe too\n\n\
