@@ -9,6 +9,7 @@
 
 mod args;
 mod args_rdma;
+mod caps;
 mod check;
 mod common;
 mod control;
@@ -120,6 +121,7 @@ const MOCK: &str = "-d mock:gaudi2";
 commands! {
     List(list::List), list::run, Layers, "gaudi list -d mock:gaudi2";
     Info(info::Arguments), info::run, Layers, MOCK;
+    Caps(caps::Caps), caps::run, Layers, MOCK;
     Copy(args::Copy), copy::run, Layers, MOCK;
     Perf(args::Perf), perf::run, Layers, MOCK;
     Demo(args::Demo), demo::run, Layers, MOCK;

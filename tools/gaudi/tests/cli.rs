@@ -162,6 +162,23 @@ fn copy_moves_and_checks_in_all_directions() {
 }
 
 #[test]
+fn caps_prints_offers_and_variables() {
+    gaudi(&["caps", "-d", "mock:gaudi2"])
+        .assert()
+        .success()
+        .stdout_eq(file!["golden/caps.txt"]);
+    gaudi(&["caps", "-c"])
+        .assert()
+        .success()
+        .stdout_eq(file!["golden/caps-variables.txt"]);
+    gaudi(&["caps", "-d", "mock:gaudi2"])
+        .env("GAUDI_COPY_BATCH", "65")
+        .assert()
+        .code(1)
+        .stderr_eq(file!["golden/caps-refused.txt"]);
+}
+
+#[test]
 fn host_to_host_copy_is_usage_error() {
     gaudi(&["copy", "-d", "mock:gaudi2", "host", "host"])
         .assert()

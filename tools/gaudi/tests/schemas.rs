@@ -213,6 +213,8 @@ fn every_document_fits_its_schema() {
         &["doctor"],
         &["doctor", "--nic", "softnic", "-d", "mock:gaudi2"],
         &["doctor", "--explain", "EINVAL"],
+        &["caps", "-d", "mock:gaudi2"],
+        &["caps", "-c"],
         &["check", "-d", "mock:gaudi2"],
         &["faults", "run", "--cases", "64", "--seed", "1", "--jobs", "1"],
         &["faults", "replay", "1", "--case", "2"],

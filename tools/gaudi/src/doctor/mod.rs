@@ -31,7 +31,7 @@ use crate::report::object;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exits with 1 where a line fails. With --nic it opens the device for use: it must be free.\n\n\
-                  Examples:\n  gaudi doctor --nic softnic --device mock:gaudi2\n  gaudi doctor --explain EPERM\n  gaudi doctor --ucx"
+                  Examples:\n  gaudi doctor --nic softnic --device mock:gaudi2\n  gaudi doctor --explain EPERM"
 )]
 pub(crate) struct Doctor {
     /// Try what a transfer between this NIC and a device (--device) needs, and explain failures;
