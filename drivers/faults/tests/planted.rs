@@ -90,6 +90,7 @@ defects! {
     DriverSaysDone Driver ForeignBytes,
     DriverSkipsTail Driver TruthfulErrors,
     DriverForgetsEnd Driver EndsOnce,
+    FullQueueIsFailure Library TruthfulErrors,
     DriverLosesCompletion Driver TimeBudget,
     DriverRepeatsNumber Driver EndsOnce,
 }
@@ -264,6 +265,12 @@ impl Layer for Planted {
                     Err(error) if !is_full(&error) => Ok(R::reply(self.last())),
                     answer => answer,
                 }
+            }
+            (D::FullQueueIsFailure, Operation::Submit) => {
+                next(request).map_err(|error| match error.errno() {
+                    Some(Errno::EAGAIN) => Error::from_errno(R::OPERATION.kernel_name(), Errno::EIO),
+                    _ => error,
+                })
             }
             (D::DriverRepeatsNumber, Operation::Submit) => {
                 let answer = next(request);
