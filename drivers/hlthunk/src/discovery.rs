@@ -84,6 +84,29 @@ pub(crate) fn candidates() -> Result<Vec<Candidate>, Errno> {
     Ok(indices.into_iter().map(of_index).collect())
 }
 
+/// Returns the devices among which a program that names none gets the first free one: those that
+/// `HABANA_VISIBLE_DEVICES` and `HABANA_VISIBLE_MODULES` show.
+///
+/// # Errors
+/// `EINVAL`: an environment variable is invalid. `ENOENT`: the variables hide every device.
+pub(crate) fn visible_candidates() -> Result<Vec<Candidate>, Errno> {
+    let mut all = candidates()?;
+    let visible = Environment::of_process().visible();
+    let visible = visible.map_err(|error| errno_of(&error))?;
+    let is_chosen = selection()?
+        .device
+        .is_some_and(|device| device.backend != BackendSpec::Kernel(KernelSelector::FirstFree));
+    if is_chosen || visible.is_all() {
+        return Ok(all);
+    }
+    let machine = driver();
+    let indices: Vec<_> = all.iter().map(|candidate| candidate.index).collect();
+    let shown = visible.among(&indices, |index| machine.module_id(index));
+    let shown = shown.map_err(|error| errno_of(&error))?;
+    all.retain(|candidate| shown.contains(&candidate.index));
+    Ok(all)
+}
+
 /// Returns the device with an index. The device of the machine may not exist: then its open fails.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use gaudi_uapi::info::HlInfoHwIpInfo;
 use nix::libc;
 
 use crate::device::{self, Found};
-use crate::discovery::{at_bus, candidates, is_named, name_of, with_index};
+use crate::discovery::{at_bus, candidates, is_named, name_of, visible_candidates, with_index};
 use crate::info::query;
 use crate::pointer::{Pointer, Source};
 use crate::profiler;
@@ -29,7 +29,7 @@ fn open_at_bus(busid: &Source<c_char>, kind: NodeKind) -> Result<c_int, Errno> {
 /// Returns the errno of the last open that failed; `ENOENT` only if there is no other errno.
 fn open_by_name(name: HlthunkDeviceName, kind: NodeKind) -> Result<c_int, Errno> {
     let mut last = Errno::ENOENT;
-    for device in candidates()? {
+    for device in visible_candidates()? {
         let fits = match name {
             HlthunkDeviceName::DONT_CARE => Ok(true),
             _ => device.identify().map(|hw| is_named(&hw, name)),

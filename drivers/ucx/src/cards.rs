@@ -3,7 +3,7 @@
 use std::sync::{Mutex, OnceLock};
 
 use gaudi_copy::{MemoryDomain, Transport};
-use gaudi_hal::{Environment, choose, list};
+use gaudi_hal::{Environment, choose, list, list_visible};
 use gaudi_seam::{BackendSpec, DeviceSpec, PciAddress, Result};
 
 /// One card.
@@ -34,7 +34,8 @@ pub(crate) fn cards() -> &'static [Card] {
 }
 
 /// Finds the cards of the environment without opening a node: that of `GAUDI_DEVICE`, those of
-/// `GAUDI_MAPPING_TABLE`, or all of the machine.
+/// `GAUDI_MAPPING_TABLE`, or all of the machine. The last two as `HABANA_VISIBLE_DEVICES` and
+/// `HABANA_VISIBLE_MODULES` show them.
 ///
 /// # Errors
 /// `InvalidInput`: a variable is invalid.
@@ -63,20 +64,23 @@ pub(crate) fn find() -> Result<&'static [Card]> {
 type Found = (DeviceSpec, Option<PciAddress>);
 
 fn specs(environment: &Environment) -> Result<Vec<Found>> {
-    let listed = list();
     if environment.device.is_some() {
         let spec = choose(None, environment)?;
+        let listed = list();
         let bus = listed.iter().find(|card| card.spec.backend == spec.backend);
         let bus = bus.and_then(|card| card.bus);
         return Ok(vec![(spec, bus)]);
     }
-    if let Some(table) = environment.table()? {
+    if let Some(entries) = environment.visible_entries()? {
         let row = |entry: &gaudi_hal::MappingEntry| {
             (DeviceSpec::bare(BackendSpec::Map(entry.index)), Some(entry.bus))
         };
-        return Ok(table.entries().iter().map(row).collect());
+        return Ok(entries.iter().map(row).collect());
     }
-    Ok(listed.into_iter().map(|card| (card.spec, card.bus)).collect())
+    Ok(list_visible(environment)?
+        .into_iter()
+        .map(|card| (card.spec, card.bus))
+        .collect())
 }
 
 impl Card {
@@ -111,6 +115,7 @@ mod tests {
         specs(&Environment {
             device: device.map(Into::into),
             mapping_table: table.map(Into::into),
+            ..Environment::default()
         })
     }
 

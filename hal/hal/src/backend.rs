@@ -12,9 +12,22 @@ pub(crate) mod kernel {
     use gaudi_seam::{BackendSpec, DeviceSpec, Error, KernelIo as _, KernelSelector, NodeKind, Result};
 
     use crate::open::Listed;
+    use crate::visible::Visible;
 
-    pub(crate) fn open(selector: KernelSelector, kind: NodeKind) -> Result<Arc<Kernel>> {
-        Driver::new().open(selector, kind).map(Arc::new)
+    /// Opens a device. `visible` restricts the first free one.
+    pub(crate) fn open(selector: KernelSelector, kind: NodeKind, visible: &Visible) -> Result<Arc<Kernel>> {
+        let driver = Driver::new();
+        let opened = match selector {
+            KernelSelector::FirstFree if !visible.is_all() => {
+                driver.open_first_of(&indices(&driver, visible)?, kind)
+            }
+            _ => driver.open(selector, kind),
+        };
+        opened.map(Arc::new)
+    }
+
+    fn indices(driver: &Driver, visible: &Visible) -> Result<Vec<u32>> {
+        visible.among(&driver.indices(), |index| driver.module_id(index))
     }
 
     /// A duplicate of the descriptor of an open node.
@@ -23,13 +36,13 @@ pub(crate) mod kernel {
         gaudi_sys::fd::duplicate(io).map_err(failed)
     }
 
-    pub(crate) fn list() -> Vec<Listed> {
+    pub(crate) fn list(visible: &Visible) -> Result<Vec<Listed>> {
         let driver = Driver::new();
         let listed = |index| Listed {
             spec: DeviceSpec::bare(BackendSpec::Kernel(KernelSelector::Index(index))),
             bus: driver.pci_address(index),
         };
-        driver.indices().into_iter().map(listed).collect()
+        Ok(indices(&driver, visible)?.into_iter().map(listed).collect())
     }
 }
 
@@ -42,6 +55,7 @@ pub(crate) mod kernel {
     use gaudi_seam::{Error, KernelIo, KernelSelector, Node, NodeKind, Result};
 
     use crate::open::Listed;
+    use crate::visible::Visible;
 
     /// An open node of a driver that is not built in: there is none.
     pub(crate) enum Kernel {}
@@ -52,7 +66,7 @@ pub(crate) mod kernel {
         }
     }
 
-    pub(crate) fn open(_selector: KernelSelector, _kind: NodeKind) -> Result<Arc<Kernel>> {
+    pub(crate) fn open(_: KernelSelector, _: NodeKind, _: &Visible) -> Result<Arc<Kernel>> {
         Err(
             Error::unsupported("open", "kernel backend: not part of this build")
                 .helped_by("build with the feature kernel"),
@@ -63,8 +77,8 @@ pub(crate) mod kernel {
         match *io {}
     }
 
-    pub(crate) fn list() -> Vec<Listed> {
-        Vec::new()
+    pub(crate) fn list(_: &Visible) -> Result<Vec<Listed>> {
+        Ok(Vec::new())
     }
 }
 

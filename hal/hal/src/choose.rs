@@ -6,7 +6,8 @@ use std::ffi::{OsStr, OsString};
 use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind, KernelSelector, Result};
 
 use crate::secure::is_secure;
-use crate::table::MappingTable;
+use crate::table::{MappingEntry, MappingTable};
+use crate::visible::{VISIBLE_DEVICES_VARIABLE, VISIBLE_MODULES_VARIABLE, Visible};
 
 /// The variable that holds a device spec.
 pub const DEVICE_VARIABLE: &str = "GAUDI_DEVICE";
@@ -20,6 +21,10 @@ pub struct Environment {
     pub device: Option<OsString>,
     /// `GAUDI_MAPPING_TABLE`.
     pub mapping_table: Option<OsString>,
+    /// `HABANA_VISIBLE_DEVICES`.
+    pub visible_devices: Option<OsString>,
+    /// `HABANA_VISIBLE_MODULES`.
+    pub visible_modules: Option<OsString>,
 }
 
 impl Environment {
@@ -38,6 +43,8 @@ impl Environment {
         Self {
             device: set(DEVICE_VARIABLE),
             mapping_table: set(TABLE_VARIABLE),
+            visible_devices: set(VISIBLE_DEVICES_VARIABLE),
+            visible_modules: set(VISIBLE_MODULES_VARIABLE),
         }
     }
 
@@ -51,9 +58,40 @@ impl Environment {
             None => Ok(None),
         }
     }
+
+    /// Parses `HABANA_VISIBLE_DEVICES` and `HABANA_VISIBLE_MODULES`.
+    ///
+    /// # Errors
+    /// `InvalidInput`: one is not a list of numbers or `all`.
+    pub fn visible(&self) -> Result<Visible> {
+        Visible::read(self.visible_devices.as_deref(), self.visible_modules.as_deref())
+    }
+
+    /// Returns the visible entries of `GAUDI_MAPPING_TABLE`, at least one; `None` if the table is
+    /// not set.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: a variable is invalid.
+    /// - `NotFound`: every entry is hidden.
+    pub fn visible_entries(&self) -> Result<Option<Vec<MappingEntry>>> {
+        let Some(table) = self.table()? else {
+            return Ok(None);
+        };
+        let (visible, all) = (self.visible()?, table.entries().iter());
+        let mut entries = Vec::new();
+        for entry in all.clone() {
+            if visible.shows(entry.index, || Ok(entry.module_id))? {
+                entries.push(*entry);
+            }
+        }
+        match entries.is_empty() {
+            true => Err(visible.hides(all.map(|entry| format!("map:{}", entry.index)))),
+            false => Ok(Some(entries)),
+        }
+    }
 }
 
-fn readable<'a>(source: &str, text: &'a OsStr) -> Result<&'a str> {
+pub(crate) fn readable<'a>(source: &str, text: &'a OsStr) -> Result<&'a str> {
     text.to_str()
         .ok_or_else(|| refused().because(format!("{source} is not UTF-8")))
 }
@@ -70,12 +108,13 @@ fn refused() -> Error {
 /// The first source that is set decides:
 /// 1. `explicit`, the program's argument (`-d`);
 /// 2. `GAUDI_DEVICE`, a spec;
-/// 3. `GAUDI_MAPPING_TABLE`: `map:N`, N the table's lowest index;
-/// 4. `kernel`: the first device that no other process has open.
+/// 3. `GAUDI_MAPPING_TABLE`: `map:N`, N the table's lowest index that is [`Visible`];
+/// 4. `kernel`: the first visible device that no other process has open.
 ///
 /// # Errors
-/// `InvalidInput`: the source that decides is invalid. The error names it; later sources are not
-/// read.
+/// - `InvalidInput`: the source that decides is invalid. The error names it; later sources are not
+///   read.
+/// - `NotFound`: no entry of the table is visible.
 pub fn choose(explicit: Option<&str>, environment: &Environment) -> Result<DeviceSpec> {
     if let Some(text) = explicit {
         return parse("", text);
@@ -83,10 +122,8 @@ pub fn choose(explicit: Option<&str>, environment: &Environment) -> Result<Devic
     if let Some(text) = &environment.device {
         return parse("GAUDI_DEVICE: ", readable(DEVICE_VARIABLE, text)?);
     }
-    if let Some(table) = environment.table()? {
-        if let Some(first) = table.entries().first() {
-            return Ok(DeviceSpec::bare(BackendSpec::Map(first.index)));
-        }
+    if let Some([first, ..]) = environment.visible_entries()?.as_deref() {
+        return Ok(DeviceSpec::bare(BackendSpec::Map(first.index)));
     }
     Ok(DeviceSpec::bare(BackendSpec::Kernel(KernelSelector::FirstFree)))
 }
@@ -112,6 +149,7 @@ mod tests {
         Environment {
             device: device.map(Into::into),
             mapping_table: table.map(Into::into),
+            ..Environment::default()
         }
     }
 
@@ -168,13 +206,33 @@ mod tests {
         use std::os::unix::ffi::OsStringExt as _;
         let environment = Environment {
             device: Some(OsString::from_vec(vec![0xff])),
-            mapping_table: None,
+            ..Environment::default()
         };
         let error = choose(None, &environment).expect_err("not UTF-8");
         assert!(
             error.to_string().contains("GAUDI_DEVICE is not UTF-8"),
             "the variable is blamed: {error}"
         );
+    }
+
+    #[test]
+    fn hidden_entries_are_not_chosen() {
+        let with = |devices: Option<&str>, modules: Option<&str>, explicit: Option<&str>| {
+            let environment = Environment {
+                visible_devices: devices.map(Into::into),
+                visible_modules: modules.map(Into::into),
+                ..environment(None, Some(TABLE))
+            };
+            choose(explicit, &environment).map(|spec| spec.to_string())
+        };
+        assert_eq!(with(Some("5"), None, None).as_deref(), Ok("map:5"));
+        assert_eq!(with(None, Some("1"), None).as_deref(), Ok("map:5"));
+        assert_eq!(with(Some("5"), None, Some("map:4")).as_deref(), Ok("map:4"));
+        let error = with(Some("5"), Some("2"), None).expect_err("no entry is in both");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert!(error.to_string().contains("map:4, map:5"), "{error}");
+        let error = with(Some("five"), None, None).expect_err("not a number");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
 
     #[test]

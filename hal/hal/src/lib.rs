@@ -15,6 +15,7 @@ mod open;
 mod program;
 mod secure;
 mod table;
+mod visible;
 
 pub use choose::{CHOOSE, DEVICE_VARIABLE, Environment, TABLE_VARIABLE, choose};
 #[cfg(feature = "mock")]
@@ -27,10 +28,13 @@ pub use gaudi_mock::{Ledger, Mock};
 pub use open::fault_handles;
 #[cfg(feature = "mock")]
 pub use open::mock_ledger;
-pub use open::{Listed, control, control_in, list, mapping_table, open, open_for_program, open_in};
+pub use open::{
+    Listed, control, control_in, list, list_visible, mapping_table, open, open_for_program, open_in,
+};
 pub use program::ProgramFile;
 pub use secure::is_secure;
 pub use table::{MappingEntry, MappingTable};
+pub use visible::{VISIBLE_DEVICES_VARIABLE, VISIBLE_MODULES_VARIABLE, Visible};
 
 #[cfg(feature = "layers")]
 pub use gaudi_layers as layers;

@@ -13,6 +13,7 @@ use crate::backend::layers::{Stack, time_of};
 use crate::choose::{Environment, TABLE_VARIABLE};
 use crate::program::{ProgramFile, User};
 use crate::table::{MappingEntry, MappingTable};
+use crate::visible::Visible;
 
 /// A device of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +87,19 @@ pub fn open_for_program(spec: &DeviceSpec, kind: NodeKind) -> Result<(SharedIo, 
 /// Lists the devices of this machine in the order of their numbers, without opening a node. Mocks
 /// are not listed.
 pub fn list() -> Vec<Listed> {
-    backend::kernel::list()
+    // Without a restriction, no device is asked.
+    backend::kernel::list(&Visible::default()).unwrap_or_default()
+}
+
+/// Lists the devices of this machine that [`Visible`] shows, in the order of their numbers. Opens
+/// control nodes if `HABANA_VISIBLE_MODULES` is set.
+///
+/// # Errors
+/// - `InvalidInput`: a variable is invalid.
+/// - `NotFound`: every device is hidden.
+/// - The error of a device that did not report its module id, if no other device is visible.
+pub fn list_visible(environment: &Environment) -> Result<Vec<Listed>> {
+    backend::kernel::list(&environment.visible()?)
 }
 
 /// Returns the [`MappingTable`] of this machine: index, module id and PCI address of each device,
@@ -99,7 +112,7 @@ pub fn mapping_table() -> Result<MappingTable> {
     let devices = list();
     if devices.is_empty() {
         // The open fails with the cause.
-        backend::kernel::open(KernelSelector::FirstFree, NodeKind::Control)?;
+        backend::kernel::open(KernelSelector::FirstFree, NodeKind::Control, &Visible::default())?;
     }
     let entry = |device: &Listed| -> Result<MappingEntry> {
         let io = control(&device.spec)?;
@@ -142,16 +155,21 @@ fn reach(
     };
     match &spec.backend {
         BackendSpec::Kernel(selector) => {
-            backend::kernel::open(*selector, kind)
-                .map_err(failed)
-                .and_then(|io| {
-                    let file = program_file(&io, user)?;
-                    Ok((layers.over_known(io, &time), file))
-                })
+            let opened = match selector {
+                KernelSelector::FirstFree => environment
+                    .visible()
+                    .and_then(|visible| backend::kernel::open(*selector, kind, &visible)),
+                _ => backend::kernel::open(*selector, kind, &Visible::default()),
+            };
+            opened.map_err(failed).and_then(|io| {
+                let file = program_file(&io, user)?;
+                Ok((layers.over_known(io, &time), file))
+            })
         }
         BackendSpec::Map(index) => {
             let entry = table_entry(*index, environment)?;
-            let opened = backend::kernel::open(KernelSelector::Bus(entry.bus), kind).map_err(failed);
+            let opened = backend::kernel::open(KernelSelector::Bus(entry.bus), kind, &Visible::default())
+                .map_err(failed);
             opened.and_then(|io| {
                 verify(&*io, entry)?;
                 let file = program_file(&io, user)?;

@@ -10,6 +10,7 @@ fn selected_mock_opens_once_for_compute() {
     let environment = Environment {
         device: Some("mock:gaudi2?name=hal".into()),
         mapping_table: None,
+        ..Environment::default()
     };
     let spec = choose(None, &environment).expect("the environment chooses");
     assert_eq!(mock_ledger(&spec), None, "it is not open yet");

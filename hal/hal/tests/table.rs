@@ -219,6 +219,7 @@ fn takes_or_refuses(bytes: Vec<u8>) -> Result<(), TestCaseError> {
     let environment = Environment {
         device: None,
         mapping_table: Some(OsString::from_vec(bytes)),
+        ..Environment::default()
     };
     match environment.table() {
         Ok(table) => {

@@ -103,7 +103,7 @@ impl<S: Syscalls + ?Sized> Driver<S> {
                 let index = self.index_of_module(id)?;
                 (index, self.pci_address(index))
             }
-            KernelSelector::FirstFree => return self.open_first(kind),
+            KernelSelector::FirstFree => return self.open_first_of(&self.indices(), kind),
         };
         let opened = self.open_node(index, kind)?;
         // If the card was removed before the open, another card may have its number. The open file
@@ -252,9 +252,12 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         }))
     }
 
-    /// The module id of a device, from its control node, or from sysfs for a user without access to
-    /// the node.
-    fn module_id(&self, index: u32) -> Result<u32> {
+    /// Returns the module id of a device, from its control node, or from sysfs for a user without
+    /// access to the node.
+    ///
+    /// # Errors
+    /// Those of the control node's open and of its `HL_INFO_HW_IP_INFO`.
+    pub fn module_id(&self, index: u32) -> Result<u32> {
         let answer = self
             .open_node(index, NodeKind::Control)
             .and_then(|control| control.query::<HlInfoHwIpInfo>())
@@ -265,9 +268,13 @@ impl<S: Syscalls + ?Sized> Driver<S> {
         })
     }
 
-    fn open_first(&self, kind: NodeKind) -> Result<Kernel<S>> {
+    /// Opens a node of the first device of `indices` that can be opened.
+    ///
+    /// # Errors
+    /// The first one's error, as of [`Driver::open`]. `NotFound`: `indices` is empty.
+    pub fn open_first_of(&self, indices: &[u32], kind: NodeKind) -> Result<Kernel<S>> {
         let mut first = None;
-        for index in self.indices() {
+        for &index in indices {
             match self.open_node(index, kind) {
                 Ok(device) => return Ok(device),
                 Err(error) => first = first.or(Some(error)),

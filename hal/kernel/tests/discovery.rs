@@ -148,6 +148,19 @@ fn first_free_device_opens() {
 }
 
 #[test]
+fn first_of_given_devices_opens() {
+    let machine = Machine::with(&[(0, "0000:19:00.0"), (1, "0000:b3:00.0"), (2, "0000:cc:00.0")]);
+    let open = |indices: &[u32]| machine.driver.open_first_of(indices, NodeKind::Compute);
+    assert_eq!(open(&[2, 1]).unwrap().node().device.index, 2);
+    machine.recorder.refuse("accel2", Errno::EBUSY);
+    assert_eq!(open(&[2, 1]).unwrap().node().device.index, 1);
+    assert_eq!(open(&[2]).err().unwrap().kind(), ErrorKind::Busy);
+    assert_eq!(open(&[]).err().unwrap().kind(), ErrorKind::NotFound);
+    machine.recorder.reply([hw_ip(7)]);
+    assert_eq!(machine.driver.module_id(1), Ok(7));
+}
+
+#[test]
 fn missing_device_error_lists_present_ones() {
     let machine = Machine::with(&[(0, "0000:19:00.0"), (1, "0000:b3:00.0")]);
     machine.recorder.refuse("accel5", Errno::ENOENT);

@@ -63,16 +63,18 @@ use output::Output;
     after_help = "Exit codes: 0 done; 1 the operation or a check failed; 2 usage; 3 no such device; \
                   4 not permitted; 5 device lost or reset; 6 timed out; 125 a defect of this program.\n\n\
                   Environment:\n  \
-                  GAUDI_DEVICE         device spec that stands in for --device\n  \
-                  GAUDI_MAPPING_TABLE  addresses of map:N, from gaudi list --mapping-table\n  \
-                  GAUDI_LOG            log filter instead of -v: gaudi::operation=debug\n  \
-                  GAUDI_DMABUF_LEAKS   where set, dma-bufs still open at the end are listed\n  \
-                  GAUDI_TRACE          trace file of programs on libhl-thunk.so\n  \
-                  GAUDI_FAULT          fault plan of programs on libhl-thunk.so\n  \
-                  GAUDI_TRACE_LIBRARY  preload library of --backend preload\n  \
-                  COLUMNS              width of tables, also in a pipe\n  \
-                  NO_COLOR             where set, no colour\n  \
-                  CLICOLOR_FORCE       where set and NO_COLOR is not, colour in a pipe too\n\n\
+                  GAUDI_DEVICE            device spec that stands in for --device\n  \
+                  GAUDI_MAPPING_TABLE     addresses of map:N, from gaudi list --mapping-table\n  \
+                  HABANA_VISIBLE_DEVICES  accelN that the first free device may be: 0,1 or all\n  \
+                  HABANA_VISIBLE_MODULES  its module ids: 0,1 or all\n  \
+                  GAUDI_LOG               log filter instead of -v: gaudi::operation=debug\n  \
+                  GAUDI_DMABUF_LEAKS      where set, dma-bufs still open at the end are listed\n  \
+                  GAUDI_TRACE             trace file of programs on libhl-thunk.so\n  \
+                  GAUDI_FAULT             fault plan of programs on libhl-thunk.so\n  \
+                  GAUDI_TRACE_LIBRARY     preload library of --backend preload\n  \
+                  COLUMNS                 width of tables, also in a pipe\n  \
+                  NO_COLOR                where set, no colour\n  \
+                  CLICOLOR_FORCE          where set and NO_COLOR is not, colour in a pipe too\n\n\
                   Examples:\n  gaudi demo --file photo.jpg  # from device to device over RDMA, on two mocks\n  \
                   gaudi info -d mock:gaudi2    # what a device is, on a machine without one"
 )]

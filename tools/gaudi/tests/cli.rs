@@ -438,6 +438,15 @@ fn arguments_that_mean_nothing_together_are_usage() {
         .env("GAUDI_MAPPING_TABLE", "[{}]")
         .assert()
         .code(2);
+    for name in ["HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"] {
+        let refused = gaudi(&["info"]).env(name, "0,one").assert().code(2);
+        let text = String::from_utf8_lossy(&refused.get_output().stderr).into_owned();
+        assert!(
+            text.contains(name) && text.contains("\"one\" is not a number"),
+            "{text}"
+        );
+        gaudi(&["info", "-d", "mock"]).env(name, "0,one").assert().code(0);
+    }
     gaudi(&[
         "copy",
         "-d",

@@ -5,10 +5,12 @@
 use std::process::{Command, Output};
 
 /// The environment that the program heeds, which is the caller's own.
-pub(crate) const VARIABLES: [&str; 6] = [
+pub(crate) const VARIABLES: [&str; 8] = [
     "COLUMNS",
     "GAUDI_DEVICE",
     "GAUDI_MAPPING_TABLE",
+    "HABANA_VISIBLE_DEVICES",
+    "HABANA_VISIBLE_MODULES",
     "GAUDI_LOG",
     "NO_COLOR",
     "CLICOLOR_FORCE",
