@@ -26,6 +26,7 @@ mod peer;
 mod smoke;
 mod stall;
 pub(crate) mod suite;
+mod transcript;
 mod ucx;
 mod verbs;
 
@@ -39,6 +40,7 @@ use self::bench::{Which, folder, one, open};
 use self::guest::Variant;
 use self::image::Job;
 use self::kernels::Kernels;
+use self::stall::Limits;
 use self::suite::Selection;
 use crate::ledger::{self, Row};
 use crate::workspace::Workspace;
@@ -86,16 +88,23 @@ pub(crate) fn run(workspace: &Workspace, lab: &Lab) -> anyhow::Result<ExitCode> 
 
 const WARNING: &str = "echo '<4>WARNING: CPU: 0 PID: 1 at lab/proof.c:1 proof+0x0/0x1' >/dev/kmsg";
 
-/// What must fail a run, a script that does it, seconds, and a part of the finding.
-const PROOFS: [(&str, &str, u64, &str); 3] = [
-    ("a warning of the kernel", WARNING, 600, "WARNING: CPU"),
+/// What must fail a run, a script that does it, seconds for the whole run and for the boot, and a
+/// part of the finding.
+const PROOFS: [(&str, &str, [u64; 2], &str); 4] = [
+    ("a warning of the kernel", WARNING, [600, 180], "WARNING: CPU"),
     (
         "a crash of the kernel",
         "echo c >/proc/sysrq-trigger",
-        600,
+        [600, 180],
         "Kernel panic",
     ),
-    ("a hang", "sleep 100000", 60, "killed after 60 s"),
+    ("a hang", "sleep 100000", [60, 60], "killed after 60 s"),
+    (
+        "a boot that hangs",
+        "true",
+        [600, 1],
+        "did not reach init within 1 s",
+    ),
 ];
 
 /// A rule that was never seen to be broken proves nothing: each of [`PROOFS`] breaks one in a
@@ -103,22 +112,29 @@ const PROOFS: [(&str, &str, u64, &str); 3] = [
 fn prove(workspace: &Workspace, which: &Which) -> anyhow::Result<ExitCode> {
     let kernels = Kernels::load(&workspace.root)?;
     let (kernel, _lock) = one(workspace, &kernels, which)?;
-    let prove = |(what, script, limit, word): (&str, &str, u64, &str)| {
+    let prove = |(what, script, seconds, word): (&str, &str, [u64; 2], &str)| {
         let plan = [Job {
             name: "proof".to_owned(),
             words: ["sh", "-c", script].map(str::to_owned).to_vec(),
         }];
         Row::time(&format!("lab {} {what}", kernel.id), |row| {
             let machine = kernel.machine(workspace, &[], &plan, Variant::default(), None)?;
-            let limit = Duration::from_secs(limit);
-            let verdict = kernel.tools.qemu.boot(&machine, limit, |_| {})?;
+            let [whole, boot] = seconds.map(Duration::from_secs);
+            let limits = Limits {
+                boot,
+                ..Limits::of(whole)
+            };
+            let verdict = kernel.tools.qemu.boot(&machine, limits, |_| {})?;
             let findings = verdict.findings;
             if !findings.iter().any(|found| found.contains(word)) {
                 bail!("{what} is not found, only {findings:?}");
             }
             println!("ok    {what} is found: {}", findings.join("; "));
             println!("{}", run::tail(&machine.console));
-            verdict.stalled.iter().for_each(|report| println!("{report}"));
+            verdict
+                .stalled
+                .iter()
+                .for_each(|stalled| println!("{}", stalled.report));
             row.pass();
             Ok(())
         })

@@ -39,6 +39,8 @@ pub(crate) struct Row {
     pub(crate) begin: Option<Instant>,
     pub(crate) counts: Counts,
     pub(crate) skips: Vec<Skip>,
+    /// One line each: what went wrong without a failure, such as a guest that was started again.
+    pub(crate) notes: Vec<String>,
     /// One line each: what failed and where to read more.
     pub(crate) failures: Vec<String>,
 }
@@ -97,7 +99,7 @@ impl Row {
     }
 }
 
-/// Prints skips, failures, the table and the totals of all rows; the last line is `N passed, N
+/// Prints skips, notes, failures, the table and the totals of all rows; the last line is `N passed, N
 /// failed, N skipped`.
 pub(crate) fn finish(rows: &[Row]) -> ExitCode {
     print!("{}", render(rows));
@@ -138,11 +140,15 @@ fn render(rows: &[Row]) -> String {
     let skips = rows.iter().flat_map(|row| &row.skips);
     let skips = skips.map(|skip| format!("  {}: {}\n", skip.id, skip.need));
     section("skipped, and what would un-skip it", skips.collect());
-    let failures = rows
-        .iter()
-        .flat_map(|row| row.failures.iter().map(move |why| (row, why)));
-    let failures = failures.map(|(row, why)| format!("  {}: {why}\n", row.name));
-    section("failed", failures.collect());
+    let mut lines = |title: &str, of: fn(&Row) -> &Vec<String>| {
+        let all = rows
+            .iter()
+            .flat_map(|row| of(row).iter().map(move |line| (row, line)));
+        let all = all.map(|(row, line)| format!("  {}: {line}\n", row.name));
+        section(title, all.collect());
+    };
+    lines("to note", |row| &row.notes);
+    lines("failed", |row| &row.failures);
     let names = rows.iter().map(|row| row.name.len());
     let wide = names.chain(["total".len()]).max().unwrap_or_default(); // never empty
     let line = |name: &str, seconds: f64, counts: Counts| {
@@ -203,9 +209,10 @@ mod tests {
     }
 
     #[test]
-    fn skips_and_failures_precede_the_table() {
+    fn skips_notes_and_failures_precede_the_table() {
         let row = Row::time("headers", |row| {
             row.skip("headers-7", "a network that reaches Debian");
+            row.notes.push("fetched twice".to_owned());
             row.fail("digest differs");
             Err(anyhow::anyhow!("no pins"))
         });
@@ -217,6 +224,7 @@ mod tests {
         };
         for before in [
             "headers-7: a network that reaches Debian",
+            "to note\n  headers: fetched twice\n",
             "headers: digest differs",
             "headers: no pins",
         ] {

@@ -25,6 +25,9 @@ use crate::{files, run};
 /// Three times what the longest plan takes on two busy cores: that of a guest with a card, which is
 /// reset fifty times.
 pub(super) const LIMIT: Duration = Duration::from_secs(1800);
+/// The longest time without a line of a guest whose machine has no `silence`: each test prints one
+/// at its end.
+pub(super) const SILENCE: Duration = Duration::from_secs(600);
 
 #[derive(Args, Clone)]
 pub(crate) struct Which {

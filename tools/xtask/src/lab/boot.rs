@@ -16,6 +16,7 @@ use super::guest::{Machine, Qemu, Variant};
 use super::image::{self, Added, Entry, Job, Program};
 use super::kernels::{Kernels, Shape};
 use super::lock::Lock;
+use super::stall::Limits;
 use crate::files::{self, At as _};
 use crate::run::tail;
 use crate::workspace::Workspace;
@@ -183,8 +184,8 @@ impl Ready {
     /// Boots a guest with one job. Passes on the job's output and exit code.
     pub(super) fn run(&self, seconds: u64) -> anyhow::Result<ExitCode> {
         let mut ended = None;
-        let limit = Duration::from_secs(seconds);
-        let verdict = self.qemu.boot(&self.machine, limit, |message| match message {
+        let limits = Limits::of(Duration::from_secs(seconds));
+        let verdict = self.qemu.boot(&self.machine, limits, |message| match message {
             // A closed stdout is not an error, and the guest must still be waited for.
             Message::Out(line) => drop(writeln!(io::stdout(), "{line}")),
             Message::Err(line) | Message::Noise(line) | Message::Skip(line) => {
@@ -201,7 +202,8 @@ impl Ready {
         );
         if !verdict.findings.is_empty() {
             eprintln!("{}", tail(&self.machine.console));
-            verdict.stalled.iter().for_each(|report| eprintln!("{report}"));
+            let stalled = verdict.stalled.iter();
+            stalled.for_each(|stalled| eprintln!("{}", stalled.report));
             bail!("{}", verdict.findings.join("; "));
         }
         let status = ended.context("the guest did not report how the command ended")?;

@@ -17,7 +17,7 @@ use super::channel::{self, Message};
 use super::image::Added;
 use super::kernels::Shape;
 use super::memory::Peak;
-use super::stall::{REPORT, Stall};
+use super::stall::{Exceeded, Limits, REPORT, Stall, Stalled};
 use crate::{files, run};
 
 /// A longer line of the channel is cut: a program that ends no line must not fill the memory.
@@ -163,8 +163,16 @@ pub(super) struct Verdict {
     pub(super) memory: Option<Peak>,
     /// What is wrong with the run as a whole, each as a sentence.
     pub(super) findings: Vec<String>,
-    /// What the guest and its cards executed when they stalled.
-    pub(super) stalled: Option<String>,
+    /// Set if the guest stalled.
+    pub(super) stalled: Option<Stalled>,
+}
+
+impl Verdict {
+    /// The finding about a guest whose kernel did not reach its first process in time.
+    pub(super) fn no_init(&self) -> Option<&Stalled> {
+        let stalled = self.stalled.as_ref();
+        stalled.filter(|stalled| stalled.exceeded == Exceeded::Boot && self.boot.is_none())
+    }
 }
 
 impl Qemu {
@@ -249,7 +257,7 @@ impl Qemu {
     pub(super) fn boot(
         &self,
         machine: &Machine,
-        limit: Duration,
+        mut limits: Limits,
         mut hear: impl FnMut(&Message),
     ) -> anyhow::Result<Verdict> {
         let begin = Instant::now();
@@ -263,14 +271,15 @@ impl Qemu {
         command.args(["-device", "virtserialport,chardev=channel,name=lab"]);
         command.args(cards.map(|_| Cards::PORT).into_iter().flatten());
         let silence = machine.variant.shape.as_ref().and_then(|shape| shape.silence);
-        let stall = Stall::new(limit, silence.map(Duration::from_secs), monitor_path());
+        limits.silence = silence.map_or(limits.silence, Duration::from_secs);
+        let stall = Stall::new(limits, monitor_path());
         stall.add_options(&mut command);
         let errors = machine.console.with_extension("qemu.log");
         files::create(&machine.console)?;
         if let Some(cards) = cards {
             command = cards.meter.within(command);
         }
-        let mut command = run::limited(&command, limit + REPORT);
+        let mut command = run::limited(&command, limits.whole + REPORT);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -319,8 +328,9 @@ impl Qemu {
         for warning in unknown.take(MOST) {
             verdict.findings.push(format!("the kernel's log has: {warning}"));
         }
-        let end = if let Some((finding, report)) = stalled {
-            verdict.stalled = Some(report);
+        let end = if let Some(stalled) = stalled {
+            let finding = format!("{}; its console: {console}", stalled.finding);
+            verdict.stalled = Some(stalled);
             Some(finding)
         } else if !status.success() {
             Some(format!("QEMU ended with {status}: {}", run::last_line(&errors)))

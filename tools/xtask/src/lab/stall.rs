@@ -19,31 +19,70 @@ use nix::unistd::Pid;
 /// The time for the report of a stalled guest, after the guest's own limit.
 pub(super) const REPORT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
+/// The limit of a boot. It takes 3 to 30 seconds on two busy processors.
+const BOOT: Duration = Duration::from_secs(180);
 /// The longest wait for one answer of QEMU's monitor.
 const ANSWER: Duration = Duration::from_secs(2);
 /// The time for the kernel to print its stacks and to reset the machine.
 const PANIC: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 20 });
 
+/// How long a guest may take, in time of the host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// From QEMU's start to its end.
+    pub(super) whole: Duration,
+    /// From QEMU's start to the first line, which the first process writes.
+    pub(super) boot: Duration,
+    /// Without a line.
+    pub(super) silence: Duration,
+}
+
+impl Limits {
+    /// The usual limit of a boot, and none of silence.
+    pub(super) fn of(whole: Duration) -> Limits {
+        Limits {
+            whole,
+            boot: BOOT,
+            silence: Duration::MAX,
+        }
+    }
+}
+
+/// The limit that a guest exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exceeded {
+    Boot,
+    Silence,
+    Whole,
+}
+
+/// A guest that was killed.
+#[derive(Clone, Debug)]
+pub(super) struct Stalled {
+    pub(super) exceeded: Exceeded,
+    /// What is wrong, as a sentence.
+    pub(super) finding: String,
+    /// What the guest and its cards executed.
+    pub(super) report: String,
+}
+
 /// When the guest last wrote to its channel, and its limits.
 #[derive(Debug)]
 pub(super) struct Stall {
     begin: Instant,
-    /// Milliseconds from `begin` to the last line.
+    /// Milliseconds from `begin` to the last line; 0 before the first.
     heard: AtomicU64,
-    limit: Duration,
-    silence: Duration,
+    limits: Limits,
     monitor: PathBuf,
 }
 
 impl Stall {
-    /// `limit` is the guest's whole time, `silence` the longest time without a line. `monitor` is
-    /// the path of a socket that QEMU creates.
-    pub(super) fn new(limit: Duration, silence: Option<Duration>, monitor: PathBuf) -> Stall {
+    /// `monitor` is the path of a socket that QEMU creates.
+    pub(super) fn new(limits: Limits, monitor: PathBuf) -> Stall {
         Stall {
             begin: Instant::now(),
             heard: AtomicU64::new(0),
-            limit,
-            silence: silence.unwrap_or(Duration::MAX),
+            limits,
             monitor,
         }
     }
@@ -61,20 +100,26 @@ impl Stall {
     /// Records that the guest wrote a line.
     pub(super) fn hear(&self) {
         let elapsed = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard.store(elapsed, Ordering::Relaxed);
+        self.heard.store(elapsed.max(1), Ordering::Relaxed);
     }
 
-    /// Returns why the guest must end now. `None` if it may continue.
-    fn finding(&self) -> Option<String> {
-        let elapsed = self.begin.elapsed();
-        let silent = elapsed.saturating_sub(Duration::from_millis(self.heard.load(Ordering::Relaxed)));
-        if silent >= self.silence {
-            return Some(format!(
-                "the guest wrote nothing for {} s and was killed",
-                silent.as_secs()
-            ));
+    /// Returns the limit that the guest exceeded, and the finding. `None` if it may continue.
+    fn finding(&self) -> Option<(Exceeded, String)> {
+        let (elapsed, limits) = (self.begin.elapsed(), &self.limits);
+        let heard = self.heard.load(Ordering::Relaxed);
+        let silent = elapsed.saturating_sub(Duration::from_millis(heard));
+        let seconds = elapsed.as_secs();
+        if heard == 0 && elapsed >= limits.boot {
+            let finding = format!("the kernel did not reach init within {seconds} s and was killed");
+            Some((Exceeded::Boot, finding))
+        } else if silent >= limits.silence {
+            let seconds = silent.as_secs();
+            let finding = format!("the guest wrote nothing for {seconds} s and was killed");
+            Some((Exceeded::Silence, finding))
+        } else {
+            let finding = || format!("the guest was killed after {seconds} s");
+            (elapsed >= limits.whole).then(|| (Exceeded::Whole, finding()))
         }
-        (elapsed >= self.limit).then(|| format!("the guest was killed after {} s", elapsed.as_secs()))
     }
 
     /// Waits until `over` or until the guest stalls. Sends an NMI to a stalled guest. If the guest
@@ -82,13 +127,13 @@ impl Stall {
     /// and a report; `None` if `over`.
     ///
     /// `others` are the servers of the guest's cards.
-    pub(super) fn watch(&self, guest: u32, others: &[u32], over: &AtomicBool) -> Option<(String, String)> {
-        let finding = loop {
+    pub(super) fn watch(&self, guest: u32, others: &[u32], over: &AtomicBool) -> Option<Stalled> {
+        let (exceeded, finding) = loop {
             if over.load(Ordering::Relaxed) {
                 return None;
             }
             match self.finding() {
-                Some(finding) => break finding,
+                Some(found) => break found,
                 None => thread::sleep(PAUSE),
             }
         };
@@ -114,7 +159,11 @@ impl Stall {
             let pid = i32::try_from(guest).map(Pid::from_raw);
             let _ = pid.map(|pid| kill(pid, Signal::SIGTERM)); // it may have ended since
         }
-        Some((finding, report))
+        Some(Stalled {
+            exceeded,
+            finding,
+            report,
+        })
     }
 }
 
@@ -205,24 +254,33 @@ fn threads(pid: u32) -> String {
 mod tests {
     use super::*;
 
-    fn stall(limit: u64, silence: Option<u64>) -> Stall {
-        let of = Duration::from_secs;
-        Stall::new(of(limit), silence.map(of), PathBuf::from("/nowhere/monitor"))
+    fn stall([whole, boot, silence]: [u64; 3]) -> Stall {
+        let [whole, boot, silence] = [whole, boot, silence].map(Duration::from_secs);
+        let limits = Limits { whole, boot, silence };
+        Stall::new(limits, PathBuf::from("/nowhere/monitor"))
     }
 
     #[test]
-    fn silent_guest_and_late_guest_are_found() {
-        assert_eq!(stall(60, Some(60)).finding(), None, "it has just begun");
-        let found = stall(60, Some(0)).finding();
-        assert!(
-            found.is_some_and(|found| found.contains("wrote nothing")),
-            "silence"
-        );
-        let found = stall(0, None).finding();
-        assert!(
-            found.is_some_and(|found| found.contains("was killed after")),
-            "the whole time"
-        );
+    fn each_exceeded_limit_is_found() {
+        use Exceeded::{Boot, Silence, Whole};
+        for (limits, wanted, part) in [
+            ([60, 0, 60], Boot, "did not reach init within 0 s"),
+            ([60, 60, 0], Silence, "wrote nothing for 0 s"),
+            ([0, 60, 60], Whole, "was killed after 0 s"),
+            ([0, 0, 0], Boot, "did not reach init"),
+        ] {
+            let (exceeded, finding) = stall(limits).finding().expect("a finding");
+            assert_eq!(exceeded, wanted, "{limits:?}");
+            assert!(finding.contains(part), "{finding}");
+        }
+        assert!(stall([60; 3]).finding().is_none(), "it has just begun");
+    }
+
+    #[test]
+    fn booted_guest_has_no_boot_limit() {
+        let stall = stall([60, 0, 60]);
+        stall.hear();
+        assert!(stall.finding().is_none(), "its first process wrote a line");
     }
 
     #[test]
@@ -230,8 +288,8 @@ mod tests {
         let mut guest = Command::new("sleep").arg("600").spawn().expect("a process");
         let over = AtomicBool::new(false);
         let (pid, others) = (guest.id(), [std::process::id()]);
-        let (finding, report) = thread::scope(|scope| {
-            let watch = scope.spawn(|| stall(0, None).watch(pid, &others, &over));
+        let Stalled { finding, report, .. } = thread::scope(|scope| {
+            let watch = scope.spawn(|| stall([0, 60, 60]).watch(pid, &others, &over));
             let ended = guest.wait();
             assert!(ended.is_ok_and(|status| !status.success()), "a signal ended it");
             over.store(true, Ordering::Relaxed);

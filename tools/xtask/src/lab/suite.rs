@@ -1,7 +1,9 @@
 //! `cargo xtask lab test`: test binaries of this machine's cargo, run in a guest of each kernel.
 
+use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::panic::resume_unwind;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -9,21 +11,22 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 
-use super::bench::{GuestKernel, LIMIT, Tools, folder, open};
+use super::bench::{GuestKernel, LIMIT, SILENCE, Tools, folder, open};
 use super::build::{self, Binary, Built, count};
-use super::channel::Message;
 use super::guest::{Side, Variant, Verdict};
 use super::image::{Job, PROGRAMS, Program};
 use super::kernels::{Kernel, Kernels};
 use super::lock::Lock;
 use super::peer;
+use super::stall::{Limits, Stalled};
+use super::transcript::Transcript;
 use super::ucx;
 use crate::files;
 use crate::ledger::Row;
 use crate::missing::or_missing;
 use crate::packages::Cache;
 use crate::run::{Outcome, tail};
-use crate::test::report::{Report, skips, test_line};
+use crate::test::report::{Report, skips};
 use crate::workspace::Workspace;
 
 /// The crate whose tests are ignored on the host, since they need a kernel that we chose.
@@ -187,7 +190,7 @@ fn pair(name: &str, test: &Test<'_>) -> Vec<Row> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let socket = std::env::temp_dir().join(format!("gaudi-lab-{}-{number}.sock", std::process::id()));
-    let _ = std::fs::remove_file(&socket); // of a process that had the same number
+    let _ = fs::remove_file(&socket); // of a process that had the same number
     let tests = ['a', 'b'].map(|letter| {
         let mut test = test.clone();
         test.variant.side = Some(Side {
@@ -202,7 +205,7 @@ fn pair(name: &str, test: &Test<'_>) -> Vec<Row> {
             .map(|(name, test)| scope.spawn(|| test.row(name)));
         running.map(|one| one.join().unwrap_or_else(|panic| resume_unwind(panic)))
     });
-    let _ = std::fs::remove_file(&socket); // what stays is only a name
+    let _ = fs::remove_file(&socket); // what stays is only a name
     rows.into()
 }
 
@@ -289,13 +292,41 @@ pub(super) struct Test<'a> {
 }
 
 impl Test<'_> {
-    /// A row of its own.
+    /// A row of its own. A guest whose kernel did not reach init is started once more.
     fn row(&self, name: &str) -> Row {
-        Row::time(name, |row| self.run(row).map(drop))
+        Row::time(name, |row| {
+            let again = |first: &Booted, stalled: &Stalled| {
+                first.print();
+                let kept = first.console.with_extension("first.log");
+                let finding = &stalled.finding;
+                let note = match fs::rename(&first.console, &kept) {
+                    Ok(()) => format!(
+                        "{finding} at the first start (its console: {}); started again",
+                        kept.display()
+                    ),
+                    Err(error) => {
+                        format!("{finding} at the first start (its console is lost: {error}); started again")
+                    }
+                };
+                println!("note  {name}  {note}");
+                row.notes.push(note);
+            };
+            let booted = at_most_twice(|| self.boot(), again)?;
+            self.settle(row, booted);
+            Ok(())
+        })
     }
 
-    /// Boots, runs them and fills in the row.
+    /// Boots once, runs them and fills in the row.
     pub(super) fn run(&self, row: &mut Row) -> anyhow::Result<Verdict> {
+        let booted = self.boot()?;
+        let verdict = booted.verdict.clone();
+        self.settle(row, booted);
+        Ok(verdict)
+    }
+
+    /// The programs as the guest runs them, and where they come from.
+    fn plan(&self) -> (Vec<Program>, Vec<Job>) {
         let mut programs = [&*self.built.programs, &self.built.libraries].concat();
         let mut plan = Vec::new();
         for binary in &self.binaries {
@@ -322,6 +353,11 @@ impl Test<'_> {
                 guest,
             });
         }
+        (programs, plan)
+    }
+
+    fn boot(&self) -> anyhow::Result<Booted> {
+        let (programs, plan) = self.plan();
         let begin = Instant::now();
         let (kernel, mut variant) = (self.kernel, self.variant.clone());
         let runs = |tests: &str| self.binaries.iter().any(|binary| binary.name == tests);
@@ -337,11 +373,10 @@ impl Test<'_> {
         let name = self.variant.name(&kernel.id);
         let log = folder(self.workspace)?.join(format!("{name}.log"));
         let mut file = BufWriter::new(files::create(&log)?);
-        let mut transcript = Transcript {
-            kernel: name.clone(),
-            ..Transcript::default()
-        };
-        let verdict = kernel.tools.qemu.boot(&machine, LIMIT, |message| {
+        let mut transcript = Transcript::of(&name);
+        let mut limits = Limits::of(LIMIT);
+        limits.silence = SILENCE;
+        let verdict = kernel.tools.qemu.boot(&machine, limits, |message| {
             // A closed stdout or a full disk must not stop the guest: the ledger is the answer.
             if let Some(line) = transcript.hear(message) {
                 let _ = writeln!(io::stdout(), "{line}");
@@ -354,26 +389,31 @@ impl Test<'_> {
         let memory = memory.map_or_else(String::new, |peak| format!(", with its cards {peak} at most"));
         let (release, wall) = (&kernel.release, verdict.wall);
         println!("{name} ({release}): image {image:.1} s, boot {boot:.1} s, guest {wall:.1} s{memory}");
-        let outcome = Outcome {
-            code: Some(transcript.worst),
-            timed_out: false,
+        Ok(Booted {
+            verdict,
+            transcript,
             log,
-        };
-        self.judge(row, transcript, &verdict, &outcome);
-        if !row.failures.is_empty() {
-            println!("\n{}", tail(&machine.console));
-            let logs = ["qemu.log", "card0.log", "card1.log"].map(|end| machine.console.with_extension(end));
-            for log in logs.iter().filter(|log| log.exists()) {
-                println!("\n{}", tail(log));
-            }
-            verdict.stalled.iter().for_each(|report| println!("\n{report}"));
-        }
-        Ok(verdict)
+            console: machine.console.clone(),
+        })
     }
 
-    fn judge(&self, row: &mut Row, transcript: Transcript, verdict: &Verdict, outcome: &Outcome) {
+    /// Fills in the row.
+    fn settle(&self, row: &mut Row, booted: Booted) {
+        let outcome = Outcome {
+            code: Some(booted.transcript.worst),
+            timed_out: false,
+            log: booted.log.clone(),
+        };
+        self.judge(row, &booted, &outcome);
+        if !row.failures.is_empty() {
+            booted.print();
+        }
+    }
+
+    fn judge(&self, row: &mut Row, booted: &Booted, outcome: &Outcome) {
+        let (transcript, verdict) = (&booted.transcript, &booted.verdict);
         let last = transcript.place();
-        let mut report = Report::read(transcript.lines.into_iter());
+        let mut report = Report::read(transcript.lines.iter().cloned());
         report.take_back(skips(&transcript.skips));
         let excerpt = report.excerpt();
         report.into_row(row, "a test in the guest", outcome);
@@ -404,89 +444,41 @@ impl Test<'_> {
     }
 }
 
-/// What the guest's programs printed, in the form that the report of cargo's own tests reads.
+/// A guest that ended.
 #[derive(Debug, Default)]
-struct Transcript {
-    kernel: String,
-    program: String,
-    lines: Vec<String>,
-    /// The newest line, for the log.
-    last: Option<String>,
-    skips: String,
-    ended: Vec<String>,
-    worst: i32,
-    /// The case that a suite of conformance began last.
-    case: Option<String>,
-    /// The cases that passed their deadline, each with what its program reported about it.
-    hung: Vec<(String, Vec<String>)>,
+struct Booted {
+    verdict: Verdict,
+    transcript: Transcript,
+    /// The output of its programs, and of its kernel.
+    log: PathBuf,
+    console: PathBuf,
 }
 
-impl Transcript {
-    /// Takes a message. Returns the line for the terminal: one for each test, and how a program
-    /// died.
-    fn hear(&mut self, message: &Message) -> Option<String> {
-        self.last = None;
-        let (word, text) = match message {
-            Message::Begin(name) => {
-                self.program.clone_from(name);
-                self.case = None;
-                self.last = Some(format!("== {name}"));
-                return None;
-            }
-            Message::Out(line) | Message::Err(line) => {
-                self.last = Some(line.clone());
-                self.lines.push(line.clone());
-                self.hear_case(line);
-                let (test, verdict) = test_line(line)?;
-                match verdict.split([',', ' ']).next() {
-                    Some("ok") => ("ok  ", test.to_owned()),
-                    Some("ignored") => ("skip", test.to_owned()),
-                    _ => ("FAIL", test.to_owned()),
-                }
-            }
-            Message::Skip(line) => {
-                self.skips += &format!("{line}\n");
-                ("skip", line.clone())
-            }
-            Message::End { status, seconds } => {
-                self.ended.push(self.program.clone());
-                self.last = Some(format!("-- status {status} at {seconds} s"));
-                self.worst = self.worst.max(*status);
-                if *status == 0 {
-                    return None;
-                }
-                // As cargo prints it, so that a program that died without a result is counted.
-                let rerun = format!("`{} in the lab`", self.program);
-                self.lines
-                    .push(format!("error: test failed, to rerun pass {rerun}"));
-                ("FAIL", format!("ended with status {status}"))
-            }
-            Message::Noise(line) => return Some(format!("?     {}  {line}", self.kernel)),
-            Message::Boot(_) | Message::Done(_) => return None,
-        };
-        Some(format!("{word}  {}  {}  {text}", self.kernel, self.program))
-    }
-
-    /// Follows the lines of gaudi-harness's `Watch`.
-    fn hear_case(&mut self, line: &str) {
-        let case = line.strip_prefix("case ");
-        if let Some(name) = case.and_then(|rest| rest.strip_suffix(" begins")) {
-            self.case = Some(name.to_owned());
-        } else if let Some((name, _)) = case.and_then(|rest| rest.split_once(" did not end in ")) {
-            self.hung.push((name.to_owned(), Vec::new()));
+impl Booted {
+    /// Prints the ends of its logs, and what it executed when it stalled.
+    fn print(&self) {
+        println!("\n{}", tail(&self.console));
+        let logs = ["qemu.log", "card0.log", "card1.log"].map(|end| self.console.with_extension(end));
+        for log in logs.iter().filter(|log| log.exists()) {
+            println!("\n{}", tail(log));
         }
-        // The report of a case that hangs is the last of its program.
-        if let Some((_, report)) = self.hung.last_mut() {
-            report.push(line.to_owned());
-        }
+        let stalled = self.verdict.stalled.iter();
+        stalled.for_each(|stalled| println!("\n{}", stalled.report));
     }
+}
 
-    /// The program that began last, and its case if it names cases.
-    fn place(&self) -> String {
-        match (self.program.as_str(), &self.case) {
-            ("", _) => "nothing".to_owned(),
-            (program, None) => program.to_owned(),
-            (program, Some(case)) => format!("{program}, case {case}"),
+/// Boots, and boots once more if the kernel did not reach init: that guest ran nothing of ours.
+/// `again` records the first start.
+fn at_most_twice(
+    mut boot: impl FnMut() -> anyhow::Result<Booted>,
+    again: impl FnOnce(&Booted, &Stalled),
+) -> anyhow::Result<Booted> {
+    let first = boot()?;
+    match first.verdict.no_init() {
+        None => Ok(first),
+        Some(stalled) => {
+            again(&first, stalled);
+            boot()
         }
     }
 }
@@ -494,96 +486,55 @@ impl Transcript {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lab::stall::Exceeded;
 
-    fn transcript(messages: &[Message]) -> (Transcript, Vec<String>) {
-        let mut transcript = Transcript {
-            kernel: "7.3".to_owned(),
-            ..Transcript::default()
+    /// A guest that exceeded a limit, before or after its first process wrote a line.
+    fn stalled(exceeded: Exceeded, boot: Option<f64>) -> Booted {
+        let verdict = Verdict {
+            boot,
+            stalled: Some(Stalled {
+                exceeded,
+                finding: "it stalled".to_owned(),
+                report: String::new(),
+            }),
+            ..Verdict::default()
         };
-        let shown = messages
-            .iter()
-            .filter_map(|message| transcript.hear(message))
-            .collect();
-        (transcript, shown)
-    }
-
-    fn program(name: &str, lines: &[&str], status: i32) -> Vec<Message> {
-        let mut messages = vec![Message::Begin(name.into())];
-        messages.extend(lines.iter().map(|line| Message::Out((*line).into())));
-        messages.push(Message::End { status, seconds: 1.0 });
-        messages
-    }
-
-    #[test]
-    fn each_test_prints_one_line() {
-        let lines = [
-            "running 1 test",
-            "test maps ... ok",
-            "test later ... ignored, needs a NIC",
-            "test bad ... FAILED",
-        ];
-        let (_, shown) = transcript(&program("gaudi-lab/dmabuf", &lines, 0));
-        assert_eq!(
-            shown,
-            [
-                "ok    7.3  gaudi-lab/dmabuf  maps",
-                "skip  7.3  gaudi-lab/dmabuf  later",
-                "FAIL  7.3  gaudi-lab/dmabuf  bad"
-            ],
-            "other lines stay in the log"
-        );
-    }
-
-    #[test]
-    fn crashed_program_is_a_failure() {
-        let (transcript, shown) = transcript(&program("gaudi-sys/lib", &["test a ... ok"], 139));
-        assert_eq!(transcript.worst, 139, "the status is kept");
-        assert!(
-            shown.iter().any(|line| line.contains("status 139")),
-            "it is shown: {shown:?}"
-        );
-        let mut row = Row::default();
-        let outcome = Outcome {
-            code: Some(139),
-            timed_out: false,
-            log: std::path::PathBuf::new(),
-        };
-        Report::read(transcript.lines.into_iter()).into_row(&mut row, "the guest", &outcome);
-        assert_eq!(row.counts.failed, 1, "it is counted: {row:?}");
-        assert!(
-            row.failures[0].contains("gaudi-sys/lib"),
-            "it is named: {:?}",
-            row.failures
-        );
-    }
-
-    #[test]
-    fn last_case_and_hung_case_are_named() {
-        let begin = Message::Begin("gaudi-lab/card_resets".into());
-        let lines = ["case a.first begins", "case b.second begins"].map(|line| Message::Err(line.into()));
-        let (mut heard, _) = transcript(&[&[begin], &lines[..]].concat());
-        assert_eq!(heard.place(), "gaudi-lab/card_resets, case b.second");
-        assert!(heard.hung.is_empty(), "none passed its deadline");
-        for line in ["case b.second did not end in 300 s", "thread 7 waits"] {
-            heard.hear(&Message::Err(line.into()));
+        Booted {
+            verdict,
+            ..Booted::default()
         }
-        let (case, report) = &heard.hung[0];
-        assert_eq!(
-            (case.as_str(), report.len()),
-            ("b.second", 2),
-            "the case and its report"
-        );
-        heard.hear(&Message::Begin("gaudi-lab/card".into()));
-        assert_eq!(heard.place(), "gaudi-lab/card", "another program names no case");
+    }
+
+    /// Returns the last guest of these that ran, the number of starts and that of notes.
+    fn started(guests: Vec<Booted>) -> (Booted, usize, usize) {
+        let (all, mut notes) = (guests.len(), 0);
+        let mut guests = guests.into_iter();
+        let boot = || Ok(guests.next().expect("no further start"));
+        let last = at_most_twice(boot, |_, _| notes += 1).expect("each boots");
+        (last, all - guests.len(), notes)
     }
 
     #[test]
-    fn skips_in_the_guest_are_read() {
-        let (transcript, _) = transcript(&[Message::Skip("SKIP maps: a Gaudi".into())]);
-        assert_eq!(
-            skips(&transcript.skips)[0].need,
-            "a Gaudi",
-            "as it would be read from the file"
-        );
+    fn guest_without_init_starts_once_more() {
+        let hung = || stalled(Exceeded::Boot, None);
+        let (last, starts, notes) = started(vec![hung(), Booted::default()]);
+        assert_eq!((starts, notes), (2, 1), "the second start is recorded");
+        assert!(last.verdict.stalled.is_none(), "the second start counts");
+        let (last, starts, notes) = started(vec![hung(), hung(), Booted::default()]);
+        assert_eq!((starts, notes), (2, 1), "there is no third start");
+        assert!(last.verdict.no_init().is_some(), "the second failure stays");
+    }
+
+    #[test]
+    fn guest_that_reached_init_never_restarts() {
+        for guest in [
+            stalled(Exceeded::Boot, Some(2.0)),
+            stalled(Exceeded::Silence, Some(2.0)),
+            stalled(Exceeded::Whole, None),
+            Booted::default(),
+        ] {
+            let (_, starts, notes) = started(vec![guest, Booted::default()]);
+            assert_eq!((starts, notes), (1, 0), "one start");
+        }
     }
 }
