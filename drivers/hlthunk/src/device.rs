@@ -95,14 +95,14 @@ static NODES: RwLock<Vec<Arc<Virtual>>> = RwLock::new(Vec::new());
 /// The process that opened the first virtual node.
 static OWNER: OnceLock<OwnerProcess> = OnceLock::new();
 
-/// One ioctl. `arg` is the driver's struct, and has the answer after a success.
+/// One ioctl. `arg` is the driver's struct, and holds the answer after a success.
 ///
 /// # Errors
 /// The errno of ioctl(2), neither `EINTR` nor `EAGAIN`; on a virtual node in a fork child `ENODEV`.
 #[inline]
 pub(crate) fn ioctl<A: IntoBytes + FromBytes>(fd: c_int, ioctl: Ioctl, arg: &mut A) -> Result<(), Errno> {
     // SAFETY: `arg` is exclusively borrowed, and is the type whose size the request number carries.
-    unsafe { call(fd, ioctl, arg.as_mut_bytes().as_mut_ptr(), Argument::OURS) }
+    unsafe { call(fd, ioctl, arg.as_mut_bytes().as_mut_ptr(), Memory::LIBRARY) }
 }
 
 /// As [`ioctl`] with WAIT_CS. A signal does not extend the wait without end: from the first one on,
@@ -112,11 +112,11 @@ pub(crate) fn ioctl<A: IntoBytes + FromBytes>(fd: c_int, ioctl: Ioctl, arg: &mut
 /// As [`ioctl`].
 #[inline]
 pub(crate) fn wait(fd: c_int, arg: &mut HlWaitCsArgs, timeout: usize) -> Result<(), Errno> {
-    let argument = Argument::Ours {
+    let memory = Memory::Library {
         timeout: Some(timeout),
     };
     // SAFETY: as in `ioctl`.
-    unsafe { call(fd, Ioctl::WaitCs, arg.as_mut_bytes().as_mut_ptr(), argument) }
+    unsafe { call(fd, Ioctl::WaitCs, arg.as_mut_bytes().as_mut_ptr(), memory) }
 }
 
 /// As [`ioctl`], with the argument at an address of the program. The address is not followed here:
@@ -128,28 +128,28 @@ pub(crate) fn wait(fd: c_int, arg: &mut HlWaitCsArgs, timeout: usize) -> Result<
 pub(crate) fn ioctl_at(fd: c_int, ioctl: Ioctl, address: u64) -> Result<(), Errno> {
     let arg = std::ptr::with_exposed_provenance_mut(address as usize);
     // SAFETY: the kernel alone follows the address.
-    unsafe { call(fd, ioctl, arg, Argument::Programs) }
+    unsafe { call(fd, ioctl, arg, Memory::Program) }
 }
 
-/// Whose memory an argument is.
+/// Whose memory an argument is in.
 #[derive(Clone, Copy)]
-enum Argument {
-    /// The library's, and the word of it that has a timeout.
-    Ours { timeout: Option<usize> },
+enum Memory {
+    /// The library's. `timeout` is the index of its word with a timeout.
+    Library { timeout: Option<usize> },
     /// The program's: the kernel copies it.
-    Programs,
+    Program,
 }
 
-impl Argument {
-    const OURS: Self = Self::Ours { timeout: None };
+impl Memory {
+    const LIBRARY: Self = Self::Library { timeout: None };
 }
 
 /// The one way of a process without virtual nodes: ioctl(2), and nothing else if it succeeds.
 ///
 /// # Safety
-/// - An argument of ours is borrowed exclusively, and as long as `ioctl` requires.
+/// - An argument of the library is exclusively borrowed, and as long as `ioctl` requires.
 #[inline]
-unsafe fn call(fd: c_int, ioctl: Ioctl, arg: *mut u8, argument: Argument) -> Result<(), Errno> {
+unsafe fn call(fd: c_int, ioctl: Ioctl, arg: *mut u8, memory: Memory) -> Result<(), Errno> {
     let state = STATE.load(Ordering::Relaxed);
     let mut first = None;
     if state & VIRTUAL == 0 {
@@ -159,7 +159,7 @@ unsafe fn call(fd: c_int, ioctl: Ioctl, arg: *mut u8, argument: Argument) -> Res
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { Call::finish(fd, ioctl, arg, argument, first) }
+    unsafe { Call::finish(fd, ioctl, arg, memory, first) }
 }
 
 #[inline]
@@ -178,7 +178,7 @@ struct Call {
     fd: c_int,
     ioctl: Ioctl,
     arg: *mut u8,
-    argument: Argument,
+    memory: Memory,
 }
 
 impl Call {
@@ -193,14 +193,14 @@ impl Call {
         fd: c_int,
         ioctl: Ioctl,
         arg: *mut u8,
-        argument: Argument,
+        memory: Memory,
         first: Option<Errno>,
     ) -> Result<(), Errno> {
         let mut call = Self {
             fd,
             ioctl,
             arg,
-            argument,
+            memory,
         };
         match first {
             // SAFETY: the caller's promise.
@@ -239,12 +239,12 @@ impl Call {
     unsafe fn once_on(&mut self, entry: &Virtual) -> Result<(), Errno> {
         let size = self.ioctl.args_size();
         let mut copy = [0_u64; 7];
-        let arg = match self.argument {
+        let arg = match self.memory {
             // SAFETY: the caller's promise.
-            Argument::Ours { .. } => unsafe { std::slice::from_raw_parts_mut(self.arg, size) },
-            Argument::Programs => &mut copy.as_mut_bytes()[..size],
+            Memory::Library { .. } => unsafe { std::slice::from_raw_parts_mut(self.arg, size) },
+            Memory::Program => &mut copy.as_mut_bytes()[..size],
         };
-        if let Argument::Programs = self.argument {
+        if let Memory::Program = self.memory {
             OwnMemory.read(self.arg.expose_provenance() as u64, arg)?;
         }
         // SAFETY: as with ioctl(2), the addresses in `arg` are the program's, which asks for what
@@ -253,7 +253,7 @@ impl Call {
         if answer == Err(Errno::EBUSY) {
             entry.kill_user_of_reset();
         }
-        if let Argument::Programs = self.argument {
+        if let Memory::Program = self.memory {
             // The driver copies the argument back after a failure too.
             OwnMemory.write(self.arg.expose_provenance() as u64, arg)?;
         }
@@ -314,12 +314,12 @@ impl Call {
     /// # Safety
     /// - As of [`call`]; with a timeout, `arg` is a whole [`HlWaitCsArgs`].
     unsafe fn shorten(&mut self, passed: Duration) {
-        let Argument::Ours { timeout: Some(word) } = self.argument else {
+        let Memory::Library { timeout: Some(word) } = self.memory else {
             return;
         };
         // SAFETY: `wait` passes the words of a whole argument and an index in it.
         let timeout = unsafe { self.arg.cast::<u64>().add(word) };
-        // SAFETY: the caller's promise: the argument is ours.
+        // SAFETY: the caller's promise: the argument is the library's.
         let timeout = unsafe { &mut *timeout };
         if i64::try_from(*timeout).is_ok_and(|us| us != i64::MAX) {
             *timeout = timeout.saturating_sub(passed.as_micros() as u64);

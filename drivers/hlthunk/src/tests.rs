@@ -15,6 +15,7 @@ mod waits;
 
 use std::cell::RefCell;
 use std::ffi::c_int;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::rc::Rc;
 
 use gaudi_sys::Errno;
@@ -209,6 +210,58 @@ fn unserved_functions_are_eopnotsupp() {
             -1
         );
     }
+}
+
+/// Descriptors that differ from those of a closed struct.
+fn debugfs(fds: [c_int; 3], saved: &[u8]) -> crate::HlthunkDebugfs {
+    let mut clk_gate_val = [0; 32];
+    for (to, &from) in clk_gate_val.iter_mut().zip(saved) {
+        *to = from as std::ffi::c_char;
+    }
+    let [addr_fd, data_fd, clk_gate_fd] = fds;
+    crate::HlthunkDebugfs {
+        addr_fd,
+        data_fd,
+        clk_gate_fd,
+        clk_gate_val,
+    }
+}
+
+fn descriptors(files: &crate::HlthunkDebugfs) -> [c_int; 3] {
+    [files.addr_fd, files.data_fd, files.clk_gate_fd]
+}
+
+#[test]
+fn failed_debugfs_open_leaves_nothing_open() {
+    let null = std::fs::File::open("/dev/null").expect("/dev/null");
+    let mut files = debugfs([7, 8, 9], b"");
+    let code = unsafe { crate::hlthunk_debugfs_open(null.as_raw_fd(), &raw mut files) };
+    assert_eq!(code, -(Errno::ENODEV as c_int));
+    assert_eq!(descriptors(&files), [-1; 3]);
+}
+
+#[test]
+fn debugfs_close_restores_clock_gating_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("clk_gate");
+    let file = |name: &str| {
+        std::fs::File::create(dir.path().join(name))
+            .expect("a file")
+            .into_raw_fd()
+    };
+    let mut files = debugfs(["addr", "data32", "clk_gate"].map(file), b"1\n");
+    assert_eq!(unsafe { crate::hlthunk_debugfs_close(&raw mut files) }, 0);
+    assert_eq!(std::fs::read(&path).expect("the file"), b"1\n\0");
+    assert_eq!(descriptors(&files), [-1; 3], "a second close finds none");
+    assert_eq!(unsafe { crate::hlthunk_debugfs_close(&raw mut files) }, 0);
+    assert_eq!(std::fs::read(&path).expect("the file"), b"1\n\0");
+}
+
+#[test]
+fn unreadable_event_descriptor_is_eperm() {
+    let (mut events, mut count) = (7, 7);
+    let code = unsafe { crate::hlthunk_notifier_recv(FD, FD, &raw mut events, &raw mut count, 0, 0) };
+    assert_eq!((code, count), (-(Errno::EPERM as c_int), 0));
 }
 
 #[test]

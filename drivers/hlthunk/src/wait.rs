@@ -176,8 +176,8 @@ exports! {
         wait_for_many(fd, input, out, Some(timestamp))
     }
 
-    /// Waits until the value at `addr` reaches a target, looking when an interrupt comes. The
-    /// interrupt `UINT_MAX` is any of a completion queue.
+    /// Waits until the value at `addr` reaches a target, which the driver checks at each interrupt.
+    /// `UINT_MAX` selects any interrupt of a completion queue.
     ///
     /// # Errors
     /// `-EINVAL`: no address or place for the status. `-errno` of the driver.

@@ -134,7 +134,11 @@ fn fork_child_gets_enodev() {
     let enodev = -(Errno::ENODEV as c_int);
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let failed = usage(fd) == enodev && open() == -1 && errno() == Errno::ENODEV;
+        let mut address = [0; 13];
+        let is_nodev = |code| code == -1 && errno() == Errno::ENODEV;
+        let failed = usage(fd) == enodev
+            && is_nodev(open())
+            && is_nodev(unsafe { hlthunk_get_pci_bus_id_from_fd(fd, address.as_mut_ptr(), 13) });
         let other =
             std::fs::File::open("/dev/null").map(|file| usage(std::os::fd::AsRawFd::as_raw_fd(&file)));
         let raw = other.is_ok_and(|value| value == -(Errno::ENOTTY as c_int));
@@ -236,16 +240,24 @@ fn trace_contains_the_programs_calls() {
     if is_program() {
         let fd = open();
         assert_eq!(usage(fd), 0);
+        let mut handle = 0;
+        let code = unsafe { hlthunk_request_command_buffer(fd, 4096, &raw mut handle) };
+        assert_eq!(code, -(Errno::ENOMEM as c_int), "the fault's errno");
         // The device is still open at exit.
         return;
     }
     let dir = tempfile::tempdir().expect("a folder");
     let trace = dir.path().join("trace.jsonl");
     let name = trace.to_str().expect("text");
-    let environment = [("GAUDI_DEVICE", "mock:gaudi2"), ("GAUDI_TRACE", name)];
+    let environment = [
+        ("GAUDI_DEVICE", "mock:gaudi2"),
+        ("GAUDI_TRACE", name),
+        ("GAUDI_FAULT", "cb_create:error=ENOMEM"),
+    ];
     run("trace_contains_the_programs_calls", &environment);
     let text = std::fs::read_to_string(&trace).expect("a trace");
     assert!(text.contains("DRAM_USAGE") || text.contains("dram"), "{text}");
+    assert!(text.contains("ENOMEM"), "the trace is outside the faults: {text}");
     let last = text.lines().last().expect("a line");
     assert!(last.contains("\"end\""), "the trace is completed at exit: {last}");
 }
@@ -362,7 +374,7 @@ fn variables_are_ignored_under_at_secure() {
 const PROFILER: &str = r#"
 #include <stdio.h>
 static void *slots[53], **originals;
-static int opens, closes;
+static int opens, closes, lookups;
 static int open_hook(unsigned name, const char *busid)
 {
     opens++;
@@ -375,6 +387,7 @@ static int close_hook(int fd)
 }
 void *ShimGetFunctions(int api, void *table)
 {
+    lookups++;
     originals = table;
     if (api != 1)
         return table;
@@ -385,7 +398,7 @@ void *ShimGetFunctions(int api, void *table)
 }
 void ShimFinish(int api)
 {
-    printf("profiler %d: %d opens, %d closes\n", api, opens, closes);
+    printf("profiler %d: %d lookups, %d opens, %d closes\n", api, lookups, opens, closes);
     fflush(stdout);
 }
 "#;
@@ -423,7 +436,10 @@ fn profiler_replaces_functions() {
     let environment = [("GAUDI_DEVICE", "mock:gaudi2"), ("LD_LIBRARY_PATH", path)];
     let output = run("profiler_replaces_functions", &environment);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("profiler 1: 2 opens, 1 closes"), "{text}");
+    assert!(
+        text.contains("profiler 1: 1 lookups, 2 opens, 1 closes"),
+        "{text}"
+    );
     let disabled = [environment[0], environment[1], ("HABANA_SHIM_DISABLE", "1")];
     let output = run("profiler_replaces_functions", &disabled);
     assert!(!String::from_utf8_lossy(&output.stdout).contains("profiler 1"));

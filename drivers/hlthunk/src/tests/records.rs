@@ -85,6 +85,32 @@ fn page_fault_has_each_field() {
 }
 
 #[test]
+fn short_array_still_reports_mappings() {
+    let answer = |_, words: &mut [u64]| {
+        let mut question = HlInfoArgs::read_from_bytes(words.as_bytes()).expect("3 words");
+        if question.op != InfoOp::USER_MAPPINGS {
+            return Ok(());
+        }
+        // The driver writes the number and fails (habanalabs_ioctl.c:user_mappings_info).
+        question.arg = 6;
+        words.copy_from_slice(&super::words(question.as_bytes()));
+        Err(Errno::ENOMEM)
+    };
+    let mut mapping = HlthunkUserMapping { dev_va: 0, size: 0 };
+    let mut info = HlthunkPageFaultInfo {
+        timestamp: 0,
+        addr: 0,
+        engine_id: 0,
+        num_of_mappings: 0,
+        mappings_buf: &raw mut mapping,
+    };
+    let (value, _) = on_today(answer, || unsafe {
+        hlthunk_get_page_fault_info(FD, &raw mut info, 1)
+    });
+    assert_eq!((value, info.num_of_mappings), (-(Errno::ENOMEM as i32), 6));
+}
+
+#[test]
 fn firmware_error_has_each_field() {
     let error = HlInfoFwErrEvent {
         timestamp: 0x1111,
