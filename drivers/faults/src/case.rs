@@ -13,6 +13,11 @@ use crate::world::{DEVICE, Outcome, World};
 
 /// Operations of a case.
 pub const OPERATIONS: usize = 20;
+/// About one in so many cases of [`Case::mixed`] needs real descriptors.
+const DESCRIPTORS: u64 = 256;
+/// One in so many of those exports memory under a rule for the export, so that every such fault
+/// happens.
+const EXPORTS: u64 = 4;
 /// The most runs that reduce a failed case.
 const MOST_RUNS: usize = 2000;
 
@@ -35,18 +40,37 @@ impl Case {
     /// Generates case `number` of `seed`: 20 operations, and up to three rules. One case in twenty
     /// has none.
     pub fn generate(seed: u64, number: u64) -> Self {
-        Self::generate_of(seed, number, Op::of, Vocabulary::IN_MEMORY)
+        Self::generate_of(seed, number, None, Op::of, Vocabulary::IN_MEMORY)
     }
 
-    /// As [`generate`](Self::generate), with operations that need real descriptors.
+    /// As [`generate`](Self::generate), with operations that need real descriptors. Every fourth
+    /// number exports memory under a rule for the export: each verdict that meets it in turn.
     pub fn with_descriptors(seed: u64, number: u64) -> Self {
+        let turn = (number % EXPORTS == 0).then_some(number / EXPORTS);
+        let of = Vocabulary::WITH_DESCRIPTORS;
         Self {
             descriptors: true,
-            ..Self::generate_of(seed, number, Op::with_descriptors, Vocabulary::WITH_DESCRIPTORS)
+            ..Self::generate_of(seed, number, turn, Op::with_descriptors, of)
         }
     }
 
-    fn generate_of(seed: u64, number: u64, op: fn([u16; OP]) -> Op, of: Vocabulary) -> Self {
+    /// Case `number` of those that `gaudi faults` runs: about one in 256 is a case
+    /// [`with_descriptors`](Self::with_descriptors), the others are in memory.
+    pub fn mixed(seed: u64, number: u64) -> Self {
+        // Not every 256th: the number also chooses the order of the chip's work.
+        match SplitMix64::nth(!seed, number) % DESCRIPTORS {
+            0 => Self::with_descriptors(seed, number),
+            _ => Self::generate(seed, number),
+        }
+    }
+
+    fn generate_of(
+        seed: u64,
+        number: u64,
+        turn: Option<u64>,
+        op: fn([u16; OP]) -> Op,
+        of: Vocabulary,
+    ) -> Self {
         let mut random = SplitMix64::new(SplitMix64::nth(seed, number.wrapping_add(1)));
         let rules = match random.below(20) {
             0 => 0,
@@ -60,11 +84,17 @@ impl Case {
         let mut rules: Vec<_> = (0..rules).map(|_| words::<RULE>(&mut random)).collect();
         if let Some(first) = rules.first_mut() {
             // So that nearly every case has a fault.
-            words::make_certain(first);
+            match turn {
+                Some(turn) => words::make_export(first, turn),
+                None => words::make_certain(first),
+            }
         }
         let plan = words::plan(rules, of);
         let mut ops: Vec<Op> = (0..OPERATIONS).map(|_| op(words::<OP>(&mut random))).collect();
         Op::begin_with_memory(&mut ops);
+        if turn.is_some() {
+            Op::begin_with_export(&mut ops);
+        }
         Self {
             seed,
             number,

@@ -97,9 +97,9 @@ impl Rig<'_, '_> {
         self.judge("Device::drain", &answer, &[Operation::WaitCs], &[]);
         let drained = answer.is_ok();
         for index in 0..self.pending.len() {
-            self.run.record.lock().begin();
+            self.run.record.begin();
             let answer = self.pending[index].completion.poll();
-            let refused = !self.run.record.lock().refusals.is_empty();
+            let refused = self.run.record.is_refused();
             if drained && matches!(answer, Ok(false)) && !refused && self.pending[index].ended.is_none() {
                 let what = format!("{:?} runs after a drain", self.pending[index].completion);
                 self.violated(Invariant::EndsOnce, what);

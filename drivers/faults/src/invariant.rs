@@ -42,7 +42,7 @@ invariants! {
     EndsOnce "ends-once" "Each submission ends exactly once, and only after the driver reported its end.",
     TruthfulErrors "truthful-errors" "An error is one that the driver or a fault caused; no success hides one.",
     Reset "reset" "After a reset the device can be opened again and works.",
-    TimeBudget "time-budget" "The run ends within its budget of virtual time and of calls.",
+    TimeBudget "time-budget" "The run ends within its budget of virtual time, of calls and of real time.",
     Misuse "misuse" "No request is invalid.",
     Panics "panics" "The code does not panic.",
 }

@@ -126,6 +126,13 @@ impl Op {
         }
     }
 
+    /// Makes the first operations export the only buffer.
+    pub(crate) fn begin_with_export(ops: &mut [Self]) {
+        for (op, kind) in ops.iter_mut().zip([Kind::AllocExclusive, Kind::Export]) {
+            op.kind = kind;
+        }
+    }
+
     /// Makes the first operations allocate and copy, so that later ones have memory to use.
     pub(crate) fn begin_with_memory(ops: &mut [Self]) {
         const FIRST: [Kind; 5] = [

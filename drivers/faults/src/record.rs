@@ -1,5 +1,7 @@
 //! [`Record`]: the observations of the watchers in a run.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use gaudi_seam::fault::{Rule, VerdictKind};
@@ -95,11 +97,6 @@ pub(crate) struct Record {
     pub(crate) refusals: Vec<Refusal>,
     /// The refusals that ended submissions: later polls and waits may return them again.
     pub(crate) ended: Vec<Refusal>,
-    /// Calls that reached the driver.
-    pub(crate) driven: u64,
-    /// Calls in this operation, and in the run.
-    pub(crate) calls: u64,
-    pub(crate) all_calls: u64,
     /// Mapped allocations by handle, mappings (and whether of host memory) and command buffers.
     pub(crate) allocations: Vec<u64>,
     pub(crate) mappings: Vec<(u64, bool)>,
@@ -142,9 +139,6 @@ impl Record {
             violations,
             refusals,
             ended,
-            driven,
-            calls,
-            all_calls,
             allocations,
             mappings,
             buffers,
@@ -163,7 +157,7 @@ impl Record {
         violations.clear();
         refusals.clear();
         ended.clear();
-        (*driven, *calls, *all_calls, *accepted) = (0, 0, 0, 0);
+        *accepted = 0;
         allocations.clear();
         mappings.clear();
         buffers.clear();
@@ -210,13 +204,7 @@ impl Record {
         }
     }
 
-    /// Begins an operation of the code.
-    pub(crate) fn begin(&mut self) {
-        self.refusals.clear();
-        self.calls = 0;
-    }
-
-    pub(crate) fn state(&self) -> DeviceState {
+    fn state(&self) -> DeviceState {
         if self.was_reset {
             DeviceState::AfterReset
         } else if !self.running.is_empty() {
@@ -272,11 +260,126 @@ impl Record {
 }
 
 /// A shared reference to the record of a run.
+///
+/// What every call needs is read without the lock: most calls change nothing else.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SharedRecord(Arc<Mutex<Record>>);
+pub(crate) struct SharedRecord(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    record: Mutex<Record>,
+    /// Of the record, as it was when it was unlocked last: the state's place in
+    /// [`DeviceState::ALL`], and the bits below.
+    seen: AtomicU8,
+    /// Calls of the run, and those before this operation of the code.
+    calls: AtomicU64,
+    begun: AtomicU64,
+    /// Calls that reached the driver.
+    driven: AtomicU64,
+}
+
+const STATE: u8 = 0b11;
+const HAS_FAILED: u8 = 1 << 2;
+const IS_REFUSED: u8 = 1 << 3;
+const HAS_FALSE_END: u8 = 1 << 4;
 
 impl SharedRecord {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Record> {
-        lock(&self.0)
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked {
+            record: lock(&self.0.record),
+            seen: &self.0.seen,
+        }
+    }
+
+    /// Makes the record as new, and keeps its storage.
+    pub(crate) fn restart(&self) {
+        self.lock().restart();
+        for count in [&self.0.calls, &self.0.begun, &self.0.driven] {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins an operation of the code.
+    pub(crate) fn begin(&self) {
+        self.0.begun.store(self.calls(), Ordering::Relaxed);
+        if self.is_refused() {
+            self.lock().refusals.clear();
+        }
+    }
+
+    /// Counts a call. Returns its number among those of this operation of the code.
+    pub(crate) fn call(&self) -> u64 {
+        let number = self.0.calls.fetch_add(1, Ordering::Relaxed) + 1;
+        number - self.0.begun.load(Ordering::Relaxed)
+    }
+
+    /// Calls of the run.
+    pub(crate) fn calls(&self) -> u64 {
+        self.0.calls.load(Ordering::Relaxed)
+    }
+
+    /// Counts a call that reached the driver.
+    pub(crate) fn drive(&self) {
+        self.0.driven.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Calls that reached the driver.
+    pub(crate) fn driven(&self) -> u64 {
+        self.0.driven.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn state(&self) -> DeviceState {
+        DeviceState::ALL[usize::from(self.seen() & STATE)]
+    }
+
+    /// Whether an invariant is broken.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.seen() & HAS_FAILED != 0
+    }
+
+    /// Whether a call of this operation of the code was refused.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.seen() & IS_REFUSED != 0
+    }
+
+    /// Whether an answer reported the end of work that still runs.
+    pub(crate) fn has_false_end(&self) -> bool {
+        self.seen() & HAS_FALSE_END != 0
+    }
+
+    fn seen(&self) -> u8 {
+        self.0.seen.load(Ordering::Relaxed)
+    }
+}
+
+/// The locked record.
+pub(crate) struct Locked<'a> {
+    record: MutexGuard<'a, Record>,
+    seen: &'a AtomicU8,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let record = &*self.record;
+        let bit = |is: bool, bit: u8| if is { bit } else { 0 };
+        let seen = record.state() as u8
+            | bit(!record.violations.is_empty(), HAS_FAILED)
+            | bit(!record.refusals.is_empty(), IS_REFUSED)
+            | bit(record.false_end, HAS_FALSE_END);
+        self.seen.store(seen, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        &self.record
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Record {
+        &mut self.record
     }
 }

@@ -121,17 +121,20 @@ impl<'a, 'r> Rig<'a, 'r> {
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        !self.run.record.lock().violations.is_empty()
+        self.run.record.has_failed()
     }
 
     /// Whether memory may be compared: no answer reported the end of work that still runs.
     pub(crate) fn trusts(&self) -> bool {
-        !self.run.record.lock().false_end
+        !self.run.record.has_false_end()
     }
 
     /// Checks a result. An error must come from the driver or a fault in this operation, or have
     /// ended a submission earlier. A success must not hide the refusal of an operation in `needs`.
     pub(crate) fn judge<T>(&self, what: &str, answer: &Result<T>, needs: &[Operation], own: &[ErrorKind]) {
+        if answer.is_ok() && !self.run.record.is_refused() {
+            return;
+        }
         let mut record = self.run.record.lock();
         match answer {
             Err(error) if record.met.is_empty() && !own.contains(&error.kind()) => {

@@ -8,7 +8,7 @@ use crate::rig::{At, Rig, among};
 
 impl Rig<'_, '_> {
     pub(crate) fn step(&mut self, op: Op) {
-        self.run.record.lock().begin();
+        self.run.record.begin();
         let Op { kind, a, b, c } = op;
         let (buffer, other) = (among(&self.buffers, a, true), among(&self.buffers, b, true));
         let (host, other_host) = (among(&self.hosts, a, true), among(&self.hosts, b, true));
@@ -58,9 +58,9 @@ impl Rig<'_, '_> {
 
     /// Compares all memory whose bytes are known. No fault is armed any more.
     pub(crate) fn finish(mut self) {
+        self.run.record.begin();
         {
-            let mut record = self.run.record.lock();
-            record.begin();
+            let record = self.run.record.lock();
             if record.work_failed || record.false_end || record.was_reset {
                 return;
             }
@@ -72,7 +72,7 @@ impl Rig<'_, '_> {
             self.violated(Invariant::EndsOnce, what);
         }
         for at in self.all() {
-            self.run.record.lock().begin();
+            self.run.record.begin();
             self.check(at);
         }
     }

@@ -23,7 +23,7 @@ impl Rig<'_, '_> {
             }
             if patient {
                 self.drain();
-                self.run.record.lock().begin();
+                self.run.record.begin();
             }
         }
         false

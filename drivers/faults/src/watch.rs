@@ -33,12 +33,12 @@ impl Layer for DriverWatch {
         mut next: impl FnMut(&mut R) -> Result<R::Answer>,
     ) -> Result<R::Answer> {
         let answer = next(request);
-        let mut record = self.record.lock();
-        record.driven += 1;
+        self.record.drive();
         let view = request.view();
+        let lock = || self.record.lock();
         match &answer {
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                record.violated(
+                lock().violated(
                     Invariant::Misuse,
                     format!("the driver rejected {view:?}: {error}"),
                 );
@@ -46,32 +46,32 @@ impl Layer for DriverWatch {
             Err(_) => {}
             Ok(answer) => match (view, answer.view()) {
                 (AnyRequest::MemAlloc(_), AnyAnswer::MemHandle(handle)) => {
-                    record.allocations.push(handle.0);
+                    lock().allocations.push(handle.0);
                 }
                 (AnyRequest::MemFree(free), _) => {
-                    record.allocations.retain(|&handle| handle != free.0.0);
+                    lock().allocations.retain(|&handle| handle != free.0.0);
                 }
                 (AnyRequest::MemMapDevice(_), AnyAnswer::DeviceVa(va)) => {
-                    record.mappings.push((va.0, false));
+                    lock().mappings.push((va.0, false));
                 }
                 (AnyRequest::MemMapHost(_), AnyAnswer::DeviceVa(va)) => {
-                    record.mappings.push((va.0, true));
+                    lock().mappings.push((va.0, true));
                 }
                 (AnyRequest::MemUnmap(unmap), _) => {
-                    record.mappings.retain(|&(va, _)| va != unmap.0.0);
+                    lock().mappings.retain(|&(va, _)| va != unmap.0.0);
                 }
                 (AnyRequest::CbCreate(_), AnyAnswer::CbHandle(handle)) => {
-                    record.buffers.push(handle.0);
+                    lock().buffers.push(handle.0);
                 }
                 (AnyRequest::CbDestroy(destroy), _) => {
-                    record.buffers.retain(|&handle| handle != destroy.0.0);
+                    lock().buffers.retain(|&handle| handle != destroy.0.0);
                 }
                 (AnyRequest::Submit(submit), AnyAnswer::Cs(taken)) if submit.is_numbered() => {
                     let queue = submit.execute.first().map_or(0, |chunk| chunk.queue_index);
-                    record.submitted(taken.seq.0, queue);
+                    lock().submitted(taken.seq.0, queue);
                 }
                 (AnyRequest::WaitCs(wait), AnyAnswer::Wait(waited)) => {
-                    record.waited(wait.seq.0, waited.status == WaitStatus::Completed);
+                    lock().waited(wait.seq.0, waited.status == WaitStatus::Completed);
                 }
                 _ => {}
             },
@@ -116,39 +116,37 @@ impl Layer for CodeWatch {
         mut next: impl FnMut(&mut R) -> Result<R::Answer>,
     ) -> Result<R::Answer> {
         let operation = R::OPERATION;
-        let (state, driven) = {
-            let mut record = self.record.lock();
-            record.calls += 1;
-            record.all_calls += 1;
-            if record.calls > MOST_CALLS {
-                if record.calls == MOST_CALLS + 1 {
-                    let what = format!(
-                        "one operation made {MOST_CALLS} calls, the last {:?}",
-                        request.view()
-                    );
-                    record.violated(Invariant::TimeBudget, what);
-                }
-                return Err(Error::new(ErrorKind::DeviceLost, operation.kernel_name())
-                    .because("the run stopped a livelock"));
+        let number = self.record.call();
+        if number > MOST_CALLS {
+            if number == MOST_CALLS + 1 {
+                let what = format!(
+                    "one operation made {MOST_CALLS} calls, the last {:?}",
+                    request.view()
+                );
+                self.record.lock().violated(Invariant::TimeBudget, what);
             }
-            (record.state(), record.driven)
-        };
+            return Err(Error::new(ErrorKind::DeviceLost, operation.kernel_name())
+                .because("the run stopped a livelock"));
+        }
+        let (state, driven) = (self.record.state(), self.record.driven());
         let happened = self.faults.happened();
         let answer = next(request);
         let faults = self.faults.happened() - happened;
-        let mut record = self.record.lock();
-        for _ in 0..faults {
-            record.met.push((operation, state));
+        if faults > 0 {
+            let met = (0..faults).map(|_| (operation, state));
+            self.record.lock().met.extend(met);
         }
         let view = request.view();
         match &answer {
             Ok(answer) => match (view, answer.view()) {
                 (AnyRequest::Submit(submit), AnyAnswer::Cs(taken)) if submit.is_numbered() => {
                     let queue = submit.execute.first().map_or(0, |chunk| chunk.queue_index);
+                    let mut record = self.record.lock();
                     record.unproven.push((taken.seq.0, queue));
                     record.accepted += 1;
                 }
                 (AnyRequest::WaitCs(wait), AnyAnswer::Wait(waited)) => {
+                    let mut record = self.record.lock();
                     if waited.status == WaitStatus::Completed {
                         record.ended(wait.seq.0);
                     } else {
@@ -158,7 +156,8 @@ impl Layer for CodeWatch {
                 _ => {}
             },
             Err(error) => {
-                let by_driver = record.driven > driven && faults == 0;
+                let by_driver = self.record.driven() > driven && faults == 0;
+                let mut record = self.record.lock();
                 record.refused(view, error, faults > 0, by_driver);
             }
         }

@@ -157,6 +157,19 @@ pub(crate) fn make_certain(words: &mut [u16; RULE]) {
     words[4] /= 2;
 }
 
+/// Makes the rule of some words a certain fault of an export, with verdict number `turn` of those
+/// that meet it, in rotation.
+pub(crate) fn make_export(words: &mut [u16; RULE], turn: u64) {
+    let verdicts = Vocabulary::WITH_DESCRIPTORS.verdicts;
+    let meets = |&at: &usize| verdicts[at].meets(Target::Only(Operation::ExportDmabuf)).is_ok();
+    let count = (0..verdicts.len()).filter(meets).count().max(1);
+    let at = (0..verdicts.len()).filter(meets).nth(turn as usize % count);
+    // The first word that chooses this verdict, and one that chooses the last operation.
+    words[0] = (at.unwrap_or(0) << 16).div_ceil(verdicts.len()) as u16;
+    words[1] = u16::MAX;
+    make_certain(words);
+}
+
 /// The plan of the rules.
 pub(crate) fn plan(rules: impl IntoIterator<Item = [u16; RULE]>, of: Vocabulary) -> Plan {
     Plan {
@@ -178,6 +191,23 @@ mod tests {
             let rule = rule(words, Vocabulary::WITH_DESCRIPTORS);
             assert_eq!(rule.to_string().parse(), Ok(rule), "{rule}");
         }
+    }
+
+    #[test]
+    fn every_verdict_of_exports_has_its_turn() {
+        let verdicts = Vocabulary::WITH_DESCRIPTORS.verdicts;
+        let target = Target::Only(Operation::ExportDmabuf);
+        let turns = (0..verdicts.len() as u64).map(|turn| {
+            let mut words = [0x5555; RULE];
+            make_export(&mut words, turn);
+            let rule = rule(words, Vocabulary::WITH_DESCRIPTORS);
+            assert_eq!(rule.target, target, "{rule}");
+            crate::record::kind_of(rule).form
+        });
+        let drawn: std::collections::BTreeSet<_> = turns.collect();
+        let wanted = verdicts.iter().filter(|verdict| verdict.meets(target).is_ok());
+        let wanted = wanted.map(|&verdict| crate::record::kind_of(Rule::new(target, verdict)).form);
+        assert_eq!(drawn, wanted.collect());
     }
 
     #[test]

@@ -261,7 +261,7 @@ impl World {
     ) -> Result<Outcome> {
         hush();
         self.mock.restart(seed)?;
-        self.record.lock().restart();
+        self.record.restart();
         let _clock = self.clock.enter();
         let _region = self.region.enter();
         let pages = self.region.pages_in_use();
@@ -284,7 +284,7 @@ impl World {
                 None
             }
         };
-        self.record.lock().begin();
+        self.record.begin();
         let closed = catch_unwind(AssertUnwindSafe(|| self.close(device)));
         if let Err(panic) = closed {
             self.record.lock().violated(Invariant::Panics, message(&*panic));
@@ -327,7 +327,7 @@ impl World {
                 .filter_map(|(&(operation, state), event)| Some(Met::new(event.rule?, operation, state)))
                 .collect(),
             unfired,
-            calls: record.all_calls,
+            calls: self.record.calls(),
             took,
         })
     }

@@ -18,6 +18,8 @@ use crate::wakeups::Wakeups;
 pub(crate) struct Device {
     pub(crate) spec: MockSpec,
     pub(crate) id: DeviceId,
+    /// The text of `spec`.
+    pub(crate) name: String,
     /// The chip's constants, for use without the lock.
     pub(crate) asic: &'static Asic,
     state: Mutex<State>,
@@ -75,6 +77,7 @@ impl Device {
         Ok(Self {
             spec: spec.clone(),
             id,
+            name: spec.to_string(),
             asic: engine.asic(),
             state: Mutex::new(State::new(spec, engine)),
             wakeups: Wakeups::default(),

@@ -82,7 +82,7 @@ pub(crate) fn node(device: &Arc<Device>, kind: NodeKind) -> Arc<MockNode> {
         kind,
         device: device.id,
         era: Era::AccelDrm,
-        name: device.spec.to_string(),
+        name: device.name.clone(),
     };
     Arc::new(MockNode::new(Arc::clone(device), node))
 }

@@ -49,8 +49,9 @@ impl Rule {
         asic: &Asic,
         state: Option<&dyn DriverState>,
     ) -> Option<(&'static Self, String)> {
-        let mut checks = Self::checks(request.operation()).iter();
-        checks.find_map(|(rule, condition)| match (condition, state) {
+        let (early, late) = &CHECKS[request.operation() as usize];
+        let checks = if state.is_some() { late } else { early };
+        checks.iter().find_map(|(rule, condition)| match (condition, state) {
             (Condition::Early(broken), None) | (Condition::Late(broken), Some(_)) => {
                 Some((*rule, broken(request, asic)?))
             }
@@ -60,8 +61,9 @@ impl Rule {
     }
 
     /// Returns the conditions of an operation, in the order in which the driver checks them.
-    pub fn checks(operation: Operation) -> &'static [(&'static Self, Condition)] {
-        &CHECKS[operation as usize]
+    pub fn checks(operation: Operation) -> impl Iterator<Item = &'static (&'static Self, Condition)> {
+        let (early, late) = &CHECKS[operation as usize];
+        early.iter().chain(late)
     }
 
     /// The rules that give `errno` to a request. Rules of any ioctl come last.
@@ -92,14 +94,15 @@ impl Rule {
     }
 }
 
-/// The conditions of the rules, by operation.
-static CHECKS: LazyLock<Vec<Vec<(&Rule, Condition)>>> = LazyLock::new(|| {
+type Checks = Vec<(&'static Rule, Condition)>;
+
+/// The conditions of the rules, by operation: those that the driver checks before it reads its
+/// state, and all others.
+static CHECKS: LazyLock<Vec<(Checks, Checks)>> = LazyLock::new(|| {
     let of = |&operation| {
         let rules = Rule::all().filter(|rule| rule.subject.has(operation));
         let checks = rules.flat_map(|rule| rule.conditions.iter().map(move |&condition| (rule, condition)));
-        let mut checks: Vec<_> = checks.collect();
-        checks.sort_by_key(|(_, condition)| !matches!(condition, Condition::Early(_)));
-        checks
+        checks.partition(|(_, condition)| matches!(condition, Condition::Early(_)))
     };
     Operation::ALL.iter().map(of).collect()
 });

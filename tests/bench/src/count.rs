@@ -19,7 +19,12 @@ pub const SUBJECTS: &[&str] = &[
     "wait",
     "wait-hlthunk",
     "lin-dma-64",
+    "mock-copy",
+    "mock-copy-no-rule",
 ];
+
+/// A subject, what it is compared with, and the most that it may cost beside that.
+pub const RATIOS: &[(&str, &str, f64)] = &[("mock-copy-no-rule", "mock-copy", 1.02)];
 
 /// Runs one subject `times` times, and nothing else.
 ///
@@ -44,6 +49,8 @@ pub fn perform(subject: &str, times: u32) -> Result<(), String> {
         "lin-dma-64" => {
             rows::engine_copies(64, 1, rows::Memory::Pinned).map_err(|error| error.to_string())?
         }
+        "mock-copy" => rows::mock_copies(|io| io).map_err(|error| error.to_string())?,
+        "mock-copy-no-rule" => rows::mock_copies(rows::idle_layer).map_err(|error| error.to_string())?,
         other => {
             return Err(format!(
                 "no such subject: {other}; known: {}",

@@ -1,14 +1,13 @@
 //! Random cases of the library under faults, beside the crate proptest-state-machine, which drives
 //! the same operations on the same kind of world.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use gaudi_faults::{Case, Kind, OPERATIONS, Op, Stack, strategies};
-use gaudi_seam::fault::Plan;
+use gaudi_seam::fault::{Plan, Rule, Schedule};
 use proptest::prelude::*;
-use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config, TestRunner};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 
@@ -33,9 +32,27 @@ pub fn rows() -> Made<Vec<Row<'static>>> {
         laps: None,
         bytes: 0,
         goal: Goal::AtMost(1.0 / 1.5),
-        note: Box::new(rate),
+        note: Box::new(|| rate(Case::generate, 2_000_000)),
     };
-    Ok(vec![ours])
+    let mut stack = Stack::new()?;
+    let mut number = 0;
+    let descriptors = Row {
+        name: format!("faults: a case of {OPERATIONS} operations, with descriptors"),
+        peer: "-".into(),
+        ours: Box::new(move |count| {
+            for _ in 0..count {
+                holds(&mut stack, &Case::with_descriptors(SEED, number));
+                number += 1;
+            }
+        }),
+        theirs: Err("the note has the goal".into()),
+        probe: None,
+        laps: None,
+        bytes: 0,
+        goal: Goal::AtMost(1.0),
+        note: Box::new(|| rate(Case::with_descriptors, 250_000)),
+    };
+    Ok(vec![ours, descriptors])
 }
 
 /// Generates and runs one case after the other.
@@ -60,7 +77,7 @@ fn holds(stack: &mut Stack, case: &Case) -> bool {
 }
 
 /// The cases a minute on all processors, and how many of them had a fault.
-fn rate() -> String {
+fn rate(generate: fn(u64, u64) -> Case, goal: u64) -> String {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let begin = Instant::now();
     let counts: Vec<(u64, u64)> = std::thread::scope(|scope| {
@@ -70,7 +87,7 @@ fn rate() -> String {
                 let (mut number, mut faulty) = (0, 0);
                 while begin.elapsed() < RATE {
                     for _ in 0..64 {
-                        let case = Case::generate(SEED + first, number);
+                        let case = generate(SEED + first, number);
                         faulty += u64::from(holds(&mut stack, &case));
                         number += 1;
                     }
@@ -90,14 +107,29 @@ fn rate() -> String {
         .iter()
         .fold((0, 0), |(cases, faulty), one| (cases + one.0, faulty + one.1));
     let per_minute = cases as f64 * 60.0 / begin.elapsed().as_secs_f64();
+    let verdict = if per_minute >= goal as f64 { "met" } else { "MISSED" };
     format!(
-        "{per_minute:.0} a minute on {threads} threads (goal 2000000); faults in {:.0} %",
+        "{per_minute:.0} a minute on {threads} threads, goal {goal}: {verdict}; faults in {:.0} %",
         faulty as f64 * 100.0 / cases.max(1) as f64
     )
 }
 
 thread_local! {
     static WORLD: RefCell<Option<Rc<RefCell<Stack>>>> = const { RefCell::new(None) };
+    /// The number of the peer's next case: it chooses the order of the chip's work, and whether all
+    /// bytes are compared at the end.
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Plans with as many rules as those of our cases, and as certain a fault.
+fn plans() -> impl Strategy<Value = Plan> {
+    let rules = |count: usize| prop::collection::vec(strategies::rule(), count);
+    prop_oneof![1 => rules(0), 9 => rules(1), 6 => rules(2), 4 => rules(3)].prop_map(|mut rules: Vec<Rule>| {
+        if let Some(first) = rules.first_mut() {
+            first.schedule = Schedule::nth(1);
+        }
+        Plan { rules }
+    })
 }
 
 /// The model of the sequence: the plan, and the number of operations so far.
@@ -112,9 +144,7 @@ impl ReferenceStateMachine for Sequence {
     type Transition = Op;
 
     fn init_state() -> BoxedStrategy<Self> {
-        strategies::plans(3)
-            .prop_map(|plan| Self { plan, len: 0 })
-            .boxed()
+        plans().prop_map(|plan| Self { plan, len: 0 }).boxed()
     }
 
     fn transitions(state: &Self) -> BoxedStrategy<Op> {
@@ -155,7 +185,7 @@ impl StateMachineTest for Driven {
         Self {
             case: Case {
                 seed: SEED,
-                number: 0,
+                number: NUMBER.replace(NUMBER.get() + 1),
                 descriptors: false,
                 plan: state.plan.clone(),
                 ops: Vec::with_capacity(OPERATIONS),
@@ -174,24 +204,24 @@ impl StateMachineTest for Driven {
     }
 }
 
-/// As [`cases`], by the peer: its runner generates each sequence and drives it.
+/// As [`cases`], by the peer: its runner generates each sequence and drives it, as its macro
+/// `prop_state_machine!` makes it.
 fn machines(stack: Stack) -> Work<'static> {
     let world = Rc::new(RefCell::new(stack));
-    let config = Config {
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let mut runner = TestRunner::new(config.clone());
     let strategy = Sequence::sequential_strategy(OPERATIONS);
     Box::new(move |count| {
         WORLD.set(Some(Rc::clone(&world)));
-        for _ in 0..count {
-            let tree = strategy
-                .new_tree(&mut runner)
-                .unwrap_or_else(|why| panic!("a sequence is generated: {why}"));
-            let (state, transitions, seen) = tree.current();
+        let config = Config {
+            cases: count,
+            failure_persistence: None,
+            ..Config::default()
+        };
+        let mut runner = TestRunner::new(config.clone());
+        let ran = runner.run(&strategy, |(state, transitions, seen)| {
             Driven::test_sequential(config.clone(), state, transitions, seen);
-        }
+            Ok(())
+        });
+        ran.unwrap_or_else(|why| panic!("every case holds: {why}"));
         WORLD.set(None);
     })
 }

@@ -1,5 +1,6 @@
 //! Prints what the stack costs beside its peers, as a table.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -75,11 +76,23 @@ fn selected(only: &str) -> impl Iterator<Item = &'static Entry> + use<'_> {
 
 fn counts() {
     println!("instructions an operation, on a stub kernel");
-    for subject in count::SUBJECTS {
+    let mut numbers = BTreeMap::new();
+    for &subject in count::SUBJECTS {
         match count::instructions(subject) {
-            Ok(number) => println!("{subject:18} {number:8.1}"),
-            Err(why) => println!("{subject:18}        - {why}"),
+            Ok(number) => {
+                println!("{subject:20} {number:8.1}");
+                numbers.insert(subject, number);
+            }
+            Err(why) => println!("{subject:20}        - {why}"),
         }
+    }
+    for (subject, beside, most) in count::RATIOS {
+        let (Some(number), Some(other)) = (numbers.get(subject), numbers.get(beside)) else {
+            continue;
+        };
+        let ratio = number / other;
+        let verdict = if ratio <= *most { "met" } else { "MISSED" };
+        println!("{subject} / {beside}: {ratio:.4}, goal ≤ {most}: {verdict}");
     }
 }
 

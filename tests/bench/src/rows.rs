@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use gaudi_device::{Deadline, Device};
+use gaudi_device::{Deadline, Device, Options};
 use gaudi_dmabuf::stats::Entry as Counted;
 use gaudi_layers::fault::{FaultLayer, Plan};
 use gaudi_layers::time::Monotonic;
@@ -414,6 +414,26 @@ fn engine() -> Made<Vec<Row<'static>>> {
 fn mock(name: &str) -> Made<Device> {
     let spec: DeviceSpec = format!("mock:gaudi2?name=bench-{name}").parse()?;
     Ok(Device::open(&spec)?)
+}
+
+/// Copies of 64 bytes on a mock, each waited for, through `wrap`.
+///
+/// # Errors
+/// Those of opening a mock.
+pub fn mock_copies(wrap: impl Fn(SharedIo) -> SharedIo) -> Made<Work<'static>> {
+    // valgrind maps no more memory.
+    let spec: DeviceSpec = "mock:gaudi2?name=bench-counted&dram=768MiB".parse()?;
+    let device = Device::with_options(wrap(gaudi_hal::open(&spec)?), Options::default())?;
+    let (buffer, host) = (device.alloc(64)?, device.alloc_host(64)?);
+    Ok(Box::new(move |count| {
+        for _ in 0..count {
+            let done = device
+                .copy(&buffer, &host)
+                .and_then(|copy| copy.wait(Deadline::NEVER));
+            debug_assert!(done.is_ok(), "the copy ends: {done:?}");
+            let _ = black_box(done);
+        }
+    }))
 }
 
 fn copy() -> Made<Vec<Row<'static>>> {

@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Common, seconds};
 use crate::exit;
+use crate::faults_limit::{Running, Worker};
 use crate::faults_program;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -61,7 +62,7 @@ struct Run {
     /// GAUDI_DEVICE names a mock with the plan. Crashes, hangs and leaks are reported.
     #[arg(long, value_name = "A..B", requires = "program", value_parser = faults_program::seeds)]
     seeds: Option<Range<u64>>,
-    /// Seconds that the program may take under one plan.
+    /// Seconds that one case may take, or the program under one plan.
     #[arg(long, value_name = "SEC", default_value = "60", value_parser = seconds)]
     timeout: Duration,
     /// The program and its arguments.
@@ -135,7 +136,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn work(&self) -> gaudi::Result<Totals> {
+    fn work(&self, running: &Running) -> gaudi::Result<Totals> {
         let mut stack = Stack::new()?;
         let mut totals = Totals::default();
         while !self.stop.load(Ordering::Relaxed) {
@@ -145,7 +146,8 @@ impl Shared {
                 break;
             }
             for number in first..end {
-                let case = Case::generate(self.seed, number);
+                let case = Case::mixed(self.seed, number);
+                running.begin(number);
                 let outcome = stack.run(&case)?;
                 totals.cases += 1;
                 totals.with_faults += u64::from(!outcome.met.is_empty());
@@ -202,7 +204,7 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
     let seed = common.seed.unwrap_or_else(gaudi::sys::clock::monotonic_raw_ns);
     output.note(format!("seed {seed}, {jobs} jobs, on mocks in memory"));
     let begin = Instant::now();
-    let shared = Shared {
+    let shared = Arc::new(Shared {
         seed,
         next: AtomicU64::new(0),
         cases: arguments.cases,
@@ -213,21 +215,9 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
             arguments.cases.unwrap_or(0),
             output.is_quiet(),
         )),
-    };
-    let mut totals = Totals::default();
-    let answers: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..jobs)
-            .map(|_| scope.spawn(|| unlogged(|| shared.work())))
-            .collect();
-        threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
     });
+    let totals = gather(&shared, jobs, arguments.timeout)?;
     drop(shared);
-    for answer in answers {
-        match answer {
-            Ok(found) => totals.merge(found?),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    }
     let seconds = begin.elapsed().as_secs_f64();
     let per_minute = totals.cases as f64 * 60.0 / seconds.max(1e-9);
     let pairs = totals.coverage.pairs();
@@ -270,6 +260,49 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
         }
     }
     verdict(failure)
+}
+
+/// Runs the cases in threads. A case that takes longer than `limit` has failed; its thread runs
+/// until the process ends.
+fn gather(shared: &Arc<Shared>, jobs: usize, limit: Duration) -> gaudi::Result<Totals> {
+    let main = thread::current();
+    let spawn = |_| {
+        let (running, main) = (Running::default(), main.clone());
+        let (shared, own) = (Arc::clone(shared), running.clone());
+        let thread = thread::spawn(move || {
+            let found = unlogged(|| shared.work(&own));
+            drop(shared);
+            main.unpark();
+            found
+        });
+        Worker::new(thread, running)
+    };
+    let mut workers: Vec<_> = (0..jobs).map(spawn).collect();
+    let mut totals = Totals::default();
+    while !workers.is_empty() {
+        thread::park_timeout(Duration::from_millis(20));
+        let mut waiting = Vec::new();
+        for mut worker in workers {
+            if worker.is_finished() {
+                totals.merge(worker.join()?);
+            } else if let Some(number) = worker.stuck(limit) {
+                shared.stop.store(true, Ordering::Relaxed);
+                let what = format!("the case runs for more than {limit:?} of real time");
+                let violation = Violation {
+                    invariant: Invariant::TimeBudget,
+                    what,
+                };
+                totals.merge(Totals {
+                    failed: Some((Case::mixed(shared.seed, number), vec![violation])),
+                    ..Totals::default()
+                });
+            } else {
+                waiting.push(worker);
+            }
+        }
+        workers = waiting;
+    }
+    Ok(totals)
 }
 
 /// The exit code, and the error if a case breaks an invariant.
@@ -322,7 +355,7 @@ fn print_case(case: &Case, violations: &[Violation], output: &mut Output) -> Res
 
 fn replay(arguments: &Replay, minimize: bool, output: &mut Output) -> Result<u8> {
     let mut stack = Stack::new()?;
-    let mut case = Case::generate(arguments.seed, arguments.case);
+    let mut case = Case::mixed(arguments.seed, arguments.case);
     let mut outcome = match minimize {
         true => unlogged(|| stack.run(&case)),
         false => stack.run(&case),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -111,6 +111,8 @@ pub(super) struct Shared {
     active: AtomicBool,
     /// Whether a rule needs to know what passed.
     observes: AtomicBool,
+    /// The faults so far, for a reader without the lock.
+    happened: AtomicU64,
     owner: OwnerProcess,
     /// Whether the layer is recorded, and its rules are counted for the process when it closes.
     recorded: AtomicBool,
@@ -215,6 +217,7 @@ impl Shared {
             time,
             active: AtomicBool::new(state.is_active()),
             observes: AtomicBool::new(state.observes()),
+            happened: AtomicU64::new(0),
             owner: OwnerProcess::current(),
             recorded: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -253,6 +256,7 @@ impl Shared {
     }
 
     fn changed(&self, state: &State) {
+        self.happened.store(state.log.happened, Ordering::Relaxed);
         self.active.store(state.is_active(), Ordering::Relaxed);
         self.observes.store(state.observes(), Ordering::Relaxed);
     }
@@ -279,6 +283,7 @@ impl Shared {
         let now = self.time.now_ns();
         let mut met = Met::default();
         let mut state = self.lock();
+        let before = state.log.happened;
         let mut is_changed = state.expire(operation, now).is_some();
         if !state.is_lost() {
             let State {
@@ -306,10 +311,11 @@ impl Shared {
                 _ => {}
             }
         }
-        is_changed |= matches!(
-            met.verdict(),
-            Some(Verdict::Reset | Verdict::Remove | Verdict::ComputeReset)
-        );
+        is_changed |= state.log.happened != before
+            || matches!(
+                met.verdict(),
+                Some(Verdict::Reset | Verdict::Remove | Verdict::ComputeReset)
+            );
         let (in_reset, is_removed) = (state.in_reset, state.is_removed);
         if is_changed {
             self.changed(&state);
@@ -376,6 +382,7 @@ impl Shared {
             state.conditions.was_reset = true;
         }
         state.fire(hit, operation, None, now);
+        self.changed(&state);
     }
 
     /// Whether [`observe`](Self::observe) needs every operation.
@@ -577,7 +584,7 @@ impl FaultHandle {
 
     /// Returns the number of faults so far: those of the [`log`](Self::log), in their order.
     pub fn happened(&self) -> u64 {
-        self.0.lock().log.happened
+        self.0.happened.load(Ordering::Relaxed)
     }
 
     /// Returns the counts of each armed rule, in the plan's order.

@@ -112,7 +112,7 @@ impl Default for Ledger {
 impl Ledger {
     /// The mistake in an operation that is about to be performed.
     pub(super) fn check(&self, request: AnyRequest<'_>) -> Option<Misuse> {
-        let mut checks = Rule::checks(request.operation()).iter();
+        let mut checks = Rule::checks(request.operation());
         let broken = checks.find_map(|&(rule, condition)| self.check_rule(request, rule, condition));
         broken.or_else(|| match request {
             AnyRequest::Submit(request) => self.check_submit(request),
