@@ -10,6 +10,7 @@
 
 mod author;
 pub mod calls;
+mod data;
 mod files;
 mod ioctl;
 mod memory;
