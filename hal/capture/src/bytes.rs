@@ -5,7 +5,7 @@
 //! hostile file must not set the size of an allocation.
 
 use crate::record::{
-    DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment, OpenRecord,
+    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment, OpenRecord,
     ProcessChange, ProcessRecord,
 };
 
@@ -30,6 +30,7 @@ mod tag {
     pub(super) const EXIT: u8 = 9;
     pub(super) const LOST: u8 = 10;
     pub(super) const MARK: u8 = 11;
+    pub(super) const DATA: u8 = 12;
 }
 
 const SOURCES: [FdSource; 5] = [
@@ -93,6 +94,14 @@ impl<S: Sink + ?Sized> Out<'_, S> {
     }
 
     #[inline]
+    fn piece(&mut self, piece: raw::Piece<'_>) {
+        self.u64(piece.address);
+        self.u8((piece.at == Moment::Exit).into());
+        self.u64(piece.whole);
+        self.bytes(piece.bytes);
+    }
+
+    #[inline]
     fn device(&mut self, device: Option<DeviceNumber>) {
         self.u8(device.is_some().into());
         if let Some(DeviceNumber { major, minor }) = device {
@@ -146,6 +155,9 @@ pub mod raw {
         71 + 21 * pieces
     }
 
+    /// The number of bytes of encoded memory without its bytes.
+    pub const DATA_OVERHEAD: usize = 38;
+
     /// Encodes an ioctl. Ignores the vectors of `ioctl`.
     #[inline]
     pub fn ioctl<'a, S: Sink + ?Sized>(
@@ -168,10 +180,7 @@ pub mod raw {
         out.bytes(data.1);
         out.u32(memory.len() as u32);
         for piece in memory {
-            out.u64(piece.address);
-            out.u8((piece.at == Moment::Exit).into());
-            out.u64(piece.whole);
-            out.bytes(piece.bytes);
+            out.piece(piece);
         }
     }
 
@@ -232,6 +241,14 @@ pub mod raw {
         out.u64(result as u64);
     }
 
+    /// Encodes changed memory.
+    pub fn data<S: Sink + ?Sized>(out: &mut S, at: Stamp, piece: Piece<'_>) {
+        let mut out = Out(out);
+        out.u8(tag::DATA);
+        out.thread(at.time_ns, at.pid, at.tid);
+        out.piece(piece);
+    }
+
     /// Encodes the start of a thread.
     pub fn start<S: Sink + ?Sized>(out: &mut S, at: Stamp, parent: u32, shares_files: bool, name: &[u8]) {
         let mut out = Out(out);
@@ -260,12 +277,7 @@ pub(crate) fn put_event(event: &Event, sink: &mut Vec<u8>) {
     };
     match event {
         Event::Ioctl(ioctl) => {
-            let pieces = ioctl.memory.iter().map(|memory| raw::Piece {
-                address: memory.address,
-                at: memory.at,
-                whole: memory.whole,
-                bytes: &memory.bytes,
-            });
+            let pieces = ioctl.memory.iter().map(piece_of);
             raw::ioctl(sink, ioctl, (&ioctl.input, &ioctl.output), pieces);
         }
         Event::Open(open) => raw::open(sink, open, &open.path),
@@ -322,6 +334,19 @@ pub(crate) fn put_event(event: &Event, sink: &mut Vec<u8>) {
             out.u8(place(&MARKS, &mark.kind));
             out.bytes(&mark.text);
         }
+        Event::Data(data) => {
+            let at = stamp(&data.time_ns, &data.pid, &data.tid);
+            raw::data(sink, at, piece_of(&data.memory));
+        }
+    }
+}
+
+fn piece_of(memory: &Memory) -> raw::Piece<'_> {
+    raw::Piece {
+        address: memory.address,
+        at: memory.at,
+        whole: memory.whole,
+        bytes: &memory.bytes,
     }
 }
 
@@ -417,6 +442,19 @@ impl<'a> Encoded<'a> {
     /// Returns the payload of a `.gcap` frame.
     pub fn payload(&self) -> &'a [u8] {
         self.payload
+    }
+
+    /// Returns the bytes of changed memory that the event lacks.
+    pub fn missing_data(&self) -> u64 {
+        match self.payload.first() {
+            Some(&tag::DATA) => match self.decode() {
+                Event::Data(DataRecord { memory, .. }) => {
+                    memory.whole.saturating_sub(memory.bytes.len() as u64)
+                }
+                _ => 0,
+            },
+            _ => 0,
+        }
     }
 
     /// Decodes the event.
@@ -661,6 +699,12 @@ impl<'a> In<'a> {
                 kind: self.row(&MARKS)?,
                 text: self.owned()?,
             }),
+            tag::DATA => Event::Data(DataRecord {
+                time_ns,
+                pid,
+                tid,
+                memory: self.piece()?,
+            }),
             _ => {
                 let problem = "unknown event tag";
                 return Err(Malformed { at, problem });
@@ -673,18 +717,18 @@ impl<'a> In<'a> {
         // Do not reserve memory for `count`, which is untrusted.
         let mut all = Vec::new();
         for _ in 0..count {
-            let address = self.u64()?;
-            let at = self.row(&[Moment::Entry, Moment::Exit])?;
-            let whole = self.u64()?;
-            let bytes = self.owned()?;
-            all.push(Memory {
-                address,
-                at,
-                bytes,
-                whole,
-            });
+            all.push(self.piece()?);
         }
         Ok(all)
+    }
+
+    fn piece(&mut self) -> Result<Memory, Malformed> {
+        Ok(Memory {
+            address: self.u64()?,
+            at: self.row(&[Moment::Entry, Moment::Exit])?,
+            whole: self.u64()?,
+            bytes: self.owned()?,
+        })
     }
 
     fn text(&mut self) -> Result<String, Malformed> {

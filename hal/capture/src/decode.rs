@@ -20,6 +20,9 @@ pub const SCHEMA: &str = "gaudi.trace";
 /// The version of [`SCHEMA`]. Version 1 is the output of the layer `trace`.
 pub const VERSION: u32 = 2;
 
+/// Bytes of changed memory that are printed.
+const DATA_BYTES: usize = 16;
+
 /// Decodes the events of a capture. Events must be passed in order, because the meaning of a handle
 /// depends on earlier events.
 #[derive(Debug)]
@@ -207,6 +210,25 @@ impl Decoder {
                 };
                 request.push("kind", Value::Name(kind.to_owned()));
                 request.push("text", text(&mark.text));
+            }
+            Event::Data(data) => {
+                decoded.record = "data";
+                let memory = &data.memory;
+                let moment = match memory.at {
+                    Moment::Entry => "entry",
+                    Moment::Exit => "exit",
+                };
+                request.push("at", Value::Name(moment.to_owned()));
+                request.push("address", Value::Hex(memory.address));
+                request.push("length", Value::Unsigned(memory.whole));
+                let shown = memory.bytes.len().min(DATA_BYTES);
+                request.push(
+                    "bytes",
+                    Value::Bytes {
+                        bytes: memory.bytes[..shown].to_vec(),
+                        more: memory.whole.saturating_sub(shown as u64),
+                    },
+                );
             }
         }
         decoded.call = decoded.record.to_owned();

@@ -65,6 +65,8 @@ pub enum Event {
     },
     /// An event that is not a system call: an injected fault, a lost device.
     Mark(MarkRecord),
+    /// Content of memory that the device can write.
+    Data(DataRecord),
 }
 
 impl Event {
@@ -76,6 +78,7 @@ impl Event {
             Self::Mmap(mmap) => mmap.time_ns,
             Self::Process(process) => process.time_ns,
             Self::Mark(mark) => mark.time_ns,
+            Self::Data(data) => data.time_ns,
             Self::Close { time_ns, .. }
             | Self::Dup { time_ns, .. }
             | Self::Munmap { time_ns, .. }
@@ -91,6 +94,7 @@ impl Event {
             Self::Mmap(mmap) => (mmap.pid, mmap.tid),
             Self::Process(process) => (process.pid, process.tid),
             Self::Mark(mark) => (mark.pid, mark.tid),
+            Self::Data(data) => (data.pid, data.tid),
             Self::Close { pid, tid, .. } | Self::Dup { pid, tid, .. } | Self::Munmap { pid, tid, .. } => {
                 (*pid, *tid)
             }
@@ -275,6 +279,21 @@ pub enum ProcessChange {
         /// The status of wait(2).
         status: u32,
     },
+}
+
+/// Memory that the device can write and that has changed. A range longer than an event is recorded
+/// in several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataRecord {
+    /// When it was read.
+    pub time_ns: u64,
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// The memory. At [`Moment::Entry`] it was read before the thread's next ioctl, at
+    /// [`Moment::Exit`] after its last one.
+    pub memory: Memory,
 }
 
 /// An event that is not a system call.

@@ -11,7 +11,7 @@ use std::io::{self, BufRead, Read as _};
 
 use crate::gcap::MAX_PAYLOAD;
 use crate::record::{
-    DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment, OpenRecord,
+    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment, OpenRecord,
     ProcessChange, ProcessRecord,
 };
 
@@ -143,6 +143,13 @@ impl Line<'_, '_> {
         quote(self.0, bytes)
     }
 
+    /// Writes the fields of memory except its bytes.
+    fn memory(&mut self, memory: &Memory) -> fmt::Result {
+        self.field("at", name_of(MOMENTS, &memory.at))?;
+        self.hex("address", memory.address)?;
+        self.field("whole", memory.whole)
+    }
+
     /// Writes bytes in lines. A line that repeats one byte is written as `00*32`.
     fn data(&mut self, bytes: &[u8]) -> fmt::Result {
         let mut rest = bytes;
@@ -192,6 +199,7 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
         },
         Event::Lost { .. } => "lost",
         Event::Mark(_) => "mark",
+        Event::Data(_) => "data",
     };
     write!(f, "{word}")?;
     let mut line = Line(f);
@@ -218,9 +226,7 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
             }
             for memory in &ioctl.memory {
                 write!(line.0, "  memory")?;
-                line.field("at", name_of(MOMENTS, &memory.at))?;
-                line.hex("address", memory.address)?;
-                line.field("whole", memory.whole)?;
+                line.memory(memory)?;
                 writeln!(line.0)?;
                 line.data(&memory.bytes)?;
             }
@@ -281,6 +287,11 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
         Event::Mark(mark) => {
             line.field("kind", name_of(MARKS, &mark.kind))?;
             line.text("text", &mark.text)?;
+        }
+        Event::Data(data) => {
+            line.memory(&data.memory)?;
+            writeln!(line.0)?;
+            return line.data(&data.memory.bytes);
         }
     }
     writeln!(line.0)
@@ -377,6 +388,7 @@ impl<R: BufRead> Reader<R> {
                 let event = read_event(word, &mut Fields::parse(rest, number)?, number)?;
                 self.data = match event {
                     Event::Ioctl(_) => Data::Head,
+                    Event::Data(_) => Data::Event,
                     _ => Data::None,
                 };
                 self.size = 0;
@@ -386,6 +398,11 @@ impl<R: BufRead> Reader<R> {
                 self.data = read_section(word, &mut Fields::parse(rest, number)?, number, ioctl)?;
                 self.size += SECTION_COST;
                 limit(self.size, number)?;
+                Ok(None)
+            }
+            (4, _, Some(Event::Data(data))) if self.data == Data::Event => {
+                let room = (MAX_PAYLOAD - SECTION_COST).saturating_sub(self.size);
+                self.size += read_data(line, number, room, &mut data.memory.bytes)?;
                 Ok(None)
             }
             (4, _, Some(Event::Ioctl(ioctl))) if !matches!(self.data, Data::None | Data::Head) => {
@@ -432,6 +449,8 @@ enum Data {
     Input,
     Output,
     Memory,
+    /// The bytes of the event itself.
+    Event,
 }
 
 fn wrong(kind: TextErrorKind, line: usize, problem: String) -> TextError {
@@ -726,6 +745,12 @@ fn read_event(word: &str, fields: &mut Fields<'_>, line: usize) -> Result<Event,
             kind: fields.row("kind", MARKS)?,
             text: fields.text("text")?,
         }),
+        "data" => Event::Data(DataRecord {
+            time_ns,
+            pid,
+            tid,
+            memory: read_memory(fields)?,
+        }),
         _ => {
             let problem = format!("unknown event {:?}", shortened(word));
             return Err(wrong(TextErrorKind::Word, line, problem));
@@ -733,6 +758,16 @@ fn read_event(word: &str, fields: &mut Fields<'_>, line: usize) -> Result<Event,
     };
     fields.end()?;
     Ok(event)
+}
+
+/// Reads the fields of memory except its bytes.
+fn read_memory(fields: &mut Fields<'_>) -> Result<Memory, TextError> {
+    Ok(Memory {
+        at: fields.row("at", MOMENTS)?,
+        address: fields.u64("address")?,
+        whole: fields.u64("whole")?,
+        bytes: Vec::new(),
+    })
 }
 
 fn read_section(
@@ -758,12 +793,7 @@ fn read_section(
             Data::Output
         }
         _ => {
-            ioctl.memory.push(Memory {
-                at: fields.row("at", MOMENTS)?,
-                address: fields.u64("address")?,
-                whole: fields.u64("whole")?,
-                bytes: Vec::new(),
-            });
+            ioctl.memory.push(read_memory(fields)?);
             Data::Memory
         }
     };

@@ -13,7 +13,7 @@ use nix::libc;
 use crate::author::{now, with, write};
 use crate::files::{self, File};
 use crate::next::{Next, call_next, errno, kernel_result, set_errno};
-use crate::{ioctl as record, memory};
+use crate::{data, ioctl as record, memory};
 
 macro_rules! functions {
     ($($next:ident = $name:literal;)*) => {
@@ -418,6 +418,14 @@ fn mapped(result: *mut c_void, address: *mut c_void, numbers: (u64, c_int, c_int
             },
         };
         write(session, local, |out| raw::mmap(out, &mmap));
+        if session.filter().data && mmap.device.is_some() && mmap.result >= 0 {
+            let to = data::To {
+                session,
+                local,
+                author,
+            };
+            data::mapped(to, mmap.result as u64, length);
+        }
     });
     if result != libc::MAP_FAILED {
         let free = MAPPINGS.iter().find(|row| {
@@ -517,6 +525,9 @@ fn unmapped(address: u64, length: u64, result: c_int) {
             write(session, local, |out| {
                 raw::munmap(out, at, (address, length), result);
             });
+            if session.filter().data && result == 0 {
+                data::unmapped(author, address, length);
+            }
         });
     }
     set_errno(saved);

@@ -9,6 +9,8 @@ use gaudi_ring::{Author, Local, Session};
 use gaudi_uapi::ioctl::Parts;
 
 use crate::author::{Out, introduce, now, with, write};
+use crate::author::{Out, introduce, now_ns, with, write};
+use crate::data::{self, Effect, To};
 use crate::files::{self, File};
 use crate::memory;
 use crate::next::{errno, kernel_result, set_errno};
@@ -216,6 +218,20 @@ impl Call<'_> {
             self.follow(pointers, input, Moment::Entry, pieces);
         }
         let time_ns = self.session.now();
+        let effect = if self.session.filter().data {
+            data::effect(self.request, input)
+        } else {
+            Effect::None
+        };
+        let to = To {
+            session: self.session,
+            local: self.local,
+            author: self.author,
+        };
+        if effect != Effect::None {
+            data::changes(to, effect, Moment::Entry);
+        }
+        let time_ns = now_ns();
         set_errno(before);
         let result = next();
         let after = errno();
@@ -252,6 +268,12 @@ impl Call<'_> {
                 None => raw::ioctl(&mut out, &record, (input, output), [].into_iter()),
             }
             out.0.publish();
+        }
+        if effect != Effect::None {
+            data::changes(to, effect, Moment::Exit);
+            if result >= 0 {
+                data::ended(to, effect, output);
+            }
         }
         set_errno(after);
         result

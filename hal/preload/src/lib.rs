@@ -11,6 +11,7 @@
 
 mod author;
 pub mod calls;
+mod data;
 mod files;
 mod ioctl;
 mod memory;

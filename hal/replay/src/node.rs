@@ -224,13 +224,9 @@ impl Replay {
         Ok(R::reply(mapping))
     }
 
-    fn answer_ioctl<R: Request>(
-        &self,
-        state: &mut State,
-        request: &mut R,
-        call: &Call,
-        record: &IoctlRecord,
-    ) -> Result<R::Answer> {
+    /// Writes what the driver and the device wrote. A call that failed can have been waiting, for
+    /// example.
+    fn write_memory<R: Request>(&self, state: &mut State, request: &mut R, record: &IoctlRecord) {
         let out = out_pointer(request.view(), record);
         for piece in record.memory.iter().filter(|piece| piece.at == Moment::Exit) {
             if Some(piece.address) == out {
@@ -244,6 +240,16 @@ impl Replay {
                 state.memory.write(&self.file, piece.address, &piece.bytes);
             }
         }
+    }
+
+    fn answer_ioctl<R: Request>(
+        &self,
+        state: &mut State,
+        request: &mut R,
+        call: &Call,
+        record: &IoctlRecord,
+    ) -> Result<R::Answer> {
+        self.write_memory(state, request, record);
         if let AnyRequest::ExportDmabuf(export) = request.view() {
             let dmabuf = stand_in(export.size, export.flags).map_err(|errno| self.not_made::<R>(errno))?;
             return Ok(R::reply(dmabuf));
@@ -361,6 +367,9 @@ impl Layer for Replay {
         let state = &mut *state;
         let call = self.find(state, request.view(), &key)?;
         if let Some(errno) = call.of.errno() {
+            if let CallRecord::Ioctl(record) = &call.of {
+                self.write_memory(state, request, record);
+            }
             self.signal(state);
             return Err(self.failed::<R>(call, errno));
         }

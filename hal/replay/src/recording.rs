@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gaudi_capture::gcap::{ReadError, ReadErrorKind, Reader};
-use gaudi_capture::record::{Event, IoctlRecord, MarkKind, Memory, MmapRecord, OpenRecord, ProcessChange};
+use gaudi_capture::record::{
+    DataRecord, Event, IoctlRecord, MarkKind, Memory, MmapRecord, Moment, OpenRecord, ProcessChange,
+};
 use gaudi_seam::{Errno, ErrorKind, NodeKind};
 use gaudi_uapi::Ioctl;
 
@@ -149,6 +151,8 @@ struct Loader {
     files: Files,
     /// The last call of each thread, for the notes that follow it.
     last: HashMap<u32, Last>,
+    /// Changed memory of each thread before its next ioctl.
+    changed: HashMap<u32, Vec<Memory>>,
     bytes: u64,
 }
 
@@ -191,6 +195,7 @@ impl Loader {
                     self.call(session, mmap.tid, key, CallRecord::Mmap(mmap));
                 }
             }
+            Event::Data(data) => self.data(data),
             Event::Mark(mark) if mark.kind == MarkKind::Note => self.note(mark.tid, &mark.text),
             Event::Lost { count, .. } => self.recording.lost = self.recording.lost.saturating_add(count),
             Event::Close { .. } | Event::Munmap { .. } | Event::Mark(_) => {}
@@ -246,7 +251,28 @@ impl Loader {
         self.call(session, ioctl.tid, key, CallRecord::Ioctl(ioctl));
     }
 
-    fn call(&mut self, session: usize, tid: u32, key: Key, of: CallRecord) {
+    /// Adds changed memory to the ioctl of its thread, as memory that the driver wrote.
+    fn data(&mut self, data: DataRecord) {
+        let DataRecord { tid, memory, .. } = data;
+        let size = size_of::<Memory>() + memory.bytes.len();
+        self.bytes = self.bytes.saturating_add(size as u64);
+        let is_before = memory.at == Moment::Entry;
+        let memory = Memory {
+            at: Moment::Exit,
+            ..memory
+        };
+        if is_before {
+            self.changed.entry(tid).or_default().push(memory);
+            return;
+        }
+        if let Some(&Last::Call(session, call)) = self.last.get(&tid) {
+            if let CallRecord::Ioctl(ioctl) = &mut self.recording.sessions[session].calls[call].of {
+                ioctl.memory.push(memory);
+            }
+        }
+    }
+
+    fn call(&mut self, session: usize, tid: u32, key: Key, mut of: CallRecord) {
         let pieces = match &of {
             CallRecord::Ioctl(ioctl) => {
                 let pieces = ioctl.memory.iter();
@@ -255,6 +281,12 @@ impl Loader {
             }
             CallRecord::Mmap(_) => 0,
         };
+        if let CallRecord::Ioctl(ioctl) = &mut of {
+            // In the order of time: the driver's bytes are later. They are counted already.
+            let mut memory = self.changed.remove(&tid).unwrap_or_default();
+            memory.append(&mut ioctl.memory);
+            ioctl.memory = memory;
+        }
         // A node has a second copy of the key (`Context`).
         let size = RECORD_BYTES + 2 * key.size() + pieces;
         self.bytes = self.bytes.saturating_add(size);
@@ -344,7 +376,7 @@ pub(crate) enum LoadError {
 #[cfg(test)]
 mod tests {
     use gaudi_capture::gcap::{Compression, Writer};
-    use gaudi_capture::record::{FdSource, MarkRecord, Moment, ProcessRecord};
+    use gaudi_capture::record::{FdSource, MarkRecord, ProcessRecord};
     use gaudi_uapi::cs::{HlCsArgs, HlCsChunk};
     use zerocopy::{FromZeros as _, IntoBytes as _};
 

@@ -114,6 +114,9 @@ impl Drain {
             AT_FLAGS,
             u64::from(filter.files) | u64::from(filter.preload) << 1 | u64::from(clock.is_some()) << 2,
         );
+        let flags = [filter.files, filter.preload, filter.data];
+        let bits = flags.iter().enumerate().map(|(bit, &flag)| u64::from(flag) << bit);
+        put(AT_FLAGS, bits.sum());
         put(AT_COMMAND_BUFFERS, filter.command_buffers.unwrap_or(0));
         for &kind in &filter.types {
             map.word(AT_TYPES + usize::from(kind / 64) * 8)

@@ -15,6 +15,7 @@ pub(crate) const AT_RING_BYTES: usize = 24;
 pub(crate) const AT_OPEN: usize = 32;
 /// Bit 0: records descriptors and mappings. Bit 1: a preload library records the ioctls of libc.
 /// Bit 2: times in records are values of the processor's counter.
+/// Bit 2: records changed memory.
 pub(crate) const AT_FLAGS: usize = 40;
 /// Bytes of each command buffer to record.
 pub(crate) const AT_COMMAND_BUFFERS: usize = 48;
@@ -62,6 +63,8 @@ pub struct Filter {
     /// Whether a preload library records the ioctls that go through libc. Otherwise only devices
     /// that no kernel driver serves are recorded.
     pub preload: bool,
+    /// Whether a preload library records the memory that the device wrote.
+    pub data: bool,
     /// Bytes of each command buffer to record.
     pub command_buffers: Option<u64>,
 }

@@ -24,6 +24,9 @@ pub struct Options {
     /// Whether to read the command buffers of submissions, and up to how many bytes each. Tier C
     /// only: tier B follows one level of pointers.
     pub command_buffers: Option<u64>,
+    /// Whether to record the memory that the device wrote. Tier A only: it must be read before the
+    /// program continues.
+    pub data: bool,
     /// Tier B: size of the buffer between kernel and tracer in bytes, rounded up to a power of two.
     /// Tier A: eight times the size of a thread's ring.
     pub ring_bytes: u32,
@@ -44,6 +47,7 @@ impl Default for Options {
             devices: Vec::new(),
             files: true,
             command_buffers: None,
+            data: false,
             ring_bytes: 32 << 20,
             threads: 1024,
             cgroup: None,

@@ -74,6 +74,7 @@ impl Rings {
             devices: options.devices.iter().map(|row| (row.major, row.minor)).collect(),
             files: options.files,
             preload,
+            data: options.data,
             command_buffers: options.command_buffers,
         };
         // Each thread has a ring, so that one is a fraction of the one that tier B has.

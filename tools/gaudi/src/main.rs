@@ -187,7 +187,7 @@ fn run() -> ExitCode {
         Err(error) => return print_usage(&error),
     };
     if let Some(Command::Record(record)) = &mut cli.command {
-        record.file = cli.common.output.take();
+        record.prepare(cli.common.output.take());
     }
     log_to_stderr(cli.common.verbose);
     let mut output = match Output::new(&cli.common) {

@@ -57,10 +57,22 @@ pub(crate) struct Record {
     /// Compress the file.
     #[arg(long)]
     compress: bool,
+    /// Also record the memory that the device wrote, so that `gaudi replay` returns its bytes;
+    /// preload only.
+    #[arg(long, conflicts_with = "pids")]
+    data: bool,
     /// The common option `--output`: here the capture itself, which is written in place and not
     /// renamed when complete.
     #[arg(skip)]
-    pub(crate) file: Option<PathBuf>,
+    file: Option<PathBuf>,
+}
+
+impl Record {
+    /// Sets what the parser does not: the file, and what `--data` changes.
+    pub(crate) fn prepare(&mut self, file: Option<PathBuf>) {
+        self.file = file;
+        self.traced.data = self.data;
+    }
 }
 
 /// What to trace, and how.
@@ -83,6 +95,9 @@ pub(crate) struct Traced {
     /// The program and its arguments.
     #[arg(last = true, value_name = "CMD", required_unless_present = "pids")]
     program: Vec<OsString>,
+    /// `--data` of `gaudi record`.
+    #[arg(skip)]
+    data: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -153,12 +168,18 @@ impl Traced {
             command_buffers: None,
             all_devices: false,
             program: program.to_vec(),
+            data: false,
         }
     }
 
     pub(crate) fn start(&self, output: &Output) -> Result<Tracer> {
         let mut options = Options {
             backend: match self.backend {
+                // The memory must be read before the program continues.
+                Kind::Auto if self.data => Backend::Preload,
+                Kind::Bpf | Kind::Ptrace if self.data => {
+                    return Err(Usage("--data needs --backend preload".to_owned()).into());
+                }
                 Kind::Auto => Backend::Auto,
                 Kind::Bpf => Backend::Bpf,
                 Kind::Ptrace => Backend::Ptrace,
@@ -166,6 +187,7 @@ impl Traced {
             },
             devices: if self.all_devices { Vec::new() } else { devices() },
             command_buffers: self.command_buffers,
+            data: self.data,
             ..Options::default()
         };
         let tracer = match self.program.split_first() {
@@ -285,6 +307,7 @@ fn facts(tier: Tier, traced: &Traced) -> Vec<(String, String)> {
         fact("program", words.collect::<Vec<_>>().join(" ")),
         fact("pids", pids.collect::<Vec<_>>().join(" ")),
         fact("tier", tier.to_string()),
+        fact("data", if traced.data { "1".to_owned() } else { String::new() }),
         fact("by", format!("gaudi {}", env!("GAUDI_VERSION"))),
     ]
     .into_iter()
@@ -415,7 +438,11 @@ pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result
     let mut writer =
         Writer::new(BufWriter::with_capacity(FILE_BUFFER, file), &facts, compression).with_context(cannot)?;
     let mut failed = None;
+    let mut missing = 0_u64;
     let summary = record.traced.run_items(tracer, |item| {
+        if let Item::Encoded(event) = &item {
+            missing += event.missing_data();
+        }
         let written = match item {
             Item::Event(event) => writer.write(&event),
             Item::Encoded(event) => writer.write_encoded(&event),
@@ -438,5 +465,8 @@ pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result
         .and_then(|mut file| file.flush())
         .with_context(cannot)?;
     report(output, &summary);
+    if missing > 0 {
+        note(output, &format!("{missing} bytes of changed memory are not recorded"));
+    }
     end_as(summary.status, output)
 }

@@ -454,3 +454,82 @@ fn damaged_capture_names_its_offset() {
         "{error}"
     );
 }
+
+/// Compiles the program for the driver's ioctls of the supervisor's tests. `None` without a
+/// compiler.
+fn driver_program(folder: &std::path::Path) -> Option<String> {
+    let source = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../hal/supervisor/tests/program.c"
+    );
+    let program = folder.join("program");
+    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "gcc".into()));
+    compiler.args(["-O1", "-pthread", source, "-o"]).arg(&program);
+    if !compiler.output().is_ok_and(|output| output.status.success()) {
+        skip("record_data", "a C compiler");
+        return None;
+    }
+    Some(program.to_str().expect("UTF-8").to_owned())
+}
+
+/// The control word of Gaudi2's LIN_DMA packet without flags.
+const LIN_DMA: &str = "0x09000000";
+
+#[test]
+fn recorded_data_is_replayed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = driver_program(folder.path()) else {
+        return;
+    };
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let on_mock = [
+        "--",
+        env!("CARGO_BIN_EXE_gaudi"),
+        "run",
+        "-d",
+        "mock:gaudi2",
+        "--",
+        &program,
+        LIN_DMA,
+    ];
+    let record = |options: &[&str], file: &str| {
+        let output = gaudi(&[&["record", "--output", file], options, &on_mock[..]].concat());
+        assert!(output.status.success(), "{output:?}");
+        assert!(text(&output.stderr).contains(" 0 lost"), "{output:?}");
+        text(&output.stdout)
+    };
+    let (whole, bare) = (path("whole.gcap"), path("bare.gcap"));
+    let recorded = record(&["--data"], &whole);
+    assert!(recorded.ends_with("all\n"), "{recorded}");
+    let replayed = gaudi(&["replay", &whole, "--", &program, LIN_DMA]);
+    assert_eq!(text(&replayed.stdout), recorded, "{replayed:?}");
+    assert_eq!(replayed.status.code(), Some(0));
+
+    record(&["--backend", "preload"], &bare);
+    let zeros = gaudi(&["replay", &bare, "--", &program, LIN_DMA]);
+    assert_eq!(zeros.status.code(), Some(1), "{zeros:?}");
+    let last = text(&zeros.stdout);
+    assert!(
+        last.lines().last().is_some_and(|line| line.starts_with("bytes from the device")),
+        "{last}"
+    );
+    assert!(text(&zeros.stderr).contains("zeros"), "{zeros:?}");
+
+    let lines = text(&gaudi(&["decode", &whole]).stdout);
+    let data: Vec<&str> = lines.lines().filter(|line| line.contains("data{at=exit, address=0x")).collect();
+    assert!(!data.is_empty(), "{lines}");
+    assert!(data.iter().all(|line| line.len() < 200), "in short: {data:?}");
+    let (as_text, again) = (path("whole.txt"), path("again.gcap"));
+    gaudi(&["decode", &whole, "--as", "text", "--output", &as_text]);
+    gaudi(&["decode", &as_text, "--as", "gcap", "--output", &again]);
+    assert_eq!(text(&gaudi(&["decode", &again]).stdout), lines);
+    let replayed = gaudi(&["replay", &again, "--", &program, LIN_DMA]);
+    assert_eq!(text(&replayed.stdout), recorded, "{replayed:?}");
+}
+
+#[test]
+fn data_needs_the_preload_library() {
+    let output = gaudi(&["record", "--data", "--backend", "bpf", "--output", "/dev/null", "--", "true"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("--backend preload"), "{output:?}");
+}

@@ -1,8 +1,8 @@
 //! Random events of every kind.
 
 use gaudi_capture::record::{
-    DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment, OpenRecord,
-    ProcessChange, ProcessRecord,
+    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment,
+    OpenRecord, ProcessChange, ProcessRecord,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -150,6 +150,17 @@ fn mark((time_ns, pid, tid): Head) -> impl Strategy<Value = Event> {
     })
 }
 
+fn data((time_ns, pid, tid): Head) -> impl Strategy<Value = Event> {
+    memory().prop_map(move |memory| {
+        Event::Data(DataRecord {
+            time_ns,
+            pid,
+            tid,
+            memory,
+        })
+    })
+}
+
 fn small((time_ns, pid, tid): Head) -> impl Strategy<Value = Event> {
     (0..4, any::<i32>(), any::<u64>(), any::<u64>(), any::<i64>()).prop_map(
         move |(which, fd, address, length, result)| match which {
@@ -193,6 +204,7 @@ pub(crate) fn all() -> impl Strategy<Value = Vec<Event>> {
             mmap(head),
             process(head),
             mark(head),
+            data(head),
             small(head)
         ]
     });

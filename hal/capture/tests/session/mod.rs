@@ -1,8 +1,8 @@
 //! A capture of a session that includes missing data and hostile input.
 
 use gaudi_capture::record::{
-    DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment, OpenRecord,
-    ProcessChange, ProcessRecord,
+    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment,
+    OpenRecord, ProcessChange, ProcessRecord,
 };
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
 use gaudi_uapi::cs::{HlCsArgs, HlCsChunk, HlCsIn, HlCsInChunks};
@@ -403,6 +403,12 @@ fn others(s: &mut Session) {
         tid: PID,
         kind: MarkKind::Fault,
         text: b"wait_cs:errno=EIO\x07".to_vec(),
+    }));
+    s.events.push(Event::Data(DataRecord {
+        time_ns,
+        pid: PID,
+        tid: PID,
+        memory: piece(0x7f33_0000_0000, Moment::Exit, &[0x5a; 40]),
     }));
     s.events.push(Event::Munmap {
         time_ns,
