@@ -91,7 +91,6 @@ impl Environment {
     }
 }
 
-pub(crate) fn readable<'a>(source: &str, text: &'a OsStr) -> Result<&'a str> {
 /// The variable by which a tracer outside of this process asks for records of its devices.
 const RING_VARIABLE: &str = "GAUDI_TRACE_RING";
 
@@ -105,7 +104,7 @@ fn of_tracer(secure: bool, variable: impl Fn(&str) -> Option<String>) -> Option<
     value.filter(|value| !value.is_empty())
 }
 
-fn readable<'a>(source: &str, text: &'a OsStr) -> Result<&'a str> {
+pub(crate) fn readable<'a>(source: &str, text: &'a OsStr) -> Result<&'a str> {
     text.to_str()
         .ok_or_else(|| refused().because(format!("{source} is not UTF-8")))
 }

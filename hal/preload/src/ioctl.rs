@@ -8,8 +8,7 @@ use gaudi_capture::record::{FdSource, IoctlRecord, Moment, OpenRecord};
 use gaudi_ring::{Author, Local, Session};
 use gaudi_uapi::ioctl::Parts;
 
-use crate::author::{Out, introduce, now, with, write};
-use crate::author::{Out, introduce, now_ns, with, write};
+use crate::author::{Out, introduce, with, write};
 use crate::data::{self, Effect, To};
 use crate::files::{self, File};
 use crate::memory;
@@ -74,7 +73,7 @@ pub(crate) fn introduce_file(
     let mut buffer = [0; 512];
     let path = files::target(fd, &mut buffer);
     let open = OpenRecord {
-        time_ns: now(),
+        time_ns: session.now(),
         duration_ns: 0,
         pid: author.pid,
         tid: author.tid,
@@ -217,7 +216,6 @@ impl Call<'_> {
         if let Some(pieces) = &mut pieces {
             self.follow(pointers, input, Moment::Entry, pieces);
         }
-        let time_ns = self.session.now();
         let effect = if self.session.filter().data {
             data::effect(self.request, input)
         } else {
@@ -231,7 +229,7 @@ impl Call<'_> {
         if effect != Effect::None {
             data::changes(to, effect, Moment::Entry);
         }
-        let time_ns = now_ns();
+        let time_ns = self.session.now();
         set_errno(before);
         let result = next();
         let after = errno();

@@ -110,12 +110,11 @@ impl Drain {
         put(AT_RINGS, sizes.rings as u64);
         put(AT_RING_BYTES, sizes.ring_bytes as u64);
         let clock = has_counter().then(Clock::new);
-        put(
-            AT_FLAGS,
-            u64::from(filter.files) | u64::from(filter.preload) << 1 | u64::from(clock.is_some()) << 2,
-        );
-        let flags = [filter.files, filter.preload, filter.data];
-        let bits = flags.iter().enumerate().map(|(bit, &flag)| u64::from(flag) << bit);
+        let flags = [filter.files, filter.preload, clock.is_some(), filter.data];
+        let bits = flags
+            .iter()
+            .enumerate()
+            .map(|(bit, &flag)| u64::from(flag) << bit);
         put(AT_FLAGS, bits.sum());
         put(AT_COMMAND_BUFFERS, filter.command_buffers.unwrap_or(0));
         for &kind in &filter.types {

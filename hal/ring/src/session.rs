@@ -189,7 +189,7 @@ impl Session {
             devices: devices.collect(),
             files: flags & 1 != 0,
             preload: flags & 2 != 0,
-            data: flags & 4 != 0,
+            data: flags & 8 != 0,
             command_buffers: Some(word(AT_COMMAND_BUFFERS)).filter(|&bytes| bytes != 0),
         };
         let page = NonZeroUsize::new(4096).ok_or(Errno::EINVAL)?;

@@ -51,13 +51,15 @@ impl Rule {
     ) -> Option<(&'static Self, String)> {
         let (early, late) = &CHECKS[request.operation() as usize];
         let checks = if state.is_some() { late } else { early };
-        checks.iter().find_map(|(rule, condition)| match (condition, state) {
-            (Condition::Early(broken), None) | (Condition::Late(broken), Some(_)) => {
-                Some((*rule, broken(request, asic)?))
-            }
-            (Condition::State(broken), Some(state)) => Some((*rule, broken(request, state)?)),
-            _ => None,
-        })
+        checks
+            .iter()
+            .find_map(|(rule, condition)| match (condition, state) {
+                (Condition::Early(broken), None) | (Condition::Late(broken), Some(_)) => {
+                    Some((*rule, broken(request, asic)?))
+                }
+                (Condition::State(broken), Some(state)) => Some((*rule, broken(request, state)?)),
+                _ => None,
+            })
     }
 
     /// Returns the conditions of an operation, in the order in which the driver checks them.

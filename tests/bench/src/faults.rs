@@ -107,7 +107,11 @@ fn rate(generate: fn(u64, u64) -> Case, goal: u64) -> String {
         .iter()
         .fold((0, 0), |(cases, faulty), one| (cases + one.0, faulty + one.1));
     let per_minute = cases as f64 * 60.0 / begin.elapsed().as_secs_f64();
-    let verdict = if per_minute >= goal as f64 { "met" } else { "MISSED" };
+    let verdict = if per_minute >= goal as f64 {
+        "met"
+    } else {
+        "MISSED"
+    };
     format!(
         "{per_minute:.0} a minute on {threads} threads, goal {goal}: {verdict}; faults in {:.0} %",
         faulty as f64 * 100.0 / cases.max(1) as f64
@@ -124,12 +128,14 @@ thread_local! {
 /// Plans with as many rules as those of our cases, and as certain a fault.
 fn plans() -> impl Strategy<Value = Plan> {
     let rules = |count: usize| prop::collection::vec(strategies::rule(), count);
-    prop_oneof![1 => rules(0), 9 => rules(1), 6 => rules(2), 4 => rules(3)].prop_map(|mut rules: Vec<Rule>| {
-        if let Some(first) = rules.first_mut() {
-            first.schedule = Schedule::nth(1);
-        }
-        Plan { rules }
-    })
+    prop_oneof![1 => rules(0), 9 => rules(1), 6 => rules(2), 4 => rules(3)].prop_map(
+        |mut rules: Vec<Rule>| {
+            if let Some(first) = rules.first_mut() {
+                first.schedule = Schedule::nth(1);
+            }
+            Plan { rules }
+        },
+    )
 }
 
 /// The model of the sequence: the plan, and the number of operations so far.

@@ -73,20 +73,10 @@ use output::Output;
                   GAUDI_TRACE             trace file of programs on libhl-thunk.so\n  \
                   GAUDI_FAULT             fault plan of programs on libhl-thunk.so\n  \
                   GAUDI_TRACE_LIBRARY     preload library of --backend preload\n  \
+                  GAUDI_TRACE_RING        set for traced programs: where they write\n  \
                   COLUMNS                 width of tables, also in a pipe\n  \
                   NO_COLOR                where set, no colour\n  \
                   CLICOLOR_FORCE          where set and NO_COLOR is not, colour in a pipe too\n\n\
-                  GAUDI_DEVICE         device spec that stands in for --device\n  \
-                  GAUDI_MAPPING_TABLE  addresses of map:N, from gaudi list --mapping-table\n  \
-                  GAUDI_LOG            log filter instead of -v: gaudi::operation=debug\n  \
-                  GAUDI_DMABUF_LEAKS   where set, dma-bufs still open at the end are listed\n  \
-                  GAUDI_TRACE          trace file of programs on libhl-thunk.so\n  \
-                  GAUDI_FAULT          fault plan of programs on libhl-thunk.so\n  \
-                  GAUDI_TRACE_LIBRARY  preload library of --backend preload\n  \
-                  GAUDI_TRACE_RING     set for traced programs: where they write\n  \
-                  COLUMNS              width of tables, also in a pipe\n  \
-                  NO_COLOR             where set, no colour\n  \
-                  CLICOLOR_FORCE       where set and NO_COLOR is not, colour in a pipe too\n\n\
                   Examples:\n  gaudi demo --file photo.jpg  # from device to device over RDMA, on two mocks\n  \
                   gaudi info -d mock:gaudi2    # what a device is, on a machine without one"
 )]
