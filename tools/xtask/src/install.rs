@@ -147,22 +147,7 @@ pub(crate) fn entries(
         bail!("the build failed");
     }
     let release = target.join("release");
-    let mut entries = Vec::new();
-    for (_, from, path, part) in BUILT {
-        let mode = if path.starts_with("bin/") { 0o755 } else { 0o644 };
-        let from = release.join(from);
-        entries.push(Entry::new(path, part, Content::File { from, mode }));
-        if let Some(name) = path.strip_prefix("lib/").filter(|name| name.ends_with(".so")) {
-            let link = Content::Link(format!("../{name}"));
-            entries.push(Entry::new(&format!("lib/{VENDOR}/{name}"), part, link));
-        }
-    }
-    for name in PLUGIN_LINKS {
-        let link = Content::Link("libuct_gaudi.so.0".to_owned());
-        entries.push(Entry::new(&format!("lib/gaudi-ucx/{name}"), Part::Ucx, link));
-    }
-    let (path, target) = COMPONENT_LINK;
-    entries.push(Entry::new(path, Part::Ucx, Content::Link(target.to_owned())));
+    let mut entries = libraries(&release);
     entries.extend(copy_library(workspace, &release, prefix)?);
     entries.extend(documents(&release.join("gaudi"), &workspace.logs.join("man"))?);
     entries.extend(headers(&workspace.root.join(HEADERS), has_kernel_header)?);
@@ -178,6 +163,29 @@ pub(crate) fn entries(
     let path = "lib/pkgconfig/hl-thunk.pc";
     entries.push(Entry::new(path, Part::Development, Content::Text(text)));
     Ok(entries)
+}
+
+/// What cargo built in a folder, and the further names of its libraries.
+fn libraries(release: &Path) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (_, from, path, part) in BUILT {
+        let mode = if path.starts_with("bin/") { 0o755 } else { 0o644 };
+        let from = release.join(from);
+        entries.push(Entry::new(path, part, Content::File { from, mode }));
+        // A library in a folder of its own is none of the vendor's.
+        let name = path.strip_prefix("lib/").filter(|name| !name.contains('/'));
+        if let Some(name) = name.filter(|name| name.ends_with(".so")) {
+            let link = Content::Link(format!("../{name}"));
+            entries.push(Entry::new(&format!("lib/{VENDOR}/{name}"), part, link));
+        }
+    }
+    for name in PLUGIN_LINKS {
+        let link = Content::Link("libuct_gaudi.so.0".to_owned());
+        entries.push(Entry::new(&format!("lib/gaudi-ucx/{name}"), Part::Ucx, link));
+    }
+    let (path, target) = COMPONENT_LINK;
+    entries.push(Entry::new(path, Part::Ucx, Content::Link(target.to_owned())));
+    entries
 }
 
 /// The C library of Gaudi memory, its header and its pkg-config file. `built` is a folder of
@@ -318,6 +326,68 @@ mod tests {
 
     fn root() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    #[test]
+    fn every_shared_library_is_installed() {
+        let manifest = |folder: &str| files::read_text(&root().join(folder).join("Cargo.toml")).unwrap();
+        let workspace = manifest("");
+        let members = workspace
+            .lines()
+            .skip_while(|line| *line != "members = [")
+            .skip(1);
+        let mut count = 0;
+        for member in members.take_while(|line| *line != "]") {
+            let folder = member.trim().trim_matches([',', '"']);
+            if folder.starts_with("tests/") {
+                continue;
+            }
+            let text = manifest(folder);
+            if !text
+                .lines()
+                .any(|line| line.starts_with("crate-type") && line.contains("cdylib"))
+            {
+                continue;
+            }
+            let name = text
+                .lines()
+                .find_map(|line| line.strip_prefix("name = "))
+                .unwrap();
+            let name = name.trim_matches('"');
+            let is_built = BUILT.iter().any(|row| row.0 == name && row.1.ends_with(".so"));
+            assert!(
+                is_built,
+                "{name} has a shared library, and BUILT has no row of it"
+            );
+            count += 1;
+        }
+        assert!(count >= 6, "{count} libraries: the manifests are read");
+    }
+
+    #[test]
+    fn every_link_leads_to_a_file() {
+        let all = libraries(Path::new("/nowhere"));
+        let is_file = |path: &Path| {
+            let entry = all.iter().find(|entry| Path::new(&entry.path) == path);
+            entry.is_some_and(|entry| matches!(entry.content, Content::File { .. }))
+        };
+        let mut links = 0;
+        for entry in &all {
+            let Content::Link(target) = &entry.content else {
+                continue;
+            };
+            let folder = Path::new(&entry.path).parent().unwrap();
+            let to = match target.strip_prefix("../") {
+                Some(name) => folder.parent().unwrap().join(name),
+                None => folder.join(target),
+            };
+            assert!(is_file(&to), "{} leads to {}", entry.path, to.display());
+            links += 1;
+        }
+        assert_eq!(
+            links, 8,
+            "5 of the vendor's names, 2 of the plugin, 1 of Open MPI"
+        );
     }
 
     #[test]
