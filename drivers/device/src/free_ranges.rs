@@ -41,11 +41,6 @@ impl FreeRanges {
         Some(size)
     }
 
-    /// Returns the bytes of the smallest range that has `len` bytes at a multiple of `align`.
-    pub(crate) fn best(&self, len: u64, align: u64) -> Option<u64> {
-        self.find(len, align).map(|(_, size, _)| size)
-    }
-
     fn find(&self, len: u64, align: u64) -> Option<(u64, u64, u64)> {
         let align = align.max(1);
         self.by_size.range((len, 0)..).find_map(|&(size, start)| {

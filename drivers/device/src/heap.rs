@@ -131,6 +131,7 @@ pub(crate) struct Heap {
     device: DeviceId,
     page: u64,
     grain: u64,
+    /// Oldest first.
     chunks: Vec<Chunk>,
     /// Pages that could not be unmapped, because a dma-buf of them lives or a submission may still
     /// write to them, or not freed. They are never allocated again. Each allocation of pages
@@ -172,8 +173,8 @@ impl Heap {
         }
     }
 
-    /// Allocates `len` bytes at a multiple of `align`: from the free range that fits best,
-    /// otherwise from new pages. Exportable memory has chunks of its own.
+    /// Allocates `len` bytes at a multiple of `align`: from the free range that fits best in the
+    /// oldest chunk with room, otherwise from new pages. Exportable memory has chunks of its own.
     ///
     /// # Errors
     /// `OutOfDeviceMemory`, or the driver's own error.
@@ -196,13 +197,12 @@ impl Heap {
         if !self.unfinished.is_empty() {
             self.retry_unfinished(io);
         }
+        // The oldest chunk with room, not the best fit of all: the youngest empty sooner. Random
+        // buffers then hold 7 pages where the best fit or classes of sizes hold 8.
         let mapped = self.chunks.iter_mut().filter(|chunk| chunk.owner.owns());
-        let of_kind = mapped.filter(|chunk| chunk.exports.is_some() == exportable);
-        let fits = of_kind.filter_map(|chunk| Some((chunk.free.best(span, align)?, chunk)));
-        if let Some((_, chunk)) = fits.min_by_key(|&(size, _)| size) {
-            if let Some(piece) = piece(chunk) {
-                return Ok(piece);
-            }
+        let mut of_kind = mapped.filter(|chunk| chunk.exports.is_some() == exportable);
+        if let Some(piece) = of_kind.find_map(piece) {
+            return Ok(piece);
         }
         let pages = match self.alloc_pages(io, span, MemFlags::NONE, Placement::default()) {
             Err(error) if error.kind() == ErrorKind::OutOfDeviceMemory && self.trim(io) > 0 => {
@@ -241,7 +241,7 @@ impl Heap {
     pub(crate) fn trim(&mut self, io: &SharedIo) -> u64 {
         let mut freed = 0;
         while let Some(index) = self.chunks.iter().position(|chunk| chunk.free.is_whole()) {
-            let pages = self.chunks.swap_remove(index).pages;
+            let pages = self.chunks.remove(index).pages;
             let len = pages.len;
             // On an error the pages linger.
             if self.free_pages(io, pages).is_ok() {
@@ -338,7 +338,7 @@ impl Heap {
         if self.chunks.iter().filter(is_empty).count() <= self.kept {
             return Ok(());
         }
-        let chunk = self.chunks.swap_remove(index);
+        let chunk = self.chunks.remove(index);
         self.free_pages(io, chunk.pages)
     }
 
