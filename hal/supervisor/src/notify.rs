@@ -50,43 +50,65 @@ impl From<Result<i64, Errno>> for Reply {
 
 /// Receives the calls of the program and its descendants.
 #[derive(Debug)]
-pub(crate) struct Listener(OwnedFd);
+pub(crate) struct Listener {
+    fd: OwnedFd,
+    /// Whether `RECEIVE` ends with the last process that has the filter: Linux 6.11.
+    ends: bool,
+}
+
+/// Whether a kernel's release is 6.11 or newer.
+fn ends(release: &str) -> bool {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (6, 11),
+        _ => false,
+    }
+}
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
 impl Listener {
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        let listener = Self(fd);
+        // A kernel that hides its release is served with a poll before each call.
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let listener = Self {
+            fd,
+            ends: ends(&release),
+        };
         // Older kernels wake the supervisor on another processor, which only costs time.
         // SAFETY: the argument is a number.
-        let _ = unsafe { libc::ioctl(listener.0.as_raw_fd(), SET_FLAGS, SYNC_WAKE_UP) };
+        let _ = unsafe { libc::ioctl(listener.fd.as_raw_fd(), SET_FLAGS, SYNC_WAKE_UP) };
         listener
     }
 
     /// Waits for a call. `None` if no process has the filter any more.
     pub(crate) fn receive(&self) -> Result<Option<Request>, Errno> {
+        let mut polls = !self.ends;
         loop {
-            // Before Linux 6.11, the ioctl itself does not end with the last process.
-            let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-            match nix::poll::poll(&mut polled, PollTimeout::NONE) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno),
-            }
-            let seen = polled[0].revents().unwrap_or(PollFlags::empty());
-            if !seen.contains(PollFlags::POLLIN) {
-                if seen.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
-                    return Ok(None);
+            if polls {
+                let mut polled = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+                match nix::poll::poll(&mut polled, PollTimeout::NONE) {
+                    Ok(_) | Err(Errno::EINTR) => {}
+                    Err(errno) => return Err(errno),
                 }
-                continue;
+                let seen = polled[0].revents().unwrap_or(PollFlags::empty());
+                if !seen.contains(PollFlags::POLLIN) {
+                    if seen.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+                        return Ok(None);
+                    }
+                    continue;
+                }
             }
             // SAFETY: all bytes zero are a valid notification, which the kernel requires.
             let mut seen: libc::seccomp_notif = unsafe { std::mem::zeroed() };
             // SAFETY: the kernel writes a notification of this size (RECEIVE has the size).
-            let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), RECEIVE, &raw mut seen) };
+            let answer = unsafe { libc::ioctl(self.fd.as_raw_fd(), RECEIVE, &raw mut seen) };
             match Errno::result(answer) {
                 Ok(_) => {
                     return Ok(Some(Request {
@@ -96,8 +118,9 @@ impl Listener {
                         arguments: seen.data.args,
                     }));
                 }
-                // Another thread received it, or the caller died.
-                Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => {}
+                // Another thread received it, the caller died, or the last process ended: poll(2)
+                // tells.
+                Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => polls = true,
                 Err(errno) => return Err(errno),
             }
         }
@@ -106,7 +129,7 @@ impl Listener {
     /// Whether the call is still waiting: its thread is alive, and its id was not reused.
     pub(crate) fn is_valid(&self, request: &Request) -> bool {
         // SAFETY: the kernel reads 8 bytes.
-        let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), ID_VALID, &raw const request.id) };
+        let answer = unsafe { libc::ioctl(self.fd.as_raw_fd(), ID_VALID, &raw const request.id) };
         answer == 0
     }
 
@@ -126,7 +149,7 @@ impl Listener {
         };
         // The thread may have been killed meanwhile (ENOENT).
         // SAFETY: the kernel reads a response of this size.
-        let _ = unsafe { libc::ioctl(self.0.as_raw_fd(), SEND, &raw const response) };
+        let _ = unsafe { libc::ioctl(self.fd.as_raw_fd(), SEND, &raw const response) };
     }
 
     /// Gives the program a duplicate of a descriptor, and returns its number there. With `ends` the
@@ -147,6 +170,25 @@ impl Listener {
             newfd_flags: if close_on_exec { libc::O_CLOEXEC as u32 } else { 0 },
         };
         // SAFETY: the kernel reads a struct of this size.
-        Errno::result(unsafe { libc::ioctl(self.0.as_raw_fd(), ADD_FD, &raw const add) })
+        Errno::result(unsafe { libc::ioctl(self.fd.as_raw_fd(), ADD_FD, &raw const add) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn release_is_compared_by_numbers() {
+        for (release, expected) in [
+            ("6.11.0", true),
+            ("6.12-rc1-amd64\n", true),
+            ("7.0.3", true),
+            ("6.9.7-deb", false),
+            ("5.10.0", false),
+            ("", false),
+        ] {
+            assert_eq!(ends(release), expected, "{release:?}");
+        }
     }
 }

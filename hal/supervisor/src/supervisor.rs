@@ -2,13 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use gaudi_hal::DeviceSpec;
-use gaudi_seam::KernelIoExt as _;
+use gaudi_seam::{BackendSpec, KernelIoExt as _};
+use gaudi_sys::lock;
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::info::HlInfoHwIpInfo;
 use nix::errno::Errno;
@@ -39,6 +40,10 @@ struct Shared {
     files: Files,
     workers: AtomicUsize,
     idle: AtomicUsize,
+    /// Held by the thread that receives: the kernel would wake all of them for each call.
+    turn: Mutex<()>,
+    /// Whether queries do not wait: no layer delays them.
+    is_quick: bool,
 }
 
 impl std::fmt::Debug for Shared {
@@ -72,12 +77,17 @@ impl Supervisor {
     pub fn spawn(command: Command, specs: Vec<DeviceSpec>) -> Result<Self, Error> {
         let devices: Vec<Described> = specs.iter().map(described).collect::<Result<_, _>>()?;
         let (child, listener) = crate::spawn::spawn(command)?;
+        let is_quick = specs.iter().all(|spec| {
+            spec.layers.is_empty() && matches!(spec.backend, BackendSpec::Mock(_) | BackendSpec::Replay(_))
+        });
         let shared = Arc::new(Shared {
             listener,
             nodes: Nodes::new(specs),
             files: Files::new(Tree::new(&devices)),
             workers: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
+            turn: Mutex::default(),
+            is_quick,
         });
         Shared::add_worker(&shared).map_err(Error::Spawn)?;
         Ok(Self { child, shared })
@@ -110,6 +120,12 @@ impl Supervisor {
 fn is_wait(request: &Request) -> bool {
     call_of(request.number) == Some(Call::Ioctl)
         && Ioctl::of_request(request.arguments[1] as u32) == Some(Ioctl::WaitCs)
+}
+
+/// Whether a call is a query of a device, or on a file that is none.
+fn is_query(request: &Request) -> bool {
+    call_of(request.number) == Some(Call::Ioctl)
+        && Ioctl::of_request(request.arguments[1] as u32) == Some(Ioctl::Info)
 }
 
 /// Returns the reply to a call. A defect of this process ends the call with `EIO`: the thread
@@ -149,18 +165,28 @@ impl Shared {
         added.is_ok()
     }
 
-    /// Serves calls until no process has the filter.
-    fn work(self: Arc<Self>) {
+    /// Receives the next call that can take long. Answers the others without waking another thread.
+    /// `None` if no process has the filter.
+    fn receive(&self) -> Option<Request> {
+        let _turn = lock(&self.turn);
         loop {
-            let received = self.listener.receive();
-            let request = match received {
-                Ok(Some(request)) => request,
-                Ok(None) => break,
+            match self.listener.receive() {
+                Ok(Some(request)) if self.is_quick && is_query(&request) => {
+                    let reply = of_panic(|| self.answer(&request));
+                    self.listener.reply(&request, reply);
+                }
+                Ok(request) => return request,
                 Err(errno) => {
                     tracing::error!(%errno, "cannot receive the program's calls");
-                    break;
+                    return None;
                 }
-            };
+            }
+        }
+    }
+
+    /// Serves calls until no process has the filter.
+    fn work(self: Arc<Self>) {
+        while let Some(request) = self.receive() {
             let is_last = self.idle.fetch_sub(1, Ordering::AcqRel) == 1;
             let reply = if is_last && !Self::has_another(&self) && is_wait(&request) {
                 thread::sleep(RETRY);
@@ -176,7 +202,7 @@ impl Shared {
     }
 
     fn answer(&self, request: &Request) -> Reply {
-        let reply = match call_of(request.number) {
+        match call_of(request.number) {
             Some(Call::Ioctl) => {
                 let node = identity_of(request.tid, request.arguments[0] as i32)
                     .and_then(|identity| self.nodes.find(identity));
@@ -187,12 +213,6 @@ impl Shared {
             }
             Some(call) => self.files.answer(call, &self.nodes, &self.listener, request),
             None => Reply::Continue,
-        };
-        // A killed thread's id can be another thread's now: nothing is decided for that one.
-        match reply {
-            Reply::Continue | Reply::Sent => reply,
-            reply if self.listener.is_valid(request) => reply,
-            _ => Reply::Sent,
         }
     }
 }

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use gaudi_capture::gcap::{Compression, Writer};
+use gaudi_supervisor::Supervisor;
 use gaudi_tracer::{Backend, DeviceMatch, Item, Options, Tracer};
 
 use crate::harness::Made;
@@ -26,8 +27,17 @@ const WATCHED: DeviceMatch = DeviceMatch {
 /// What the traced program calls.
 const IOCTLS: &str = "ioctls";
 const GETPPIDS: &str = "getppids";
+/// A query of a device that a mock answers: from within the program, and from outside.
+const EMBEDDED: &str = "embedded";
+const DRIVER: &str = "driver";
 /// The smallest ratios to strace that pass: tier A and B per ioctl, tier B per other call.
-const GOALS: [(&str, f64); 3] = [("A", 80.0), ("B", 20.0), ("B, other calls", 100.0)];
+const GOALS: [(&str, f64); 4] = [
+    ("A", 80.0),
+    ("B", 20.0),
+    ("B, other calls", 100.0),
+    // strace can only inject an errno, and stops once for it.
+    ("gaudi run", 2.5),
+];
 
 fn program(subject: &str, times: u32) -> Made<Command> {
     let mut command = Command::new(std::env::current_exe()?.with_file_name("gaudi-bench-calls"));
@@ -75,12 +85,26 @@ fn traced(backend: Backend, subject: &str, times: u32, folder: &Path) -> Made<f6
         return Err(error.into());
     }
     writer.finish()?.flush()?;
-    let expected = if subject == IOCTLS { u64::from(times) } else { 0 };
+    let is_recorded = [IOCTLS, EMBEDDED].contains(&subject);
+    let expected = if is_recorded { u64::from(times) } else { 0 };
     if (summary.ioctls, summary.lost) != (expected, 0) {
         let found = format!("{} of {expected} ioctls, {} lost", summary.ioctls, summary.lost);
         return Err(format!("tier {}: {found}: no valid figure", summary.tier).into());
     }
     Ok(ns)
+}
+
+/// Runs the program with a mock that this process answers, as `gaudi run` does.
+fn supervised(times: u32) -> Made<f64> {
+    let mut supervisor = Supervisor::spawn(program(DRIVER, times)?, vec!["mock:gaudi2".parse()?])?;
+    let pipe = supervisor
+        .child()
+        .stdout
+        .take()
+        .ok_or("the program has no output")?;
+    let ns = printed(pipe);
+    supervisor.wait()?;
+    ns
 }
 
 /// Runs the program below `wrapper`.
@@ -181,7 +205,7 @@ pub fn report(quick: bool) -> Made<(usize, usize)> {
         run: Box::new(move |times| wrapped(&wrapper, subject, times, folder)),
         times,
         found: Vec::new(),
-        absent: absent.clone().filter(|_| name != "untraced"),
+        absent: absent.clone().filter(|_| !name.starts_with("untraced")),
     };
     let mut ioctls = [
         peer("untraced", Vec::new(), IOCTLS, many),
@@ -196,8 +220,25 @@ pub fn report(quick: bool) -> Made<(usize, usize)> {
         tier("B, other calls", Backend::Bpf, GETPPIDS, many),
         peer("strace, other calls", plain.to_vec(), GETPPIDS, few),
     ];
+    let mut embedded = [
+        peer("untraced, a mock's INFO", Vec::new(), EMBEDDED, many / 5),
+        tier("the library, to A's rings", Backend::Preload, EMBEDDED, many / 5),
+    ];
+    let mut run = [
+        peer("untraced", Vec::new(), IOCTLS, many),
+        Contender {
+            name: "gaudi run",
+            run: Box::new(supervised),
+            times: few,
+            found: Vec::new(),
+            absent: None,
+        },
+        peer("strace --seccomp-bpf", seccomp.to_vec(), IOCTLS, few),
+        peer("the same on one processor", pinned.to_vec(), IOCTLS, few),
+    ];
     for _ in 0..rounds {
-        for contender in ioctls.iter_mut().chain(&mut others) {
+        let all = ioctls.iter_mut().chain(&mut others);
+        for contender in all.chain(&mut embedded).chain(&mut run) {
             contender.measure();
         }
     }
@@ -205,7 +246,7 @@ pub fn report(quick: bool) -> Made<(usize, usize)> {
     println!("watched: {DEVICE}, {many} calls of `gaudi-bench-calls ioctls`, {few} under ptrace(2)");
     let mut missed = 0;
     let mut goals = 0;
-    for group in [&ioctls[..], &others[..]] {
+    for group in [&ioctls[..], &others, &embedded, &run] {
         let base = median(&group[0].found);
         let peers = group
             .iter()
