@@ -399,6 +399,36 @@ impl<'a> Encoded<'a> {
         })
     }
 
+    /// Converts the times in an encoded event in place, before it is checked.
+    pub fn convert_times(payload: &mut [u8], convert: impl Fn(u64) -> u64) {
+        const TIME: usize = 1;
+        const DURATION: usize = TIME + 16;
+        let Some(&kind) = payload.first() else {
+            return;
+        };
+        let mut word = |at: usize, new: Option<u64>| {
+            let bytes: Option<&mut [u8; 8]> = payload.get_mut(at..at + 8).and_then(|at| at.try_into().ok());
+            // A payload that is too short is invalid, which the check reports.
+            let bytes = bytes?;
+            let old = u64::from_le_bytes(*bytes);
+            if let Some(new) = new {
+                *bytes = new.to_le_bytes();
+            }
+            Some(old)
+        };
+        let Some(time) = word(TIME, None) else {
+            return;
+        };
+        let time_ns = convert(time);
+        word(TIME, Some(time_ns));
+        if matches!(kind, tag::IOCTL | tag::OPEN | tag::MMAP) {
+            if let Some(duration) = word(DURATION, None) {
+                let end_ns = convert(time.saturating_add(duration));
+                word(DURATION, Some(end_ns.saturating_sub(time_ns)));
+            }
+        }
+    }
+
     /// Returns the same event without its payload, to be [bound](Self::bind) to it later.
     pub fn unbound(self) -> Encoded<'static> {
         Encoded { payload: &[], ..self }

@@ -170,6 +170,10 @@ pub(crate) mod layers {
             })
         }
 
+        pub(crate) fn watched(self, _: Option<&str>, _: bool) -> Self {
+            self
+        }
+
         pub(crate) fn record_failed_open(&self, _: NodeKind, _: &Error) {}
 
         pub(crate) fn over(self, io: SharedIo, (): &()) -> SharedIo {

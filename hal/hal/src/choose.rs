@@ -53,6 +53,19 @@ impl Environment {
     }
 }
 
+/// The variable by which a tracer outside of this process asks for records of its devices.
+const RING_VARIABLE: &str = "GAUDI_TRACE_RING";
+
+/// Returns the value of `GAUDI_TRACE_RING`; `None` if it is not set, or under `AT_SECURE`.
+pub(crate) fn ring_variable() -> Option<String> {
+    of_tracer(is_secure(), |name| std::env::var(name).ok())
+}
+
+fn of_tracer(secure: bool, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let value = if secure { None } else { variable(RING_VARIABLE) };
+    value.filter(|value| !value.is_empty())
+}
+
 fn readable<'a>(source: &str, text: &'a OsStr) -> Result<&'a str> {
     text.to_str()
         .ok_or_else(|| refused().because(format!("{source} is not UTF-8")))
@@ -194,5 +207,7 @@ mod tests {
             Environment::default(),
             "set to nothing counts as not set"
         );
+        assert_eq!(of_tracer(true, |_| Some("1:2:3".to_owned())), None, "AT_SECURE");
+        assert!(of_tracer(false, |_| Some("1:2:3".to_owned())).is_some());
     }
 }

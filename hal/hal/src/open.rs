@@ -10,7 +10,7 @@ use gaudi_uapi::info::HlInfoHwIpInfo;
 
 use crate::backend;
 use crate::backend::layers::{Stack, time_of};
-use crate::choose::{Environment, TABLE_VARIABLE};
+use crate::choose::{Environment, TABLE_VARIABLE, ring_variable};
 use crate::program::{ProgramFile, User};
 use crate::table::{MappingEntry, MappingTable};
 
@@ -134,7 +134,8 @@ fn reach(
     user: User,
 ) -> Result<(SharedIo, ProgramFile)> {
     // Before the device: an open that fails later would cost a reset.
-    let layers = Stack::prepare(&spec.layers)?;
+    let has_driver = matches!(spec.backend, BackendSpec::Kernel(_) | BackendSpec::Map(_));
+    let layers = Stack::prepare(&spec.layers)?.watched(ring_variable().as_deref(), has_driver);
     let time = time_of(&spec.backend);
     let failed = |error| {
         layers.record_failed_open(kind, &error);

@@ -3,6 +3,7 @@
 
 mod file;
 mod memory;
+mod ring;
 
 use std::sync::Mutex;
 
@@ -24,6 +25,7 @@ use crate::fault::FaultHandle;
 use memory::Mapped;
 
 pub(crate) use file::RecordFile;
+pub(crate) use ring::RingFile;
 
 /// The major number of DRM's accelerator nodes (`ACCEL_MAJOR`, include/drm/drm_accel.h), which the
 /// records of a mock have too.
@@ -160,7 +162,7 @@ impl RecordLayer {
         };
         Event::Mmap(MmapRecord {
             time_ns: at.time_ns,
-            duration_ns: self.file.stamp().time_ns.saturating_sub(at.time_ns),
+            duration_ns: self.file.now().saturating_sub(at.time_ns),
             pid: at.pid,
             tid: at.tid,
             address: 0,
@@ -315,7 +317,7 @@ impl Layer for RecordLayer {
         let number = self.inner.0.node().era.request(ioctl).unwrap_or(0);
         self.file.write(&Event::Ioctl(IoctlRecord {
             time_ns: at.time_ns,
-            duration_ns: self.file.stamp().time_ns.saturating_sub(at.time_ns),
+            duration_ns: self.file.now().saturating_sub(at.time_ns),
             pid: at.pid,
             tid: at.tid,
             fd: self.fd,

@@ -8,7 +8,7 @@ use gaudi_seam::{Error, ErrorKind, KernelIo, LayerSpec, NodeKind, Result, Shared
 
 use crate::fault::{ChipEvent, FaultHandle, FaultLayer, Plan, Rule, Target, load_plan, record_handles};
 use crate::file::LayerFile;
-use crate::record::{RecordFile, RecordLayer, failed_open};
+use crate::record::{RecordFile, RecordLayer, RingFile, failed_open};
 use crate::time::Time;
 use crate::trace::{self, TraceLayer, log_over};
 use crate::validate::{Policy, ValidateLayer};
@@ -53,6 +53,17 @@ impl Stack {
     /// `InvalidInput`: an invalid argument or file. `Unsupported`: an unknown layer.
     pub fn prepare(layers: &[LayerSpec]) -> Result<Self> {
         layers.iter().map(prepare).collect::<Result<_>>().map(Self)
+    }
+
+    /// Adds, outermost, a layer that records to a tracer outside of this process: `value` is that
+    /// of [`VARIABLE`](gaudi_ring::VARIABLE). Adds nothing if its memory cannot be mapped, or if
+    /// the tracer sees the node's ioctls, which a `driver` serves.
+    #[must_use]
+    pub fn watched(mut self, value: Option<&str>, driver: bool) -> Self {
+        let ring = value.and_then(|value| RingFile::open(value, driver));
+        self.0
+            .extend(ring.map(|ring| Prepared::Record(RecordFile::Ring(ring))));
+        self
     }
 
     /// Records that the device below could not be opened. Layers other than `record` have no place

@@ -39,18 +39,10 @@ pub(crate) fn write(session: &Session, local: &Local, encode: impl Fn(&mut dyn r
     }
 }
 
-/// Returns CLOCK_MONOTONIC in nanoseconds.
+/// Returns the time for a record, which the tracer converts to nanoseconds.
 #[inline]
-pub(crate) fn now_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the kernel writes the timespec. Linux always has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    (time.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(time.tv_nsec as u64)
+pub(crate) fn now() -> u64 {
+    Session::get().map_or(0, Session::now)
 }
 
 fn name(buffer: &mut [u8; 16]) -> &[u8] {
@@ -65,7 +57,7 @@ pub(crate) fn introduce(session: &Session, local: &Local, author: Author) {
     if author.new_process.is_none() && !author.is_new_thread {
         return;
     }
-    let time_ns = now_ns();
+    let time_ns = now();
     let mut buffer = [0; 16];
     let name = name(&mut buffer);
     let start = |tid: u32, parent: u32, shares: bool| {
@@ -105,7 +97,7 @@ fn begin_session() {
         let mut path = [0_u8; 4096];
         let path = crate::files::link_of(c"/proc/self/exe", &mut path);
         let at = Stamp {
-            time_ns: now_ns(),
+            time_ns: now(),
             pid: author.pid,
             tid: author.tid,
         };

@@ -10,7 +10,7 @@ use gaudi_capture::record::{FdSource, MmapRecord, OpenRecord};
 use gaudi_ring::Session;
 use nix::libc;
 
-use crate::author::{now_ns, with, write};
+use crate::author::{now, with, write};
 use crate::files::{self, File};
 use crate::next::{Next, call_next, errno, kernel_result, set_errno};
 use crate::{data, ioctl as record, memory};
@@ -120,7 +120,7 @@ fn opened(result: c_int, path: *const c_char, flags: c_int, time_ns: u64) {
         with(session, |local, author| {
             let open = OpenRecord {
                 time_ns,
-                duration_ns: now_ns().saturating_sub(time_ns),
+                duration_ns: now().saturating_sub(time_ns),
                 pid: author.pid,
                 tid: author.tid,
                 source: FdSource::Open,
@@ -166,7 +166,7 @@ macro_rules! opens {
         /// As the function of libc.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> c_int {
-            let time_ns = if files_session().is_some() { now_ns() } else { 0 };
+            let time_ns = if files_session().is_some() { now() } else { 0 };
             let result = call_next!($next, fn($($kind),*) -> c_int, $($argument),*);
             opened(result, $path, $flags, time_ns);
             result
@@ -207,7 +207,7 @@ fn closed(fd: c_int, file: File, result: c_int) {
     let saved = errno();
     with(session, |local, author| {
         let at = Stamp {
-            time_ns: now_ns(),
+            time_ns: now(),
             pid: author.pid,
             tid: author.tid,
         };
@@ -294,7 +294,7 @@ fn duplicated(fd: c_int, new: c_int, file: Option<File>, replaced: File) {
             record::introduce_file(session, local, author, fd, file, FdSource::Inherited);
         }
         let at = Stamp {
-            time_ns: now_ns(),
+            time_ns: now(),
             pid: author.pid,
             tid: author.tid,
         };
@@ -401,7 +401,7 @@ fn mapped(result: *mut c_void, address: *mut c_void, numbers: (u64, c_int, c_int
         }
         let mmap = MmapRecord {
             time_ns,
-            duration_ns: now_ns().saturating_sub(time_ns),
+            duration_ns: now().saturating_sub(time_ns),
             pid: author.pid,
             tid: author.tid,
             address: address.expose_provenance() as u64,
@@ -458,7 +458,7 @@ macro_rules! maps {
             offset: c_long,
         ) -> *mut c_void {
             let is_file = flags & libc::MAP_ANONYMOUS == 0 && fd >= 0 && Session::get().is_some();
-            let time_ns = if is_file { now_ns() } else { 0 };
+            let time_ns = if is_file { now() } else { 0 };
             let address_of = call_next!(
                 $next,
                 fn(*mut c_void, usize, c_int, c_int, c_int, c_long) -> isize,
@@ -518,7 +518,7 @@ fn unmapped(address: u64, length: u64, result: c_int) {
     if touches {
         with(session, |local, author| {
             let at = Stamp {
-                time_ns: now_ns(),
+                time_ns: now(),
                 pid: author.pid,
                 tid: author.tid,
             };

@@ -22,7 +22,7 @@ use gaudi_uapi::Ioctl;
 use gaudi_uapi::memory::{HlMemIn, MemFlags, MemOp};
 use nix::libc;
 
-use crate::author::{Out, now_ns};
+use crate::author::Out;
 use crate::memory;
 
 /// Maximum number of ranges that are compared.
@@ -93,7 +93,7 @@ impl To<'_> {
             return false;
         };
         let at = Stamp {
-            time_ns: now_ns(),
+            time_ns: self.session.now(),
             pid: self.author.pid,
             tid: self.author.tid,
         };

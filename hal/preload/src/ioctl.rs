@@ -8,7 +8,7 @@ use gaudi_capture::record::{FdSource, IoctlRecord, Moment, OpenRecord};
 use gaudi_ring::{Author, Local, Session};
 use gaudi_uapi::ioctl::Parts;
 
-use crate::author::{Out, introduce, now_ns, with, write};
+use crate::author::{Out, introduce, now, with, write};
 use crate::data::{self, Effect, To};
 use crate::files::{self, File};
 use crate::memory;
@@ -18,8 +18,10 @@ use crate::next::{errno, kernel_result, set_errno};
 const SCRATCH: usize = 128 << 10;
 /// Bytes of an argument that most ioctls do not exceed.
 const SMALL: usize = 64;
-/// Maximum number of ranges of one ioctl. RDMA ioctls have the most.
-const PIECES: usize = 64;
+/// Maximum number of ranges of an RDMA ioctl.
+const RDMA_PIECES: usize = 64;
+/// Maximum number of ranges of another ioctl. A longer list takes longer to clear than the call.
+const PIECES: usize = 8;
 
 static POINTERS: OnceLock<Vec<Row>> = OnceLock::new();
 
@@ -71,7 +73,7 @@ pub(crate) fn introduce_file(
     let mut buffer = [0; 512];
     let path = files::target(fd, &mut buffer);
     let open = OpenRecord {
-        time_ns: now_ns(),
+        time_ns: now(),
         duration_ns: 0,
         pid: author.pid,
         tid: author.tid,
@@ -107,10 +109,13 @@ struct Call<'a> {
     argument: u64,
 }
 
+/// The address, the moment, the length in memory, and the range in the scratch memory.
+type Range = (u64, Moment, u64, usize, usize);
+const NO_RANGE: Range = (0, Moment::Entry, 0, 0, 0);
+
 /// The memory of an ioctl, in scratch memory.
 struct Pieces<'a> {
-    /// The address, the length in memory, and the range in `bytes`.
-    ranges: [(u64, Moment, u64, usize, usize); PIECES],
+    ranges: &'a mut [Range],
     count: usize,
     bytes: &'a mut [u8],
     used: usize,
@@ -164,13 +169,19 @@ impl Call<'_> {
             return self.sized(pointers, None, next);
         }
         self.session.scratch(self.local, SCRATCH, |bytes| {
-            let mut pieces = Pieces {
-                ranges: [(0, Moment::Entry, 0, 0, 0); PIECES],
-                count: 0,
-                bytes,
-                used: 0,
+            let mut run = |ranges: &mut [Range]| {
+                let mut pieces = Pieces {
+                    ranges,
+                    count: 0,
+                    bytes,
+                    used: 0,
+                };
+                self.sized(pointers, Some(&mut pieces), next)
             };
-            self.sized(pointers, Some(&mut pieces), next)
+            match request as u16 {
+                RDMA => run(&mut [NO_RANGE; RDMA_PIECES]),
+                _ => run(&mut [NO_RANGE; PIECES]),
+            }
         })
     }
 
@@ -200,6 +211,7 @@ impl Call<'_> {
         let mut input = [0; SIZE];
         let mut output = [0; SIZE];
         let before = errno();
+        self.session.prefetch(self.local);
         let input = self.read_argument(&mut input);
         if let Some(pieces) = &mut pieces {
             self.follow(pointers, input, Moment::Entry, pieces);
@@ -217,11 +229,11 @@ impl Call<'_> {
         if effect != Effect::None {
             data::changes(to, effect, Moment::Entry);
         }
-        let time_ns = now_ns();
+        let time_ns = self.session.now();
         set_errno(before);
         let result = next();
         let after = errno();
-        let end_ns = now_ns();
+        let end_ns = self.session.now();
         let output = self.read_argument(&mut output);
         if let Some(pieces) = &mut pieces {
             self.follow(pointers, input, Moment::Exit, pieces);

@@ -5,8 +5,9 @@
 //! - **Each function calls the next one of its name** and returns its result and errno.
 //! - **Nothing here allocates, locks or panics** after the constructor: the program calls these
 //!   functions in signal handlers and between fork(2) and execve(2).
-//! - **Memory of the program is read by the kernel** (process_vm_readv(2)), except in stack pages
-//!   that were read so before: a wrong pointer must be the program's EFAULT and not our fault.
+//! - **Memory of the program is read by the kernel** (process_vm_readv(2)), except above
+//!   the current frame in the thread's own stack: a wrong pointer must be the program's EFAULT and
+//!   not our fault.
 
 mod author;
 pub mod calls;
@@ -15,4 +16,5 @@ mod files;
 mod ioctl;
 mod memory;
 mod next;
+mod stack;
 pub mod vfork;

@@ -6,23 +6,41 @@ use std::cell::Cell;
 
 use nix::libc;
 
+use crate::stack;
+
 const PAGE: u64 = 4096;
-/// Pages of the stack that were read, by their number.
-const PAGES: usize = 16;
-/// Only pages up to this distance above the stack pointer are read directly.
-const NEAR: u64 = 1 << 20;
 /// Pages in one process_vm_readv(2).
 const VECTORS: usize = 32;
+/// How often a thread looks for its stack.
+const TRIES: u8 = 8;
 
 thread_local! {
-    static READABLE: [Cell<u64>; PAGES] = const { [const { Cell::new(0) }; PAGES] };
+    /// The part of the thread's stack that is known to be mapped, and how often it was looked for.
+    static STACK: (Cell<u64>, Cell<u64>, Cell<u8>) = const { (Cell::new(0), Cell::new(0), Cell::new(0)) };
 }
 
-/// Returns whether a page is a part of the stack in use that has been read before. It stays mapped:
-/// a frame of a caller is in it or above.
+/// Returns whether a range is above the current frame in the thread's own stack: the callers'
+/// frames are there, so it is mapped for as long as they run. Other stacks, such as those of
+/// coroutines and signal handlers, can end at any place above the frame.
 #[inline]
-fn is_stack(page: u64, readable: &[Cell<u64>; PAGES]) -> bool {
-    readable[page as usize % PAGES].get() == page
+fn is_stack(here: u64, address: u64, end: u64) -> bool {
+    let is_known = STACK.try_with(|(low, high, _)| low.get() <= here && end <= high.get());
+    here <= address && is_known == Ok(true)
+}
+
+/// Looks for the thread's stack if the current frame is outside of the known part.
+#[cold]
+fn look(here: u64) {
+    let _ = STACK.try_with(|(low, high, tries)| {
+        if (low.get() <= here && here < high.get()) || tries.get() == TRIES {
+            return;
+        }
+        tries.set(tries.get() + 1);
+        if let Some((from, to)) = stack::find(here) {
+            low.set(from);
+            high.set(to);
+        }
+    });
 }
 
 /// Copies the bytes at `address` into `to`. Returns the number of bytes before the first one that
@@ -30,30 +48,19 @@ fn is_stack(page: u64, readable: &[Cell<u64>; PAGES]) -> bool {
 #[inline]
 pub(crate) fn read(address: u64, to: &mut [u8]) -> usize {
     let here = std::ptr::from_ref(&address).addr() as u64;
-    let len = to.len() as u64;
-    let Some(end) = address.checked_add(len).filter(|_| len > 0) else {
+    let Some(end) = address.checked_add(to.len() as u64).filter(|_| !to.is_empty()) else {
         return 0;
     };
-    let is_near = address >= here && end <= here.saturating_add(NEAR) && len <= PAGE;
-    if is_near {
-        let (first, last) = (address / PAGE, (end - 1) / PAGE);
-        let direct = READABLE.try_with(|pages| is_stack(first, pages) && is_stack(last, pages));
-        if direct == Ok(true) {
-            let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
-            // SAFETY: both pages belong to the stack of this thread, above the current frame.
-            unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
-            return to.len();
+    if !is_stack(here, address, end) {
+        if here <= address {
+            look(here);
         }
+        return by_kernel(address, to);
     }
-    let read = by_kernel(address, to);
-    if is_near && read == to.len() {
-        let _ = READABLE.try_with(|pages| {
-            for page in [address / PAGE, (end - 1) / PAGE] {
-                pages[page as usize % PAGES].set(page);
-            }
-        });
-    }
-    read
+    let from = std::ptr::with_exposed_provenance::<u8>(address as usize);
+    // SAFETY: the range is in the mapped part of this thread's stack, above the current frame.
+    unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+    to.len()
 }
 
 #[cold]

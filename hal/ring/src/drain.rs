@@ -11,6 +11,7 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 
+use crate::clock::{Clock, has_counter};
 use crate::layout::{
     AT_COMMAND_BUFFERS, AT_DEVICE_COUNT, AT_DEVICES, AT_FLAGS, AT_LOST, AT_MAGIC, AT_NONCE, AT_OPEN,
     AT_OWNERS, AT_RING_BYTES, AT_RINGS, AT_TYPES, Filter, KIND, MAGIC, MAX_DEVICES, PAD, RECORD, RING_HEAD,
@@ -29,6 +30,8 @@ pub struct Drain {
     sizes: Sizes,
     nonce: u64,
     rings: Vec<Cursor>,
+    /// Set if times in records are values of the processor's counter.
+    clock: Option<Clock>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,7 +109,8 @@ impl Drain {
         put(AT_NONCE, nonce);
         put(AT_RINGS, sizes.rings as u64);
         put(AT_RING_BYTES, sizes.ring_bytes as u64);
-        let flags = [filter.files, filter.preload, filter.data];
+        let clock = has_counter().then(Clock::new);
+        let flags = [filter.files, filter.preload, clock.is_some(), filter.data];
         let bits = flags.iter().enumerate().map(|(bit, &flag)| u64::from(flag) << bit);
         put(AT_FLAGS, bits.sum());
         put(AT_COMMAND_BUFFERS, filter.command_buffers.unwrap_or(0));
@@ -127,7 +131,21 @@ impl Drain {
             sizes,
             nonce,
             rings: vec![Cursor::default(); sizes.rings],
+            clock,
         })
+    }
+
+    /// Prepares the conversion of times in the records that are read next.
+    pub fn update_clock(&mut self) {
+        if let Some(clock) = &mut self.clock {
+            clock.update();
+        }
+    }
+
+    /// Returns a time of a record in nanoseconds of CLOCK_MONOTONIC.
+    #[inline]
+    pub fn time_ns(&self, time: u64) -> u64 {
+        self.clock.map_or(time, |clock| clock.ns(time))
     }
 
     /// Returns the value of [`VARIABLE`](crate::VARIABLE) for the processes of the session.

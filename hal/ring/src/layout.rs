@@ -14,7 +14,8 @@ pub(crate) const AT_RING_BYTES: usize = 24;
 /// 1 while the tracer drains.
 pub(crate) const AT_OPEN: usize = 32;
 /// Bit 0: records descriptors and mappings. Bit 1: a preload library records the ioctls of libc.
-/// Bit 2: records changed memory.
+/// Bit 2: times in records are values of the processor's counter.
+/// Bit 3: records changed memory.
 pub(crate) const AT_FLAGS: usize = 40;
 /// Bytes of each command buffer to record.
 pub(crate) const AT_COMMAND_BUFFERS: usize = 48;

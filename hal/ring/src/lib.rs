@@ -9,6 +9,7 @@
 //!   time, then records are dropped and counted.
 //! - **The tracer trusts nothing in the memory**: it checks each word that it reads.
 
+mod clock;
 mod drain;
 mod layout;
 mod map;

@@ -22,6 +22,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
+use crate::clock::{counter, monotonic_ns};
 use crate::layout::{
     AT_COMMAND_BUFFERS, AT_DEVICE_COUNT, AT_DEVICES, AT_FLAGS, AT_LOST, AT_MAGIC, AT_NONCE, AT_OPEN,
     AT_OWNERS, AT_RING_BYTES, AT_RINGS, AT_TYPES, Filter, MAGIC, MAX_DEVICES, PAD, RECORD, RING_HEAD,
@@ -34,6 +35,8 @@ const WAIT_STEP_NS: libc::c_long = 200_000;
 const WAIT_STEPS: u32 = 1000;
 /// Records that a thread without a ring drops before it looks for one again.
 const LOOK_AGAIN: u32 = 256;
+/// Cache lines of a record that are requested ahead: those of an ioctl with a small argument.
+const PREFETCHED: u64 = 4;
 
 /// The rings of this process.
 #[derive(Debug)]
@@ -42,6 +45,7 @@ pub struct Session {
     sizes: Sizes,
     filter: Filter,
     types: [u64; 4],
+    has_counter: bool,
     /// A page with the epoch: 0 in a fork child.
     epoch: NonNull<AtomicU64>,
     epochs: AtomicU64,
@@ -185,7 +189,7 @@ impl Session {
             devices: devices.collect(),
             files: flags & 1 != 0,
             preload: flags & 2 != 0,
-            data: flags & 4 != 0,
+            data: flags & 8 != 0,
             command_buffers: Some(word(AT_COMMAND_BUFFERS)).filter(|&bytes| bytes != 0),
         };
         let page = NonZeroUsize::new(4096).ok_or(Errno::EINVAL)?;
@@ -199,6 +203,7 @@ impl Session {
             sizes,
             filter,
             types,
+            has_counter: flags & 4 != 0,
             epoch: epoch.cast(),
             epochs: AtomicU64::new(0),
             pid: AtomicU32::new(0),
@@ -402,6 +407,31 @@ impl Session {
         result
     }
 
+    /// Returns the time for a record, which the tracer converts to nanoseconds.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        if self.has_counter {
+            counter()
+        } else {
+            monotonic_ns()
+        }
+    }
+
+    /// Requests the memory of the thread's next record for writing. The tracer's processor has
+    /// written there last, so the stores would wait for it.
+    #[inline]
+    pub fn prefetch(&self, local: &Local) {
+        let Some(ring) = local.ring.get().checked_sub(1) else {
+            return;
+        };
+        let head = self.page(ring, RING_HEAD).load(Ordering::Relaxed);
+        let data = self.sizes.ring(ring) + RING_PAGE;
+        for line in 0..PREFETCHED {
+            let into = head.wrapping_add(line * 64) & (self.sizes.ring_bytes as u64 - 1);
+            prefetch(self.map.bytes(data + into as usize, 1));
+        }
+    }
+
     /// Returns the maximum length of a record in bytes.
     pub fn longest(&self) -> usize {
         self.sizes.longest()
@@ -500,6 +530,19 @@ impl Session {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn prefetch(at: NonNull<u8>) {
+    // SAFETY: a hint, which neither faults nor changes memory; processors without it ignore it.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at.as_ptr(), options(nostack, preserves_flags));
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn prefetch(_: NonNull<u8>) {}
+
 fn has_type(types: &[u64; 4], kind: u8) -> bool {
     types[usize::from(kind / 64)] >> (kind % 64) & 1 != 0
 }
@@ -514,10 +557,14 @@ pub struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    /// Appends bytes. Ignores bytes beyond the reserved length.
+    /// Appends bytes. Ignores them if they exceed the reserved length.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
-        let len = bytes.len().min(self.len - self.at);
+        // The length of a field is known to the compiler, which copies it with one instruction.
+        let len = bytes.len();
+        if len > self.len - self.at {
+            return;
+        }
         let to = self.session.map.bytes(self.header + 8 + self.at, len);
         // SAFETY: the range is inside the mapping, and this record's until it is published.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), len) };

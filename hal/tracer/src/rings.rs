@@ -23,6 +23,8 @@ const LIBRARY_VARIABLE: &str = "GAUDI_TRACE_LIBRARY";
 const RINGS: usize = 256;
 /// Bytes that are read before their events are passed on.
 const BATCH: usize = 4 << 20;
+/// Records of one read after which the next read does not wait.
+pub(crate) const MANY: usize = 4096;
 /// Interval between checks for dead threads.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(20);
 
@@ -92,6 +94,14 @@ impl Rings {
         })
     }
 
+    /// Names the session to a program that another tier traces: only programs that embed this
+    /// project's library, on devices that no driver serves, write to its rings.
+    pub(crate) fn beside(command: &mut Command, options: &Options) -> Result<Self, Error> {
+        let rings = Self::new(options, false)?;
+        command.env(VARIABLE, rings.drain.variable());
+        Ok(rings)
+    }
+
     /// Starts a program whose environment names the session and the preload library.
     pub(crate) fn spawn(mut command: Command, options: &Options) -> Result<(Self, Child), Error> {
         if options.cgroup.is_some() {
@@ -130,6 +140,7 @@ impl Rings {
     pub(crate) fn read(&mut self, mut pass: impl FnMut(Item<'_>) -> bool) -> usize {
         // A record that ends later than this is held back: one of another thread can precede it.
         let now = process::now_ns();
+        self.drain.update_clock();
         let mut until = now;
         let held = self.records.len();
         let owned: Vec<(usize, (u32, u32))> = self.drain.owned().collect();
@@ -187,7 +198,7 @@ impl Rings {
             let start = self.bytes.len();
             let problem = match self.drain.pull(ring, &mut self.bytes) {
                 Ok(Pull::Empty) => return now,
-                Ok(Pull::Record) => match Encoded::new(&self.bytes[start..]) {
+                Ok(Pull::Record) => match self.check(start) {
                     Ok(event) => {
                         last = event.end_ns;
                         let event = event.unbound();
@@ -207,6 +218,13 @@ impl Rings {
             return now;
         }
         last.min(now)
+    }
+
+    /// Converts the times of the record at `start` and checks it.
+    fn check(&mut self, start: usize) -> Result<Encoded<'_>, &'static str> {
+        let drain = &self.drain;
+        Encoded::convert_times(&mut self.bytes[start..], |time| drain.time_ns(time));
+        Encoded::new(&self.bytes[start..])
     }
 
     /// Releases the rings of dead threads.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gaudi_capture::Encoded;
 use gaudi_capture::record::Event;
 
-use crate::bpf::Bpf;
+use crate::bpf::{self, Bpf};
 use crate::error::{Error, ErrorKind};
 use crate::options::{Backend, Options, Summary, Tier};
 use crate::process;
@@ -23,6 +23,8 @@ use crate::rings::{self, Rings};
 /// Tier B: the first and the maximum sleep while the ring is empty.
 const SHORT_SLEEP: Duration = Duration::from_micros(500);
 const LONG_SLEEP: Duration = Duration::from_millis(8);
+/// Tier B: interval between reads of the loss counters while the ring is full of records.
+const COUNT_LOST: Duration = Duration::from_millis(20);
 /// Tier B: interval between checks for threads whose exit was not recorded.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(500);
 /// Interval at which a stop request is repeated until the tracing thread reacts.
@@ -38,6 +40,8 @@ const INTERRUPT_AGAIN: Duration = Duration::from_millis(5);
 pub struct Tracer {
     driver: Driver,
     recorder: Recorder,
+    /// Tier B and C: the rings of programs that embed this project's library.
+    rings: Option<Box<Rings>>,
     child: Option<Child>,
     stop: StopHandle,
     _of_one_thread: PhantomData<*const ()>,
@@ -103,12 +107,13 @@ impl Tracer {
     ///   [`ErrorKind::Attach`]: the tier cannot run on this system. [`Backend::Auto`] returns the
     ///   error of the tier that it tried last.
     /// - [`ErrorKind::Unsupported`], [`ErrorKind::System`].
-    pub fn spawn(command: Command, options: &Options) -> Result<Self, Error> {
+    pub fn spawn(mut command: Command, options: &Options) -> Result<Self, Error> {
         let mut recorder = Recorder::new(options);
         if options.backend == Backend::Preload {
             let (rings, child) = Rings::spawn(command, options)?;
             return Ok(Self::with(Driver::Rings(Box::new(rings)), recorder, Some(child)));
         }
+        let rings = Rings::beside(&mut command, options)?;
         let (driver, child) = match Self::bpf(options)? {
             Some(bpf) => {
                 let follow = |pid| {
@@ -124,7 +129,11 @@ impl Tracer {
                 (Driver::Ptrace(Box::new(ptrace)), child)
             }
         };
-        Ok(Self::with(driver, recorder, Some(child)))
+        let tracer = Self::with(driver, recorder, Some(child));
+        Ok(Self {
+            rings: Some(Box::new(rings)),
+            ..tracer
+        })
     }
 
     /// Traces running processes, and their descendants from now on.
@@ -169,6 +178,7 @@ impl Tracer {
         Self {
             driver,
             recorder,
+            rings: None,
             child,
             stop,
             _of_one_thread: PhantomData,
@@ -220,6 +230,7 @@ impl Tracer {
             go_on: true,
         };
         let recorder = &mut self.recorder;
+        let mut beside = Beside::new(self.rings.take());
         let mut summary = Summary {
             tier: Tier::Ptrace,
             events: 0,
@@ -250,7 +261,11 @@ impl Tracer {
             }
             Driver::Bpf(bpf) => {
                 summary.tier = Tier::Bpf;
-                let all_ended = run_bpf(bpf, recorder, |recorder| sink.pass(recorder));
+                let all_ended = run_bpf(bpf, recorder, |recorder| {
+                    sink.pass(recorder);
+                    beside.read(&mut sink);
+                    sink.goes_on()
+                });
                 summary.status = match &mut self.child {
                     // The exit event can arrive shortly before wait(2) reports the exit.
                     Some(child) if all_ended => child.wait().map(Some),
@@ -263,20 +278,92 @@ impl Tracer {
                 let handle = self.stop.clone();
                 let waiting = handle.0.waiter.enter();
                 let _waiting = waiting.map_err(|errno| Error::system("sigaction(2)", errno))?;
-                ptrace.run(recorder, |recorder| sink.pass(recorder))?;
+                let _ticker = beside.rings.is_some().then(|| Ticker::start(&handle));
+                ptrace.run(recorder, |recorder| {
+                    sink.pass(recorder);
+                    beside.read(&mut sink);
+                    sink.goes_on()
+                })?;
                 sink.pass(recorder);
                 summary.not_followed = ptrace.not_followed;
                 summary.status = ptrace.status.map(|status| ExitStatus::from_raw(status as i32));
             }
         }
+        let rings = beside.finish(&mut sink);
+        let of_rings = |count: fn(&Rings) -> u64| rings.as_ref().map_or(0, |rings| count(rings));
         Ok(Summary {
-            events: sink.events,
-            ioctls: self.recorder.ioctls,
-            lost: self.recorder.lost,
-            cut: self.recorder.cut,
-            unreadable: self.recorder.unreadable,
+            events: sink.events + of_rings(|rings| rings.events),
+            ioctls: self.recorder.ioctls + of_rings(|rings| rings.ioctls),
+            lost: self.recorder.lost + of_rings(|rings| rings.lost),
+            cut: self.recorder.cut + of_rings(|rings| rings.cut),
+            unreadable: self.recorder.unreadable + of_rings(|rings| rings.unreadable),
+            corrupt: rings.map_or_else(Vec::new, |rings| rings.corrupt),
             ..summary
         })
+    }
+}
+
+/// The rings beside another tier.
+struct Beside {
+    rings: Option<Box<Rings>>,
+    read: Instant,
+}
+
+impl Beside {
+    fn new(rings: Option<Box<Rings>>) -> Self {
+        Self {
+            rings,
+            read: Instant::now(),
+        }
+    }
+
+    /// Passes on what the rings hold, unless they were read just before: tier C calls this at each
+    /// stop.
+    fn read<F: FnMut(Item<'_>) -> ControlFlow<()>>(&mut self, sink: &mut Sink<F>) {
+        if let Some(rings) = self.rings.as_mut().filter(|_| self.read.elapsed() > SHORT_SLEEP) {
+            rings.read(|item| sink.ring_item(item));
+            self.read = Instant::now();
+        }
+    }
+
+    fn finish<F: FnMut(Item<'_>) -> ControlFlow<()>>(mut self, sink: &mut Sink<F>) -> Option<Box<Rings>> {
+        if let Some(rings) = &mut self.rings {
+            rings.finish(|item| sink.ring_item(item));
+        }
+        self.rings
+    }
+}
+
+/// Wakes the tracing thread of tier C, so that it reads the rings while the program makes no stop.
+struct Ticker {
+    ended: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Ticker {
+    fn start(handle: &StopHandle) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (end, handle) = (Arc::clone(&ended), handle.clone());
+        let thread = thread::spawn(move || {
+            while !end.load(Ordering::Relaxed) {
+                thread::sleep(LONG_SLEEP);
+                handle.0.waiter.interrupt();
+            }
+        });
+        Self {
+            ended,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It does not panic.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -331,6 +418,11 @@ fn run_rings<F: FnMut(Item<'_>) -> ControlFlow<()>>(
         }
         if read > 0 {
             sleep = SHORT_SLEEP;
+            // To wait for more costs less than to read each record when it is written: the
+            // processors pass the memory to each other.
+            if read < rings::MANY {
+                thread::sleep(sleep);
+            }
             continue;
         }
         sink.item(Item::Idle);
@@ -369,10 +461,14 @@ impl<F: FnMut(Item<'_>) -> ControlFlow<()>> Sink<F> {
 fn run_bpf(bpf: &mut Bpf, recorder: &mut Recorder, mut pass: impl FnMut(&mut Recorder) -> bool) -> bool {
     let mut sleep = SHORT_SLEEP;
     let mut looked = Instant::now();
+    let mut counted = Instant::now();
     let mut stopping = false;
     loop {
         let records = bpf.read(recorder);
-        bpf.count_lost(recorder);
+        if records < bpf::BATCH || counted.elapsed() > COUNT_LOST {
+            counted = Instant::now();
+            bpf.count_lost(recorder);
+        }
         let go_on = pass(recorder);
         if !go_on && !stopping {
             // Records that are already in the ring are still read.
@@ -382,6 +478,10 @@ fn run_bpf(bpf: &mut Bpf, recorder: &mut Recorder, mut pass: impl FnMut(&mut Rec
         }
         if records > 0 {
             sleep = SHORT_SLEEP;
+            if records < bpf::BATCH && !stopping {
+                // As in `run_rings`.
+                thread::sleep(sleep);
+            }
             continue;
         }
         let all_ended = recorder.is_idle() && !bpf.follows_cgroup();

@@ -21,6 +21,8 @@
  * calls vfork        3 ioctls of libc, the second in a child of vfork; prints the two ids
  * calls dlopen FILE  one ioctl by the function `late` of a library
  * calls scribble     overwrites the rings of the session after an ioctl; prints "done"
+ * calls coroutine    3 ioctls of libc on a small stack; the third argument is unmapped; prints its
+ *                    errno
  * calls restart      a read(2) that SIGALRM interrupts and that is restarted
  */
 #define _GNU_SOURCE
@@ -43,6 +45,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #ifndef SYS_pidfd_open
@@ -225,6 +228,19 @@ static void stormed(int signal)
 	errno = saved;
 }
 
+static ucontext_t caller;
+static char *beyond;
+
+static void coroutine_body(void)
+{
+	memset(beyond, 0, 24);
+	ioctl(null_fd, INFO, beyond);
+	ioctl(null_fd, INFO, beyond);
+	munmap(beyond, 4096);
+	ioctl(null_fd, INFO, beyond);
+	printf("%d\n", errno);
+}
+
 /* Overwrites the session's memory behind its header and its owners. */
 static void scribble(int records)
 {
@@ -372,6 +388,18 @@ int main(int argc, char **argv)
 		scribble(what[8] != 0);
 		by_libc(null_fd, 2);
 		puts("done");
+	} else if (!strcmp(what, "coroutine")) {
+		/* A stack of 64 KiB, and above it memory that the ioctls use. */
+		char *memory = mmap(NULL, 1 << 17, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		ucontext_t coroutine;
+
+		beyond = memory + (1 << 16) + 4096;
+		getcontext(&coroutine);
+		coroutine.uc_stack.ss_sp = memory;
+		coroutine.uc_stack.ss_size = 1 << 16;
+		coroutine.uc_link = &caller;
+		makecontext(&coroutine, coroutine_body, 0);
+		swapcontext(&caller, &coroutine);
 	} else if (!strcmp(what, "restart")) {
 		struct sigaction action = { .sa_handler = alarmed, .sa_flags = SA_RESTART };
 		int pipes[2];

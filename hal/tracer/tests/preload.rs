@@ -151,6 +151,17 @@ fn killed_program_leaves_whole_records() {
 }
 
 #[test]
+fn unmapped_argument_is_no_fault() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let run = run(&program, &["coroutine"], &watching_null(Backend::Preload)).unwrap();
+    assert_eq!(run.output, "25\n", "/dev/null answers ENOTTY");
+    let inputs: Vec<usize> = run.ioctls().iter().map(|ioctl| ioctl.input.len()).collect();
+    assert_eq!(inputs, [24, 24, 0], "the third is unreadable");
+}
+
+#[test]
 fn overwritten_ring_is_reported() {
     let Some(program) = program("") else {
         return;

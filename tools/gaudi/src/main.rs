@@ -70,6 +70,7 @@ use output::Output;
                   GAUDI_TRACE          trace file of programs on libhl-thunk.so\n  \
                   GAUDI_FAULT          fault plan of programs on libhl-thunk.so\n  \
                   GAUDI_TRACE_LIBRARY  preload library of --backend preload\n  \
+                  GAUDI_TRACE_RING     set for traced programs: where they write\n  \
                   COLUMNS              width of tables, also in a pipe\n  \
                   NO_COLOR             where set, no colour\n  \
                   CLICOLOR_FORCE       where set and NO_COLOR is not, colour in a pipe too\n\n\

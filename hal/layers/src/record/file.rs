@@ -13,6 +13,7 @@ use gaudi_seam::{Error, ErrorKind, Node, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::{clock, lock};
 
+use super::ring::RingFile;
 use crate::file::{Form, LayerFile};
 
 const FORM: Form = Form {
@@ -33,10 +34,16 @@ const FIRST_FD: i32 = 3;
 
 /// A capture, shared by the nodes of this process that name it.
 #[derive(Debug, Clone)]
-pub(crate) struct RecordFile(Arc<Shared>);
+pub(crate) enum RecordFile {
+    /// In a file.
+    File(Arc<Shared>),
+    /// In the rings of a tracer.
+    Ring(RingFile),
+}
 
+/// A capture in a file.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     writer: Mutex<Writer<BufWriter<LayerFile>>>,
     path: PathBuf,
     has_data: bool,
@@ -51,7 +58,7 @@ struct Shared {
 
 /// The captures of this process. They stay open until the process ends, so that a node that is
 /// opened later continues the capture: a capture is one session.
-static OPEN: Mutex<BTreeMap<PathBuf, RecordFile>> = Mutex::new(BTreeMap::new());
+static OPEN: Mutex<BTreeMap<PathBuf, Arc<Shared>>> = Mutex::new(BTreeMap::new());
 
 /// The time, process and thread of an event.
 #[derive(Debug, Clone, Copy)]
@@ -80,8 +87,8 @@ impl RecordFile {
         };
         let whole = std::fs::canonicalize(path).map_err(failed)?;
         let mut open = lock(&OPEN);
-        if let Some(known) = open.get(&whole).filter(|known| !known.0.owner.is_foreign()) {
-            if known.0.has_data != has_data {
+        if let Some(known) = open.get(&whole).filter(|known| !known.owner.is_foreign()) {
+            if known.has_data != has_data {
                 return Err(Error::new(ErrorKind::InvalidInput, "open")
                     .because(format!(
                         "this process records to {} already, with another option",
@@ -89,7 +96,7 @@ impl RecordFile {
                     ))
                     .helped_by("write the same +record for every device"));
             }
-            return Ok(known.clone());
+            return Ok(Self::File(Arc::clone(known)));
         }
         let fact = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let program = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
@@ -100,7 +107,7 @@ impl RecordFile {
             fact("by", concat!("gaudi-layers ", env!("CARGO_PKG_VERSION"))),
         ];
         let writer = Writer::new(BufWriter::new(file), &facts, Compression::None).map_err(failed)?;
-        let this = Self(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             writer: Mutex::new(writer),
             path: whole.clone(),
             has_data,
@@ -109,30 +116,50 @@ impl RecordFile {
             lost: AtomicU64::new(0),
             cut: AtomicU64::new(0),
             owner: OwnerProcess::current(),
-        }));
-        open.insert(whole, this.clone());
-        Ok(this)
+        });
+        open.insert(whole, Arc::clone(&shared));
+        Ok(Self::File(shared))
     }
 
     pub(crate) fn has_data(&self) -> bool {
-        self.0.has_data
+        match self {
+            Self::File(file) => file.has_data,
+            Self::Ring(rings) => rings.has_data(),
+        }
     }
 
     /// Returns a descriptor number that no other node of the capture has.
     pub(crate) fn next_fd(&self) -> i32 {
-        self.0.next_fd.fetch_add(1, Ordering::Relaxed)
+        match self {
+            Self::File(file) => file.next_fd.fetch_add(1, Ordering::Relaxed),
+            Self::Ring(_) => RingFile::next_fd(),
+        }
     }
 
-    /// Writes the name of the first device as a fact.
+    /// Writes the name of the first device as a fact, which a tracer's rings have no place for.
     pub(crate) fn name_device(&self, node: &Node) {
-        if !self.0.is_named.swap(true, Ordering::Relaxed) {
+        let Self::File(file) = self else {
+            return;
+        };
+        if !file.is_named.swap(true, Ordering::Relaxed) {
             let facts = [("device".to_owned(), node.name.clone())];
             // A file that cannot be written is reported at the next event.
-            let _ = lock(&self.0.writer).facts(&facts);
+            let _ = lock(&file.writer).facts(&facts);
+        }
+    }
+
+    /// Returns the time, which is that of [`stamp`](Self::stamp).
+    pub(crate) fn now(&self) -> u64 {
+        match self {
+            Self::File(_) => clock::monotonic_ns(),
+            Self::Ring(ring) => ring.now(),
         }
     }
 
     pub(crate) fn stamp(&self) -> Stamp {
+        if let Self::Ring(ring) = self {
+            return ring.stamp();
+        }
         Stamp {
             time_ns: clock::monotonic_ns(),
             pid: std::process::id(),
@@ -143,28 +170,35 @@ impl RecordFile {
 
     /// Appends an event. Each event reaches the file, so that a crash loses none that has ended.
     pub(crate) fn write(&self, event: &Event) {
-        let mut writer = lock(&self.0.writer);
-        let lost = self.0.lost.load(Ordering::Relaxed);
+        let file = match self {
+            Self::File(file) => file,
+            Self::Ring(ring) => return ring.write(event),
+        };
+        let mut writer = lock(&file.writer);
+        let lost = file.lost.load(Ordering::Relaxed);
         if lost > 0 {
             let time_ns = event.time_ns();
             let written = writer.write(&Event::Lost { time_ns, count: lost });
             if written.is_ok() {
-                self.0.lost.store(0, Ordering::Relaxed);
+                file.lost.store(0, Ordering::Relaxed);
             }
         }
         if let Err(error) = writer.write(event).and_then(|()| writer.flush()) {
-            if self.0.lost.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::warn!(%error, "events are lost: cannot write the capture {}", self.0.path.display());
+            if file.lost.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::warn!(%error, "events are lost: cannot write the capture {}", file.path.display());
             }
         }
     }
 
     /// Counts changed memory that did not fit in its record.
     pub(crate) fn count_cut(&self, bytes: u64) {
-        if bytes > 0 && self.0.cut.fetch_add(bytes, Ordering::Relaxed) == 0 {
+        let Self::File(file) = self else {
+            return;
+        };
+        if bytes > 0 && file.cut.fetch_add(bytes, Ordering::Relaxed) == 0 {
             tracing::warn!(
                 "the capture {} lacks changed memory: an operation changed more than {} bytes",
-                self.0.path.display(),
+                file.path.display(),
                 super::memory::MOST,
             );
         }

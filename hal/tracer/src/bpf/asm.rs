@@ -91,6 +91,8 @@ pub(crate) enum Helper {
     ProbeReadKernelStr = 115,
     GetCurrentAncestorCgroupId = 123,
     RingbufOutput = 130,
+    GetCurrentTaskBtf = 158,
+    TaskPtRegs = 175,
 }
 
 /// A jump target in the program.

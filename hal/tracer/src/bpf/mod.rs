@@ -38,7 +38,7 @@ const MIN_RING: u32 = 1 << 16;
 /// Maximum size of the ring in bytes (`RINGBUF_MAX_DATA_SZ` is larger).
 const MAX_RING: u32 = 1 << 30;
 /// Maximum number of records read before their events are passed to the caller.
-const BATCH: usize = 1024;
+pub(crate) const BATCH: usize = 1024;
 
 /// The loaded programs and their maps.
 #[derive(Debug)]
@@ -57,6 +57,12 @@ pub(crate) struct Bpf {
 
 impl Bpf {
     pub(crate) fn new(options: &Options) -> Result<Self, Error> {
+        Self::load(options, true)
+    }
+
+    /// Loads the programs. With `direct` they read the kernel's structs by loads if the kernel
+    /// accepts that.
+    fn load(options: &Options, direct: bool) -> Result<Self, Error> {
         if let Ok(namespace) = fs::metadata("/proc/self/ns/pid") {
             if namespace.ino() != HOST_PID_NAMESPACE {
                 return Err(Error::refused(BpfRefusal::PidNamespace));
@@ -87,7 +93,7 @@ impl Bpf {
             .and_then(|btf| Offsets::of(&btf))
             .map_err(|what| Error::refused(BpfRefusal::NoTypes(what)))?;
         let cgroup = options.cgroup.as_deref().map(cgroup).transpose()?;
-        let programs = Programs {
+        let mut programs = Programs {
             maps: Maps {
                 ring: ring.number(),
                 threads: threads.number(),
@@ -103,6 +109,7 @@ impl Bpf {
             files: options.files,
             cgroup,
             pointers: gaudi_capture::pointers::table(),
+            direct,
         };
         let load = |name, code: Vec<u8>| {
             Program::load(&code, name).map_err(|Rejected { errno, log }| match errno {
@@ -113,6 +120,17 @@ impl Bpf {
                 }),
             })
         };
+        // A kernel without the helpers of direct reads rejects the first of these programs.
+        let mut calls = load("gaudi_exit", programs.exit());
+        if programs.direct && calls.is_err() {
+            programs.direct = false;
+            calls = load("gaudi_exit", programs.exit());
+        }
+        let mut enter = load("gaudi_enter", programs.enter());
+        if programs.direct && enter.is_err() {
+            programs.direct = false;
+            enter = load("gaudi_enter", programs.enter());
+        }
         // Attach the process programs first, so that a thread is known before its calls are
         // recorded.
         let programs = [
@@ -122,8 +140,8 @@ impl Bpf {
                 c"sched_process_exit",
                 load("gaudi_exit_task", programs.exit_task())?,
             ),
-            (c"sys_exit", load("gaudi_exit", programs.exit())?),
-            (c"sys_enter", load("gaudi_enter", programs.enter())?),
+            (c"sys_exit", calls?),
+            (c"sys_enter", enter?),
         ];
         let links = programs
             .iter()
@@ -289,5 +307,28 @@ fn take(recorder: &mut Recorder, record: Record<'_>) {
             // The programs write no other kind.
             None => recorder.lose(1),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verifier_accepts_both_kinds_of_reads() {
+        for direct in [true, false] {
+            match Bpf::load(&Options::default(), direct) {
+                Ok(_) => {}
+                Err(error)
+                    if matches!(
+                        error.kind,
+                        crate::ErrorKind::BpfRefused(BpfRefusal::Permission { .. })
+                    ) =>
+                {
+                    println!("skipped: root: {error}");
+                }
+                Err(error) => panic!("direct {direct}: {error}"),
+            }
+        }
     }
 }

@@ -72,6 +72,9 @@ pub(crate) struct Programs {
     /// The id of the cgroup and its depth below the root.
     pub(crate) cgroup: Option<(u64, i32)>,
     pub(crate) pointers: Vec<Row>,
+    /// Whether the kernel's structs are read by loads, which the verifier checks by their types
+    /// (Linux 5.15), or else by a helper call for each field.
+    pub(crate) direct: bool,
 }
 
 /// The subprograms of a program.
@@ -103,14 +106,7 @@ impl Programs {
         self.only_followed_calls(&mut a, R7, out);
         a.store(Width::D, FP, SYSCALL, R7);
         self.only_followed_threads(&mut a, KEY, out);
-        a.load(Width::D, R3, R6, 0);
-        a.add(R3, registers::START);
-        read_kernel(&mut a, REGISTERS, registers::LEN);
-        a.store(Width::W, FP, SCRATCH, 0);
-        a.call(Helper::GetCurrentTask);
-        a.address(R3, R0, self.offsets.task_compat as i32);
-        read_kernel(&mut a, SCRATCH, 4);
-        a.load(Width::W, R9, FP, SCRATCH);
+        self.registers(&mut a);
         a.alu(Alu::And, R9, registers::COMPAT_BIT);
         a.jump_if(If::Eq, R9, 0, native);
         // Other calls of the 32-bit ABI have numbers that mean recorded calls in the native ABI.
@@ -152,6 +148,31 @@ impl Programs {
         self.walk_body(&mut a, locals.walk);
         piece_body(&mut a, locals.piece);
         a.finish()
+    }
+
+    /// Copies the registers of the call to the stack, and loads the task's flags into `R9`. `R6` is
+    /// the context.
+    fn registers(&self, a: &mut Assembler) {
+        let compat = self.offsets.task_compat;
+        if !self.direct {
+            a.load(Width::D, R3, R6, 0);
+            a.add(R3, registers::START);
+            read_kernel(a, REGISTERS, registers::LEN);
+            a.store(Width::W, FP, SCRATCH, 0);
+            a.call(Helper::GetCurrentTask);
+            a.address(R3, R0, compat as i32);
+            read_kernel(a, SCRATCH, 4);
+            a.load(Width::W, R9, FP, SCRATCH);
+            return;
+        }
+        a.call(Helper::GetCurrentTaskBtf);
+        a.load(Width::W, R9, R0, compat as i16);
+        a.mov(R1, R0);
+        a.call(Helper::TaskPtRegs);
+        for offset in (0..registers::LEN as i16).step_by(8) {
+            a.load(Width::D, R1, R0, registers::START as i16 + offset);
+            a.store(Width::D, FP, REGISTERS + offset, R1);
+        }
     }
 
     /// Jumps to `out` unless `number` is a recorded call.
@@ -455,10 +476,17 @@ impl Programs {
         };
         let [out, send, clear, ioctl] = [(); 4].map(|()| a.label());
         a.mov(R6, R1);
-        a.load(Width::D, R3, R6, 0);
-        a.add(R3, registers::NUMBER);
-        read_kernel(&mut a, SYSCALL, 8);
-        a.load(Width::D, R7, FP, SYSCALL);
+        if self.direct {
+            a.call(Helper::GetCurrentTaskBtf);
+            a.mov(R1, R0);
+            a.call(Helper::TaskPtRegs);
+            a.load(Width::D, R7, R0, registers::NUMBER as i16);
+        } else {
+            a.load(Width::D, R3, R6, 0);
+            a.add(R3, registers::NUMBER);
+            read_kernel(&mut a, SYSCALL, 8);
+            a.load(Width::D, R7, FP, SYSCALL);
+        }
         self.only_followed_calls(&mut a, R7, out);
         a.load(Width::D, R8, R6, 8);
         a.call(Helper::GetCurrentPidTgid);
@@ -824,6 +852,9 @@ impl Programs {
     fn walk_body(&self, a: &mut Assembler, label: Label) {
         const WORD: i16 = -8;
         const MAX: i16 = -16;
+        /// The fields of `struct inode`.
+        const INODE: i16 = MAX - INODE_SPAN;
+        const INODE_SPAN: i16 = 96;
         let offsets = &self.offsets;
         let [done, device, found] = [(); 3].map(|()| a.label());
         let read = |a: &mut Assembler, base: Reg, offset: u32, at: i16, bytes: i32| {
@@ -837,19 +868,31 @@ impl Programs {
         a.mov(R7, R2);
         a.store(Width::D, R7, 0, 0);
         a.store(Width::D, R7, 8, 0);
-        a.call(Helper::GetCurrentTask);
-        read(a, R0, offsets.task_files, WORD, 8);
-        a.load(Width::D, R8, FP, WORD);
-        a.jump_if(If::Eq, R8, 0, done);
-        a.store(Width::D, R7, FILE_TABLE - FILE, R8);
-        read(a, R8, offsets.files_fdt, WORD, 8);
-        a.load(Width::D, R8, FP, WORD);
-        a.store(Width::D, FP, MAX, 0);
-        read(a, R8, offsets.fdt_max, MAX, 4);
-        a.load(Width::D, R1, FP, MAX);
-        a.jump_if(If::Ge, R6, R1, done);
-        read(a, R8, offsets.fdt_fd, WORD, 8);
-        a.load(Width::D, R1, FP, WORD);
+        if self.direct {
+            a.call(Helper::GetCurrentTaskBtf);
+            a.load(Width::D, R8, R0, offsets.task_files as i16);
+            a.jump_if(If::Eq, R8, 0, done);
+            a.store(Width::D, R7, FILE_TABLE - FILE, R8);
+            a.load(Width::D, R8, R8, offsets.files_fdt as i16);
+            a.jump_if(If::Eq, R8, 0, done);
+            a.load(Width::W, R1, R8, offsets.fdt_max as i16);
+            a.jump_if(If::Ge, R6, R1, done);
+            a.load(Width::D, R1, R8, offsets.fdt_fd as i16);
+        } else {
+            a.call(Helper::GetCurrentTask);
+            read(a, R0, offsets.task_files, WORD, 8);
+            a.load(Width::D, R8, FP, WORD);
+            a.jump_if(If::Eq, R8, 0, done);
+            a.store(Width::D, R7, FILE_TABLE - FILE, R8);
+            read(a, R8, offsets.files_fdt, WORD, 8);
+            a.load(Width::D, R8, FP, WORD);
+            a.store(Width::D, FP, MAX, 0);
+            read(a, R8, offsets.fdt_max, MAX, 4);
+            a.load(Width::D, R1, FP, MAX);
+            a.jump_if(If::Ge, R6, R1, done);
+            read(a, R8, offsets.fdt_fd, WORD, 8);
+            a.load(Width::D, R1, FP, WORD);
+        }
         a.alu(Alu::Lsh, R6, 3);
         a.add(R1, R6);
         read(a, R1, 0, WORD, 8);
@@ -857,15 +900,35 @@ impl Programs {
         a.jump_if(If::Eq, R1, 0, done);
         read(a, R1, offsets.file_inode, WORD, 8);
         a.load(Width::D, R8, FP, WORD);
-        a.store(Width::D, FP, MAX, 0);
-        read(a, R8, offsets.inode_mode, MAX, 2);
-        a.load(Width::W, R9, FP, MAX);
+        // One read of all three fields, if they are near each other, costs less than two.
+        let fields = [
+            (offsets.inode_mode, 2),
+            (offsets.inode_rdev, 4),
+            (offsets.inode_sb, 8),
+        ];
+        let first = fields.iter().map(|&(at, _)| at & !7).min().unwrap_or(0);
+        let end = fields.iter().map(|&(at, len)| at + len as u32).max().unwrap_or(0);
+        let span = end - first;
+        let place = |index: usize| match span <= INODE_SPAN as u32 {
+            true => INODE + (fields[index].0 - first) as i16,
+            false => INODE + 8 * index as i16,
+        };
+        for at in (0..INODE_SPAN).step_by(8) {
+            a.store(Width::D, FP, INODE + at, 0);
+        }
+        if span <= INODE_SPAN as u32 {
+            read(a, R8, first, INODE, span as i32);
+        } else {
+            for (index, &(at, len)) in fields.iter().enumerate() {
+                read(a, R8, at, place(index), len);
+            }
+        }
+        a.load(Width::H, R9, FP, place(0));
         a.alu(Alu::And, R9, S_IFMT);
         a.mov(R6, slot::OPEN);
         a.jump_if(If::Eq, R9, S_IFCHR, device);
         a.jump_if(If::Eq, R9, S_IFBLK, device);
-        read(a, R8, offsets.inode_sb, WORD, 8);
-        a.load(Width::D, R1, FP, WORD);
+        a.load(Width::D, R1, FP, place(2));
         read(a, R1, offsets.sb_magic, WORD, 8);
         a.load(Width::D, R1, FP, WORD);
         let (driver, other) = (a.label(), a.label());
@@ -877,8 +940,7 @@ impl Programs {
         a.jump(found);
         a.bind(device);
         a.mov(R6, slot::OPEN | slot::DEVICE);
-        read(a, R8, offsets.inode_rdev, WORD, 4);
-        a.load(Width::W, R1, FP, WORD);
+        a.load(Width::W, R1, FP, place(1));
         a.store(Width::W, R7, FILE_DEV - FILE, R1);
         a.bind(found);
         a.store(Width::W, R7, FILE_FLAGS - FILE, R6);

@@ -68,6 +68,7 @@ impl Ring {
         let produced = unsafe { AtomicU64::from_ptr(self.producer.as_ptr().cast()) };
         let mut position = consumed.load(Ordering::Relaxed);
         let end = produced.load(Ordering::Acquire);
+        let mut published = position;
         let mut count = 0;
         while position < end && count < limit {
             let at = self.page + (position as usize & (self.size - 1));
@@ -95,8 +96,13 @@ impl Ring {
                 count += 1;
             }
             position += (length + HEADER).next_multiple_of(8) as u64;
-            consumed.store(position, Ordering::Release);
+            // The kernel reads the position for each record, so it is not written for each.
+            if position - published > (self.size / 8) as u64 {
+                published = position;
+                consumed.store(position, Ordering::Release);
+            }
         }
+        consumed.store(position, Ordering::Release);
         count
     }
 }
