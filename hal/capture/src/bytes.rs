@@ -5,8 +5,8 @@
 //! hostile file must not set the size of an allocation.
 
 use crate::record::{
-    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment, OpenRecord,
-    ProcessChange, ProcessRecord,
+    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment,
+    OpenRecord, ProcessChange, ProcessRecord,
 };
 
 /// A payload that does not decode to an event.

@@ -11,8 +11,8 @@ use std::io::{self, BufRead, Read as _};
 
 use crate::gcap::MAX_PAYLOAD;
 use crate::record::{
-    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment, OpenRecord,
-    ProcessChange, ProcessRecord,
+    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment,
+    OpenRecord, ProcessChange, ProcessRecord,
 };
 
 /// The first line.

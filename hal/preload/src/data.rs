@@ -154,7 +154,10 @@ fn hash(bytes: &[u8]) -> u64 {
     let mut chunks = bytes.chunks_exact(32);
     for chunk in &mut chunks {
         for (lane, word) in chunk.chunks_exact(8).enumerate() {
-            step(lane, word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
+            step(
+                lane,
+                word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)),
+            );
         }
     }
     for (lane, &byte) in chunks.remainder().iter().enumerate() {
@@ -172,7 +175,10 @@ impl Range {
 
     /// Returns the hashes of the range's units.
     fn hashes(&self) -> &[AtomicU64] {
-        let (words, len) = (self.words.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
+        let (words, len) = (
+            self.words.load(Ordering::Relaxed),
+            self.len.load(Ordering::Relaxed),
+        );
         let units = usize::try_from(len).unwrap_or(usize::MAX).div_ceil(UNIT);
         let first = self.hashes.load(Ordering::Relaxed);
         if first.is_null() || units > words {
@@ -213,7 +219,10 @@ impl Range {
     /// Reads the range, updates its hashes, and records the changed units if `to` is set. Returns
     /// the number of changed bytes that did not fit in `left`.
     fn compare(&self, buffer: &mut [u8; STRIDE], to: Option<(To<'_>, Moment)>, left: &mut u64) -> u64 {
-        let (start, len) = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
+        let (start, len) = (
+            self.start.load(Ordering::Relaxed),
+            self.len.load(Ordering::Relaxed),
+        );
         let mut missing = 0;
         let mut done = 0;
         for hashes in self.hashes().chunks(STRIDE / UNIT) {
@@ -334,8 +343,18 @@ pub(crate) fn effect(request: u32, input: &[u8]) -> Effect {
     match Ioctl::of_request(request) {
         Some(Ioctl::Cs | Ioctl::WaitCs) => Effect::Writes,
         Some(Ioctl::Memory) => {
-            let long = |at: usize| input.get(at..)?.first_chunk().map(|word| u64::from_le_bytes(*word));
-            let word = |at: usize| input.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
+            let long = |at: usize| {
+                input
+                    .get(at..)?
+                    .first_chunk()
+                    .map(|word| u64::from_le_bytes(*word))
+            };
+            let word = |at: usize| {
+                input
+                    .get(at..)?
+                    .first_chunk()
+                    .map(|word| u32::from_le_bytes(*word))
+            };
             let arg = offset_of!(HlMemIn, arg);
             let operation = word(offset_of!(HlMemIn, op)).map(MemOp);
             let flags = word(offset_of!(HlMemIn, flags)).unwrap_or(0);
@@ -383,7 +402,8 @@ pub(crate) fn ended(to: To<'_>, effect: Effect, output: &[u8]) {
             add(to, start, len, va);
         }
         Effect::Unmaps(va) if va != 0 => locked(to.author, |_| {
-            let of_va = |row: &&Range| row.start.load(Ordering::Relaxed) != 0 && row.va.load(Ordering::Relaxed) == va;
+            let of_va =
+                |row: &&Range| row.start.load(Ordering::Relaxed) != 0 && row.va.load(Ordering::Relaxed) == va;
             if let Some(row) = rows().iter().find(of_va) {
                 row.end();
             }

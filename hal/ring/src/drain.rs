@@ -111,7 +111,10 @@ impl Drain {
         put(AT_RING_BYTES, sizes.ring_bytes as u64);
         let clock = has_counter().then(Clock::new);
         let flags = [filter.files, filter.preload, clock.is_some(), filter.data];
-        let bits = flags.iter().enumerate().map(|(bit, &flag)| u64::from(flag) << bit);
+        let bits = flags
+            .iter()
+            .enumerate()
+            .map(|(bit, &flag)| u64::from(flag) << bit);
         put(AT_FLAGS, bits.sum());
         put(AT_COMMAND_BUFFERS, filter.command_buffers.unwrap_or(0));
         for &kind in &filter.types {

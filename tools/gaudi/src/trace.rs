@@ -307,7 +307,14 @@ fn facts(tier: Tier, traced: &Traced) -> Vec<(String, String)> {
         fact("program", words.collect::<Vec<_>>().join(" ")),
         fact("pids", pids.collect::<Vec<_>>().join(" ")),
         fact("tier", tier.to_string()),
-        fact("data", if traced.data { "1".to_owned() } else { String::new() }),
+        fact(
+            "data",
+            if traced.data {
+                "1".to_owned()
+            } else {
+                String::new()
+            },
+        ),
         fact("by", format!("gaudi {}", env!("GAUDI_VERSION"))),
     ]
     .into_iter()
@@ -466,7 +473,10 @@ pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result
         .with_context(cannot)?;
     report(output, &summary);
     if missing > 0 {
-        note(output, &format!("{missing} bytes of changed memory are not recorded"));
+        note(
+            output,
+            &format!("{missing} bytes of changed memory are not recorded"),
+        );
     }
     end_as(summary.status, output)
 }

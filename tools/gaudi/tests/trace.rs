@@ -510,13 +510,18 @@ fn recorded_data_is_replayed() {
     assert_eq!(zeros.status.code(), Some(1), "{zeros:?}");
     let last = text(&zeros.stdout);
     assert!(
-        last.lines().last().is_some_and(|line| line.starts_with("bytes from the device")),
+        last.lines()
+            .last()
+            .is_some_and(|line| line.starts_with("bytes from the device")),
         "{last}"
     );
     assert!(text(&zeros.stderr).contains("zeros"), "{zeros:?}");
 
     let lines = text(&gaudi(&["decode", &whole]).stdout);
-    let data: Vec<&str> = lines.lines().filter(|line| line.contains("data{at=exit, address=0x")).collect();
+    let data: Vec<&str> = lines
+        .lines()
+        .filter(|line| line.contains("data{at=exit, address=0x"))
+        .collect();
     assert!(!data.is_empty(), "{lines}");
     assert!(data.iter().all(|line| line.len() < 200), "in short: {data:?}");
     let (as_text, again) = (path("whole.txt"), path("again.gcap"));
@@ -529,7 +534,16 @@ fn recorded_data_is_replayed() {
 
 #[test]
 fn data_needs_the_preload_library() {
-    let output = gaudi(&["record", "--data", "--backend", "bpf", "--output", "/dev/null", "--", "true"]);
+    let output = gaudi(&[
+        "record",
+        "--data",
+        "--backend",
+        "bpf",
+        "--output",
+        "/dev/null",
+        "--",
+        "true",
+    ]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("--backend preload"), "{output:?}");
 }
