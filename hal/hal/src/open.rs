@@ -148,7 +148,12 @@ fn reach(
 ) -> Result<(SharedIo, ProgramFile)> {
     // Before the device: an open that fails later would cost a reset.
     let has_driver = matches!(spec.backend, BackendSpec::Kernel(_) | BackendSpec::Map(_));
-    let layers = Stack::prepare(&spec.layers)?.watched(ring_variable().as_deref(), has_driver);
+    let ring = match user {
+        User::Hal => ring_variable(),
+        // The tracer sees the ioctls of the program.
+        User::Program => None,
+    };
+    let layers = Stack::prepare(&spec.layers)?.watched(ring.as_deref(), has_driver);
     let time = time_of(&spec.backend);
     let failed = |error| {
         layers.record_failed_open(kind, &error);

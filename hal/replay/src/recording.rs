@@ -465,6 +465,56 @@ mod tests {
     }
 
     #[test]
+    fn changed_memory_counts_towards_the_limit() {
+        let data = |at: Moment, len: usize| {
+            Event::Data(DataRecord {
+                time_ns: 0,
+                pid: 1,
+                tid: 1,
+                memory: Memory {
+                    address: 0,
+                    at,
+                    bytes: vec![0; len],
+                    whole: u64::MAX,
+                },
+            })
+        };
+        // Before an ioctl that may never come, and after one.
+        for at in [Moment::Entry, Moment::Exit] {
+            assert!(!is_too_long(opened((0..100).map(|_| data(at, 16)))));
+            assert!(is_too_long(opened((0..100).map(|_| data(at, 1 << 14)))));
+        }
+    }
+
+    #[test]
+    fn changed_memory_joins_its_ioctl_in_order() {
+        let data = |at: Moment, byte: u8| {
+            Event::Data(DataRecord {
+                time_ns: 0,
+                pid: 1,
+                tid: 1,
+                memory: Memory {
+                    address: 0x1000,
+                    at,
+                    bytes: vec![byte],
+                    whole: 1,
+                },
+            })
+        };
+        let query = ioctl(Ioctl::Info, vec![0; 24], Vec::new());
+        let mut loader = Loader::default();
+        for event in [open(3), data(Moment::Entry, 1), query, data(Moment::Exit, 2)] {
+            loader.event(event);
+        }
+        let CallRecord::Ioctl(record) = &loader.recording.sessions[0].calls[0].of else {
+            panic!("an ioctl");
+        };
+        let bytes: Vec<u8> = record.memory.iter().map(|piece| piece.bytes[0]).collect();
+        assert_eq!(bytes, [1, 2], "what changed before the call comes first");
+        assert!(record.memory.iter().all(|piece| piece.at == Moment::Exit));
+    }
+
+    #[test]
     fn forks_count_towards_the_limit() {
         let files = || (3..1003).map(open);
         assert!(!is_too_long(files().chain((2..10).map(start))));

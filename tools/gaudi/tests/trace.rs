@@ -533,6 +533,32 @@ fn recorded_data_is_replayed() {
 }
 
 #[test]
+fn embedded_library_records_its_data() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("copy.gcap");
+    let file = file.to_str().expect("UTF-8");
+    // More than a record of a ring has room for.
+    let copy = ["copy", "--size", "4MiB", "-d"];
+    let recorder = [
+        "record",
+        "--data",
+        "--output",
+        file,
+        "--",
+        env!("CARGO_BIN_EXE_gaudi"),
+    ];
+    let recorded = gaudi(&[&recorder[..], &copy, &["mock:gaudi2"]].concat());
+    assert!(recorded.status.success(), "{recorded:?}");
+    assert!(text(&recorded.stderr).contains(" 0 lost"), "{recorded:?}");
+    let replay = format!("replay:{file}");
+    let replayed = gaudi(&[&copy[..], &[&replay]].concat());
+    assert!(replayed.status.success(), "{replayed:?}");
+    let verified = |output: &Output| text(&output.stdout).matches("verified").count();
+    assert_eq!(verified(&replayed), verified(&recorded), "{replayed:?}");
+    assert!(!text(&replayed.stderr).contains("zeros"), "{replayed:?}");
+}
+
+#[test]
 fn data_needs_the_preload_library() {
     let output = gaudi(&[
         "record",

@@ -122,7 +122,10 @@ impl RecordFile {
     }
 
     pub(crate) fn has_data(&self) -> bool {
-        matches!(self, Self::File(file) if file.has_data)
+        match self {
+            Self::File(file) => file.has_data,
+            Self::Ring(rings) => rings.has_data(),
+        }
     }
 
     /// Returns a descriptor number that no other node of the capture has.

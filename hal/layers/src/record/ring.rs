@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use gaudi_capture::record::Event;
+use gaudi_capture::record::{DataRecord, Event, IoctlRecord, Memory, Moment};
 use gaudi_ring::Session;
 
 use super::file::Stamp;
@@ -12,6 +12,9 @@ use super::file::Stamp;
 /// records those as well.
 const FIRST_FD: i32 = 1_000_000;
 static NEXT_FD: AtomicI32 = AtomicI32::new(FIRST_FD);
+
+/// The most bytes of changed memory in an event.
+const MOST_DATA: usize = 64 << 10;
 
 /// The tracer's library, which records the ioctls of libc.
 const PRELOAD: &str = "libgaudi_trace.so";
@@ -48,13 +51,52 @@ impl RingFile {
         self.0.now()
     }
 
-    /// Writes an event to the thread's ring. A record that does not fit is counted as lost.
+    /// Whether the tracer wants the memory that operations changed.
+    pub(crate) fn has_data(self) -> bool {
+        self.0.filter().data
+    }
+
+    /// Writes an event to the thread's ring. A record that does not fit is counted as lost. Changed
+    /// memory of an ioctl that does not fit follows it in events of its own.
     pub(crate) fn write(self, event: &Event) {
         let bytes = gaudi_capture::encode(event);
+        match event {
+            Event::Ioctl(ioctl) if bytes.len() > self.0.longest() => {
+                let is_input = |piece: &&Memory| piece.at == Moment::Entry;
+                let memory = ioctl.memory.iter().filter(is_input).cloned().collect();
+                self.put(&gaudi_capture::encode(&Event::Ioctl(IoctlRecord {
+                    memory,
+                    ..ioctl.clone()
+                })));
+                for piece in ioctl.memory.iter().filter(|piece| piece.at == Moment::Exit) {
+                    self.put_data(ioctl, piece);
+                }
+            }
+            _ => self.put(&bytes),
+        }
+    }
+
+    fn put_data(self, ioctl: &IoctlRecord, piece: &Memory) {
+        for (index, bytes) in piece.bytes.chunks(MOST_DATA).enumerate() {
+            self.put(&gaudi_capture::encode(&Event::Data(DataRecord {
+                time_ns: ioctl.time_ns.saturating_add(ioctl.duration_ns),
+                pid: ioctl.pid,
+                tid: ioctl.tid,
+                memory: Memory {
+                    address: piece.address.saturating_add((index * MOST_DATA) as u64),
+                    at: Moment::Exit,
+                    bytes: bytes.to_vec(),
+                    whole: bytes.len() as u64,
+                },
+            })));
+        }
+    }
+
+    fn put(self, bytes: &[u8]) {
         // Counted as lost if the thread has no ring.
         let _ = self.0.with(|local, _| {
             if let Some(mut reserved) = self.0.reserve(local, bytes.len()) {
-                reserved.put(&bytes);
+                reserved.put(bytes);
                 reserved.publish();
             }
         });
