@@ -1,5 +1,5 @@
-//! `HABANA_VISIBLE_DEVICES` and `HABANA_VISIBLE_MODULES`: the devices that a program may get without
-//! naming one. The vendor's container runtime sets both.
+//! `HABANA_VISIBLE_DEVICES` and `HABANA_VISIBLE_MODULES`: the devices that a program may get
+//! without naming one. The vendor's container runtime sets both.
 
 use std::collections::BTreeSet;
 

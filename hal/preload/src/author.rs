@@ -6,17 +6,8 @@ use gaudi_capture::raw::{self, Stamp};
 use gaudi_ring::{Author, Local, Reserved, Session};
 use nix::libc;
 
+use crate::out::Out;
 use crate::{calls, ioctl};
-
-/// A record's bytes as a sink of the encoder.
-pub(crate) struct Out<'a>(pub(crate) Reserved<'a>);
-
-impl raw::Sink for Out<'_> {
-    #[inline]
-    fn put(&mut self, bytes: &[u8]) {
-        self.0.put(bytes);
-    }
-}
 
 /// Counts the bytes of a record.
 #[derive(Default)]

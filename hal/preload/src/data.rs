@@ -22,8 +22,8 @@ use gaudi_uapi::Ioctl;
 use gaudi_uapi::memory::{HlMemIn, MemFlags, MemOp};
 use nix::libc;
 
-use crate::author::Out;
 use crate::memory;
+use crate::out::Out;
 
 /// Maximum number of ranges that are compared.
 const RANGES: usize = 1024;

@@ -8,11 +8,12 @@ use gaudi_capture::record::{FdSource, IoctlRecord, Moment, OpenRecord};
 use gaudi_ring::{Author, Local, Session};
 use gaudi_uapi::ioctl::Parts;
 
-use crate::author::{Out, introduce, with, write};
+use crate::author::{introduce, with, write};
 use crate::data::{self, Effect, To};
 use crate::files::{self, File};
 use crate::memory;
 use crate::next::{errno, kernel_result, set_errno};
+use crate::out::Out;
 
 /// Scratch memory for the memory that one ioctl refers to.
 const SCRATCH: usize = 128 << 10;

@@ -16,5 +16,6 @@ mod files;
 mod ioctl;
 mod memory;
 mod next;
+mod out;
 mod stack;
 pub mod vfork;

@@ -99,8 +99,8 @@ impl Row {
     }
 }
 
-/// Prints skips, notes, failures, the table and the totals of all rows; the last line is `N passed, N
-/// failed, N skipped`.
+/// Prints skips, notes, failures, the table and the totals of all rows; the last line is
+/// `N passed, N failed, N skipped`.
 pub(crate) fn finish(rows: &[Row]) -> ExitCode {
     print!("{}", render(rows));
     match totals(rows).failed {
