@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "a constructor, and system calls of signal handlers")]
 
 use gaudi_capture::raw::{self, Stamp};
-use gaudi_ring::{Author, Local, Reserved, Session};
+use gaudi_ring::{Author, Local, Session};
 use nix::libc;
 
 use crate::out::Out;

@@ -124,7 +124,7 @@ impl Tier {
             ],
             Self::Preload => &[
                 "programs without the dynamic loader (static) or with other privileges",
-                "calls that do not go through libc's functions: syscall(), inline assembly, io_uring",
+                "direct system calls: syscall(), inline assembly, io_uring",
                 "calls inside of libc, and of libraries loaded with RTLD_DEEPBIND",
                 "calls that a killed thread had not finished",
                 "exits of processes, and descriptors that exec closed",

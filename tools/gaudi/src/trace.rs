@@ -348,10 +348,9 @@ pub(crate) fn report(output: &Output, summary: &Summary) {
     for problem in corrupt {
         note(output, &format!("events are missing: {problem}"));
     }
-    note(
-        output,
-        &format!("{tier} cannot observe: {}", tier.unseen().join("; ")),
-    );
+    // One line each: the list does not fit in 80 columns.
+    let unseen = tier.unseen().join("\n      ");
+    note(output, &format!("{tier} cannot observe:\n      {unseen}"));
 }
 
 /// Exits like the program: with its exit code, or by raising its signal.

@@ -573,3 +573,77 @@ fn data_needs_the_preload_library() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("--backend preload"), "{output:?}");
 }
+
+#[test]
+fn stat_groups_by_queue_and_device() {
+    let groups = |by: &str| {
+        let output = gaudi(&["stat", TEXT, "--by", by, "--json"]);
+        assert!(output.status.success(), "{output:?}");
+        let lines: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one document");
+        let rows = lines["operations"].as_array().expect("rows").clone();
+        rows.into_iter()
+            .map(|row| {
+                let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+                (
+                    text("group"),
+                    text("operation"),
+                    row["calls"].as_u64().expect("a number"),
+                )
+            })
+            .collect::<Vec<_>>()
+    };
+    let queues = groups("queue");
+    let submissions: Vec<_> = queues
+        .iter()
+        .filter(|row| row.1 == "HL_IOCTL_CS")
+        .map(|row| (row.0.as_str(), row.2))
+        .collect();
+    // The first failed, and its chunks could not be read.
+    assert_eq!(submissions, [("-", 1), ("0", 1), ("0,1", 1)], "{queues:?}");
+    let devices = groups("device");
+    let versions: Vec<_> = devices
+        .iter()
+        .filter(|row| row.1 == "DRM_IOCTL_VERSION")
+        .map(|row| (row.0.as_str(), row.2))
+        .collect();
+    assert_eq!(versions, [("/dev/accel/accel0", 1), ("/dev/accel/accel1", 1)]);
+    let sum = |rows: &[(String, String, u64)]| rows.iter().map(|row| row.2).sum::<u64>();
+    assert_eq!(sum(&queues), sum(&devices), "each call is in one group");
+}
+
+/// A program under ptrace(2) cannot trace its children, and user nobody cannot load bpf programs.
+#[test]
+fn auto_falls_back_to_preload() {
+    let program = env!("CARGO_BIN_EXE_gaudi");
+    let nobody = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        program,
+    ];
+    let outer = [
+        "trace",
+        "--quiet",
+        "--backend",
+        "ptrace",
+        "--output",
+        "/dev/null",
+        "--",
+    ];
+    let output = gaudi(&[&outer[..], &nobody, &["trace", "--", "true"]].concat());
+    let error = text(&output.stderr);
+    if error.contains("setpriv") || error.contains("Permission denied") || error.contains("libgaudi_trace.so")
+    {
+        let need = "root, setpriv, libgaudi_trace.so, and a folder that user nobody can read";
+        return skip("auto_falls_back_to_preload", need);
+    }
+    assert!(error.contains("note: tracing by preload\n"), "{error}");
+    assert!(error.contains("exec{path=\"/usr/bin/true\"}"), "{error}");
+    let notes = error
+        .lines()
+        .filter(|line| line.starts_with("note: ") || line.starts_with("      "));
+    for line in notes {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
