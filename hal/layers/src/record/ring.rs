@@ -79,7 +79,8 @@ impl RingFile {
     fn put_data(self, ioctl: &IoctlRecord, piece: &Memory) {
         for (index, bytes) in piece.bytes.chunks(MOST_DATA).enumerate() {
             self.put(&gaudi_capture::encode(&Event::Data(DataRecord {
-                time_ns: ioctl.time_ns.saturating_add(ioctl.duration_ns),
+                // Later than the ioctl's end, also after the tracer has rounded both.
+                time_ns: self.0.now(),
                 pid: ioctl.pid,
                 tid: ioctl.tid,
                 memory: Memory {
