@@ -21,6 +21,7 @@ mod dmabuf;
 mod doctor;
 mod exit;
 mod faults;
+mod faults_page;
 mod faults_program;
 mod figures;
 mod generate;
