@@ -1,13 +1,15 @@
 //! `gaudi faults`: random sequences of the library's operations under random faults, in memory.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use gaudi::faults::{Case, Coverage, DeviceState, Invariant, OPERATIONS, Pair, Stack, Violation};
 use gaudi::{Error, ErrorKind};
@@ -17,10 +19,12 @@ use serde_json::{Value, json};
 use crate::common::{Common, seconds};
 use crate::exit;
 use crate::faults_limit::{Running, Worker};
+use crate::faults_page;
 use crate::faults_program;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::report::{Column, columns, object, records};
+use crate::saved::Saved;
 
 /// Run the library under random faults, on mocks in memory.
 #[derive(Debug, Args)]
@@ -58,6 +62,10 @@ struct Run {
     /// Threads; without it one for each processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
+    /// Also write the coverage to FILE as an HTML page. A pair of the table that can meet and has not
+    /// met is an error then.
+    #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
+    html: Option<PathBuf>,
     /// Run a program instead, once under the plan of each seed from A to the one before B:
     /// GAUDI_DEVICE names a mock with the plan. Crashes, hangs and leaks are reported.
     #[arg(long, value_name = "A..B", requires = "program", value_parser = faults_program::seeds)]
@@ -222,6 +230,13 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
     let per_minute = totals.cases as f64 * 60.0 / seconds.max(1e-9);
     let pairs = totals.coverage.pairs();
     let failure = totals.failed.as_ref();
+    if let Some(file) = &arguments.html {
+        let summary = format!(
+            "{} cases of seed {seed} on a mock, faults in {} of them, {} calls",
+            totals.cases, totals.with_faults, totals.calls
+        );
+        write_page(file, &summary, &pairs)?;
+    }
     if output.is_json() {
         let document = object! {
             backend: "mock",
@@ -259,7 +274,33 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
             print_case(case, violations, output)?;
         }
     }
-    verdict(failure)
+    match arguments.html {
+        Some(_) if failure.is_none() => complete(&totals.coverage.missing()),
+        _ => verdict(failure),
+    }
+}
+
+fn write_page(file: &Path, summary: &str, pairs: &[Pair]) -> Result<()> {
+    let mut saved = Saved::create(file)?;
+    let page = faults_page::page("Coverage of fault runs", summary, pairs);
+    saved
+        .write_all(page.as_bytes())
+        .with_context(|| format!("cannot write to {}", file.display()))?;
+    saved.keep()
+}
+
+/// The exit code of a run with a page: every cell without a count needs a reason.
+fn complete(missing: &[Pair]) -> Result<u8> {
+    exit::judged(missing.is_empty(), Ok(()), || {
+        let first = missing.first().map_or(String::new(), |pair| {
+            format!("{} of {}", pair.verdict, pair.operation.name())
+        });
+        let what = format!(
+            "{} pairs can meet and have not met, such as {first}: run more cases",
+            missing.len()
+        );
+        Error::new(ErrorKind::Corrupt, "faults").because(what)
+    })
 }
 
 /// Runs the cases in threads. A case that takes longer than `limit` has failed; its thread runs

@@ -22,6 +22,7 @@ mod doctor;
 mod exit;
 mod faults;
 mod faults_limit;
+mod faults_page;
 mod faults_program;
 mod figures;
 mod generate;

@@ -424,7 +424,7 @@ impl Picture {
 }
 
 /// Escapes text for HTML.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
         match c {

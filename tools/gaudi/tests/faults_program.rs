@@ -85,3 +85,27 @@ fn forgotten_buffer_is_a_leak() {
     });
     assert!(with_memory.count() > 0, "{document:#}");
 }
+
+#[test]
+fn short_run_leaves_missing_cells() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("coverage.html");
+    let name = file.to_str().expect("UTF-8");
+    let output = program::run(&["faults", "run", "--cases", "64", "--seed", "1", "--html", name]);
+    assert_eq!(
+        output.status.code(),
+        Some(1),
+        "most pairs have not met in 64 cases"
+    );
+    let error = program::text(&output.stderr);
+    assert!(error.contains("have not met"), "{error}");
+    let page = std::fs::read_to_string(&file).expect("the page is written");
+    for part in [
+        "<td class=\"met\">",
+        "<td class=\"never\"",
+        "64 cases of seed 1",
+        "</html>",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+}
