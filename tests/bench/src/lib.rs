@@ -21,4 +21,5 @@ pub mod stub;
 pub mod threads;
 pub mod thunk;
 pub mod tracing;
+pub mod transport;
 pub mod ucx;

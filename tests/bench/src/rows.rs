@@ -58,6 +58,10 @@ pub const ENTRIES: &[Entry] = &[
         make: copy,
     },
     Entry {
+        name: "gaudi_cpy",
+        make: crate::transport::rows,
+    },
+    Entry {
         name: "round-trip",
         make: round_trip,
     },
@@ -83,7 +87,7 @@ pub const ENTRIES: &[Entry] = &[
     },
 ];
 
-fn nothing() -> Box<dyn Fn() -> String> {
+pub(crate) fn nothing() -> Box<dyn Fn() -> String> {
     Box::new(String::new)
 }
 
@@ -293,7 +297,7 @@ pub fn plain_copy(bytes: usize) -> Made<Work<'static>> {
 
 const SIZES: [usize; 3] = [64 << 10, 1 << 20, 16 << 20];
 
-fn size_name(bytes: usize) -> String {
+pub(crate) fn size_name(bytes: usize) -> String {
     match bytes >> 20 {
         0 => format!("{} KiB", bytes >> 10),
         mib => format!("{mib} MiB"),
@@ -452,7 +456,7 @@ fn copy() -> Made<Vec<Row<'static>>> {
 }
 
 /// A real system call that does nothing.
-fn real_call() -> Work<'static> {
+pub(crate) fn real_call() -> Work<'static> {
     Box::new(|count| {
         let file = std::fs::File::open("/dev/null");
         let fd = file.as_ref().map_or(-1, std::os::fd::AsRawFd::as_raw_fd);
