@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use gaudi_copy::{Attached, Config, DeviceSpec, Error, ErrorKind, Memory, MemoryDomain, Transport};
+use gaudi_copy::{
+    Attached, Config, DeviceSpec, Error, ErrorKind, Memory, MemoryDomain, Transport, memory_types,
+};
 use gaudi_harness::survive;
 
 /// What a case needs besides a card.
@@ -12,6 +14,8 @@ pub enum Need {
     Second,
     /// An export that a processor can map: the mock's.
     CpuExport,
+    /// A compute node that is closed when the case begins.
+    Closed,
 }
 
 /// A case. Its group is the topic.
@@ -28,6 +32,8 @@ pub struct Fixture {
     pub second: Option<DeviceSpec>,
     /// Whether a processor can map exports of the card.
     pub cpu_export: bool,
+    /// Keeps the card open between cases, except before those that need it closed.
+    pub open: Option<MemoryDomain>,
 }
 
 impl Fixture {
@@ -43,6 +49,15 @@ impl Fixture {
     }
 }
 
+/// Fails if a case left memory behind on a card that stays open.
+fn is_empty(open: &MemoryDomain) {
+    assert_eq!(memory_types().stats().ranges, 0, "the case left no device memory");
+    let device = open.device().expect("it is open");
+    device.trim().expect("trimmed");
+    let pool = device.pool_stats();
+    assert_eq!((pool.allocations, pool.quarantined_bytes), (0, 0), "{pool:?}");
+}
+
 /// Runs one case. Returns the outcome and its time.
 pub fn run_case(case: &Case, fixture: &Fixture) -> (Outcome, Duration) {
     let begin = Instant::now();
@@ -55,6 +70,10 @@ pub fn run_case(case: &Case, fixture: &Fixture) -> (Outcome, Duration) {
         Some(why) => Outcome::Unsupported { why: why.into() },
         None => survive(|| {
             (case.run)(fixture);
+            if let Some(open) = &fixture.open {
+                is_empty(open);
+                return;
+            }
             for spec in [Some(&fixture.spec), fixture.second.as_ref()]
                 .into_iter()
                 .flatten()

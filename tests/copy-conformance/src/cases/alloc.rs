@@ -8,7 +8,7 @@ use gaudi_copy::{AllocOptions, DeviceSpec, Error, ErrorKind, Export, MemoryDomai
 use crate::suite::{cases, kind, pattern, read_back, write};
 
 cases! { "allocation";
-    fn query_opens_no_compute_node(fixture) {
+    fn query_opens_no_compute_node(fixture) [Closed] {
         let domain = fixture.domain();
         let attributes = domain.query().expect("queried");
         assert!(!domain.is_open(), "the compute node is closed");
@@ -16,23 +16,23 @@ cases! { "allocation";
         assert!(attributes.dmabuf.device && !attributes.dmabuf.host);
         assert!(attributes.device_bytes > 0 && attributes.device_page_bytes > 0);
     }
-    fn new_domain_opens_nothing(fixture) {
+    fn new_domain_opens_nothing(fixture) [Closed] {
         let domain = fixture.domain();
         assert!(!domain.is_open());
         assert_eq!(domain.target(), &fixture.spec);
     }
-    fn transport_opens_nothing_by_itself(fixture) {
+    fn transport_opens_nothing_by_itself(fixture) [Closed] {
         let domain = fixture.domain();
         let transport = Transport::new(&domain).expect("a transport");
         assert!(transport.domain().is_same(&domain) && !domain.is_open());
     }
-    fn first_allocation_opens_compute_node(fixture) {
+    fn first_allocation_opens_compute_node(fixture) [Closed] {
         let domain = fixture.domain();
         let memory = domain.alloc(1, AllocOptions::PRIVATE).expect("allocated");
         assert!(domain.is_open());
         domain.free(memory).expect("freed");
     }
-    fn first_registration_opens_compute_node(fixture) {
+    fn first_registration_opens_compute_node(fixture) [Closed] {
         let domain = fixture.domain();
         let memory = domain.alloc_host(1).expect("allocated");
         assert!(domain.is_open());
@@ -270,7 +270,7 @@ cases! { "allocation";
         drop(memory);
         assert_eq!(kind(domain.mem_query(address, 1)), ErrorKind::NotFound);
     }
-    fn close_with_memory_returns_domain(fixture) {
+    fn close_with_memory_returns_domain(fixture) [Closed] {
         let domain = fixture.domain();
         let memory = domain.alloc(64, AllocOptions::default()).expect("allocated");
         let (domain, error) = domain.close().expect_err("in use").into_parts();
@@ -278,7 +278,7 @@ cases! { "allocation";
         domain.free(memory).expect("freed");
         domain.close().map_err(Error::from).expect("closed");
     }
-    fn close_succeeds_beside_other_lookups(fixture) [Second] {
+    fn close_succeeds_beside_other_lookups(fixture) [Second, Closed] {
         let is_done = AtomicBool::new(false);
         thread::scope(|scope| {
             // Each looks through the cards of the process.
@@ -298,7 +298,7 @@ cases! { "allocation";
             is_done.store(true, Ordering::Relaxed);
         });
     }
-    fn closed_card_opens_again(fixture) {
+    fn closed_card_opens_again(fixture) [Closed] {
         let domain = fixture.domain();
         drop(domain.alloc(64, AllocOptions::default()).expect("allocated"));
         domain.close().map_err(Error::from).expect("closed");

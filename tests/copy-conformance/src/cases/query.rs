@@ -169,7 +169,7 @@ boundaries! {
 }
 
 cases! { "queries";
-    fn query_before_any_memory_opens_nothing(fixture) {
+    fn query_before_any_memory_opens_nothing(fixture) [Closed] {
         let domain = fixture.domain();
         assert_eq!(kind(domain.mem_query(0x1000, 8)), ErrorKind::NotFound);
         assert!(!domain.is_open());
