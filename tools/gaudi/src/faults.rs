@@ -62,8 +62,8 @@ struct Run {
     /// Threads; without it one for each processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
-    /// Also write the coverage to FILE as an HTML page. A pair of the table that can meet and has not
-    /// met is an error then.
+    /// Also write the coverage to FILE as an HTML page. A pair of the table that can meet and has
+    /// not met is an error then.
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     html: Option<PathBuf>,
     /// Run a program instead, once under the plan of each seed from A to the one before B:
