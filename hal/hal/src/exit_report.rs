@@ -1,4 +1,5 @@
-//! What a process has not released of its mocks at its exit, for `gaudi faults run -- CMD`.
+//! [`ExitReport`]: the mocks and their memory that a process has not released when it exits, for
+//! `gaudi faults run -- CMD`.
 
 #![expect(unsafe_code, reason = "atexit(3) is reachable through libc only")]
 
@@ -20,7 +21,7 @@ pub const EXIT_REPORT_VARIABLE: &str = "GAUDI_MOCK_EXIT_REPORT";
 
 /// How `/proc` names the memory files of mocks and of stand-ins for dma-bufs.
 const FILES: &str = "/memfd:gaudi";
-/// The most bytes that are read of `/proc/self/maps`.
+/// Maximum number of bytes that are read from `/proc/self/maps`.
 const MOST_MAPS: u64 = 64 << 20;
 
 /// A mock that is open, or held open by an export, when its process exits.
@@ -42,7 +43,7 @@ pub struct OpenMock {
     pub exported: bool,
 }
 
-/// What is left of the mocks of a process. All is zero or empty if it released everything.
+/// The mocks and their memory that a process holds. All is zero or empty if it released everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitReport {
     /// The process.
@@ -133,7 +134,7 @@ extern "C" fn write() {
     let Some(path) = std::env::var_os(EXIT_REPORT_VARIABLE).filter(|_| is_own) else {
         return;
     };
-    // The process ends; its parent misses the report.
+    // The process ends and cannot report a failure. Its parent then finds no report.
     let _ = append(Path::new(&path));
 }
 

@@ -191,8 +191,8 @@ impl Rings {
         read
     }
 
-    /// As [`read`](Self::read), until each ring was empty, or was filled again as often as there are
-    /// rings.
+    /// As [`read`](Self::read), until each ring was empty. Ends after as many reads as there are
+    /// rings, because a program can fill them again.
     pub(crate) fn read_all(&mut self, limit: u64, mut pass: impl FnMut(Item<'_>) -> bool) {
         for _ in 0..RINGS {
             self.read(limit, &mut pass);
