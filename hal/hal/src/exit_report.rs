@@ -21,6 +21,8 @@ pub const EXIT_REPORT_VARIABLE: &str = "GAUDI_MOCK_EXIT_REPORT";
 
 /// How `/proc` names the memory files of mocks and of stand-ins for dma-bufs.
 const FILES: &str = "/memfd:gaudi";
+/// The memory of a tracer, which a traced process maps until its end.
+const RING: &str = "/memfd:gaudi-ring";
 /// Maximum number of bytes that are read from `/proc/self/maps`.
 const MOST_MAPS: u64 = 64 << 20;
 
@@ -86,7 +88,7 @@ impl ExitReport {
 }
 
 fn is_ours(name: &str) -> bool {
-    name.starts_with(FILES)
+    name.starts_with(FILES) && !name.starts_with(RING)
 }
 
 /// Counts descriptors of memory files. 0 without `/proc`.
@@ -146,4 +148,15 @@ fn append(path: &Path) -> std::io::Result<()> {
     let flags = nix::libc::O_NONBLOCK;
     let mut file = OpenOptions::new().append(true).custom_flags(flags).open(path)?;
     file.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_tracer_is_no_leak() {
+        assert!(is_ours("/memfd:gaudi-mock (deleted)") && is_ours("/memfd:gaudi2-sram (deleted)"));
+        assert!(!is_ours("/memfd:gaudi-ring (deleted)") && !is_ours("/dev/null"));
+    }
 }

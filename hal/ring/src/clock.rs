@@ -148,8 +148,8 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(1));
             clock.update();
             let ns = clock.ns(ticks);
-            // Both clocks are read within 100 ns of each other, on a busy machine later. A wrong rate
-            // differs by milliseconds.
+            // The two clocks are read within 100 ns of each other, or later on a busy machine. A
+            // wrong rate differs by milliseconds.
             assert!(
                 before.saturating_sub(100_000) <= ns && ns <= after + 100_000,
                 "{before} <= {ns} <= {after}"
