@@ -56,7 +56,7 @@ extern "C" fn finalize() {
             ALLOCATIONS.load(Relaxed),
             cards().iter().filter(|card| card.is_open()).count(),
         );
-        // The process ends, and nobody could be told.
+        // The process ends, and a failed write cannot be reported.
         let _ = std::io::stderr().write_all(line.as_bytes());
     });
 }
