@@ -1,8 +1,8 @@
 //! Property tests of code on a device under injected faults, with named invariants.
 //!
 //! - *Code under test is a closure over a [`Device`](gaudi_device::Device)*: [`check`] runs it for
-//!   many inputs and [plans](gaudi_seam::fault::Plan), and shrinks both together. [`Nodes`] runs one
-//!   closure for each of several nodes.
+//!   many inputs and [plans](gaudi_seam::fault::Plan), and shrinks both together. [`Nodes`] runs
+//!   one closure for each of several nodes.
 //! - *The world is the mock of `gaudi_mock`, restarted*: no second model, virtual time. A warm run
 //!   makes no descriptor, mapping or thread.
 //! - *Every [`Invariant`] is checked after every run*, and switched off by name only.

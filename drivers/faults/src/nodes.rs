@@ -42,8 +42,8 @@ pub type Code<'a> = Box<dyn FnOnce(&mut Node<'_>) -> Result<()> + Send + 'a>;
 
 /// Nodes in one process, each with mocks as cards and software NICs.
 ///
-/// Each node has a thread, and the nodes run in the machine's time: the order of their steps, and so
-/// the event that a rule meets, may differ between two runs. Work of a card takes virtual time.
+/// Each node has a thread, and the nodes run in the machine's time: the order of their steps, and
+/// so the event that a rule meets, may differ between two runs. Work of a card takes virtual time.
 #[derive(Debug, Clone)]
 pub struct Nodes {
     topology: Topology,

@@ -127,7 +127,8 @@ pub(crate) fn rule(words: [u16; RULE], of: Vocabulary) -> Rule {
         .collect();
     // Every verdict above meets one of the operations.
     let target = Target::Only(pick(&met, operation));
-    // Half of them the first match, which nearly every run reaches; otherwise one of the next eight.
+    // Half of the rules meet the first match, which nearly every run has; the others one of the
+    // next eight.
     let first = match first.checked_sub(1 << 15) {
         None => 1,
         Some(later) => 2 + u64::from(later >> 12),

@@ -18,7 +18,7 @@ use nix::libc;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::device;
-use crate::guard::{guarded, negative_errno, uncancelled};
+use crate::guard::{Uncancelled, guarded, negative_errno, uncancelled};
 use crate::info::{ask, fill, query};
 use crate::pointer::{Argument as _, Pointer};
 use crate::types::{
@@ -124,8 +124,8 @@ pub unsafe extern "C-unwind" fn hlthunk_notifier_recv(
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: `set` is one valid entry. A cancellation unwinds only this frame of the library, which
-    // has nothing to drop.
+    // SAFETY: `set` is one valid entry. A cancellation unwinds one frame of the library, this one,
+    // which has nothing to drop.
     let ready = unsafe { poll(&raw mut set, 1, timeout as c_int) };
     uncancelled(negative_errno, || {
         if Errno::result(ready)? == 0 {
@@ -143,8 +143,6 @@ unsafe extern "C-unwind" {
 }
 
 exports! {
-    uncancelled:
-
     /// Creates an event descriptor that counts the device's events, and registers it.
     ///
     /// # Errors
@@ -154,9 +152,19 @@ exports! {
         let handle = Errno::result(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
         // SAFETY: a new descriptor, which nothing else owns.
         let handle = unsafe { OwnedFd::from_raw_fd(handle) };
-        ask(fd, InfoOp::REGISTER_EVENTFD, 0, 0, handle.as_raw_fd() as u32)?;
-        Ok(handle.into_raw_fd())
+        match ask(fd, InfoOp::REGISTER_EVENTFD, 0, 0, handle.as_raw_fd() as u32) {
+            Ok(_) => Ok(handle.into_raw_fd()),
+            Err(errno) => {
+                let _uncancelled = Uncancelled::begin();
+                drop(handle);
+                Err(errno)
+            }
+        }
     }
+}
+
+exports! {
+    uncancelled:
 
     /// Deregisters and closes an event descriptor.
     ///

@@ -58,7 +58,7 @@ extern "C" fn finalize() {
             cards().iter().filter(|card| card.is_open()).count(),
             memory::all().len(),
         );
-        // The process ends, and nobody could be told.
+        // The process ends, and a failed write cannot be reported.
         let _ = std::io::stderr().write_all(line.as_bytes());
     });
 }

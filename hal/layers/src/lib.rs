@@ -29,6 +29,7 @@ pub mod fault;
 mod file;
 mod file_error;
 mod record;
+mod span;
 mod stack;
 pub mod time;
 pub mod trace;

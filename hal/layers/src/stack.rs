@@ -9,6 +9,7 @@ use gaudi_seam::{Error, ErrorKind, KernelIo, LayerSpec, NodeKind, Result, Shared
 use crate::fault::{ChipEvent, FaultHandle, FaultLayer, Plan, Rule, Target, load_plan, record_handles};
 use crate::file::LayerFile;
 use crate::record::{RecordFile, RecordLayer, RingFile, failed_open};
+use crate::span;
 use crate::time::Time;
 use crate::trace::{self, TraceLayer, log_over};
 use crate::validate::{Policy, ValidateLayer};
@@ -78,7 +79,8 @@ impl Stack {
 
     /// Wraps a node in the layers, the first innermost. Without layers this returns the node
     /// itself, unless the program's log enables operations (target `gaudi::operation`, level
-    /// `INFO`): then the outermost layer logs them.
+    /// `INFO`): then a layer logs them. If the process has a subscriber of `tracing`, the outermost
+    /// layer gives each operation a span (target `gaudi::span`).
     pub fn over(self, io: SharedIo, time: &Arc<dyn Time>) -> SharedIo {
         self.fold(io, Vec::new(), time)
     }
@@ -87,7 +89,7 @@ impl Stack {
     fn fold(self, io: SharedIo, mut handles: Vec<FaultHandle>, time: &Arc<dyn Time>) -> SharedIo {
         let layers = self.0.into_iter();
         let io = layers.fold(io, |io, layer| layer.over(io, |io| io, &mut handles, time));
-        let io = log_over(io, time);
+        let io = span::over(log_over(io, time));
         record_handles(&io, &handles);
         io
     }
@@ -101,7 +103,7 @@ impl Stack {
                 let io = first.over(io, |io| io, &mut handles, time);
                 Self(layers.collect()).fold(io, handles, time)
             }
-            None => log_over(io, time),
+            None => span::over(log_over(io, time)),
         }
     }
 }

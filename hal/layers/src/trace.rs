@@ -20,6 +20,7 @@ use crate::file::Form;
 use crate::time::Time;
 use sink::Sink;
 
+pub(crate) use decode::name as operation_name;
 pub use fields::{Fields, Value};
 pub(crate) use log::over as log_over;
 pub use record::{
@@ -113,7 +114,7 @@ impl TraceLayer {
     }
 }
 
-fn kind_name(node: &Node) -> &'static str {
+pub(crate) fn kind_name(node: &Node) -> &'static str {
     match node.kind {
         NodeKind::Compute => "compute",
         NodeKind::Control => "control",

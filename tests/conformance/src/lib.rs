@@ -39,6 +39,7 @@ mod observe;
 mod opener;
 mod rig;
 mod runner;
+mod session;
 mod verdict;
 
 pub use bench::Bench;
@@ -46,4 +47,5 @@ pub use case::{Case, Failure, Tag, Verdict};
 pub use expect::{Expectation, expectation};
 pub use rig::{Built, Program, offset, pattern};
 pub use runner::{Outcome, Report, Row, run, run_over_bytes, run_restarted};
+pub use session::session;
 pub use verdict::{equal, holds, same_bytes};

@@ -1,12 +1,17 @@
 //! Runs the conformance cases on a device, or lists them.
 
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use gaudi_conformance::cases::all;
 use gaudi_conformance::coverage::Coverage;
 use gaudi_conformance::{Case, Outcome, Row, run};
-use gaudi_seam::DeviceSpec;
+use gaudi_seam::{DeviceSpec, ErrorKind};
+
+/// How long the driver may reset a card that another process has closed.
+const OPEN_LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the driver's answers as named cases on a device and reports each outcome.
 #[derive(Debug, Parser)]
@@ -24,6 +29,9 @@ struct Arguments {
     /// Print the reference page about the part of the driver's interface that the cases cover.
     #[arg(long, conflicts_with_all = ["list", "json", "filter"])]
     coverage: bool,
+    /// Print the answers of a fixed session, which recordings of the driver are made of.
+    #[arg(long, conflicts_with_all = ["list", "json", "filter"])]
+    session: bool,
     /// Print one JSON object per line and case.
     #[arg(long)]
     json: bool,
@@ -45,6 +53,9 @@ fn main() -> ExitCode {
     }
     if arguments.coverage {
         return coverage();
+    }
+    if arguments.session {
+        return session(&arguments.device);
     }
     let report = |row: &Row| {
         if arguments.json {
@@ -103,4 +114,28 @@ fn coverage() -> ExitCode {
     let problems = coverage.problems();
     problems.iter().for_each(|problem| eprintln!("error: {problem}"));
     ExitCode::from(u8::from(!problems.is_empty()))
+}
+
+/// Prints an answer a line. Opens the node again while the driver resets the card.
+fn session(spec: &DeviceSpec) -> ExitCode {
+    let end = Instant::now() + OPEN_LIMIT;
+    let io = loop {
+        match gaudi_hal::open(spec) {
+            Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < end => {
+                thread::sleep(Duration::from_millis(100));
+            }
+            opened => break opened,
+        }
+    };
+    let answers = io.map_err(|error| error.to_string());
+    match answers.and_then(|io| gaudi_conformance::session(&io).map_err(|failure| failure.to_string())) {
+        Ok(answers) => {
+            answers.iter().for_each(|answer| println!("{answer}"));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Common {
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Write the result to a file instead of standard output.
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(short, long, value_name = "FILE", global = true)]
     pub(crate) output: Option<PathBuf>,
     /// Write every operation of the devices to a file, decoded, as JSON Lines.
     #[arg(long, value_name = "FILE", global = true, help_heading = LAYERS)]

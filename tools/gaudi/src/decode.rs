@@ -13,7 +13,7 @@ use gaudi_capture::value::Value;
 use gaudi_capture::{gcap, text};
 
 use crate::common::Common;
-use crate::exit;
+use crate::exit::{self, Usage};
 use crate::output::Output;
 use crate::picture::Picture;
 use crate::saved::Saved;
@@ -31,14 +31,81 @@ pub(crate) struct Decode {
     /// Output form: decoded lines like strace, or the capture in text or binary form.
     #[arg(long = "as", value_enum, default_value_t = Form::Lines, value_name = "FORM")]
     form: Form,
-    /// Draw the capture into a page of one file, which any browser shows offline.
-    #[arg(long, value_name = "FILE", conflicts_with = "form")]
-    html: Option<PathBuf>,
-    /// Write the capture in the trace event format, which Perfetto shows.
-    #[arg(long, value_name = "FILE", conflicts_with = "form")]
-    perfetto: Option<PathBuf>,
+    #[command(flatten)]
+    drawn: Drawn,
     #[command(flatten)]
     filter: Filter,
+}
+
+/// Files into which the events are drawn instead of printed.
+#[derive(Debug, Args)]
+pub(crate) struct Drawn {
+    /// Draw the events into a page of one file, which any browser shows offline, instead of
+    /// printing them.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the events in the trace event format, which Perfetto shows, instead of printing them.
+    #[arg(long, value_name = "FILE")]
+    perfetto: Option<PathBuf>,
+}
+
+/// Pictures under construction, and the files that they go to.
+pub(crate) struct Drawing {
+    page: Option<(Target, Picture)>,
+    trace: Option<(Target, Picture)>,
+}
+
+/// A file, and its name for messages.
+struct Target(Saved, PathBuf);
+
+impl Target {
+    fn save(mut self, text: &str) -> Result<()> {
+        let written = self.0.write_all(text.as_bytes());
+        written.with_context(|| format!("cannot write to {}", self.1.display()))?;
+        self.0.keep()
+    }
+}
+
+impl Drawn {
+    /// Creates the files. `name` is the pictures' title.
+    pub(crate) fn begin(&self, name: &str) -> Result<Drawing> {
+        let picture = |path: &Option<PathBuf>| {
+            let path = path.as_ref();
+            let target = |path: &PathBuf| Ok::<_, anyhow::Error>(Target(Saved::create(path)?, path.clone()));
+            let target = path.map(target).transpose()?;
+            Ok::<_, anyhow::Error>(target.map(|target| (target, Picture::new(name.to_owned()))))
+        };
+        Ok(Drawing {
+            page: picture(&self.html)?,
+            trace: picture(&self.perfetto)?,
+        })
+    }
+}
+
+impl Drawing {
+    /// Returns whether the events are drawn only.
+    pub(crate) fn replaces_lines(&self) -> bool {
+        self.page.is_some() || self.trace.is_some()
+    }
+
+    /// Adds an event, if it passes a filter or is not a call.
+    pub(crate) fn add(&mut self, event: &Event, decoded: &Decoded, decoder: &Decoder, passes: bool) {
+        if passes || decoded.duration_ns.is_none() {
+            let pictures = self.page.iter_mut().chain(&mut self.trace);
+            pictures.for_each(|(_, picture)| picture.add(event, decoded, decoder.names()));
+        }
+    }
+
+    /// Writes the files.
+    pub(crate) fn write(self) -> Result<()> {
+        if let Some((target, picture)) = self.page {
+            target.save(&picture.html())?;
+        }
+        if let Some((target, picture)) = self.trace {
+            target.save(&picture.perfetto().to_string())?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -159,40 +226,31 @@ impl std::io::Write for Bytes<'_> {
 }
 
 /// Draws a capture into the files of `--html` and `--perfetto`.
-fn draw(common: &Common, decode: &Decode, events: impl Iterator<Item = Result<Event>>) -> Result<u8> {
-    let name = decode.file.display().to_string();
-    let wanted = [&decode.html, &decode.perfetto];
-    let mut pictures = wanted.map(|path| path.as_ref().map(|_| Picture::new(name.clone())));
+fn draw(
+    common: &Common,
+    decode: &Decode,
+    mut drawing: Drawing,
+    events: impl Iterator<Item = Result<Event>>,
+) -> Result<u8> {
     let mut decoder = Decoder::new(Limits::LINE);
     for event in events {
         let event = event?;
         let decoded = decoder.decode(&event);
-        let is_call = decoded.duration_ns.is_some();
-        if !is_call || decode.filter.passes(&decoded, &common.devices) {
-            let pictures = pictures.iter_mut().flatten();
-            pictures.for_each(|picture| picture.add(&event, &decoded, decoder.names()));
-        }
+        let passes = decode.filter.passes(&decoded, &common.devices);
+        drawing.add(&event, &decoded, &decoder, passes);
     }
-    let [page, trace] = pictures;
-    let write = |path: &PathBuf, text: &str| -> Result<()> {
-        let mut file = Saved::create(path)?;
-        file.write_all(text.as_bytes())
-            .with_context(|| format!("cannot write to {}", path.display()))?;
-        file.keep()
-    };
-    if let (Some(path), Some(page)) = (&decode.html, page) {
-        write(path, &page.html())?;
-    }
-    if let (Some(path), Some(trace)) = (&decode.perfetto, trace) {
-        write(path, &trace.perfetto().to_string())?;
-    }
+    drawing.write()?;
     Ok(exit::DONE)
 }
 
 pub(crate) fn run(common: &Common, decode: &Decode, output: &mut Output) -> Result<u8> {
     let Capture { facts, events } = open(&decode.file)?;
-    if decode.html.is_some() || decode.perfetto.is_some() {
-        return draw(common, decode, events);
+    let drawing = decode.drawn.begin(&decode.file.display().to_string())?;
+    if drawing.replaces_lines() {
+        if decode.form != Form::Lines {
+            return Err(Usage("--as does not go with --html and --perfetto".to_owned()).into());
+        }
+        return draw(common, decode, drawing, events);
     }
     let mut decoder = Decoder::new(limits(output));
     let mut kept = |event: &Event| {

@@ -4,7 +4,6 @@ mod histogram;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -211,15 +210,13 @@ pub(crate) fn run(common: &Common, stat: &Stat, output: &mut Output) -> Result<u
         let summary = traced.run(tracer, |event| {
             table.add(&event, &stat.filter, &common.devices);
             // Without an event, the table does not change.
-            if stat.again.every.is_some_and(|every| printed.elapsed() >= every) {
+            let is_due = stat.again.every.is_some_and(|every| printed.elapsed() >= every);
+            if is_due && failure.is_none() {
                 printed = Instant::now();
                 let done = table.print(output).and_then(|()| output.finish());
                 failure = done.err();
             }
-            match failure {
-                Some(_) => ControlFlow::Break(()),
-                None => ControlFlow::Continue(()),
-            }
+            traced.after(failure.is_some())
         })?;
         failure.map_or(Ok(()), Err)?;
         table.print(output)?;

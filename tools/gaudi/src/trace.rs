@@ -27,7 +27,7 @@ use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 
 use crate::common::Common;
-use crate::decode::{Filter, limits};
+use crate::decode::{Drawn, Filter, limits};
 use crate::exit::{self, Usage};
 use crate::output::Output;
 
@@ -42,6 +42,8 @@ pub(crate) struct Trace {
     #[command(flatten)]
     traced: Traced,
     #[command(flatten)]
+    drawn: Drawn,
+    #[command(flatten)]
     filter: Filter,
 }
 
@@ -49,7 +51,7 @@ pub(crate) struct Trace {
 #[derive(Debug, Args)]
 #[command(
     after_help = "After a crash the file is readable up to its last complete record. `gaudi decode` prints it.\n\n\
-                  Examples:\n  gaudi record --output run.gcap -- ./program\n  gaudi record --output run.gcap --compress -p 4711"
+                  Examples:\n  gaudi record -o run.gcap -- ./program\n  gaudi record --output run.gcap --compress -p 4711"
 )]
 pub(crate) struct Record {
     #[command(flatten)]
@@ -172,6 +174,16 @@ impl Traced {
         }
     }
 
+    /// Returns what is traced, as a title.
+    fn name(&self) -> String {
+        let words = self
+            .program
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned());
+        let pids = self.pids.iter().map(|pid| format!("process {pid}"));
+        words.chain(pids).collect::<Vec<_>>().join(" ")
+    }
+
     pub(crate) fn start(&self, output: &Output) -> Result<Tracer> {
         let mut options = Options {
             backend: match self.backend {
@@ -213,6 +225,15 @@ impl Traced {
         };
         note(output, &format!("tracing by {}", tracer.tier()));
         Ok(tracer)
+    }
+
+    /// Returns whether to continue after an event. A failed write ends the tracing of a running
+    /// process; a program that was started runs to its end, as if it were not traced.
+    pub(crate) fn after(&self, has_failed: bool) -> ControlFlow<()> {
+        match has_failed && self.program.is_empty() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     }
 
     /// Runs the tracer. If a program was started, it handles SIGINT itself; otherwise SIGINT ends
@@ -378,6 +399,8 @@ pub(crate) fn end_as(status: Option<ExitStatus>, output: &mut Output) -> Result<
 }
 
 pub(crate) fn trace(common: &Common, trace: &Trace, output: &mut Output) -> Result<u8> {
+    // A file that cannot be written is an error before the program starts.
+    let mut drawing = trace.drawn.begin(&trace.traced.name())?;
     let tracer = trace.traced.start(output)?;
     let to_stderr = common.output.is_none() && !trace.traced.program.is_empty();
     let print = |output: &mut Output, line: &str| {
@@ -393,7 +416,7 @@ pub(crate) fn trace(common: &Common, trace: &Trace, output: &mut Output) -> Resu
             }
         })
     };
-    if output.is_json() {
+    if output.is_json() && !drawing.replaces_lines() {
         let header = json_header(&facts(tracer.tier(), &trace.traced));
         print(output, &header.to_string())?;
     }
@@ -401,7 +424,9 @@ pub(crate) fn trace(common: &Common, trace: &Trace, output: &mut Output) -> Resu
     let mut failed = None;
     let summary = trace.traced.run(tracer, |event| {
         let decoded = decoder.decode(&event);
-        if !trace.filter.passes(&decoded, &common.devices) {
+        let passes = trace.filter.passes(&decoded, &common.devices);
+        drawing.add(&event, &decoded, &decoder, passes);
+        if !passes || drawing.replaces_lines() {
             return ControlFlow::Continue(());
         }
         let line = if output.is_json() {
@@ -409,17 +434,15 @@ pub(crate) fn trace(common: &Common, trace: &Trace, output: &mut Output) -> Resu
         } else {
             decoded.to_string()
         };
-        match print(output, &line) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
+        if failed.is_none() {
+            failed = print(output, &line).err();
         }
+        trace.traced.after(failed.is_some())
     })?;
     if let Some(error) = failed {
         return Err(error);
     }
+    drawing.write()?;
     report(output, &summary);
     end_as(summary.status, output)
 }
@@ -446,6 +469,9 @@ pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result
     let mut failed = None;
     let mut missing = 0_u64;
     let summary = record.traced.run_items(tracer, |item| {
+        if failed.is_some() {
+            return record.traced.after(true);
+        }
         if let Item::Encoded(event) = &item {
             missing += event.missing_data();
         }
@@ -455,13 +481,8 @@ pub(crate) fn record(_: &Common, record: &Record, output: &mut Output) -> Result
             // Now, so that the file has every record when this process is killed.
             Item::Idle => writer.flush(),
         };
-        match written {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
-        }
+        failed = written.err();
+        record.traced.after(failed.is_some())
     })?;
     if let Some(error) = failed {
         return Err(anyhow::Error::from(error).context(cannot()));

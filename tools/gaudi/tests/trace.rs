@@ -166,6 +166,60 @@ fn pictures_are_files_of_their_own() {
     );
 }
 
+#[test]
+fn running_program_is_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("run.html");
+    let page = page.to_str().expect("UTF-8");
+    let words = ["trace", "--backend", "ptrace", "--html", page, "--", "sh", "-c"];
+    let output = gaudi(&[&words[..], &["exit 7"]].concat());
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let lines = text(&output.stderr);
+    assert!(!lines.contains("exit{status=7}"), "drawn, not printed: {lines}");
+    let drawn = std::fs::read_to_string(page).expect("the page");
+    assert!(drawn.starts_with("<!DOCTYPE html>"), "{drawn:.200}");
+    // A page that cannot be written is an error before the program starts.
+    let missing = [
+        "trace",
+        "--html",
+        "/missing/run.html",
+        "--",
+        "sh",
+        "-c",
+        "echo started",
+    ];
+    let output = gaudi(&missing);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(text(&output.stderr).contains("/missing/run.html"), "{output:?}");
+}
+
+/// A capture that cannot be written ends the recording, not the program.
+#[test]
+fn full_disk_leaves_the_program_alone() {
+    for backend in ["ptrace", "preload"] {
+        // /dev/full fails each write with ENOSPC.
+        let words = [
+            "record",
+            "--backend",
+            backend,
+            "-o",
+            "/dev/full",
+            "--",
+            "sh",
+            "-c",
+        ];
+        let output = gaudi(&[&words[..], &["sleep 0.3; echo ended"]].concat());
+        let error = text(&output.stderr);
+        if error.contains("libgaudi_trace.so") {
+            skip("full_disk_leaves_the_program_alone", "the preload library");
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(1), "{backend}: {output:?}");
+        assert!(error.contains("No space left"), "{backend}: {error}");
+        assert_eq!(text(&output.stdout), "ended\n", "{backend}");
+    }
+}
+
 /// A capture of 100 000 records in text form: eight threads of a process with a hostile name, with
 /// submissions that complete, memory that is mapped and released, and a device that is lost.
 fn large_capture() -> String {

@@ -18,7 +18,7 @@ use super::fields::{Fields, Value, bytes, decoded, fields, hex, list, shown};
 use super::info;
 
 /// The kernel's name of an operation, as fine as it has one: `HL_INFO_DRAM_USAGE`.
-pub(super) fn name(request: AnyRequest<'_>) -> String {
+pub(crate) fn name(request: AnyRequest<'_>) -> String {
     match request {
         AnyRequest::Info(Info { request, .. }) => info::name(request.op),
         // The kernel has one name for both and distinguishes them by a flag.

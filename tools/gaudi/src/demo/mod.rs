@@ -204,10 +204,15 @@ fn is_mock(spec: &DeviceSpec) -> bool {
     matches!(spec.backend, BackendSpec::Mock(_))
 }
 
+/// Whether a processor can map the device's dma-bufs: those of a replay are memory too.
+fn is_mapped_by_processors(spec: &DeviceSpec) -> bool {
+    is_mock(spec) || matches!(spec.backend, BackendSpec::Replay(_))
+}
+
 /// Parses a device spec. Rejects a card with the software NIC: no processor maps a card's dma-buf.
 fn node_spec(text: &str, demo: &Demo) -> Result<DeviceSpec> {
     let spec = gaudi::choose(Some(text), &Environment::default())?;
-    if is_mock(&spec) || !demo.nic.is_soft() {
+    if is_mapped_by_processors(&spec) || !demo.nic.is_soft() {
         return Ok(spec);
     }
     Err(Error::unsupported(
