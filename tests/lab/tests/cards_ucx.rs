@@ -1,8 +1,9 @@
-//! Packaged UCX 1.18 and Open MPI 5 move memory of one modelled card to another, over soft-RoCE.
+//! Packaged UCX 1.18 and Open MPI 5 move memory of one modelled card to another, over soft-RoCE, and
+//! the example of libibverbs registers it.
 //!
-//! Nothing is staged: the plugin counts no copy. Each process has a card of its own, and compares
-//! what arrived. Soft-RoCE's user library has no `ibv_reg_dmabuf_mr`, so a library of the lab is
-//! preloaded that calls the kernel instead (`examples/reg_dmabuf_mr.rs`).
+//! Nothing is staged: the plugin counts no copy. Each process has a card of its
+//! own, and compares what arrived. Soft-RoCE's user library has no `ibv_reg_dmabuf_mr`, so a
+//! library of the lab is preloaded that calls the kernel instead (`examples/reg_dmabuf_mr.rs`).
 
 mod first_card;
 
@@ -73,6 +74,26 @@ fn environment(command: &mut Command, gid: u8) {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+}
+
+/// An example in C on libgaudi_copy; `None` if the lab has none, which is a counted skip.
+fn example(test: &str, name: &str) -> Option<Command> {
+    let program = format!("{FOLDER}/bin/{name}");
+    if !Path::new(&program).exists() {
+        skip(
+            test,
+            "a machine that can fetch libibverbs-dev of Debian 13, and a C compiler",
+        );
+        return None;
+    }
+    let words = loader(&[REG_DMABUF], &program);
+    let mut command = Command::new(&words[0]);
+    command
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    Some(command)
 }
 
 /// A program on UCX, with the plugin and a card.
@@ -244,4 +265,46 @@ fn open_mpi_moves_card_memory_without_copies() {
         }
     }
     copies_nothing(&text, 2);
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn verbs_example_registers_card_memory() {
+    let test = "verbs_example_registers_card_memory";
+    if skips_ucx(test) {
+        return;
+    }
+    ready();
+    let Some(mut command) = example(test, "verbs") else {
+        return;
+    };
+    command.env("GAUDI_DEVICE", CARDS[0]);
+    ends("verbs", command.spawn().expect("the example runs"));
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn each_card_is_a_memory_domain() {
+    if skips_ucx("each_card_is_a_memory_domain") {
+        return;
+    }
+    let gid = ready();
+    let mut command = ucx(gid, "ucx_info", CARDS[0]);
+    command.env_remove("GAUDI_DEVICE");
+    let text = ends("ucx_info -d", command.arg("-d").spawn().expect("ucx_info runs"));
+    for index in 0..CARDS.len() {
+        let block = text
+            .split(&format!("# Memory domain: gaudi_copy{index}\n"))
+            .nth(1);
+        let block = block.unwrap_or_else(|| panic!("a memory domain of card {index}: {text}"));
+        let block = block.split("# Memory domain:").next().unwrap_or(block);
+        assert!(block.contains(&format!("Device: gaudi{index}\n")), "{block}");
+        let system = block.lines().find(|line| line.contains("System device:"));
+        let system = system.expect("a line with the system device");
+        assert!(!system.contains("unknown"), "its PCI function is known: {system}");
+    }
+    assert!(text.contains("nodes=0"), "no compute node opened: {text}");
+    let mut command = ucx(gid, "ucx_info", CARDS[0]);
+    command.env_remove("GAUDI_DEVICE");
+    ends("ucx_info -T", command.arg("-T").spawn().expect("ucx_info runs"));
 }

@@ -5,7 +5,7 @@
 //! not count: a skip is never a pass.
 
 mod browser;
-mod c_library;
+pub(crate) mod c_library;
 mod demo;
 mod oldest;
 pub(crate) mod report;

@@ -1,4 +1,5 @@
-//! Packaged UCX and Open MPI in a guest, with the plugin and the programs that check data.
+//! Packaged UCX, Open MPI and libfabric in a guest, with the plugin, libgaudi_copy and the programs
+//! that check data.
 //!
 //! They run on the C library and the libibverbs of their own Debian, in a folder of their own.
 
@@ -14,6 +15,7 @@ use crate::files;
 use crate::missing::or_missing;
 use crate::packages::{Cache, Pins};
 use crate::run;
+use crate::test::c_library;
 use crate::test::ucx::{LIBRARIES, build};
 use crate::workspace::Workspace;
 
@@ -23,10 +25,11 @@ pub(super) const TESTS: &str = "gaudi-lab/cards_ucx";
 const FOLDER: &str = "opt/ucx";
 const PROGRAMS: [&str; 3] = ["ucx_info", "prterun", "prted"];
 /// Libraries that no program is linked with, below the tree's folder of libraries.
-const ROOTS: [&str; 4] = [
+const ROOTS: [&str; 5] = [
     "libucp.so.0",
     "ucx/libuct_ib.so.0",
     "libmpi.so.40",
+    "libfabric.so.1",
     "libgcc_s.so.1",
 ];
 /// The provider for soft-RoCE; the number of the private interface is in its name.
@@ -49,6 +52,14 @@ pub(super) fn files(workspace: &Workspace) -> anyhow::Result<Vec<Added>> {
     };
     let built = build(workspace)?;
     let mut all = BTreeMap::new();
+    match or_missing(c_library::examples(workspace))? {
+        Ok((library, examples)) => {
+            all.insert(format!("lib/{}", files::name(&library)), library);
+            let program = |(name, path)| (format!("bin/{name}"), path);
+            all.extend(examples.into_iter().map(program));
+        }
+        Err(need) => println!("skip  libfabric in the lab  {need}"),
+    }
     for name in PROGRAMS {
         all.insert(format!("bin/{name}"), tree.join("usr/bin").join(name));
     }

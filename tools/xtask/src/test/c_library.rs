@@ -52,6 +52,18 @@ pub(super) fn row(workspace: &Workspace) -> Row {
     })
 }
 
+/// Builds the library and the examples for the lab, which runs them on a NIC: the library, and the
+/// examples by name.
+pub(crate) fn examples(workspace: &Workspace) -> anyhow::Result<(PathBuf, Vec<(&'static str, PathBuf)>)> {
+    let place = Place::prepare(workspace)?;
+    let tree = place.tree()?;
+    let compile = |example: (&'static str, &str)| -> anyhow::Result<_> {
+        Ok((example.0, place.compile_example(&tree, example)?))
+    };
+    let programs = EXAMPLES.into_iter().map(compile).collect::<anyhow::Result<_>>()?;
+    Ok((place.library, programs))
+}
+
 /// The library under a prefix, with its header and its pkg-config file.
 struct Place<'a> {
     workspace: &'a Workspace,
@@ -143,9 +155,8 @@ impl<'a> Place<'a> {
         Ok(unpacked.tree)
     }
 
-    /// An example, on the tree's loader and libraries.
-    fn example(&self, tree: &Path, (name, library): (&str, &str)) -> anyhow::Result<String> {
-        let libraries = tree.join(LIBRARIES);
+    /// Compiles an example against the tree's headers and libraries.
+    fn compile_example(&self, tree: &Path, (name, library): (&str, &str)) -> anyhow::Result<PathBuf> {
         let mut command = Command::new("cc");
         command
             .arg(self.sources.join(format!("examples/{name}.c")))
@@ -153,11 +164,17 @@ impl<'a> Place<'a> {
             .arg(tree.join("usr/include"))
             .args(self.flags()?)
             .arg("-L")
-            .arg(&libraries)
+            .arg(tree.join(LIBRARIES))
             .arg(library)
             // The tree's C library is newer than the compiler's.
             .arg("-Wl,--allow-shlib-undefined");
-        let program = self.compile(&mut command, &format!("example-{name}"))?;
+        self.compile(&mut command, &format!("example-{name}"))
+    }
+
+    /// An example, on the tree's loader and libraries.
+    fn example(&self, tree: &Path, (name, library): (&str, &str)) -> anyhow::Result<String> {
+        let libraries = tree.join(LIBRARIES);
+        let program = self.compile_example(tree, (name, library))?;
         let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
         let path = format!("{}:{}", libraries.display(), self.prefix.join("lib").display());
         command.args(["--library-path", &path]).arg(program);
