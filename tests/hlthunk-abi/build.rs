@@ -11,6 +11,9 @@ use contract::{Claim, Contract};
 /// Second names of union members in C. The crate has a field for the first name only.
 const SECOND_NAMES: [&str; 2] = ["encaps_signal_seq", "ip_proto"];
 
+/// The function whose frame pthread_cancel(3) may unwind. A C program calls it as any other.
+const CANCELLATION_POINT: &str = "hlthunk_notifier_recv";
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=src/lib.rs");
@@ -39,9 +42,14 @@ fn rust(contract: &Contract) -> String {
                     result => format!(" -> {}", rust_type(result)),
                 };
                 let parameters = parameters.join(", ");
+                let abi = if name == CANCELLATION_POINT {
+                    "C-unwind"
+                } else {
+                    "C"
+                };
                 writeln!(
                     functions,
-                    "let _: unsafe extern \"C\" fn({parameters}){result} = hl_thunk::{name};"
+                    "let _: unsafe extern \"{abi}\" fn({parameters}){result} = hl_thunk::{name};"
                 )
             }
             Claim::Size { c_type, .. } => {

@@ -93,4 +93,44 @@ mod tests {
         );
         assert_eq!(pending.clear(), 0);
     }
+
+    /// Every queue of three operations of which each blocks up to two times and then succeeds or
+    /// fails, while another is added between any two runs. The queue has one owner (`&mut`), so
+    /// these are all its states.
+    #[test]
+    fn every_order_of_blocks_keeps_the_order() {
+        const EACH: usize = 6;
+        for case in 0..EACH.pow(3) * 4 {
+            let mut pending = Pending::<Vec<usize>, &str>::default();
+            let add = |pending: &mut Pending<Vec<usize>, &'static str>, number: usize, way: usize| {
+                let (mut blocks, fails) = (way % 3, way / 3 == 1);
+                pending.add(Box::new(move |seen: &mut Vec<usize>| {
+                    if blocks > 0 {
+                        blocks -= 1;
+                        return Err("full");
+                    }
+                    seen.push(number);
+                    if fails { Err("broken") } else { Ok(()) }
+                }));
+            };
+            for number in 0..3 {
+                add(&mut pending, number, case / EACH.pow(number as u32) % EACH);
+            }
+            let (mut seen, mut left, added) = (Vec::new(), 0, case / EACH.pow(3));
+            for turn in 0..12 {
+                let waiting = pending.len();
+                let (rest, ended) = pending.run(&mut seen, |&error| error == "full");
+                assert_eq!(rest.len() + ended, waiting, "case {case}: none is lost");
+                pending = rest;
+                left += ended;
+                if turn == added {
+                    let mut later = Pending::default();
+                    add(&mut later, 3, 1);
+                    pending.append(later);
+                }
+            }
+            assert_eq!((left, pending.len()), (4, 0), "case {case}: each ends once");
+            assert_eq!(seen, [0, 1, 2, 3], "case {case}: in order");
+        }
+    }
 }

@@ -5,7 +5,8 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 
 use gaudi_copy::{
     AllocOptions, Attached, Deadline, Local, MemoryDomain, MemoryType, Transport, memory_types,
@@ -46,12 +47,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// The ranges of the process's mappings.
-fn mappings() -> Vec<String> {
-    let text = fs::read_to_string("/proc/self/maps").expect("procfs");
-    text.lines()
-        .map(|line| line.split(' ').next().unwrap_or_default().to_owned())
-        .collect()
+/// Reads the process's mappings into `text`, which is large enough: memory that the reading
+/// allocated would change them.
+fn read_mappings(text: &mut String) {
+    text.clear();
+    let capacity = text.capacity();
+    let mut maps = File::open("/proc/self/maps").expect("procfs");
+    maps.read_to_string(text).expect("procfs");
+    assert_eq!(text.capacity(), capacity, "the text did not grow");
 }
 
 /// Allocations and page faults of this thread.
@@ -97,7 +100,8 @@ fn steady_state_allocates_and_maps_nothing() {
     for _ in 0..200 {
         round();
     }
-    let mapped = mappings();
+    let mut texts = [String::with_capacity(1 << 20), String::with_capacity(1 << 20)];
+    read_mappings(&mut texts[0]);
     let before = costs();
     for _ in 0..1000 {
         round();
@@ -108,7 +112,8 @@ fn steady_state_allocates_and_maps_nothing() {
         (0, 0),
         "allocations and page faults of 1000 rounds"
     );
-    assert_eq!(mappings(), mapped, "the mappings stay");
+    read_mappings(&mut texts[1]);
+    assert_eq!(texts[1], texts[0], "the mappings stay");
     let before = costs();
     drop(std::hint::black_box(vec![1_u8; 8 << 20]));
     let after = costs();

@@ -7,6 +7,7 @@ use gaudi_seam::fault::Plan;
 use gaudi_sys::random::SplitMix64;
 
 use crate::op::{OP, Op};
+use crate::peers;
 use crate::rig::Rig;
 use crate::words::{self, RULE, Vocabulary};
 use crate::world::{DEVICE, Outcome, World};
@@ -18,8 +19,24 @@ const DESCRIPTORS: u64 = 256;
 /// One in so many of those exports memory under a rule for the export, so that every such fault
 /// happens.
 const EXPORTS: u64 = 4;
+/// One in so many of them runs on two nodes instead.
+const NODES: u64 = 32;
 /// The most runs that reduce a failed case.
 const MOST_RUNS: usize = 2000;
+/// As [`MOST_RUNS`], of a case on two nodes, where a run takes longer.
+const MOST_RUNS_OF_NODES: usize = 200;
+
+/// Where a case runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Where {
+    /// On a device in memory.
+    Memory,
+    /// On a device with real descriptors.
+    Descriptors,
+    /// On two nodes with NICs.
+    Nodes,
+}
 
 /// A sequence of operations and a plan of faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,8 +45,8 @@ pub struct Case {
     pub seed: u64,
     /// The number of the case among those of the seed.
     pub number: u64,
-    /// Whether the case needs a world with real descriptors.
-    pub descriptors: bool,
+    /// What the case needs.
+    pub place: Where,
     /// The plan.
     pub plan: Plan,
     /// The operations, each with its place in the generated sequence.
@@ -49,17 +66,48 @@ impl Case {
         let turn = (number % EXPORTS == 0).then_some(number / EXPORTS);
         let of = Vocabulary::WITH_DESCRIPTORS;
         Self {
-            descriptors: true,
+            place: Where::Descriptors,
             ..Self::generate_of(seed, number, turn, Op::with_descriptors, of)
         }
     }
 
+    /// As [`generate`](Self::generate), on two nodes: transfers between their memory, with up to
+    /// three rules for the card or the NIC of one node. One case in eight has none.
+    pub fn between_nodes(seed: u64, number: u64) -> Self {
+        let mut random = SplitMix64::new(SplitMix64::nth(seed, number.wrapping_add(1)));
+        let rules = random.below(8).min(3);
+        let mut rule = || {
+            let words = words(&mut random);
+            match words[1] % 2 {
+                0 => words::rule(words, Vocabulary::WITH_DESCRIPTORS),
+                _ => words::nic_rule(words),
+            }
+        };
+        let rules = (0..rules).map(|_| rule()).collect();
+        let ops = (0..OPERATIONS).map(|_| Op::between_nodes(words(&mut random)));
+        Self {
+            seed,
+            number,
+            place: Where::Nodes,
+            plan: Plan { rules },
+            ops: ops.enumerate().collect(),
+        }
+    }
+
+    /// The node to which the plan of a case on two nodes belongs.
+    pub fn faulty_node(&self) -> usize {
+        (self.number % 2) as usize
+    }
+
     /// Case `number` of those that `gaudi faults` runs: about one in 256 is a case
-    /// [`with_descriptors`](Self::with_descriptors), the others are in memory.
+    /// [`with_descriptors`](Self::with_descriptors), and one in 8192 is
+    /// [`between_nodes`](Self::between_nodes); the others are in memory.
     pub fn mixed(seed: u64, number: u64) -> Self {
         // Not every 256th: the number also chooses the order of the chip's work.
-        match SplitMix64::nth(!seed, number) % DESCRIPTORS {
-            0 => Self::with_descriptors(seed, number),
+        let random = SplitMix64::nth(!seed, number);
+        match (random % DESCRIPTORS, random % (DESCRIPTORS * NODES)) {
+            (_, 0) => Self::between_nodes(seed, number),
+            (0, _) => Self::with_descriptors(seed, number),
             _ => Self::generate(seed, number),
         }
     }
@@ -78,10 +126,7 @@ impl Case {
             10..=15 => 2,
             _ => 3,
         };
-        fn words<const N: usize>(random: &mut SplitMix64) -> [u16; N] {
-            [(); N].map(|()| (random.next() >> 48) as u16)
-        }
-        let mut rules: Vec<_> = (0..rules).map(|_| words::<RULE>(&mut random)).collect();
+        let mut rules: Vec<[u16; RULE]> = (0..rules).map(|_| words(&mut random)).collect();
         if let Some(first) = rules.first_mut() {
             // So that nearly every case has a fault.
             match turn {
@@ -90,7 +135,7 @@ impl Case {
             }
         }
         let plan = words::plan(rules, of);
-        let mut ops: Vec<Op> = (0..OPERATIONS).map(|_| op(words::<OP>(&mut random))).collect();
+        let mut ops: Vec<Op> = (0..OPERATIONS).map(|_| op(words(&mut random))).collect();
         Op::begin_with_memory(&mut ops);
         if turn.is_some() {
             Op::begin_with_export(&mut ops);
@@ -98,7 +143,7 @@ impl Case {
         Self {
             seed,
             number,
-            descriptors: false,
+            place: Where::Memory,
             plan,
             ops: ops.into_iter().enumerate().collect(),
         }
@@ -134,21 +179,27 @@ impl Case {
     /// Returns a smaller case that breaks the same invariant: fewer rules and operations, and
     /// simpler ones. Rules and operations are reduced together.
     pub fn reduce(self, world: &mut World) -> Self {
-        let Some(wanted) = self.broken(world) else {
+        self.reduce_by(|case| case.run(world), MOST_RUNS)
+    }
+
+    fn reduce_by(self, mut run: impl FnMut(&Self) -> Result<Outcome>, most: usize) -> Self {
+        // The invariant that a case breaks first.
+        let mut broken = |case: &Self| Some(run(case).ok()?.violations.first()?.invariant);
+        let Some(wanted) = broken(&self) else {
             return self;
         };
         let mut best = self;
         let mut runs = 0;
         let mut fails = |case: &Self, runs: &mut usize| {
             *runs += 1;
-            case.broken(world) == Some(wanted)
+            broken(case) == Some(wanted)
         };
         // Parts, halves first, then ever smaller ones.
         let mut part = (best.ops.len() + best.plan.rules.len()).div_ceil(2);
-        while part > 0 && runs < MOST_RUNS {
+        while part > 0 && runs < most {
             let mut at = 0;
             let mut is_smaller = false;
-            while at < best.ops.len() + best.plan.rules.len() && runs < MOST_RUNS {
+            while at < best.ops.len() + best.plan.rules.len() && runs < most {
                 let smaller = best.without(at, part);
                 if fails(&smaller, &mut runs) {
                     best = smaller;
@@ -164,7 +215,7 @@ impl Case {
         }
         // Numbers towards 0.
         let mut index = 0;
-        while index < best.ops.len() && runs < MOST_RUNS {
+        while index < best.ops.len() && runs < most {
             for field in 0..3 {
                 for divisor in [u16::MAX, 256, 16, 2] {
                     let mut simpler = best.clone();
@@ -189,12 +240,6 @@ impl Case {
         best
     }
 
-    /// The invariant that the case breaks first.
-    fn broken(&self, world: &mut World) -> Option<crate::Invariant> {
-        let outcome = self.run(world).ok()?;
-        Some(outcome.violations.first()?.invariant)
-    }
-
     /// The case without `part` of its rules and operations from the `at`th on; the rules come
     /// first.
     fn without(&self, at: usize, part: usize) -> Self {
@@ -208,6 +253,10 @@ impl Case {
         smaller.ops.retain(|_| is_kept());
         smaller
     }
+}
+
+fn words<const N: usize>(random: &mut SplitMix64) -> [u16; N] {
+    [(); N].map(|()| (random.next() >> 48) as u16)
 }
 
 /// The worlds of random cases, each made when a case first needs it: every fourth case runs where a
@@ -230,20 +279,21 @@ impl Stack {
         Ok(stack)
     }
 
-    /// The world of a case.
+    /// The world of a case on one device.
     ///
     /// # Errors
     /// As [`World::new`].
     pub fn world(&mut self, case: &Case) -> Result<&mut World> {
         let is_stepped = case.number % 4 == 3;
-        let world = &mut self.worlds[usize::from(is_stepped) + 2 * usize::from(case.descriptors)];
+        let descriptors = case.place != Where::Memory;
+        let world = &mut self.worlds[usize::from(is_stepped) + 2 * usize::from(descriptors)];
         if world.is_none() {
             let order = if is_stepped { "&order=stepped" } else { "" };
             let spec = format!("{DEVICE}{order}");
             let spec = spec
                 .parse()
                 .unwrap_or_else(|error| unreachable!("{spec}: {error}"));
-            *world = Some(match case.descriptors {
+            *world = Some(match descriptors {
                 true => World::with_descriptors(&spec)?,
                 false => World::new(&spec)?,
             });
@@ -257,24 +307,31 @@ impl Stack {
     /// Runs a case.
     ///
     /// # Errors
-    /// As [`World::run`].
+    /// As [`World::run`]; those of making nodes.
     pub fn run(&mut self, case: &Case) -> Result<Outcome> {
-        case.run(self.world(case)?)
+        match case.place {
+            Where::Nodes => peers::run(case).map(Outcome::from),
+            _ => case.run(self.world(case)?),
+        }
     }
 
-    /// As [`Case::reduce`].
+    /// As [`Case::reduce`]. Two runs on nodes may differ, so such a case may stay as it is.
     pub fn reduce(&mut self, case: Case) -> Case {
-        match self.world(&case) {
-            Ok(world) => case.reduce(world),
-            Err(_) => case,
-        }
+        let most = match case.place {
+            Where::Nodes => MOST_RUNS_OF_NODES,
+            _ => MOST_RUNS,
+        };
+        case.reduce_by(|case| self.run(case), most)
     }
 }
 
 impl fmt::Display for Case {
     /// The plan in one line, then one line for each operation.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "plan: {}", self.plan)?;
+        match self.place {
+            Where::Nodes => write!(f, "plan of node {}: {}", self.faulty_node(), self.plan)?,
+            _ => write!(f, "plan: {}", self.plan)?,
+        }
         for (place, op) in &self.ops {
             write!(f, "\n{place:4}  {op}")?;
         }

@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use gaudi_device::{Device, Result};
-use gaudi_seam::fault::Plan;
-use proptest::strategy::Strategy;
+use gaudi_seam::fault::{Plan, Rule, Schedule};
+use proptest::strategy::{Just, Strategy};
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 
 use crate::strategies;
@@ -134,20 +135,35 @@ where
         rng_seed: RngSeed::Fixed(seed),
         ..config
     };
-    let mut smallest = find_one(&world, &config, &input, &code)?;
+    let plans = strategies::plans(MOST_RULES);
+    let mut smallest = find_one(&world, &config, plans, &input, &code)?;
     if smallest.input.is_none() {
         return Some(smallest);
     }
-    // Shrinking one failure often ends in a local minimum, so some others are shrunk too.
-    for more in 1..=ATTEMPTS {
-        let config = Config {
-            cases: config.cases.min(MORE_CASES),
-            max_shrink_iters: config.max_shrink_iters.min(MORE_CASES),
-            rng_seed: RngSeed::Fixed(seed.wrapping_add(more)),
-            failure_persistence: None,
-            ..config.clone()
+    // An input without one of its operations often fails only if the fault meets an earlier match.
+    // proptest shrinks plan and input in turn and cannot take this step: so each rule, alone and at
+    // one early match, gets searches for inputs of its own. Several, since shrinking an input ends
+    // in a local minimum.
+    let rules = smallest.plan.rules.clone();
+    let mut seeds = (1..).map(|more| RngSeed::Fixed(seed.wrapping_add(more)));
+    for (rule, nth) in rules.iter().flat_map(|rule| EARLY.map(move |nth| (rule, nth))) {
+        let plan = Plan {
+            rules: vec![Rule {
+                schedule: Schedule::nth(nth),
+                ..*rule
+            }],
         };
-        if let Some(other) = find_one(&world, &config, &input, &code) {
+        for rng_seed in seeds.by_ref().take(SEARCHES) {
+            let config = Config {
+                cases: config.cases.min(MORE_CASES),
+                max_shrink_iters: config.max_shrink_iters.min(MORE_CASES),
+                rng_seed,
+                failure_persistence: None,
+                ..config.clone()
+            };
+            let Some(other) = find_one(&world, &config, Just(plan.clone()), &input, &code) else {
+                break;
+            };
             if other.input.is_some() && other.size() < smallest.size() {
                 // The seed of the whole search repeats it.
                 smallest = Failure { seed, ..other };
@@ -157,13 +173,16 @@ where
     Some(smallest)
 }
 
-/// The number of further failures to shrink, and the most cases of each search.
-const ATTEMPTS: u64 = 3;
-const MORE_CASES: u32 = 2000;
+/// The matches at which a rule of a failure is tried alone.
+const EARLY: RangeInclusive<u64> = 1..=3;
+/// The most searches for each of them, and the most cases of a search.
+const SEARCHES: usize = 4;
+const MORE_CASES: u32 = 500;
 
 fn find_one<I: Strategy>(
     world: &RefCell<World>,
     config: &Config,
+    plans: impl Strategy<Value = Plan>,
     input: &I,
     code: &impl Fn(&Device, &I::Value) -> Result<()>,
 ) -> Option<Failure<I::Value>>
@@ -175,7 +194,7 @@ where
         RngSeed::Random => 0,
     };
     let mut runner = TestRunner::new(config.clone());
-    let ran = runner.run(&(strategies::plans(MOST_RULES), input), |(plan, input)| {
+    let ran = runner.run(&(plans, input), |(plan, input)| {
         let outcome = world.borrow_mut().run(&plan, 0, |device| code(device, &input));
         let outcome = outcome.map_err(|error| TestCaseError::fail(error.to_string()))?;
         match &outcome.violations[..] {

@@ -1,16 +1,36 @@
-//! [`Coverage`]: counts of faults by verdict, operation and state, and why some pairs never meet.
+//! [`Coverage`]: counts of faults by verdict and operation or event of a NIC, and why some pairs
+//! never meet.
 
 use std::collections::BTreeMap;
 
 use gaudi_seam::Operation;
-use gaudi_seam::fault::{Target, Verdict};
+use gaudi_seam::fault::{NicEvent, Target, Verdict};
 
-use crate::record::{DeviceState, Met};
+use crate::record::{DeviceState, Met, kind_of};
 use crate::words::Vocabulary;
+use crate::world::Outcome;
 
 /// The faults of many runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Coverage(BTreeMap<Met, u64>);
+pub struct Coverage {
+    met: BTreeMap<Met, u64>,
+    /// The runs in which a rule for an event of a NIC injected a fault, by the verdict's form and
+    /// the event's name.
+    nic: BTreeMap<(&'static str, &'static str), u64>,
+}
+
+/// One verdict and one event of a NIC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NicPair {
+    /// The form of the verdict.
+    pub verdict: &'static str,
+    /// The event.
+    pub event: NicEvent,
+    /// The runs in which a rule injected the fault.
+    pub runs: u64,
+    /// Why the pair never meets. `None` if it can meet.
+    pub never: Option<String>,
+}
 
 /// One verdict and one operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,16 +47,24 @@ pub struct Pair {
 
 impl Coverage {
     /// Adds the faults of a run.
-    pub fn add(&mut self, met: &[Met]) {
-        for &met in met {
-            *self.0.entry(met).or_default() += 1;
+    pub fn add(&mut self, outcome: &Outcome) {
+        for &met in &outcome.met {
+            *self.met.entry(met).or_default() += 1;
+        }
+        for &rule in &outcome.nic_fired {
+            if let Target::Nic(event) = rule.target {
+                *self.nic.entry((kind_of(rule).form, event.name())).or_default() += 1;
+            }
         }
     }
 
     /// Adds the faults of other runs.
     pub fn merge(&mut self, other: &Self) {
-        for (&met, count) in &other.0 {
-            *self.0.entry(met).or_default() += count;
+        for (&met, count) in &other.met {
+            *self.met.entry(met).or_default() += count;
+        }
+        for (&pair, count) in &other.nic {
+            *self.nic.entry(pair).or_default() += count;
         }
     }
 
@@ -54,7 +82,7 @@ impl Coverage {
                         operation,
                         state,
                     };
-                    self.0.get(&met).copied().unwrap_or(0)
+                    self.met.get(&met).copied().unwrap_or(0)
                 });
                 let never = match kind.example.meets(Target::Only(operation)) {
                     Err(reason) => Some(reason.to_string()),
@@ -72,6 +100,27 @@ impl Coverage {
                     faults,
                     never,
                 }
+            })
+            .collect()
+    }
+
+    /// Every verdict with every event of a NIC.
+    pub fn nic_pairs(&self) -> Vec<NicPair> {
+        let events = NicEvent::ALL.iter().copied();
+        Verdict::KINDS
+            .iter()
+            .flat_map(|kind| events.clone().map(move |event| (kind, event)))
+            .map(|(kind, event)| NicPair {
+                verdict: kind.form,
+                event,
+                runs: self.nic.get(&(kind.form, event.name())).copied().unwrap_or(0),
+                never: match kind.example.meets(Target::Nic(event)) {
+                    Err(reason) => Some(reason.to_string()),
+                    Ok(()) if matches!(kind.example, Verdict::Flip(_)) => {
+                        Some("a message with other bytes has no expected effect".to_owned())
+                    }
+                    Ok(()) => None,
+                },
             })
             .collect()
     }

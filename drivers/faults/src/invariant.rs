@@ -45,6 +45,7 @@ invariants! {
     TimeBudget "time-budget" "The run ends within its budget of virtual time, of calls and of real time.",
     Misuse "misuse" "No request is invalid.",
     Panics "panics" "The code does not panic.",
+    PeersEnd "peers-end" "After the end of a node every other node ends in time, with an error of its own.",
 }
 
 impl fmt::Display for Invariant {

@@ -1,7 +1,8 @@
 //! Property tests of code on a device under injected faults, with named invariants.
 //!
 //! - *Code under test is a closure over a [`Device`](gaudi_device::Device)*: [`check`] runs it for
-//!   many inputs and [plans](gaudi_seam::fault::Plan), and shrinks both together.
+//!   many inputs and [plans](gaudi_seam::fault::Plan), and shrinks both together. [`Nodes`] runs
+//!   one closure for each of several nodes.
 //! - *The world is the mock of `gaudi_mock`, restarted*: no second model, virtual time. A warm run
 //!   makes no descriptor, mapping or thread.
 //! - *Every [`Invariant`] is checked after every run*, and switched off by name only.
@@ -31,21 +32,24 @@ mod coverage;
 mod exports;
 mod invariant;
 mod lifetimes;
+mod nodes;
 mod op;
+mod peers;
 mod record;
 mod rig;
 mod sequence;
-/// Strategies of proptest: plans, sequences of operations, devices.
+/// Strategies of proptest: plans, sequences of operations, devices, topologies.
 pub mod strategies;
 mod transfers;
 mod watch;
 mod words;
 mod world;
 
-pub use case::{Case, OPERATIONS, Stack};
+pub use case::{Case, OPERATIONS, Stack, Where};
 pub use check::{Failure, check, check_in, find};
-pub use coverage::{Coverage, Pair};
+pub use coverage::{Coverage, NicPair, Pair};
 pub use invariant::{Invariant, Violation};
+pub use nodes::{Code, Node, Nodes, NodesOutcome, Topology};
 pub use op::{Kind, Op};
 pub use record::{DeviceState, Met};
 pub use world::{DEVICE, Outcome, World};

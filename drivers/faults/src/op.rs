@@ -5,17 +5,25 @@ use std::fmt;
 use crate::words::pick;
 
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident $weight:literal,)*; $($(#[$more:meta])* $other:ident,)*) => {
+    (
+        $($(#[$doc:meta])* $name:ident $weight:literal,)*;
+        $($(#[$more:meta])* $other:ident,)*;
+        $($(#[$far:meta])* $remote:ident,)*
+    ) => {
         /// The kind of an operation.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Kind {
             $($(#[$doc])* $name,)*
             $($(#[$more])* $other,)*
+            $($(#[$far])* $remote,)*
         }
 
         /// The kinds that need real descriptors.
         const OF_DESCRIPTORS: &[Kind] = &[$(Kind::$other,)*];
+
+        /// The kinds between two nodes.
+        const OF_NODES: &[Kind] = &[$(Kind::$remote,)*];
 
         /// Each kind as often as its weight.
         const KINDS: &[Kind] = &{
@@ -88,6 +96,19 @@ kinds! {
     ReadExport,
     /// An export is dropped.
     DropExport,
+    ;
+    /// `Endpoint::put` from device memory to that of the other node.
+    RemotePut,
+    /// `Endpoint::get` from device memory of the other node.
+    RemoteGet,
+    /// `Endpoint::put_bytes`.
+    RemotePutBytes,
+    /// `Endpoint::get_bytes`.
+    RemoteGetBytes,
+    /// `Endpoint::flush_remote`.
+    RemoteFlush,
+    /// `Device::fill` of memory that is put later.
+    RemoteFill,
 }
 
 /// One operation. Its numbers choose slots, lengths and values; on an unsuitable slot it does
@@ -124,6 +145,12 @@ impl Op {
             },
             _ => Self::of([kind, a, b, c]),
         }
+    }
+
+    /// An operation between two nodes.
+    pub(crate) fn between_nodes([kind, a, b, c]: [u16; OP]) -> Self {
+        let kind = pick(OF_NODES, kind);
+        Self { kind, a, b, c }
     }
 
     /// Makes the first operations export the only buffer.

@@ -44,6 +44,9 @@ pub struct World {
     code_layer: Option<Wrap>,
     region: Region,
     pool: Pool,
+    is_virtual: bool,
+    /// Whether runs happen inside of those of another world, which provides the host memory.
+    is_inner: bool,
 }
 
 /// The result of one run.
@@ -55,6 +58,8 @@ pub struct Outcome {
     /// The newest 4096 faults of operations, with the operation and the state of each. The chip's
     /// own faults are not in it.
     pub met: Vec<Met>,
+    /// The armed rules of NIC events that injected a fault, in a run of nodes.
+    pub nic_fired: Vec<Rule>,
     /// The armed rules that injected nothing.
     pub unfired: Vec<Rule>,
     /// Calls of the driver.
@@ -160,6 +165,10 @@ impl World {
         options.command_buffers = 4;
         options.command_buffer_bytes = 512;
         options.staging_bytes = 1024;
+        // Each case removes memory from the device's caches. Without this, each removal would
+        // interrupt the other threads that run cases. If the process has used a map before, the
+        // removals only take longer.
+        let _ = gaudi_ranges::prefer_cheap_removals();
         let region = Region::new().map_err(|errno| Error::from_errno("mmap", errno))?;
         let entered = region.enter();
         // The mock allocates its memory at the first open, and keeps the memory.
@@ -175,7 +184,22 @@ impl World {
             code_layer: None,
             region,
             pool: Pool::default(),
+            is_virtual: true,
+            is_inner: false,
         })
+    }
+
+    /// Makes deadlines of the code use the machine's time: it also waits for other threads. The
+    /// device's time stays virtual.
+    pub(crate) fn in_real_time(mut self) -> Self {
+        self.is_virtual = false;
+        self
+    }
+
+    /// Leaves the host memory to the world in whose runs those of this one happen.
+    pub(crate) fn inside(mut self, is_inner: bool) -> Self {
+        self.is_inner = is_inner;
+        self
     }
 
     /// Sets the options of the device.
@@ -262,8 +286,8 @@ impl World {
         hush();
         self.mock.restart(seed)?;
         self.record.restart();
-        let _clock = self.clock.enter();
-        let _region = self.region.enter();
+        let _clock = self.is_virtual.then(|| self.clock.enter());
+        let _region = (!self.is_inner).then(|| self.region.enter());
         let pages = self.region.pages_in_use();
         let begin = self.clock.now_ns();
         let quiet = Quiet::begin();
@@ -326,6 +350,7 @@ impl World {
             met: met
                 .filter_map(|(&(operation, state), event)| Some(Met::new(event.rule?, operation, state)))
                 .collect(),
+            nic_fired: Vec::new(),
             unfired,
             calls: self.record.calls(),
             took,
@@ -416,13 +441,18 @@ impl Run<'_> {
     pub(crate) fn disarm(&self) {
         self.rules.disarm();
     }
+
+    /// Whether an armed rule has injected a fault.
+    pub(crate) fn has_fired(&self) -> bool {
+        self.rules.has_fired()
+    }
 }
 
 /// Buffers beside those of the code.
-struct Canaries([Buffer; 2]);
+pub(crate) struct Canaries([Buffer; 2]);
 
 impl Canaries {
-    fn new(device: &Device) -> Result<Self> {
+    pub(crate) fn new(device: &Device) -> Result<Self> {
         let canaries = [device.alloc(CANARY)?, device.alloc(CANARY)?];
         for canary in &canaries {
             device.fill(canary, PATTERN)?.wait(Duration::from_secs(60))?;
@@ -430,7 +460,7 @@ impl Canaries {
         Ok(Self(canaries))
     }
 
-    fn check(self, run: &Run<'_>) {
+    pub(crate) fn check(self, run: &Run<'_>) {
         for canary in &self.0 {
             let mut seen = [0; CANARY as usize];
             // In reset it cannot be read.
@@ -457,10 +487,10 @@ thread_local! {
 }
 
 /// Panics of this thread are not printed: they are results, and reduction repeats them.
-struct Quiet(bool);
+pub(crate) struct Quiet(bool);
 
 impl Quiet {
-    fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         Self(IS_QUIET.replace(true))
     }
 }

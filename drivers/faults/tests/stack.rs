@@ -32,7 +32,7 @@ fn stack_breaks_no_invariant() {
         }
         faulty += u64::from(!outcome.met.is_empty());
         calls += outcome.calls;
-        coverage.add(&outcome.met);
+        coverage.add(&outcome);
     }
     let rate = cases as f64 * 60.0 / begin.elapsed().as_secs_f64();
     // The operations that need descriptors: their faults are in the same table.
@@ -43,7 +43,7 @@ fn stack_breaks_no_invariant() {
             let smallest = stack.reduce(case);
             panic!("seed {seed} case {number} with descriptors: {violation}\n{smallest}");
         }
-        coverage.add(&outcome.met);
+        coverage.add(&outcome);
     }
     let pairs = coverage.pairs();
     let can_meet = pairs.iter().filter(|pair| pair.never.is_none()).count();

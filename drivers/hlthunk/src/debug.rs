@@ -95,6 +95,10 @@ exports! {
     fn hlthunk_debug(fd: c_int, debug: *mut HlDebugArgs) -> c_int as negative_errno {
         device::ioctl_at(fd, Ioctl::Debug, debug.address()).map(|()| 0)
     }
+}
+
+exports! {
+    uncancelled:
 
     /// Opens the driver's files in debugfs and disables clock gating. On failure the struct
     /// contains no open descriptors.

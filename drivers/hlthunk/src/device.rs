@@ -32,6 +32,8 @@ use gaudi_uapi::{Era, Ioctl};
 use nix::libc;
 use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
 
+use crate::guard::Uncancelled;
+
 /// The last raw descriptor had the driver's interface from before DRM.
 const BEFORE_DRM: u8 = 1;
 /// This process or its parent has opened a virtual node.
@@ -202,6 +204,8 @@ impl Call {
             arg,
             memory,
         };
+        // A mock, a layer and a pause call functions that are cancellation points.
+        let _uncancelled = Uncancelled::begin();
         match first {
             // SAFETY: the caller's promise.
             Some(errno) => unsafe { call.repeat(errno, STATE.load(Ordering::Relaxed), None) },

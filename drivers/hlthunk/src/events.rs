@@ -2,7 +2,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "eventfd(2); poll(2), read(2) and close(2) of the program's descriptors"
+    reason = "eventfd(2); poll(2), read(2) and close(2) of the program's descriptors, in a C function"
 )]
 
 use std::ffi::{c_int, c_void};
@@ -18,8 +18,9 @@ use nix::libc;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::device;
+use crate::guard::{Uncancelled, guarded, negative_errno, uncancelled};
 use crate::info::{ask, fill, query};
-use crate::pointer::Pointer;
+use crate::pointer::{Argument as _, Pointer};
 use crate::types::{
     HlthunkEventRecordCriticalFwErr, HlthunkEventRecordCriticalHwErr, HlthunkEventRecordCsTimeout,
     HlthunkEventRecordEngineErr, HlthunkEventRecordId, HlthunkEventRecordOpenDevTime,
@@ -88,6 +89,59 @@ fn take(handle: c_int) -> Result<u64, Errno> {
     }
 }
 
+/// Waits up to `timeout` milliseconds for events; a value above `INT_MAX` waits without a timeout.
+/// Writes the events' bits and their number, which is 0 after a timeout. A cancellation point, as
+/// poll(2) is: a program may end a thread that waits here with pthread_cancel(3).
+///
+/// # Errors
+/// `-EINVAL`: `notifier_events` or `notifier_cnt` is null. `-EPERM` (-1): the descriptor cannot be
+/// read. Otherwise `-errno` of poll(2) or of the driver.
+///
+/// # Safety
+/// - A pointer argument is null or valid for the function's writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn hlthunk_notifier_recv(
+    fd: c_int,
+    handle: c_int,
+    notifier_events: *mut u64,
+    notifier_cnt: *mut u64,
+    _flags: u32,
+    timeout: u32,
+) -> c_int {
+    // SAFETY: guaranteed by the caller.
+    let events = unsafe { notifier_events.received() };
+    // SAFETY: guaranteed by the caller.
+    let number = unsafe { notifier_cnt.received() };
+    let begun = guarded(negative_errno, || {
+        events.check()?;
+        number.write(0).map(|()| 0)
+    });
+    if begun != 0 {
+        return begun;
+    }
+    let mut set = libc::pollfd {
+        fd: handle,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: `set` is one valid entry. A cancellation unwinds one frame of the library, this one,
+    // which has nothing to drop.
+    let ready = unsafe { poll(&raw mut set, 1, timeout as c_int) };
+    uncancelled(negative_errno, || {
+        if Errno::result(ready)? == 0 {
+            return Ok(0);
+        }
+        let count = take(handle).map_err(|_| Errno::EPERM)?;
+        fill(fd, InfoOp::GET_EVENTS, events, 0)?;
+        number.write(count).map(|()| 0)
+    })
+}
+
+unsafe extern "C-unwind" {
+    /// poll(2) of the C library, which may end the thread by unwinding its stack.
+    fn poll(entries: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int;
+}
+
 exports! {
     /// Creates an event descriptor that counts the device's events, and registers it.
     ///
@@ -98,9 +152,19 @@ exports! {
         let handle = Errno::result(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
         // SAFETY: a new descriptor, which nothing else owns.
         let handle = unsafe { OwnedFd::from_raw_fd(handle) };
-        ask(fd, InfoOp::REGISTER_EVENTFD, 0, 0, handle.as_raw_fd() as u32)?;
-        Ok(handle.into_raw_fd())
+        match ask(fd, InfoOp::REGISTER_EVENTFD, 0, 0, handle.as_raw_fd() as u32) {
+            Ok(_) => Ok(handle.into_raw_fd()),
+            Err(errno) => {
+                let _uncancelled = Uncancelled::begin();
+                drop(handle);
+                Err(errno)
+            }
+        }
     }
+}
+
+exports! {
+    uncancelled:
 
     /// Deregisters and closes an event descriptor.
     ///
@@ -111,38 +175,9 @@ exports! {
         // SAFETY: the program passed its own descriptor to close.
         Errno::result(unsafe { libc::close(handle) })
     }
+}
 
-    /// Waits up to `timeout` milliseconds for events; a value above `INT_MAX` waits without a
-    /// timeout. Writes the events' bits and their number, which is 0 after a timeout.
-    ///
-    /// # Errors
-    /// `-EINVAL`: `notifier_events` or `notifier_cnt` is null. `-EPERM` (-1): the descriptor cannot
-    /// be read. Otherwise `-errno` of poll(2) or of the driver.
-    fn hlthunk_notifier_recv(
-        fd: c_int,
-        handle: c_int,
-        notifier_events: *mut u64,
-        notifier_cnt: *mut u64,
-        _flags: u32,
-        timeout: u32,
-    ) -> c_int as negative_errno {
-        notifier_events.check()?;
-        notifier_cnt.write(0)?;
-        let mut set = libc::pollfd {
-            fd: handle,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: `set` is one valid entry.
-        let ready = Errno::result(unsafe { libc::poll(&raw mut set, 1, timeout as c_int) })?;
-        if ready == 0 {
-            return Ok(0);
-        }
-        let count = take(handle).map_err(|_| Errno::EPERM)?;
-        fill(fd, InfoOp::GET_EVENTS, notifier_events, 0)?;
-        notifier_cnt.write(count).map(|()| 0)
-    }
-
+exports! {
     /// Writes the record of the first event of a kind since the compute node was opened. The kind
     /// determines the struct.
     ///

@@ -1,7 +1,11 @@
-//! The boundary of a C function: its failure value, errno, and panics.
+//! The boundary of a C function: its failure value, errno, panics, and thread cancellation.
+
+#![expect(unsafe_code, reason = "pthread_setcancelstate(3)")]
 
 use std::ffi::c_int;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
 
 use gaudi_sys::Errno;
 
@@ -17,6 +21,47 @@ pub(crate) fn guarded<T>(failure: impl FnOnce(Errno) -> T, body: impl FnOnce() -
             std::mem::forget(panic);
             fail(failure, Errno::EIO)
         }
+    }
+}
+
+/// As [`guarded`], for a body with cancellation points: functions such as open(2) and write(2), in
+/// which glibc unwinds the stack of a thread that pthread_cancel(3) has cancelled.
+pub(crate) fn uncancelled<T>(failure: impl FnOnce(Errno) -> T, body: impl FnOnce() -> Result<T, Errno>) -> T {
+    let _uncancelled = Uncancelled::begin();
+    guarded(failure, body)
+}
+
+/// Defers the cancellation of this thread to its first cancellation point after the drop. Without
+/// it the process aborts, because a Rust function that catches panics cannot be unwound so.
+pub(crate) struct Uncancelled {
+    before: c_int,
+    /// The state belongs to the thread.
+    _thread: PhantomData<*const ()>,
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
+const DISABLE: c_int = 1;
+
+impl Uncancelled {
+    pub(crate) fn begin() -> Self {
+        let mut before = DISABLE;
+        // SAFETY: a valid state, and a place for the previous one. Cannot fail.
+        unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+        Self {
+            before,
+            _thread: PhantomData,
+        }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: the state that the thread had; the previous one may be null.
+        unsafe { pthread_setcancelstate(self.before, null_mut()) };
     }
 }
 
@@ -45,18 +90,24 @@ pub(crate) fn nothing<T: Default>(_: Errno) -> T {
 
 /// Returns NULL.
 pub(crate) fn null<T>(_: Errno) -> *mut T {
-    std::ptr::null_mut()
+    null_mut()
 }
 
 /// Declares C functions. `as F` names the function of [`guard`](crate::guard) that computes the
 /// failure value. In the body, pointer arguments have the type [`Pointer`](crate::pointer::Pointer)
 /// or [`Source`](crate::pointer::Source).
 ///
+/// `uncancelled:` before the functions: their bodies have cancellation points.
+///
 /// `via SLOT of ORIGINAL`: a profiler can replace the function. ORIGINAL contains the body and does
 /// not call a profiler. `after F` calls F before the profiler is looked up.
 macro_rules! exports {
-    () => {};
+    (uncancelled: $($functions:tt)*) => {
+        exports! { [uncancelled] $($functions)* }
+    };
+    ([$guard:ident]) => {};
     (
+        [$guard:ident]
         $(#[$meta:meta])*
         fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $value:ty)? as $failure:ident $body:block
         $($rest:tt)*
@@ -72,12 +123,13 @@ macro_rules! exports {
                 // SAFETY: guaranteed by the caller.
                 let $arg = unsafe { $crate::pointer::Argument::received($arg) };
             )*
-            $crate::guard::guarded($crate::guard::$failure, move || $body)
+            $crate::guard::$guard($crate::guard::$failure, move || $body)
         }
 
-        exports! { $($rest)* }
+        exports! { [$guard] $($rest)* }
     };
     (
+        [$guard:ident]
         $(#[$meta:meta])*
         fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $value:ty)? as $failure:ident
             via $slot:ident of $original:ident $(after $before:path)? $body:block
@@ -110,9 +162,12 @@ macro_rules! exports {
                 // SAFETY: guaranteed by the caller.
                 let $arg = unsafe { $crate::pointer::Argument::received($arg) };
             )*
-            $crate::guard::guarded($crate::guard::$failure, move || $body)
+            $crate::guard::$guard($crate::guard::$failure, move || $body)
         }
 
-        exports! { $($rest)* }
+        exports! { [$guard] $($rest)* }
+    };
+    ($($functions:tt)*) => {
+        exports! { [guarded] $($functions)* }
     };
 }

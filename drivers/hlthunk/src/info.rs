@@ -58,14 +58,17 @@ fn status(fd: c_int) -> Result<DeviceStatus, Errno> {
     query::<HlInfoDeviceStatus>(fd, 0).map(|answer| answer.status)
 }
 
-fn idle(fd: c_int) -> Result<HlthunkEnginesIdleInfo, Errno> {
-    let HlInfoHwIdle {
-        is_idle,
-        busy_engines_mask_ext: mask,
-        ..
-    } = query(fd, 0)?;
-    let pad = 0;
-    Ok(HlthunkEnginesIdleInfo { is_idle, pad, mask })
+/// Not inlined, as [`fill_hw_ip`].
+#[inline(never)]
+fn fill_idle<'a>(
+    idle: &HlInfoHwIdle,
+    into: &'a mut MaybeUninit<HlthunkEnginesIdleInfo>,
+) -> &'a mut HlthunkEnginesIdleInfo {
+    into.write(HlthunkEnginesIdleInfo {
+        is_idle: idle.is_idle,
+        pad: 0,
+        mask: idle.busy_engines_mask_ext,
+    })
 }
 
 /// Fields that the mainline header reserves have the names of the Gaudi3 header.
@@ -202,7 +205,7 @@ exports! {
     /// # Errors
     /// Returns false and sets errno.
     fn hlthunk_is_device_idle(fd: c_int) -> bool as nothing {
-        idle(fd).map(|answer| answer.is_idle != 0)
+        query::<HlInfoHwIdle>(fd, 0).map(|answer| answer.is_idle != 0)
     }
 
     /// Reports which engines are busy.
@@ -214,7 +217,9 @@ exports! {
         info: *mut HlthunkEnginesIdleInfo,
     ) -> c_int as negative_errno {
         info.check()?;
-        info.write(idle(fd)?).map(|()| 0)
+        let mut answer = HlInfoHwIdle::default();
+        ask_into(fd, InfoOp::HW_IDLE, &mut answer, 0)?;
+        info.write_by(|into| fill_idle(&answer, into)).map(|()| 0)
     }
 
     /// Writes the state of the engines as text. Returns its length.

@@ -147,9 +147,9 @@ exports! {
     ) -> c_int as negative_errno via fp_hlthunk_get_hw_block of get_hw_block_original {
         block_size.check()?;
         handle.check()?;
-        let block = memory(fd, HlMemIn::map_block(block_address))?.block();
-        handle.write(block.block_handle)?;
-        block_size.write(block.block_size).map(|()| 0)
+        let answer = memory(fd, HlMemIn::map_block(block_address))?;
+        handle.write(answer.handle())?;
+        block_size.write(answer.block().block_size).map(|()| 0)
     }
 
     /// Allocates a timestamp buffer and returns its handle for mmap(2). On failure the handle is

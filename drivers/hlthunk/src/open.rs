@@ -63,6 +63,8 @@ pub(crate) fn opened(by_address: bool, answer: Result<c_int, Errno>) -> c_int {
 }
 
 exports! {
+    uncancelled:
+
     /// Opens the compute node of the device at a PCI address, or of the first device with a name
     /// that is not in use. Returns the descriptor, which is close-on-exec.
     ///

@@ -19,6 +19,7 @@ use crate::command_buffer::*;
 use crate::debug::*;
 use crate::discovery::Candidate;
 use crate::gaudi3::hlthunk_get_time_sync_per_die_info;
+use crate::guard::Uncancelled;
 use crate::info::*;
 use crate::memory::*;
 use crate::open::*;
@@ -45,6 +46,7 @@ pub(crate) fn load() {
     if SEARCHED.load(Ordering::Acquire) {
         return;
     }
+    let _uncancelled = Uncancelled::begin();
     let mut finish = lock(&FINISH);
     if SEARCHED.load(Ordering::Acquire) {
         return;
@@ -207,6 +209,10 @@ exports! {
     ) -> c_int as minus_one via fp_hlthunk_profiler_get_trace of get_trace_original {
         Err(Errno::EOPNOTSUPP)
     }
+}
+
+exports! {
+    uncancelled:
 
     /// Unregisters the profiler. The next open looks it up again.
     fn hlthunk_profiler_destroy() as nothing via fp_hlthunk_profiler_destroy of destroy_original {

@@ -70,6 +70,7 @@ enum Kind {
     Reserved,
 }
 
+#[inline(always)]
 fn wait_for(
     fd: c_int,
     from: Pointer<HlthunkWaitIn>,

@@ -214,7 +214,7 @@ exports! {
     ) -> c_int as negative_errno {
         let ids = engine_ids.checked_address()?;
         let command = EngineCommand(command);
-        if command.named().is_none() {
+        if !(EngineCommand::CORE_HALT.0..=EngineCommand::RESUME.0).contains(&command.0) {
             return Err(Errno::EINVAL);
         }
         submit(fd, HlCsIn::engines(ids, num_engines, command)).map(|_| 0)

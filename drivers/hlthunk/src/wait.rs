@@ -18,16 +18,6 @@ const CS_TIMEOUT: usize = 1;
 /// The word that has the timeout of a wait for an interrupt.
 const INTERRUPT_TIMEOUT: usize = 3;
 
-/// Waits. Returns what the driver reported, if it did, and the result.
-#[inline]
-fn wait(fd: c_int, request: HlWaitCsIn, timeout: usize) -> (Option<HlWaitCsOut>, Result<(), Errno>) {
-    let mut args = HlWaitCsArgs::from(request);
-    match device::wait(fd, &mut args, timeout) {
-        Ok(()) => (Some(args.answer()), Ok(())),
-        Err(errno) => (reported(request, &args, timeout, errno), Err(errno)),
-    }
-}
-
 /// What the driver reported with a failure: it clears the whole argument before it fills it
 /// (command_submission.c:hl_cs_wait_ioctl).
 #[cold]
@@ -76,19 +66,20 @@ fn wait_into(
 #[inline]
 fn put(report: &HlWaitCsOut, status: Pointer<u32>, timestamp: Option<Pointer<u64>>) -> Result<(), Errno> {
     status.write(report.status.0)?;
+    put_timestamp(report, timestamp)
+}
+
+#[inline]
+fn put_timestamp(report: &HlWaitCsOut, timestamp: Option<Pointer<u64>>) -> Result<(), Errno> {
     match timestamp {
-        None => Ok(()),
-        Some(timestamp) => write_timestamp(report, timestamp),
+        Some(timestamp) if report.flags.contains(WaitCsStatusFlags::TIMESTAMP_VLD) => {
+            timestamp.write(report.timestamp_nsec as u64)
+        }
+        _ => Ok(()),
     }
 }
 
-fn write_timestamp(report: &HlWaitCsOut, timestamp: Pointer<u64>) -> Result<(), Errno> {
-    if report.flags.contains(WaitCsStatusFlags::TIMESTAMP_VLD) {
-        timestamp.write(report.timestamp_nsec as u64)?;
-    }
-    Ok(())
-}
-
+#[inline(always)]
 fn wait_for_many(
     fd: c_int,
     from: Pointer<HlthunkWaitMultiCsIn>,
@@ -98,21 +89,35 @@ fn wait_for_many(
     let from = from.read()?;
     out.check()?;
     // The driver reads one byte of the number, as the vendor's library passes it.
-    let request = HlWaitCsIn::multi_cs(from.seq as u64, from.seq_len as u8, from.timeout_us);
-    let (report, result) = wait(fd, request, CS_TIMEOUT);
-    if let Some(report) = report {
-        let mut answer = out.read()?;
-        answer.status = report.status.0;
-        if result.is_ok() {
-            answer.seq_set = report.cs_completion_map;
-            answer.completed = report.cs_completion_map.count_ones() as u8;
+    let request = || HlWaitCsIn::multi_cs(from.seq as u64, from.seq_len as u8, from.timeout_us);
+    let mut args = HlWaitCsArgs::from(request());
+    if let Err(errno) = device::wait(fd, &mut args, CS_TIMEOUT) {
+        if let Some(report) = reported(request(), &args, CS_TIMEOUT, errno) {
+            let before = out.read()?;
+            put_many(&report, out, (before.seq_set, before.completed), timestamp)?;
         }
-        out.write(answer)?;
-        if let Some(timestamp) = timestamp {
-            write_timestamp(&report, timestamp)?;
-        }
+        return Err(errno);
     }
-    result.map(|()| 0)
+    // As in `wait_into`.
+    let report = args.answer();
+    let map = report.cs_completion_map;
+    put_many(&report, out, (map, map.count_ones() as u8), timestamp)?;
+    Ok(0)
+}
+
+#[inline]
+fn put_many(
+    report: &HlWaitCsOut,
+    out: Pointer<HlthunkWaitMultiCsOut>,
+    (seq_set, completed): (u32, u8),
+    timestamp: Option<Pointer<u64>>,
+) -> Result<(), Errno> {
+    out.write(HlthunkWaitMultiCsOut {
+        status: report.status.0,
+        seq_set,
+        completed,
+    })?;
+    put_timestamp(report, timestamp)
 }
 
 /// A timestamp that the program may leave out.
@@ -268,7 +273,7 @@ exports! {
         request.flags |= WaitCsFlags::REGISTER_INTERRUPT;
         request.timestamp_handle = timestamp_handle;
         request.timestamp_offset = timestamp_offset;
-        wait(fd, request, INTERRUPT_TIMEOUT).1.map(|()| 0)
+        device::wait(fd, &mut HlWaitCsArgs::from(request), INTERRUPT_TIMEOUT).map(|()| 0)
     }
 }
 

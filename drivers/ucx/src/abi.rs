@@ -207,6 +207,9 @@ pub(crate) struct MdAttr {
     pub(crate) access_mem_types: u64,
     pub(crate) dmabuf_mem_types: u64,
     pub(crate) reg_cost: Linear,
+    /// UCX fills it in.
+    pub(crate) component_name: [u8; 16],
+    pub(crate) rkey_packed_size: usize,
 }
 
 /// `ucs_linear_func_t`: `constant + slope * n`, in seconds.
@@ -469,7 +472,7 @@ mod tests {
     /// Sizes and offsets that were compiled from every release's headers and are the same in all.
     #[test]
     fn layouts_match_every_releases_headers() {
-        let rows: [(&str, usize, usize); 26] = [
+        let rows: [(&str, usize, usize); 27] = [
             ("uct_component_t", size_of::<Component>(), 232),
             ("uct_component_t.md_config", offset_of!(Component, md_config), 72),
             ("uct_component_t.list", offset_of!(Component, list), 200),
@@ -494,6 +497,11 @@ mod tests {
             ),
             ("uct_md_attr_v2_t.max_alloc", offset_of!(MdAttr, max_alloc), 8),
             ("uct_md_attr_v2_t.reg_cost", offset_of!(MdAttr, reg_cost), 96),
+            (
+                "uct_md_attr_v2_t.rkey_packed_size",
+                offset_of!(MdAttr, rkey_packed_size),
+                128,
+            ),
             ("uct_md_mem_attr_t", offset_of!(MemAttr, mem_flags), 48),
             ("uct_md_mem_attr_v2_t", size_of::<MemAttr>(), 56),
             ("uct_tl_t", size_of::<Transport>(), 104),

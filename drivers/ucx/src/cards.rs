@@ -17,6 +17,8 @@ pub(crate) struct Card {
     pub(crate) transport: Mutex<Option<Transport>>,
     /// Its PCI function, where sysfs has it.
     pub(crate) bus: Option<PciAddress>,
+    /// UCX's number of that function, once UCX has one.
+    pub(crate) system_device: OnceLock<u8>,
     /// The name of its memory domain.
     pub(crate) domain: String,
     /// The name of its device resource.
@@ -43,7 +45,18 @@ pub(crate) fn find() -> Result<&'static [Card]> {
     if let Some(cards) = CARDS.get() {
         return Ok(cards);
     }
-    let found = specs(&Environment::of_process())?;
+    let cards = of(specs(&Environment::of_process())?);
+    Ok(CARDS.get_or_init(|| cards))
+}
+
+/// Sets the cards of a test. The first call of the process decides.
+#[cfg(test)]
+pub(crate) fn set(specs: &[&str]) -> &'static [Card] {
+    let found = |text: &&str| (text.parse().expect("a spec"), None);
+    CARDS.get_or_init(|| of(specs.iter().map(found).collect()))
+}
+
+fn of(found: Vec<Found>) -> Vec<Card> {
     let several = found.len() > 1;
     let card = |(index, (spec, bus)): (usize, Found)| Card {
         index,
@@ -51,14 +64,14 @@ pub(crate) fn find() -> Result<&'static [Card]> {
         memory: OnceLock::new(),
         transport: Mutex::new(None),
         bus,
+        system_device: OnceLock::new(),
         domain: match several {
             true => format!("{COMPONENT}{index}"),
             false => COMPONENT.to_owned(),
         },
         device: format!("gaudi{index}"),
     };
-    let cards = found.into_iter().enumerate().map(card).collect();
-    Ok(CARDS.get_or_init(|| cards))
+    found.into_iter().enumerate().map(card).collect()
 }
 
 type Found = (DeviceSpec, Option<PciAddress>);
@@ -91,7 +104,12 @@ impl Card {
 
     /// Whether the compute node is open.
     pub(crate) fn is_open(&self) -> bool {
-        self.memory.get().is_some_and(MemoryDomain::is_open)
+        self.opened().is_some_and(MemoryDomain::is_open)
+    }
+
+    /// The memory domain, if there was an allocation.
+    pub(crate) fn opened(&self) -> Option<&MemoryDomain> {
+        self.memory.get()
     }
 
     /// The memory domain, which opens the compute node at its first allocation or copy.

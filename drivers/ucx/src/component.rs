@@ -10,9 +10,8 @@ use crate::cards::{COMPONENT, cards};
 use crate::config::{self, DomainConfig, TransportConfig};
 use crate::domain::{self, nothing, unsupported};
 use crate::library::{Ucx, ucx};
-use crate::list;
 use crate::status::{Status, guarded};
-use crate::transport;
+use crate::{list, memory, transport};
 
 fn bytes<const COUNT: usize>(text: &[u8]) -> [u8; COUNT] {
     let mut bytes = [0; COUNT];
@@ -109,7 +108,7 @@ fn is_registered(ucx: &Ucx) -> bool {
 ///
 /// # Safety
 /// The pointers are null or valid.
-unsafe extern "C" fn query_md_resources(
+pub(crate) unsafe extern "C" fn query_md_resources(
     _component: *mut Component,
     resources: *mut *mut MdResource,
     count: *mut c_uint,
@@ -143,40 +142,46 @@ unsafe extern "C" fn query_md_resources(
     })
 }
 
-/// A key of this process. UCX compares keys and passes them to the transport, which needs none.
+/// The key that UCX passes to the transport, which needs none: it finds memory by its address.
 const KEY: usize = 1;
 
 /// # Safety
 /// The pointers are null or valid.
 unsafe extern "C" fn rkey_unpack(
     _component: *mut Component,
-    _buffer: *const c_void,
+    buffer: *const memory::Key,
     key: *mut usize,
     handle: *mut *mut c_void,
 ) -> UcsStatus {
     // SAFETY: guaranteed by the caller.
-    guarded("rkey_unpack", || unsafe { give_key(key, handle) })
+    guarded("rkey_unpack", || unsafe { give_key(buffer, key, handle) })
 }
 
 /// # Safety
 /// The pointers are null or valid.
-unsafe extern "C" fn rkey_unpack_with(
+pub(crate) unsafe extern "C" fn rkey_unpack_with(
     _component: *mut Component,
-    _buffer: *const c_void,
+    buffer: *const memory::Key,
     _params: *const c_void,
     key: *mut usize,
     handle: *mut *mut c_void,
 ) -> UcsStatus {
     // SAFETY: guaranteed by the caller.
-    guarded("rkey_unpack", || unsafe { give_key(key, handle) })
+    guarded("rkey_unpack", || unsafe { give_key(buffer, key, handle) })
 }
 
 /// # Safety
 /// The pointers are null or valid.
-unsafe fn give_key(key: *mut usize, handle: *mut *mut c_void) -> Result<(), Status> {
-    if key.is_null() || handle.is_null() {
+unsafe fn give_key(
+    buffer: *const memory::Key,
+    key: *mut usize,
+    handle: *mut *mut c_void,
+) -> Result<(), Status> {
+    if buffer.is_null() || key.is_null() || handle.is_null() {
         return Err(Status::InvalidParam);
     }
+    // SAFETY: guaranteed by the caller; the type has no alignment.
+    memory::check_key(&unsafe { buffer.read() })?;
     // SAFETY: guaranteed by the caller.
     unsafe {
         *key = KEY;

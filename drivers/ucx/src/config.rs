@@ -35,6 +35,19 @@ pub(crate) struct TransportConfig {
     pub(crate) overhead: f64,
 }
 
+#[cfg(test)]
+impl TransportConfig {
+    /// The values of a test, after those of UCX.
+    pub(crate) fn of(base: [u8; IFACE_CONFIG]) -> Self {
+        Self {
+            base,
+            bandwidth: 1e10,
+            latency: 1e-6,
+            overhead: 0.0,
+        }
+    }
+}
+
 const END: ConfigField = ConfigField {
     name: null(),
     default: null(),

@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::cards::cards;
+use crate::memory;
 use crate::status::caught;
 
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
@@ -48,15 +49,16 @@ extern "C" fn finalize() {
     }
     caught("statistics", || {
         let line = format!(
-            "libuct_gaudi: stats pid={} copies={} copied_bytes={} exports={} allocations={} nodes={}\n",
+            "libuct_gaudi: stats pid={} copies={} copied_bytes={} exports={} allocations={} nodes={} live={}\n",
             std::process::id(),
             COPIES.load(Relaxed),
             COPIED_BYTES.load(Relaxed),
             EXPORTS.load(Relaxed),
             ALLOCATIONS.load(Relaxed),
             cards().iter().filter(|card| card.is_open()).count(),
+            memory::all().len(),
         );
-        // The process ends, and nobody could be told.
+        // The process ends, and a failed write cannot be reported.
         let _ = std::io::stderr().write_all(line.as_bytes());
     });
 }

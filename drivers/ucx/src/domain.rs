@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "functions that UCX calls with C's pointers")]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::os::fd::IntoRawFd as _;
 
 use crate::abi::{
@@ -165,6 +165,7 @@ unsafe extern "C" fn query(md: *mut Md, attr: *mut MdAttr) -> UcsStatus {
             constant: domain.registration,
             slope: 0.0,
         };
+        attr.rkey_packed_size = size_of::<memory::Key>();
         Ok(())
     })
 }
@@ -325,26 +326,27 @@ unsafe extern "C" fn mem_query(
     guarded("mem_query", || {
         // SAFETY: guaranteed by the caller; fields are written only if the mask has them.
         let mask = unsafe { attr.as_ref() }.ok_or(Status::InvalidParam)?.field_mask;
-        let allocation = memory::find(address as u64).ok_or(Status::InvalidAddress)?;
+        let found = memory::describe(address as u64).ok_or(Status::InvalidAddress)?;
         let export = match mask & (field::DMABUF_FD | field::DMABUF_OFFSET) {
             0 => None,
-            _ => Some(memory::export(&allocation, address as u64)?),
+            _ => {
+                let allocation = memory::find(address as u64).ok_or(Status::InvalidAddress)?;
+                Some(memory::export(&allocation, address as u64)?)
+            }
         };
-        let base = allocation.base();
-        let system_device = topology::system_device(allocation.card);
         // SAFETY: each field is in a structure of a release whose mask has its bit.
         unsafe {
             if mask & field::MEM_TYPE != 0 {
                 (*attr).mem_type = ucx().release.memory_type;
             }
             if mask & field::SYS_DEV != 0 {
-                (*attr).sys_dev = system_device;
+                (*attr).sys_dev = topology::system_device(found.card);
             }
             if mask & field::BASE_ADDRESS != 0 {
-                (*attr).base_address = base as *mut c_void;
+                (*attr).base_address = found.base as *mut c_void;
             }
             if mask & field::ALLOC_LENGTH != 0 {
-                (*attr).alloc_length = allocation.len() as usize;
+                (*attr).alloc_length = found.len as usize;
             }
             if mask & field::MEM_FLAGS != 0 {
                 (*attr).mem_flags = MEM_FLAG_REGISTRABLE;
@@ -375,14 +377,33 @@ unsafe extern "C" fn detect_memory_type(
         if into.is_null() {
             return Err(Status::InvalidParam);
         }
-        memory::find(address as u64).ok_or(Status::InvalidAddress)?;
+        memory::describe(address as u64).ok_or(Status::InvalidAddress)?;
         // SAFETY: guaranteed by the caller.
         unsafe { *into = ucx().release.memory_type };
         Ok(())
     })
 }
 
-/// A key has no bytes: an address of the process is valid in every domain of it.
-extern "C" fn mkey_pack() -> c_int {
-    0
+/// Packs the key of a registration, for this process.
+///
+/// # Safety
+/// `key` is null or has as many bytes as `query` reports.
+unsafe extern "C" fn mkey_pack(
+    _md: *mut Md,
+    memh: *mut c_void,
+    _address: *mut c_void,
+    _len: usize,
+    _params: *const c_void,
+    key: *mut memory::Key,
+) -> UcsStatus {
+    guarded("mkey_pack", || {
+        let (Memory::Allocated(address) | Memory::Registered(address, _)) = handles::get(memh)?;
+        if key.is_null() {
+            return Err(Status::InvalidParam);
+        }
+        let packed = memory::pack(address)?;
+        // SAFETY: guaranteed by the caller; the type has no alignment.
+        unsafe { key.write(packed) };
+        Ok(())
+    })
 }

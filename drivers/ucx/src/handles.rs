@@ -34,6 +34,16 @@ pub(crate) fn add(memory: Memory) -> *mut c_void {
     number as *mut c_void
 }
 
+/// Returns what a live handle stands for.
+///
+/// # Errors
+/// `InvalidParam`: not a live handle.
+pub(crate) fn get(handle: *mut c_void) -> Result<Memory, Status> {
+    let handles = lock(&HANDLES);
+    let memory = handles.live.get(&(handle as usize)).copied();
+    memory.ok_or(Status::InvalidParam)
+}
+
 /// Ends a handle. Returns what it stood for.
 ///
 /// # Errors

@@ -16,6 +16,8 @@
 
 mod abi;
 mod accelerator;
+#[cfg(test)]
+mod boundary;
 mod cards;
 mod component;
 mod config;
@@ -33,5 +35,7 @@ mod opal;
 mod perftest;
 mod release;
 mod status;
+#[cfg(test)]
+mod stub;
 mod topology;
 mod transport;

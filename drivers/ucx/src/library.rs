@@ -131,6 +131,12 @@ pub(crate) fn ucx() -> &'static Ucx {
     UCX.get().expect("UCX calls the plugin after it is registered")
 }
 
+/// Takes a UCX of a test's own.
+#[cfg(test)]
+pub(crate) fn set(make: impl FnOnce() -> Ucx) {
+    UCX.get_or_init(make);
+}
+
 /// Finds the process's UCX and its release. The first success is kept.
 pub(crate) fn find() -> Result<&'static Ucx, Refusal> {
     if let Some(ucx) = UCX.get() {

@@ -25,6 +25,9 @@ static COMPONENT: Component = Component(LogComponent {
 /// Writes to stderr. `eprintln!` panics if the write fails, and nothing catches a panic of the
 /// logger.
 fn to_stderr(text: &str) {
+    if cfg!(test) {
+        return eprintln!("{text}"); // for the test harness, which prints it if the test fails
+    }
     let _ = writeln!(std::io::stderr(), "libuct_gaudi: ERROR {text}");
 }
 

@@ -7,11 +7,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
+use gaudi_copy::key::PROCESS_KEY_BYTES;
 use gaudi_copy::{
     AllocOptions, Attached, Deadline, ErrorKind, Export, Local, Memory, MemoryType, Transport, memory_types,
 };
 
-use crate::cards::Card;
+use crate::cards::{Card, cards};
 use crate::counters;
 use crate::status::{self, Status};
 
@@ -91,13 +92,70 @@ pub(crate) fn free(base: u64) -> Answer<()> {
 
 /// The allocation that holds an address.
 pub(crate) fn find(address: u64) -> Option<Allocation> {
-    // Host memory, which UCX asks for most, ends here without a lock.
-    if memory_types().lookup(address, 1).kind == MemoryType::Host {
-        return None;
-    }
+    // Host memory, which UCX asks for most, ends here without a lock. So does memory in a fork
+    // child, whose lock another thread of the parent may hold forever.
+    memory_types().lookup(address, 1).device?;
     let live = live();
     let (base, allocation) = live.range(..=address).next_back()?;
     (address - base < allocation.len()).then(|| allocation.clone())
+}
+
+/// What a query reports of an allocation.
+pub(crate) struct Described {
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    pub(crate) card: &'static Card,
+}
+
+/// Describes the allocation that holds an address. Takes no lock, and finds none in a fork child.
+pub(crate) fn describe(address: u64) -> Option<Described> {
+    memory_types().lookup(address, 1).device?;
+    let of_card = |card: &'static Card| {
+        let info = card.opened()?.mem_query(address, 1).ok()?;
+        (info.kind == MemoryType::Device).then_some(Described {
+            base: info.base,
+            len: info.len,
+            card,
+        })
+    };
+    cards().iter().find_map(of_card)
+}
+
+/// The bytes of a key: that of the library for device memory, zeros for host memory, which needs
+/// none.
+pub(crate) type Key = [u8; PROCESS_KEY_BYTES];
+
+/// Packs the key of the memory at an address.
+///
+/// # Errors
+/// As [`MemoryDomain::pack`](gaudi_copy::MemoryDomain::pack).
+pub(crate) fn pack(address: u64) -> Answer<Key> {
+    let Some(allocation) = find(address) else {
+        return Ok([0; PROCESS_KEY_BYTES]);
+    };
+    let key = allocation
+        .card
+        .memory()
+        .and_then(|domain| domain.pack(&allocation.memory));
+    Ok(key.map_err(|error| status::of(&error))?.to_bytes())
+}
+
+/// Checks every field of a key.
+///
+/// # Errors
+/// - `Unreachable`: another process packed the key.
+/// - `InvalidAddress`: the memory was freed.
+/// - `InvalidParam`: a field is invalid.
+pub(crate) fn check_key(key: &Key) -> Answer<()> {
+    if *key == [0; PROCESS_KEY_BYTES] {
+        return Ok(());
+    }
+    match Attached::unpack(key).map_err(|error| error.kind()) {
+        Ok(_) => Ok(()),
+        Err(ErrorKind::AccessDenied) => Err(Status::Unreachable),
+        Err(ErrorKind::NotFound) => Err(Status::InvalidAddress),
+        Err(_) => Err(Status::InvalidParam),
+    }
 }
 
 /// Every live allocation's address, length and card.
@@ -312,4 +370,60 @@ pub(crate) fn fill(address: u64, value: u8, len: u64) -> Answer<()> {
         done += count;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc;
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
+
+    use super::*;
+    use crate::stub;
+
+    #[test]
+    fn fork_child_finds_no_memory() {
+        let _alone = stub::install();
+        let (base, _) = alloc(&cards()[0], 1).expect("device memory");
+        assert!(
+            find(base).is_some() && describe(base).is_some(),
+            "the parent finds it"
+        );
+        let held = live_mut();
+        // SAFETY: the child calls functions that take no lock, and ends itself.
+        match unsafe { fork() }.expect("a child") {
+            ForkResult::Child => {
+                // SAFETY: ends a child that waits for the lock.
+                unsafe { libc::alarm(20) };
+                let is_found = find(base).is_some() || describe(base).is_some();
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(is_found.into()) }
+            }
+            ForkResult::Parent { child } => {
+                let ended = waitpid(child, None);
+                assert_eq!(ended, Ok(WaitStatus::Exited(child, 0)), "it finds none, at once");
+            }
+        }
+        drop(held);
+        free(base).expect("freed");
+    }
+
+    #[test]
+    fn changed_key_is_refused() {
+        let _alone = stub::install();
+        let (base, _) = alloc(&cards()[0], 1).expect("device memory");
+        let key = pack(base + 5).expect("a key");
+        assert_eq!(check_key(&key), Ok(()));
+        assert_eq!(pack(1), Ok([0; PROCESS_KEY_BYTES]), "host memory");
+        for at in 0..key.len() {
+            let mut changed = key;
+            changed[at] ^= 1;
+            assert!(check_key(&changed).is_err(), "byte {at}");
+        }
+        let mut other = key;
+        other[16] ^= 1; // the nonce of the process
+        assert_eq!(check_key(&other), Err(Status::Unreachable));
+        free(base).expect("freed");
+        assert_eq!(check_key(&key), Err(Status::InvalidAddress), "freed memory");
+    }
 }

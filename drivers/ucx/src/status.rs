@@ -19,6 +19,7 @@ pub(crate) enum Status {
     Io = -3,
     NoMemory = -4,
     InvalidParam = -5,
+    Unreachable = -6,
     InvalidAddress = -7,
     NoDevice = -14,
     Busy = -15,

@@ -3,9 +3,6 @@
 #![allow(unsafe_code, reason = "calls UCX's topology")]
 
 use std::ffi::CString;
-use std::sync::Mutex;
-
-use gaudi_sys::lock;
 
 use crate::abi::SYSTEM_DEVICE_UNKNOWN;
 use crate::cards::Card;
@@ -26,19 +23,19 @@ const PRIORITY: u32 = 10;
 
 /// UCX's number of a card's PCI function; unknown without an address.
 pub(crate) fn system_device(card: &Card) -> u8 {
-    static KNOWN: Mutex<Vec<(String, u8)>> = Mutex::new(Vec::new());
-    let Some(bus) = card.bus else {
-        return SYSTEM_DEVICE_UNKNOWN;
-    };
-    let mut known = lock(&KNOWN);
-    if let Some((_, number)) = known.iter().find(|(name, _)| *name == card.device) {
-        return *number;
+    match card.system_device.get() {
+        Some(number) => *number,
+        None => ask(card).map_or(SYSTEM_DEVICE_UNKNOWN, |number| {
+            *card.system_device.get_or_init(|| number)
+        }),
     }
-    let Ok(domain) = u16::try_from(bus.domain) else {
-        return SYSTEM_DEVICE_UNKNOWN; // UCX has 16 bits for it
-    };
+}
+
+/// Asks UCX, and gives the device its name.
+fn ask(card: &Card) -> Option<u8> {
+    let bus = card.bus?;
     let address = BusId {
-        domain,
+        domain: u16::try_from(bus.domain).ok()?, // UCX has 16 bits for it
         bus: bus.bus,
         slot: bus.device,
         function: bus.function,
@@ -47,11 +44,10 @@ pub(crate) fn system_device(card: &Card) -> u8 {
     // SAFETY: valid pointers to a structure of UCX's layout and a byte.
     let found = unsafe { (ucx().find_system_device)((&raw const address).cast(), &raw mut number) };
     if found != OK {
-        return SYSTEM_DEVICE_UNKNOWN;
+        return None;
     }
     let name = CString::new(card.device.as_str()).unwrap_or_default(); // has no NUL: `gaudiN`
     // SAFETY: a number that UCX gave, and a terminated string that it copies.
     unsafe { (ucx().name_system_device)(number, name.as_ptr(), PRIORITY) };
-    known.push((card.device.clone(), number));
-    number
+    Some(number)
 }

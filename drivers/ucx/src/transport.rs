@@ -43,8 +43,8 @@ struct Ep {
     base: [u8; BASE_EP],
 }
 
-struct Tables {
-    ops: IfaceOps,
+pub(crate) struct Tables {
+    pub(crate) ops: IfaceOps,
     internal: Vec<Function>,
 }
 
@@ -53,7 +53,8 @@ unsafe impl Send for Tables {}
 // SAFETY: as above.
 unsafe impl Sync for Tables {}
 
-fn tables() -> &'static Tables {
+/// The functions that UCX calls.
+pub(crate) fn tables() -> &'static Tables {
     static TABLES: OnceLock<Tables> = OnceLock::new();
     TABLES.get_or_init(|| Tables {
         ops: ops(),

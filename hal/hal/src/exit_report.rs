@@ -1,4 +1,5 @@
-//! What a process has not released of its mocks at its exit, for `gaudi faults run -- CMD`.
+//! [`ExitReport`]: the mocks and their memory that a process has not released when it exits, for
+//! `gaudi faults run -- CMD`.
 
 #![expect(unsafe_code, reason = "atexit(3) is reachable through libc only")]
 
@@ -20,7 +21,9 @@ pub const EXIT_REPORT_VARIABLE: &str = "GAUDI_MOCK_EXIT_REPORT";
 
 /// How `/proc` names the memory files of mocks and of stand-ins for dma-bufs.
 const FILES: &str = "/memfd:gaudi";
-/// The most bytes that are read of `/proc/self/maps`.
+/// The memory of a tracer, which a traced process maps until its end.
+const RING: &str = "/memfd:gaudi-ring";
+/// Maximum number of bytes that are read from `/proc/self/maps`.
 const MOST_MAPS: u64 = 64 << 20;
 
 /// A mock that is open, or held open by an export, when its process exits.
@@ -42,7 +45,7 @@ pub struct OpenMock {
     pub exported: bool,
 }
 
-/// What is left of the mocks of a process. All is zero or empty if it released everything.
+/// The mocks and their memory that a process holds. All is zero or empty if it released everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitReport {
     /// The process.
@@ -85,7 +88,7 @@ impl ExitReport {
 }
 
 fn is_ours(name: &str) -> bool {
-    name.starts_with(FILES)
+    name.starts_with(FILES) && !name.starts_with(RING)
 }
 
 /// Counts descriptors of memory files. 0 without `/proc`.
@@ -133,7 +136,7 @@ extern "C" fn write() {
     let Some(path) = std::env::var_os(EXIT_REPORT_VARIABLE).filter(|_| is_own) else {
         return;
     };
-    // The process ends; its parent misses the report.
+    // The process ends and cannot report a failure. Its parent then finds no report.
     let _ = append(Path::new(&path));
 }
 
@@ -145,4 +148,15 @@ fn append(path: &Path) -> std::io::Result<()> {
     let flags = nix::libc::O_NONBLOCK;
     let mut file = OpenOptions::new().append(true).custom_flags(flags).open(path)?;
     file.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_tracer_is_no_leak() {
+        assert!(is_ours("/memfd:gaudi-mock (deleted)") && is_ours("/memfd:gaudi2-sram (deleted)"));
+        assert!(!is_ours("/memfd:gaudi-ring (deleted)") && !is_ours("/dev/null"));
+    }
 }

@@ -52,7 +52,7 @@ impl Interrupts {
         }
     }
 
-    /// Makes every line as new.
+    /// Resets every line to its first state.
     pub(crate) fn restart(&mut self) {
         self.marks.fill(Mark::default());
     }

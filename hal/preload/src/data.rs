@@ -31,7 +31,7 @@ const RANGES: usize = 1024;
 const UNIT: usize = 4096;
 /// Bytes that are read at a time: the maximum length of a record's content.
 const STRIDE: usize = 16 * UNIT;
-/// The most bytes of changed memory that are recorded at a comparison.
+/// Maximum number of changed bytes that a comparison records.
 const MOST: u64 = 64 << 20;
 /// Maximum time that a thread waits for the comparison of another, in steps.
 static WAIT_STEP: libc::timespec = libc::timespec {
@@ -115,7 +115,7 @@ impl To<'_> {
 }
 
 /// Calls `body` as the owner of the table. Skips it in a signal handler that interrupts the owner,
-/// in a child that shares the memory, and after a wait in vain.
+/// in a child that shares the memory, and after a wait that timed out.
 fn locked(author: Author, body: impl FnOnce(&mut [u8; STRIDE])) {
     if author.is_guest {
         return;
@@ -139,8 +139,15 @@ fn locked(author: Author, body: impl FnOnce(&mut [u8; STRIDE])) {
             OWNER.store(0, Ordering::Release);
             return;
         }
-        // SAFETY: the kernel reads the timespec.
-        unsafe { libc::nanosleep(&raw const WAIT_STEP, null_mut()) };
+        // Not nanosleep(3): a thread can be cancelled in it, but not in the call that is recorded.
+        // SAFETY: the kernel reads the timespec; the remaining time is not requested.
+        unsafe {
+            libc::syscall(
+                libc::SYS_nanosleep,
+                &raw const WAIT_STEP,
+                null_mut::<libc::timespec>(),
+            )
+        };
     }
 }
 
@@ -188,7 +195,7 @@ impl Range {
         unsafe { std::slice::from_raw_parts(first, units) }
     }
 
-    /// Gives the row memory for the hashes of `units` units. Returns `false` if there is none.
+    /// Allocates memory for the hashes of `units` units. Returns `false` if mmap(2) fails.
     fn grow(&self, units: usize) -> bool {
         if units <= self.words.load(Ordering::Relaxed) {
             return true;
@@ -284,7 +291,7 @@ fn rows() -> &'static [Range] {
 
 /// Starts to compare a range.
 fn add(to: To<'_>, start: u64, len: u64, va: u64) {
-    // A length of which a hash's index overflows is none of a mapping.
+    // No mapping is longer, and the indices of its hashes do not overflow.
     if start == 0 || len == 0 || start.checked_add(len).is_none() || len > 1 << 46 {
         return;
     }

@@ -4,7 +4,8 @@
 //!
 //! - **Each function calls the next one of its name** and returns its result and errno.
 //! - **Nothing here allocates, locks or panics** after the constructor: the program calls these
-//!   functions in signal handlers and between fork(2) and execve(2).
+//!   functions in signal handlers and between fork(2) and execve(2). With `--data`, a thread that
+//!   compares memory holds a lock, for which another waits a bounded time (`data.rs`).
 //! - **Memory of the program is read by the kernel** (process_vm_readv(2)), except above
 //!   the current frame in the thread's own stack: a wrong pointer must be the program's EFAULT and
 //!   not our fault.

@@ -148,9 +148,10 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(1));
             clock.update();
             let ns = clock.ns(ticks);
-            // Both clocks are read at once at best within 100 ns of each other.
+            // The two clocks are read within 100 ns of each other, or later on a busy machine. A
+            // wrong rate differs by milliseconds.
             assert!(
-                before.saturating_sub(5_000) <= ns && ns <= after + 5_000,
+                before.saturating_sub(100_000) <= ns && ns <= after + 100_000,
                 "{before} <= {ns} <= {after}"
             );
         }

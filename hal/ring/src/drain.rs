@@ -47,7 +47,7 @@ struct Cursor {
 pub struct Corrupt {
     /// The ring.
     pub ring: usize,
-    /// The process and thread that own it, as the memory says.
+    /// The process and thread that own it, as the memory records them.
     pub owner: (u32, u32),
     /// The position in the ring in bytes.
     pub position: u64,
@@ -155,6 +155,11 @@ impl Drain {
     pub fn variable(&self) -> String {
         let (pid, fd) = (std::process::id(), self.memory.as_raw_fd());
         format!("{pid}:{fd}:{:016x}", self.nonce)
+    }
+
+    /// Returns the number of bytes that all rings hold.
+    pub fn capacity(&self) -> u64 {
+        (self.sizes.rings * self.sizes.ring_bytes) as u64
     }
 
     /// Returns the rings that have an owner: the ring, its process and its thread.
@@ -274,7 +279,7 @@ impl Drain {
         was_cut && !is_corrupt
     }
 
-    /// Ends the session: writers drop their records from now on.
+    /// Ends the session: writers drop their records from now on, uncounted.
     pub fn close(&self) {
         self.map.word(AT_OPEN).store(0, Ordering::Release);
     }

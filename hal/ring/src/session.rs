@@ -3,7 +3,7 @@
 //! A page that fork(2) wipes (`MADV_WIPEONFORK`) holds the process's epoch, so one load detects a
 //! fork child, however it was made. Its threads then claim rings of their own in the same mapping.
 //! A child that shares the memory (vfork(2), clone(2) with `CLONE_VM`) shares the ring as well: the
-//! caller marks such calls ([`Local::share`]), and each record's thread id is checked afterwards.
+//! caller marks such calls ([`Session::share`]), and each record's thread id is checked afterwards.
 
 #![allow(
     unsafe_code,
@@ -30,9 +30,9 @@ use crate::layout::{
 };
 use crate::map::Map;
 
-/// Maximum time that a writer waits for space, in steps.
+/// Maximum time that a writer waits for space, and the time between two looks.
+const WAIT_NS: u64 = 200_000_000;
 const WAIT_STEP_NS: libc::c_long = 200_000;
-const WAIT_STEPS: u32 = 1000;
 /// Records that a thread without a ring drops before it looks for one again.
 const LOOK_AGAIN: u32 = 256;
 /// Cache lines of a record that are requested ahead: those of an ioctl with a small argument.
@@ -74,7 +74,7 @@ pub struct Local {
     scratch: Cell<usize>,
     tail: Cell<u64>,
     drops: Cell<u32>,
-    /// Whether the last wait for space was in vain.
+    /// Whether the last wait for space timed out.
     is_full: Cell<bool>,
 }
 
@@ -95,7 +95,7 @@ thread_local! {
     };
 }
 
-/// Who makes a record, and whether the tracer has heard of it.
+/// The process and thread of a record, and which of the two the tracer does not know yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Author {
     /// The process.
@@ -437,14 +437,18 @@ impl Session {
         self.sizes.longest()
     }
 
-    /// Reserves a record of `len` bytes. Returns `None` if the record is lost.
+    /// Reserves a record of `len` bytes. Returns `None` if the record is lost, or if the session
+    /// has ended.
     ///
-    /// Waits for space up to 200 ms. After a wait in vain, records are dropped until a quarter of
-    /// the ring is free.
+    /// Waits for space up to 200 ms. After a wait that timed out, records are dropped until a
+    /// quarter of the ring is free.
     #[inline]
     pub fn reserve(&self, local: &Local, len: usize) -> Option<Reserved<'_>> {
         let ring = local.ring.get().checked_sub(1)?;
         let size = self.sizes.ring_bytes as u64;
+        if self.map.word(AT_OPEN).load(Ordering::Relaxed) == 0 {
+            return None;
+        }
         if len > self.sizes.longest() {
             self.lose(ring);
             return None;
@@ -453,6 +457,11 @@ impl Session {
         let page = self.page(ring, RING_HEAD);
         let mut head = page.load(Ordering::Relaxed);
         loop {
+            // Another part of the program can overwrite the position.
+            if head % 8 != 0 {
+                self.lose(ring);
+                return None;
+            }
             let into = head & (size - 1);
             let pad = if size - into < need { size - into } else { 0 };
             let next = head.wrapping_add(pad + need);
@@ -469,7 +478,7 @@ impl Session {
                             .word(data + into as usize)
                             .store(header, Ordering::Release);
                     }
-                    let at = data + ((head + pad) & (size - 1)) as usize;
+                    let at = data + (head.wrapping_add(pad) & (size - 1)) as usize;
                     return Some(Reserved {
                         session: self,
                         header: at,
@@ -487,7 +496,9 @@ impl Session {
     fn wait(&self, local: &Local, ring: usize, next: u64) -> bool {
         let size = self.sizes.ring_bytes as u64;
         let tail = self.page(ring, RING_TAIL);
-        for step in 0..WAIT_STEPS {
+        // Not counted in steps: on a busy machine, each takes longer than its sleep.
+        let end = monotonic_ns() + WAIT_NS;
+        loop {
             let now = tail.load(Ordering::Acquire);
             local.tail.set(now);
             let used = next.wrapping_sub(now);
@@ -503,8 +514,9 @@ impl Session {
             if local.is_full.get() || self.map.word(AT_OPEN).load(Ordering::Relaxed) == 0 {
                 return false;
             }
-            if step % 8 != 7 {
-                std::hint::spin_loop();
+            if monotonic_ns() >= end {
+                local.is_full.set(true);
+                return false;
             }
             let pause = libc::timespec {
                 tv_sec: 0,
@@ -521,8 +533,6 @@ impl Session {
                 )
             };
         }
-        local.is_full.set(true);
-        false
     }
 
     fn lose(&self, ring: usize) {

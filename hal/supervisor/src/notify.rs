@@ -118,12 +118,22 @@ impl Listener {
                         arguments: seen.data.args,
                     }));
                 }
-                // Another thread received it, the caller died, or the last process ended: poll(2)
-                // tells.
+                // Another thread received it, the caller died, or the last process ended. poll(2)
+                // distinguishes these.
                 Err(Errno::ENOENT | Errno::EINTR | Errno::EAGAIN) => polls = true,
                 Err(errno) => return Err(errno),
             }
         }
+    }
+
+    /// Whether no process has the filter any more. `false` on a kernel that does not report it
+    /// (before Linux 5.9).
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut polled = [PollFd::new(self.fd.as_fd(), PollFlags::empty())];
+        // A failed poll(2) reports nothing.
+        let _ = nix::poll::poll(&mut polled, PollTimeout::ZERO);
+        let seen = polled[0].revents().unwrap_or(PollFlags::empty());
+        seen.contains(PollFlags::POLLHUP)
     }
 
     /// Whether the call is still waiting: its thread is alive, and its id was not reused.

@@ -5,7 +5,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaudi_hal::DeviceSpec;
 use gaudi_seam::{BackendSpec, KernelIoExt as _};
@@ -21,11 +21,15 @@ use crate::nodes::Nodes;
 use crate::notify::{Listener, Reply, Request};
 use crate::tree::{Described, Tree};
 
-/// The most threads that serve calls. A wait for a completion occupies one, so the program's
-/// threads limit the number, too.
+/// Maximum number of threads that serve calls. A wait for a completion occupies one, so the number
+/// of the program's threads is a limit, too.
 const MOST_WORKERS: usize = 1 << 14;
-/// How long the last idle thread delays a wait, which the program then starts again.
+/// How long the last idle thread delays a wait before the wait ends with `EINTR`, after which the
+/// program repeats it.
 const RETRY: Duration = Duration::from_millis(1);
+
+/// How long calls whose threads were killed may still run after the last process has ended.
+const LAST_CALLS: Duration = Duration::from_secs(1);
 
 /// Runs a program whose devices are answered by device specs.
 #[derive(Debug)]
@@ -108,9 +112,16 @@ impl Supervisor {
             Error::System("waitpid(2)", errno)
         };
         let status = self.child.wait().map_err(failed)?;
-        // The last worker ends with the last process that has the filter.
+        // The last worker ends with the last process that has the filter. A wait for the device
+        // whose thread was killed can take until its timeout, and has no receiver.
+        let mut ended = None;
         while self.shared.workers.load(Ordering::Acquire) > 0 {
             thread::park_timeout(Duration::from_millis(5));
+            if self.shared.listener.has_ended()
+                && ended.get_or_insert_with(Instant::now).elapsed() > LAST_CALLS
+            {
+                break;
+            }
         }
         Ok(status)
     }
@@ -122,7 +133,7 @@ fn is_wait(request: &Request) -> bool {
         && Ioctl::of_request(request.arguments[1] as u32) == Some(Ioctl::WaitCs)
 }
 
-/// Whether a call is a query of a device, or on a file that is none.
+/// Whether a call is the driver's INFO ioctl. Its file may be another one than a device.
 fn is_query(request: &Request) -> bool {
     call_of(request.number) == Some(Call::Ioctl)
         && Ioctl::of_request(request.arguments[1] as u32) == Some(Ioctl::Info)
@@ -224,7 +235,7 @@ mod tests {
     #[test]
     fn panicking_call_ends_with_eio() {
         assert_eq!(of_panic(|| Reply::Value(3)), Reply::Value(3));
-        let reply = of_panic(|| panic!("a defect, as the test wants"));
+        let reply = of_panic(|| panic!("a defect of the test"));
         assert_eq!(reply, Reply::Errno(Errno::EIO));
     }
 }

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -115,10 +116,10 @@ static void race(void)
 }
 
 /* Waits for an interrupt that does not come. */
-static void *waits(void *unused)
+static void *waits(void *us)
 {
     uint64_t word = 0;
-    union wait wait_for = {.in = {.seq = (uint64_t)&word, .timeout_us = 1, .flags = 2 | 0xfff00000u, .more = {6000000}}};
+    union wait wait_for = {.in = {.seq = (uint64_t)&word, .timeout_us = 1, .flags = 2 | 0xfff00000u, .more = {(uint64_t)us}}};
     call(fd, 3, &wait_for, sizeof wait_for);
     return NULL;
 }
@@ -130,13 +131,21 @@ static void waiting(void)
     pthread_attr_setstacksize(&small, 1 << 16);
     for (int n = 0; n < 600; n++) {
         pthread_t thread;
-        check(!pthread_create(&thread, &small, waits, NULL), "thread");
+        check(!pthread_create(&thread, &small, waits, (void *)60000000), "thread");
     }
     sleep(2);
     uint32_t status;
-    alarm(2);
+    alarm(30);
     check(!status_of(fd, &status), "status while 600 threads wait");
     _exit(0);
+}
+
+static void killed(void)
+{
+    pthread_t thread;
+    check(!pthread_create(&thread, NULL, waits, (void *)3600000000), "thread");
+    sleep(1);
+    kill(getpid(), SIGKILL);
 }
 
 static void too_much(void)
@@ -156,7 +165,7 @@ int main(int count, char **words)
 {
     static const struct { const char *name; void (*run)(void); } cases[] = {
         {"short_size", short_size}, {"directions", directions}, {"failed_call", failed_call}, {"race", race},
-        {"waiting", waiting}, {"too_much", too_much}, {"entries_of_file", entries_of_file},
+        {"waiting", waiting}, {"killed", killed}, {"too_much", too_much}, {"entries_of_file", entries_of_file},
     };
     ctl = count == 3 ? strtoul(words[1], NULL, 0) : 0;
     fd = open("/dev/accel/accel0", O_RDWR | O_CLOEXEC);

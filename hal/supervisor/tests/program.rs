@@ -194,13 +194,17 @@ fn invalid_device_is_reported() {
 
 /// Runs a case of `edge.c` on a mock with a fault plan or nothing.
 fn edge(case: &str, fault: &str) {
+    edge_ends_with(case, fault, Some(0));
+}
+
+fn edge_ends_with(case: &str, fault: &str, status: Option<i32>) {
     let Some(program) = compile("edge", "") else {
         return;
     };
     let mut command = Command::new(program);
     command.args([&copy_control(), case]);
     if let Some((output, code)) = run(command, &format!("mock:gaudi2?name={case}{fault}")) {
-        assert_eq!(code, Some(0), "{output}");
+        assert_eq!(code, status, "{output}");
     }
 }
 
@@ -227,6 +231,12 @@ fn threads_map_and_unmap_at_once() {
 #[test]
 fn waiting_threads_do_not_stop_others() {
     edge("waiting", "");
+}
+
+/// Its wait ends in an hour.
+#[test]
+fn killed_program_is_not_waited_for() {
+    edge_ends_with("killed", "", None);
 }
 
 #[test]

@@ -23,6 +23,8 @@ const LIBRARY_VARIABLE: &str = "GAUDI_TRACE_LIBRARY";
 const RINGS: usize = 256;
 /// Bytes that are read before their events are passed on.
 const BATCH: usize = 4 << 20;
+/// Bytes of records that are held back for the sake of their order.
+const MAX_HELD: usize = 64 << 20;
 /// Records of one read after which the next read does not wait.
 pub(crate) const MANY: usize = 4096;
 /// Interval between checks for dead threads.
@@ -35,6 +37,10 @@ pub(crate) struct Rings {
     /// The records read, and each one checked, with its range.
     bytes: Vec<u8>,
     records: Vec<(Encoded<'static>, usize, usize)>,
+    /// Bytes of all records that were read.
+    pulled: u64,
+    /// Whether the last read left records in a ring.
+    is_behind: bool,
     looked: Instant,
     pub(crate) events: u64,
     pub(crate) ioctls: u64,
@@ -84,6 +90,8 @@ impl Rings {
             drain,
             bytes: Vec::new(),
             records: Vec::new(),
+            pulled: 0,
+            is_behind: false,
             looked: Instant::now(),
             events: 0,
             ioctls: 0,
@@ -136,12 +144,14 @@ impl Rings {
         self.drain.owned().next().is_some()
     }
 
-    /// Reads records and passes them on in the order of their ends. Returns how many were read.
-    pub(crate) fn read(&mut self, mut pass: impl FnMut(Item<'_>) -> bool) -> usize {
+    /// Reads records and passes on those that ended up to a time, in the order of their ends.
+    /// Returns how many were read.
+    pub(crate) fn read(&mut self, limit: u64, mut pass: impl FnMut(Item<'_>) -> bool) -> usize {
         // A record that ends later than this is held back: one of another thread can precede it.
         let now = process::now_ns();
         self.drain.update_clock();
-        let mut until = now;
+        self.is_behind = false;
+        let mut until = now.min(limit);
         let held = self.records.len();
         let owned: Vec<(usize, (u32, u32))> = self.drain.owned().collect();
         let share = (BATCH / owned.len().max(1)).max(1 << 16);
@@ -149,6 +159,14 @@ impl Rings {
             until = until.min(self.read_ring(ring, share, now));
         }
         let read = self.records.len() - held;
+        if self.bytes.len() > MAX_HELD {
+            until = u64::MAX;
+        }
+        // What was read has ended, whatever the program wrote as its time.
+        let latest = process::now_ns();
+        for row in &mut self.records {
+            row.0.end_ns = row.0.end_ns.min(latest);
+        }
         self.records.sort_by_key(|row| row.0.end_ns);
         let ready = self.records.partition_point(|row| row.0.end_ns <= until);
         for &(event, start, len) in &self.records[..ready] {
@@ -166,11 +184,22 @@ impl Rings {
         if lost > 0 {
             self.lose(lost, &mut pass);
         }
-        if read == 0 && self.looked.elapsed() > LOOK_FOR_DEAD {
+        if self.looked.elapsed() > LOOK_FOR_DEAD {
             self.looked = Instant::now();
             self.release(&mut pass);
         }
         read
+    }
+
+    /// As [`read`](Self::read), until each ring was empty. Ends after as many reads as there are
+    /// rings, because a program can fill them again.
+    pub(crate) fn read_all(&mut self, limit: u64, mut pass: impl FnMut(Item<'_>) -> bool) {
+        for _ in 0..RINGS {
+            self.read(limit, &mut pass);
+            if !self.is_behind {
+                break;
+            }
+        }
     }
 
     /// Keeps the records from an index on.
@@ -202,6 +231,7 @@ impl Rings {
                     Ok(event) => {
                         last = event.end_ns;
                         let event = event.unbound();
+                        self.pulled += (self.bytes.len() - start) as u64;
                         self.records.push((event, start, self.bytes.len() - start));
                         continue;
                     }
@@ -217,6 +247,7 @@ impl Rings {
             self.lost += 1;
             return now;
         }
+        self.is_behind = true;
         last.min(now)
     }
 
@@ -251,6 +282,8 @@ impl Rings {
     /// Passes on what is still held.
     pub(crate) fn finish(&mut self, mut pass: impl FnMut(Item<'_>) -> bool) {
         self.drain.close();
-        while self.read(&mut pass) > 0 || !self.records.is_empty() {}
+        // Writers stop now. A program that fills the rings in another way must not delay the end.
+        let end = self.pulled.saturating_add(self.drain.capacity());
+        while (self.read(u64::MAX, &mut pass) > 0 || !self.records.is_empty()) && self.pulled <= end {}
     }
 }

@@ -262,8 +262,7 @@ impl Tracer {
             Driver::Bpf(bpf) => {
                 summary.tier = Tier::Bpf;
                 let all_ended = run_bpf(bpf, recorder, |recorder| {
-                    sink.pass(recorder);
-                    beside.read(&mut sink);
+                    beside.pass(recorder, &mut sink);
                     sink.goes_on()
                 });
                 summary.status = match &mut self.child {
@@ -280,11 +279,10 @@ impl Tracer {
                 let _waiting = waiting.map_err(|errno| Error::system("sigaction(2)", errno))?;
                 let _ticker = beside.rings.is_some().then(|| Ticker::start(&handle));
                 ptrace.run(recorder, |recorder| {
-                    sink.pass(recorder);
-                    beside.read(&mut sink);
+                    beside.pass(recorder, &mut sink);
                     sink.goes_on()
                 })?;
-                sink.pass(recorder);
+                beside.pass(recorder, &mut sink);
                 summary.not_followed = ptrace.not_followed;
                 summary.status = ptrace.status.map(|status| ExitStatus::from_raw(status as i32));
             }
@@ -307,6 +305,8 @@ impl Tracer {
 struct Beside {
     rings: Option<Box<Rings>>,
     read: Instant,
+    /// The next call of [`pass`](Self::pass) has all events of the tier up to this time.
+    complete: u64,
 }
 
 impl Beside {
@@ -314,16 +314,31 @@ impl Beside {
         Self {
             rings,
             read: Instant::now(),
+            complete: 0,
         }
     }
 
-    /// Passes on what the rings hold, unless they were read just before: tier C calls this at each
-    /// stop.
-    fn read<F: FnMut(Item<'_>) -> ControlFlow<()>>(&mut self, sink: &mut Sink<F>) {
+    /// Passes on the recorder's events and the records of the rings. After the exit or the exec of
+    /// a process its descriptors are closed, so the records that precede it are passed on before.
+    ///
+    /// Otherwise the rings are not read if they were just before: tier C calls this at each stop.
+    fn pass<F: FnMut(Item<'_>) -> ControlFlow<()>>(&mut self, recorder: &mut Recorder, sink: &mut Sink<F>) {
+        let now = process::now_ns();
+        let mut is_idle = recorder.events.is_empty();
+        for event in recorder.events.drain(..) {
+            if let (Event::Process(process), Some(rings)) = (&event, &mut self.rings) {
+                rings.read_all(process.time_ns, |item| sink.ring_item(item));
+            }
+            sink.event(event);
+        }
         if let Some(rings) = self.rings.as_mut().filter(|_| self.read.elapsed() > SHORT_SLEEP) {
-            rings.read(|item| sink.ring_item(item));
+            is_idle &= rings.read(self.complete, |item| sink.ring_item(item)) == 0;
             self.read = Instant::now();
         }
+        if is_idle {
+            sink.item(Item::Idle);
+        }
+        self.complete = now;
     }
 
     fn finish<F: FnMut(Item<'_>) -> ControlFlow<()>>(mut self, sink: &mut Sink<F>) -> Option<Box<Rings>> {
@@ -382,19 +397,12 @@ impl<F: FnMut(Item<'_>) -> ControlFlow<()>> Sink<F> {
         }
     }
 
-    /// Passes on the recorder's events. Returns whether the run goes on.
-    fn pass(&mut self, recorder: &mut Recorder) -> bool {
-        let had_events = !recorder.events.is_empty();
-        for event in recorder.events.drain(..) {
-            if self.go_on {
-                self.events += u64::from(!matches!(event, Event::Lost { .. }));
-                self.go_on = (self.on_item)(Item::Event(event)).is_continue();
-            }
+    /// Passes on an event of the recorder.
+    fn event(&mut self, event: Event) {
+        if self.go_on {
+            self.events += u64::from(!matches!(event, Event::Lost { .. }));
+            self.item(Item::Event(event));
         }
-        if !had_events {
-            self.item(Item::Idle);
-        }
-        self.goes_on()
     }
 
     fn goes_on(&self) -> bool {
@@ -412,7 +420,7 @@ fn run_rings<F: FnMut(Item<'_>) -> ControlFlow<()>>(
     let mut sleep = SHORT_SLEEP;
     let mut status = None;
     loop {
-        let read = rings.read(|item| sink.ring_item(item));
+        let read = rings.read(u64::MAX, |item| sink.ring_item(item));
         if !sink.goes_on() {
             break;
         }

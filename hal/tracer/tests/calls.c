@@ -20,7 +20,10 @@
  * calls storm N      N ioctls of libc while a timer's handler calls ioctl; prints its number
  * calls vfork        3 ioctls of libc, the second in a child of vfork; prints the two ids
  * calls dlopen FILE  one ioctl by the function `late` of a library
+ * calls busy N       as sequence, while another thread makes ioctls without pause
  * calls scribble     overwrites the rings of the session after an ioctl; prints "done"
+ * calls positions    overwrites the writers' positions instead
+ * calls future       writes a record of a time that does not come
  * calls coroutine    3 ioctls of libc on a small stack; the third argument is unmapped; prints its
  *                    errno
  * calls restart      a read(2) that SIGALRM interrupts and that is restarted
@@ -218,6 +221,14 @@ static void *once(void *number)
 	return NULL;
 }
 
+static void *endless(void *unused)
+{
+	(void)unused;
+	for (;;)
+		by_libc(null_fd, 1u << 30);
+	return NULL;
+}
+
 static volatile uint32_t alarms;
 
 static void stormed(int signal)
@@ -241,8 +252,21 @@ static void coroutine_body(void)
 	printf("%d\n", errno);
 }
 
+/* Publishes a record of an event: lost events, at the last time there is. */
+static void publish(uint64_t *positions)
+{
+	struct __attribute__((packed)) {
+		uint8_t tag;
+		uint64_t time_ns, count;
+	} event = { 10, UINT64_MAX, 1 };
+	uint64_t *record = positions + 512 + positions[0] / 8;
+	memcpy(record + 1, &event, sizeof event);
+	positions[0] += 32;
+	__atomic_store_n(record, 0x4745435200000000ul | sizeof event, __ATOMIC_RELEASE);
+}
+
 /* Overwrites the session's memory behind its header and its owners. */
-static void scribble(int records)
+static void scribble(const char *what)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
 	char line[512];
@@ -254,9 +278,16 @@ static void scribble(int records)
 		uint64_t *words = (uint64_t *)from;
 		uint64_t bytes = words[3], stride = 4096 + bytes + (256 << 10);
 		for (int ring = 0; ring < 4; ring++) {
-			uint64_t *data = (uint64_t *)(from + 4096 + 4096 + ring * stride + 4096);
+			uint64_t *positions = (uint64_t *)(from + 4096 + 4096 + ring * stride);
+			uint64_t *data = positions + 512;
+			if (!strcmp(what, "positions"))
+				positions[0] += 3;
+			if (!strcmp(what, "future") && ring == 0)
+				publish(positions);
+			if (strncmp(what, "scribble", 8))
+				continue;
 			for (uint64_t i = 0; i < bytes / 8; i++)
-				data[i] = records ? 0x4745435200000000ul | 16 : 0xdeadbeefdeadbeeful;
+				data[i] = what[8] ? 0x4745435200000000ul | 16 : 0xdeadbeefdeadbeeful;
 		}
 	}
 	fclose(maps);
@@ -351,9 +382,13 @@ int main(int argc, char **argv)
 			pthread_create(&threads[i], NULL, five_hundred, (void *)(uintptr_t)(500 * i));
 		for (long i = 0; i < count && i < 64; i++)
 			pthread_join(threads[i], NULL);
-	} else if (!strcmp(what, "sequence")) {
+	} else if (!strcmp(what, "sequence") || !strcmp(what, "busy")) {
+		pthread_t one;
+		if (what[0] == 'b')
+			pthread_create(&one, NULL, endless, NULL);
 		for (long i = 0; i < count; i++) {
-			pthread_t one;
+			if (what[0] == 'b')
+				usleep(1000);
 			pthread_create(&one, NULL, once, (void *)(uintptr_t)i);
 			pthread_join(one, NULL);
 		}
@@ -382,10 +417,10 @@ int main(int argc, char **argv)
 		struct info info = { .number = 77 };
 		if (!late || late(null_fd, &info) != -1 || errno != ENOTTY)
 			return 6;
-	} else if (!strncmp(what, "scribble", 8)) {
+	} else if (!strncmp(what, "scribble", 8) || !strcmp(what, "positions") || !strcmp(what, "future")) {
 		by_libc(null_fd, 1);
 		usleep(50000);
-		scribble(what[8] != 0);
+		scribble(what);
 		by_libc(null_fd, 2);
 		puts("done");
 	} else if (!strcmp(what, "coroutine")) {

@@ -32,7 +32,8 @@ fn threads_have_their_own_rings() {
         .windows(2)
         .filter(|pair| pair[0] > pair[1] + 1_000_000)
         .count();
-    assert_eq!(disordered, 0, "events are ordered by their end");
+    // A thread can be descheduled between the end of its call and its record.
+    assert!(disordered <= 8, "events are ordered by their end: {disordered}");
 }
 
 #[test]
@@ -126,10 +127,6 @@ fn killed_program_leaves_whole_records() {
     command.args(["libc", "100000000"]).stdout(Stdio::null());
     let mut tracer = Tracer::spawn(command, &watching_null(Backend::Preload)).unwrap();
     let pid = nix::unistd::Pid::from_raw(tracer.child().unwrap().id() as i32);
-    let killer = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(300));
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
-    });
     let mut next = 0_u64;
     let summary = tracer
         .run(|event| {
@@ -137,13 +134,15 @@ fn killed_program_leaves_whole_records() {
                 let number = u32::from_ne_bytes(ioctl.input[16..20].try_into().unwrap());
                 assert_eq!(u64::from(number), next, "in order and complete");
                 next += 1;
+                if next == 10_000 {
+                    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+                }
             }
             ControlFlow::Continue(())
         })
         .unwrap();
-    killer.join().unwrap();
     assert_eq!(summary.status.unwrap().signal(), Some(9));
-    assert!(next > 100, "{next}");
+    assert!(next >= 10_000, "{next}");
     assert!(
         summary.lost <= 1,
         "at most the record that it was writing: {summary:?}"
@@ -181,6 +180,70 @@ fn overwritten_ring_is_reported() {
 }
 
 #[test]
+fn overwritten_position_loses_records_only() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let run = run(&program, &["positions"], &watching_null(Backend::Preload)).unwrap();
+    assert_eq!((run.output.as_str(), run.numbers()), ("done\n", vec![1]));
+    assert!(run.summary.lost > 0, "the second ioctl is counted");
+}
+
+#[test]
+fn record_of_the_future_does_not_delay() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let run = run(&program, &["future"], &watching_null(Backend::Preload)).unwrap();
+    assert_eq!(run.numbers(), [1, 2]);
+    let is_future = |event: &Event| matches!(event, Event::Lost { count: 1, .. });
+    assert!(run.events.iter().any(is_future), "the record was valid");
+}
+
+#[test]
+fn rings_of_dead_threads_are_released_under_load() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let run = run(&program, &["busy", "600"], &watching_null(Backend::Preload)).unwrap();
+    let numbers = run.numbers();
+    let threads = numbers.iter().filter(|&&number| number < 600).count();
+    assert!(threads >= 300, "{threads} of 600 threads; there are 256 rings");
+}
+
+#[test]
+fn run_ends_while_the_program_continues() {
+    let Some(program) = program("") else {
+        return;
+    };
+    let mut command = Command::new(&program);
+    command.args(["libc", "1000000000"]).stdout(Stdio::null());
+    let mut tracer = Tracer::spawn(command, &watching_null(Backend::Preload)).unwrap();
+    let pid = nix::unistd::Pid::from_raw(tracer.child().unwrap().id() as i32);
+    let mut seen = 0;
+    let summary = tracer
+        .run(|event| {
+            seen += u32::from(matches!(event, Event::Ioctl(_)));
+            if seen < 1000 {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })
+        .unwrap();
+    assert_eq!((summary.status, seen), (None, 1000));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    nix::sys::wait::waitpid(pid, None).unwrap();
+}
+
+/// Whether a child has ended and was not waited for.
+fn has_ended(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let state = stat.rsplit(") ").next().unwrap();
+    state.starts_with('Z')
+}
+
+#[test]
 fn slow_tracer_delays_and_counts() {
     let Some(program) = program("") else {
         return;
@@ -189,7 +252,8 @@ fn slow_tracer_delays_and_counts() {
     options.ring_bytes = 1;
     let mut command = Command::new(&program);
     command.args(["libc", "20000"]).stdout(Stdio::null());
-    let tracer = Tracer::spawn(command, &options).unwrap();
+    let mut tracer = Tracer::spawn(command, &options).unwrap();
+    let pid = tracer.child().unwrap().id();
     let mut first = true;
     let (mut ioctls, mut lost) = (0_u64, 0);
     let summary = tracer
@@ -200,13 +264,15 @@ fn slow_tracer_delays_and_counts() {
                 _ => {}
             }
             if std::mem::take(&mut first) {
-                // Longer than a program waits for space.
-                thread::sleep(Duration::from_millis(700));
+                // The program does not wait for this for ever.
+                while !has_ended(pid) {
+                    thread::sleep(Duration::from_millis(10));
+                }
             }
             ControlFlow::Continue(())
         })
         .unwrap();
-    assert!(lost > 0, "the tracer was slower than the longest delay");
+    assert!(lost > 0, "the ring was full");
     assert_eq!((summary.lost, ioctls + lost), (lost, 20_000));
 }
 

@@ -34,6 +34,7 @@ c_structs! {
 
 impl HlCbIn {
     /// A request for a buffer of `size` bytes.
+    #[inline]
     pub fn create(size: u32, flags: CbFlags) -> Self {
         Self {
             op: CbOp::CREATE,
@@ -44,6 +45,7 @@ impl HlCbIn {
     }
 
     /// Gives a buffer back. It lives on while submissions or mappings use it.
+    #[inline]
     pub fn destroy(handle: u64) -> Self {
         Self {
             cb_handle: handle,
@@ -53,6 +55,7 @@ impl HlCbIn {
     }
 
     /// Asks how many submissions use a buffer: [`HlCbOut::usage_cnt`].
+    #[inline]
     pub fn usage(handle: u64) -> Self {
         Self {
             cb_handle: handle,
@@ -62,6 +65,7 @@ impl HlCbIn {
     }
 
     /// Asks for the device address of a buffer made with [`CbFlags::MAP`]: [`HlCbOut::device_va`].
+    #[inline]
     pub fn device_va(handle: u64) -> Self {
         Self {
             cb_handle: handle,
@@ -90,16 +94,19 @@ c_structs! {
 
 impl HlCbOut {
     /// After CREATE: the handle, which is also the mmap offset.
+    #[inline]
     pub fn cb_handle(&self) -> u64 {
         self.arg[0]
     }
 
     /// After INFO with GET_DEVICE_VA: the device address.
+    #[inline]
     pub fn device_va(&self) -> u64 {
         self.arg[0]
     }
 
     /// After INFO: how many submissions use the buffer.
+    #[inline]
     pub fn usage_cnt(&self) -> u32 {
         crate::words::to_view::<1, HlCbOutUsage>(&self.arg).usage_cnt
     }

@@ -165,6 +165,7 @@ c_structs! {
 
 impl HlCsIn {
     /// A command to `count` engine cores whose `u32` ids lie at `cores`.
+    #[inline]
     pub fn engine_cores(cores: u64, count: u32, command: EngineCommand) -> Self {
         let view = HlCsInEngineCores {
             engine_cores: cores,
@@ -179,6 +180,7 @@ impl HlCsIn {
     }
 
     /// A command to `count` engines whose `u32` ids lie at `engines`.
+    #[inline]
     pub fn engines(engines: u64, count: u32, command: EngineCommand) -> Self {
         let view = HlCsInEngines {
             engines,

@@ -240,6 +240,7 @@ impl HlMemOut {
     }
 
     /// After MAP_BLOCK.
+    #[inline]
     pub fn block(&self) -> HlMemOutBlock {
         words::to_view(&self.arg)
     }

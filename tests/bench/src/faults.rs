@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use gaudi_faults::{Case, Kind, OPERATIONS, Op, Stack, strategies};
+use gaudi_faults::{Case, Kind, OPERATIONS, Op, Stack, Where, strategies};
 use gaudi_seam::fault::{Plan, Rule, Schedule};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -192,7 +192,7 @@ impl StateMachineTest for Driven {
             case: Case {
                 seed: SEED,
                 number: NUMBER.replace(NUMBER.get() + 1),
-                descriptors: false,
+                place: Where::Memory,
                 plan: state.plan.clone(),
                 ops: Vec::with_capacity(OPERATIONS),
             },

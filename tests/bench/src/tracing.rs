@@ -1,7 +1,7 @@
 //! What tracing costs a program: this project's tiers beside strace, all records on disk.
 //!
 //! The traced program is `gaudi-bench-calls` beside this one, because the ioctls of this one answer
-//! themselves. It makes as many calls as told and prints the nanoseconds that each took.
+//! themselves. It makes the given number of calls and prints the nanoseconds that each took.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

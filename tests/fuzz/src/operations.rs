@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use gaudi_faults::{Case, DEVICE, Kind, Op, World};
+use gaudi_faults::{Case, DEVICE, Kind, Op, Where, World};
 use gaudi_seam::fault::Plan;
 
 /// The longest sequence.
@@ -52,7 +52,7 @@ pub(crate) fn operations(bytes: &[u8]) {
         let case = Case {
             seed: 0,
             number: u64::from(count >> 7),
-            descriptors: false,
+            place: Where::Memory,
             plan,
             ops: ops.chunks_exact(7).take(MOST).map(op).enumerate().collect(),
         };

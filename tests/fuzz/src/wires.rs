@@ -21,7 +21,7 @@ use vgaudi::wire::{HEADER, Header, MAX_MESSAGE};
 use crate::chip::card;
 
 /// Longer than any input takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The memory that messages pass: 1 MiB of small numbers, which rings and command buffers are made
 /// of.
@@ -88,7 +88,7 @@ pub(crate) fn vfio_user(bytes: &[u8]) {
         let _ = here.shutdown(Shutdown::Write);
         let begin = Instant::now();
         while !server.is_finished() {
-            assert!(begin.elapsed() < PATIENCE, "the server does not return");
+            assert!(begin.elapsed() < DEADLINE, "the server does not return");
             thread::sleep(Duration::from_micros(50));
         }
         let disconnect = server.join().expect("no message panics the server");
@@ -123,7 +123,7 @@ const REGION: usize = 64 << 10;
 pub(crate) fn nic_wire(bytes: &[u8]) {
     let (cable, mut peer) = UnixStream::pair().expect("sockets");
     let config = SoftNicConfig {
-        stall_timeout: PATIENCE / 4,
+        stall_timeout: DEADLINE / 4,
         ..SoftNicConfig::default()
     };
     let nic = SoftNic::open("softnic0", cable, config).expect("a NIC");
@@ -146,7 +146,7 @@ pub(crate) fn nic_wire(bytes: &[u8]) {
         let mut scratch = [0; 4096];
         while matches!(reader.read(&mut scratch), Ok(count) if count > 0) {}
     });
-    peer.set_write_timeout(Some(PATIENCE)).expect("a socket");
+    peer.set_write_timeout(Some(DEADLINE)).expect("a socket");
     let mut rest = bytes;
     while let [how, behind @ ..] = rest {
         let (head, behind) = behind.split_at(FRAME.min(behind.len()));
@@ -178,12 +178,12 @@ pub(crate) fn nic_wire(bytes: &[u8]) {
     let mut wc = [WorkCompletion::EMPTY; 16];
     let mut ended = 0;
     while ended < 5 {
-        ended += cq.wait(&mut wc, PATIENCE).expect("all work ends");
+        ended += cq.wait(&mut wc, DEADLINE).expect("all work ends");
     }
     assert_eq!(ended, 5, "each request ends once");
     let begin = Instant::now();
     while nic.cable_error().is_none() {
-        assert!(begin.elapsed() < PATIENCE, "the cable is down after its end");
+        assert!(begin.elapsed() < DEADLINE, "the cable is down after its end");
         thread::sleep(Duration::from_micros(50));
     }
     drop((qp, all, cq, pd, context, nic));

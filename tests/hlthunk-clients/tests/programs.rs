@@ -143,6 +143,11 @@ fn threads_and_fork_children_are_separate() {
 }
 
 #[test]
+fn cancelled_threads_end_without_abort() {
+    passes("cancel", &["hl-thunk"]);
+}
+
+#[test]
 fn ucx_exports_the_pool() {
     passes("ucx", &ALL);
 }

@@ -1,16 +1,19 @@
 //! `ucp-check [bytes=N] PROTOCOL...`: two processes move data between Gaudi memory and host memory
 //! through the UCX that the loader finds, and compare every byte.
 //!
-//! With `bytes=N`, one message of N bytes moves, from device to device. With `listen=SOCKET` or
-//! `connect=SOCKET`, this is the passive or the active one of two processes.
+//! - `bytes=N`: one message of N bytes, from device to device.
+//! - `listen=SOCKET`, `connect=SOCKET`: this is the passive or the active one of two processes.
+//! - `kill`: one of two processes is killed during each protocol, and UCX must report it.
+//! - `query`: queries of memory are timed.
 //!
-//! Prints `ok PROTOCOL: N transfers` or `FAIL PROTOCOL: ...` a protocol; `cargo xtask test --step
-//! ucx` runs it with packaged releases of UCX. Device memory comes from the plugin the way
-//! ucx_perftest gets it.
+//! Prints `ok` or `FAIL` and the protocol; `cargo xtask test --step ucx` runs it with packaged
+//! releases of UCX. Device memory comes from the plugin the way ucx_perftest gets it.
 
 mod allocator;
 mod control;
+mod killed;
 mod pattern;
+mod query;
 mod ucp;
 
 use std::path::PathBuf;
@@ -69,6 +72,10 @@ enum Role {
     Both,
     Passive(PathBuf),
     Active(PathBuf),
+    /// It starts both, of which one is killed.
+    Kill,
+    /// There is no other one: queries of memory are timed.
+    Query,
 }
 
 impl Options {
@@ -82,6 +89,8 @@ impl Options {
             let protocol = Protocol::ALL.iter().find(|(known, _)| *known == argument);
             match (argument.split_once('='), protocol) {
                 (_, Some(row)) => options.protocols.push(*row),
+                (None, _) if argument == "kill" => options.role = Role::Kill,
+                (None, _) if argument == "query" => options.role = Role::Query,
                 (Some(("bytes", bytes)), _) => {
                     let bytes = bytes.parse().map_err(|error| format!("{argument}: {error}"))?;
                     options.bytes = Some(bytes);
@@ -124,6 +133,8 @@ fn main() -> ExitCode {
     };
     let answer = match &options.role {
         Role::Both => both(&options),
+        Role::Kill => killed::run(&options.protocols),
+        Role::Query => query::run(),
         Role::Passive(path) => Control::listen(path)
             .map_err(|error| format!("{}: {error}", path.display()))
             .and_then(|control| passive(control, &options))
@@ -168,7 +179,7 @@ fn both(options: &Options) -> Result<bool, Failure> {
 /// The process that sends, puts and gets. Returns whether all data matched.
 fn active(mut control: Control, options: &Options) -> Result<bool, Failure> {
     let ucp = Ucp::open()?;
-    let mut peer = ucp.connect(&mut control)?;
+    let mut peer = ucp.connect(&mut control, false)?;
     let mut all = true;
     for &(name, protocol) in &options.protocols {
         let mut moved = 0;
@@ -235,31 +246,40 @@ fn send(
 /// The process that receives, and whose memory the other one accesses.
 fn passive(mut control: Control, options: &Options) -> Result<(), Failure> {
     let ucp = Ucp::open()?;
-    let mut peer = ucp.connect(&mut control)?;
+    let mut peer = ucp.connect(&mut control, false)?;
     for &(_, protocol) in &options.protocols {
         for (seed, len, start, (from, to)) in options.transfers() {
-            let wanted = pattern(seed, len);
-            let memory = Memory::new(if protocol == Protocol::Get { from } else { to }, start + len)?;
-            if protocol == Protocol::Get {
-                memory.write(start, &wanted)?;
-            }
-            let answer = match protocol {
-                Protocol::Tag => peer.receive_tag(&memory, start, len),
-                Protocol::Stream => peer.receive_stream(&memory, start, len),
-                Protocol::Am => peer.receive_am(&memory, start, len),
-                Protocol::Put | Protocol::Get => peer.offer(&mut control, &memory, start),
-            };
-            if protocol == Protocol::Get {
-                answer?;
-                continue;
-            }
-            let answer = answer.and_then(|()| compare(&memory, start, &wanted));
-            match answer {
-                Ok(()) => peer.send_message(&mut control, b"same")?,
-                Err(failure) => peer.send_message(&mut control, failure.as_bytes())?,
-            }
+            receive(&mut peer, &mut control, protocol, (seed, len, start), (from, to))?;
         }
     }
     // The peer's end needs this side's progress. Closing here too would race with it.
     peer.wait_message(&mut control).map(drop)
+}
+
+/// The passive part of a transfer.
+fn receive(
+    peer: &mut Peer<'_>,
+    control: &mut Control,
+    protocol: Protocol,
+    (seed, len, start): Transfer,
+    (from, to): (Place, Place),
+) -> Result<(), Failure> {
+    let wanted = pattern(seed, len);
+    let memory = Memory::new(if protocol == Protocol::Get { from } else { to }, start + len)?;
+    if protocol == Protocol::Get {
+        memory.write(start, &wanted)?;
+    }
+    let answer = match protocol {
+        Protocol::Tag => peer.receive_tag(&memory, start, len),
+        Protocol::Stream => peer.receive_stream(&memory, start, len),
+        Protocol::Am => peer.receive_am(&memory, start, len),
+        Protocol::Put | Protocol::Get => peer.offer(control, &memory, start),
+    };
+    if protocol == Protocol::Get {
+        return answer;
+    }
+    match answer.and_then(|()| compare(&memory, start, &wanted)) {
+        Ok(()) => peer.send_message(control, b"same"),
+        Err(failure) => peer.send_message(control, failure.as_bytes()),
+    }
 }

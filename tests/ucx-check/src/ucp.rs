@@ -7,6 +7,8 @@ use std::ptr::{null, null_mut};
 use std::time::{Duration, Instant};
 
 use libloading::os::unix::Library;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::allocator::{Failure, Memory};
 use crate::control::Control;
@@ -22,6 +24,10 @@ const FEATURES: u64 = 1 | 1 << 1 | 1 << 5 | 1 << 6;
 const RENDEZVOUS: u64 = 1 << 17;
 /// `UCP_OP_ATTR_FIELD_FLAGS`, and `UCP_STREAM_RECV_FLAG_WAITALL`.
 const WAIT_ALL: [u32; 2] = [1 << 4, 1];
+/// `UCP_OP_ATTR_FIELD_FLAGS`, and `UCP_EP_CLOSE_FLAG_FORCE`.
+const FORCE: [u32; 2] = [1 << 4, 1];
+/// `UCP_ERR_HANDLING_MODE_PEER`.
+const HANDLES_PEER: u64 = 1;
 
 type Pointer = *mut c_void;
 /// A parameter structure of the API: zeros, with the field mask first.
@@ -77,6 +83,7 @@ functions! {
     get = "ucp_get_nbx": fn(Pointer, *mut u8, usize, u64, Pointer, *const Params) -> Pointer;
     request_status = "ucp_request_check_status": fn(Pointer) -> i8;
     request_free = "ucp_request_free": fn(Pointer);
+    request_cancel = "ucp_request_cancel": fn(Pointer, Pointer);
 }
 
 /// A context and a worker.
@@ -131,8 +138,9 @@ impl Ucp {
         }
     }
 
-    /// Exchanges addresses and connects.
-    pub(crate) fn connect(&self, control: &mut Control) -> Result<Peer<'_>, Failure> {
+    /// Exchanges addresses and connects. If `learns_of_death`, operations fail when the other
+    /// process ends.
+    pub(crate) fn connect(&self, control: &mut Control, learns_of_death: bool) -> Result<Peer<'_>, Failure> {
         let (mut address, mut len) = (null_mut(), 0);
         // SAFETY: valid pointers.
         let status = unsafe { (self.call.worker_address)(self.worker, &raw mut address, &raw mut len) };
@@ -145,12 +153,22 @@ impl Ucp {
             ucp: self,
             ep: null_mut(),
             arrived: Box::new(Arrived::default()),
+            ended: Box::new(0),
+            kill: None,
         };
         peer.send_message(control, &bytes)?;
         let theirs = peer.wait_message(control)?;
         let mut params = NONE;
         (params[0], params[1]) = (1, theirs.as_ptr().expose_provenance() as u64);
-        // SAFETY: the field mask has the address alone, which lives until the call returns.
+        if learns_of_death {
+            let ended: *mut i8 = &raw mut *peer.ended;
+            params[0] |= 1 << 1 | 1 << 2;
+            params[2] = HANDLES_PEER;
+            params[3] = (handle_end as *const c_void).expose_provenance() as u64;
+            params[4] = ended.expose_provenance() as u64;
+        }
+        // SAFETY: the address lives until the call returns, the handler's argument as long as the
+        // endpoint.
         let status = unsafe { (self.call.ep_create)(self.worker, &raw const params, &raw mut peer.ep) };
         self.check("ucp_ep_create", status)?;
         let arg: *mut Arrived = &raw mut *peer.arrived;
@@ -222,17 +240,72 @@ unsafe extern "C" fn handle_am(
     0
 }
 
+/// Stores why the endpoint failed.
+///
+/// # Safety
+/// UCX's contract of the callback.
+unsafe extern "C" fn handle_end(ended: *mut i8, _ep: Pointer, status: i8) {
+    // SAFETY: the endpoint's argument, which nothing else borrows during progress.
+    unsafe { *ended = status };
+}
+
 /// A connection to the other process.
 pub(crate) struct Peer<'a> {
     ucp: &'a Ucp,
     ep: Pointer,
     arrived: Box<Arrived>,
+    /// UCX's status once the other process is dead; 0 before.
+    ended: Box<i8>,
+    /// The process that `progress` kills, after this number of calls.
+    kill: Option<(Pid, u32)>,
 }
 
 impl Peer<'_> {
-    fn progress(&self) {
+    fn progress(&mut self) {
         // SAFETY: the worker is open.
         unsafe { (self.ucp.call.progress)(self.ucp.worker) };
+        if let Some((peer, left)) = &mut self.kill {
+            match left.checked_sub(1) {
+                Some(fewer) => *left = fewer,
+                None => {
+                    // A child of this process's parent, which has not waited for it.
+                    let _ = kill(*peer, Signal::SIGKILL);
+                    self.kill = None;
+                }
+            }
+        }
+    }
+
+    /// Kills the other process after so many calls of progress.
+    pub(crate) fn kill_after(&mut self, peer: Pid, calls: u32) {
+        self.kill = Some((peer, calls));
+    }
+
+    /// Whether the other process is still to be killed.
+    pub(crate) fn will_kill(&self) -> bool {
+        self.kill.is_some()
+    }
+
+    /// Whether UCX knows that the other process is dead.
+    fn is_ended(&self) -> bool {
+        // SAFETY: the callback writes it during progress alone.
+        unsafe { (&raw const *self.ended).read_volatile() != 0 }
+    }
+
+    /// Waits until UCX reports the end of the other process. Returns its status as text.
+    pub(crate) fn await_end(&mut self) -> Result<String, Failure> {
+        let begin = Instant::now();
+        while !self.is_ended() {
+            self.progress();
+            if begin.elapsed() > LIMIT {
+                return Err("UCX does not report the end of the peer".to_owned());
+            }
+        }
+        let status = *self.ended;
+        self.ucp
+            .check("the endpoint", status)
+            .err()
+            .ok_or_else(|| "the endpoint failed with UCS_OK".to_owned())
     }
 
     /// Waits until `ready` returns something.
@@ -246,6 +319,9 @@ impl Peer<'_> {
             self.progress();
             if let Some(value) = ready(self)? {
                 return Ok(value);
+            }
+            if self.is_ended() {
+                return Err(format!("{what}: the peer is dead"));
             }
             if begin.elapsed() > LIMIT {
                 return Err(format!("{what}: not complete after {} s", LIMIT.as_secs()));
@@ -262,14 +338,33 @@ impl Peer<'_> {
         if (-100..0).contains(&value) {
             return self.ucp.check(what, value as i8);
         }
-        let status = self.wait_for(what, |peer| {
+        let mut status = self.wait_request(what, request);
+        if status.is_err() && self.is_ended() {
+            // A receive that no sender completes.
             // SAFETY: a live request.
-            let status = unsafe { (peer.ucp.call.request_status)(request) };
-            Ok((status != IN_PROGRESS).then_some(status))
-        })?;
+            unsafe { (self.ucp.call.request_cancel)(self.ucp.worker, request) };
+            let begin = Instant::now();
+            while status.is_err() && begin.elapsed() < LIMIT {
+                self.progress();
+                // SAFETY: a live request.
+                let seen = unsafe { (self.ucp.call.request_status)(request) };
+                if seen != IN_PROGRESS {
+                    status = Ok(seen);
+                }
+            }
+        }
+        let status = status?;
         // SAFETY: a live request, which is not used afterwards.
         unsafe { (self.ucp.call.request_free)(request) };
         self.ucp.check(what, status)
+    }
+
+    fn wait_request(&mut self, what: &str, request: Pointer) -> Result<i8, Failure> {
+        self.wait_for(what, |peer| {
+            // SAFETY: a live request.
+            let status = unsafe { (peer.ucp.call.request_status)(request) };
+            Ok((status != IN_PROGRESS).then_some(status))
+        })
     }
 
     pub(crate) fn send_message(&mut self, control: &mut Control, message: &[u8]) -> Result<(), Failure> {
@@ -372,11 +467,11 @@ impl Peer<'_> {
         message.extend_from_slice(unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), len) });
         // SAFETY: the key is not used afterwards.
         unsafe { (call.rkey_release)(buffer) };
-        self.send_message(control, &message)?;
-        self.wait_message(control)?;
-        // SAFETY: the other process has ended its accesses.
+        let answer = self.send_message(control, &message);
+        let answer = answer.and_then(|()| self.wait_message(control).map(drop));
+        // SAFETY: the other process has ended its accesses, or is dead.
         let status = unsafe { (self.ucp.call.mem_unmap)(self.ucp.context, handle) };
-        self.ucp.check("ucp_mem_unmap", status)
+        answer.and_then(|()| self.ucp.check("ucp_mem_unmap", status))
     }
 
     fn with_key(
@@ -421,6 +516,16 @@ impl Peer<'_> {
             peer.wait("ucp_get_nbx", request)?;
             peer.flush()
         })
+    }
+
+    /// Closes the endpoint of a dead process.
+    pub(crate) fn close_at_once(&mut self) -> Result<(), Failure> {
+        let mut params = NONE;
+        params[0] = u64::from(FORCE[0]) | u64::from(FORCE[1]) << 32;
+        *self.ended = 0;
+        // SAFETY: the endpoint is open and not used afterwards.
+        let request = unsafe { (self.ucp.call.ep_close)(self.ep, &raw const params) };
+        self.wait("ucp_ep_close_nbx", request)
     }
 
     /// Closes the endpoint.

@@ -64,7 +64,8 @@ impl Measured {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gaudi perf copy -d mock:gaudi2 --sizes 4KiB,64KiB,1MiB\n  \
-                  gaudi perf copy -d mock:gaudi2 host device --iterations 100 --json"
+                  gaudi perf copy -d mock:gaudi2 host device --iterations 100 --json\n  \
+                  eval \"$(gaudi perf copy -d mock:gaudi2 --calibrate)\""
 )]
 pub(crate) struct PerfCopy {
     /// Where the bytes are; without it every direction is measured.
@@ -89,6 +90,10 @@ pub(crate) struct PerfCopy {
     /// Seconds that one copy may take.
     #[arg(long, value_name = "SEC", default_value = "60", value_parser = seconds)]
     pub(crate) timeout: Duration,
+    /// Print the measured costs as variables of the copy library and of the UCX plugin, for a
+    /// shell. It takes two sizes or more.
+    #[arg(long)]
+    pub(crate) calibrate: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
-use gaudi::faults::{Case, Coverage, DeviceState, Invariant, OPERATIONS, Pair, Stack, Violation};
+use gaudi::faults::{
+    Case, Coverage, DeviceState, Invariant, NicPair, OPERATIONS, Outcome, Pair, Stack, Violation,
+};
 use gaudi::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -107,6 +109,10 @@ fn unlogged<T>(work: impl FnOnce() -> T) -> T {
     tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), work)
 }
 
+fn has_fault(outcome: &Outcome) -> bool {
+    !outcome.met.is_empty() || !outcome.nic_fired.is_empty()
+}
+
 /// What threads found.
 #[derive(Debug, Default)]
 struct Totals {
@@ -158,9 +164,9 @@ impl Shared {
                 running.begin(number);
                 let outcome = stack.run(&case)?;
                 totals.cases += 1;
-                totals.with_faults += u64::from(!outcome.met.is_empty());
+                totals.with_faults += u64::from(has_fault(&outcome));
                 totals.calls += outcome.calls;
-                totals.coverage.add(&outcome.met);
+                totals.coverage.add(&outcome);
                 if !outcome.violations.is_empty() {
                     self.stop.store(true, Ordering::Relaxed);
                     totals.failed = Some((stack.reduce(case), outcome.violations));
@@ -187,6 +193,13 @@ const PAIRS: &[Column<Pair>] = &columns! { Pair:
     grouped "mapped" "mapped" |pair| pair.faults[1];
     grouped "busy" "busy" |pair| pair.faults[2];
     grouped "after_reset" "after reset" |pair| pair.faults[3];
+    text "never" "" |pair| pair.never;
+};
+
+const NIC_PAIRS: &[Column<NicPair>] = &columns! { NicPair:
+    text "verdict" "verdict" |pair| pair.verdict;
+    text "event" "event" |pair| pair.event.name();
+    grouped "runs" "runs" |pair| pair.runs;
     text "never" "" |pair| pair.never;
 };
 
@@ -228,7 +241,7 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
     drop(shared);
     let seconds = begin.elapsed().as_secs_f64();
     let per_minute = totals.cases as f64 * 60.0 / seconds.max(1e-9);
-    let pairs = totals.coverage.pairs();
+    let (pairs, nic_pairs) = (totals.coverage.pairs(), totals.coverage.nic_pairs());
     let failure = totals.failed.as_ref();
     if let Some(file) = &arguments.html {
         let summary = format!(
@@ -250,6 +263,7 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
             per_minute: per_minute.round(),
             failure: failure.map(|(case, violations)| described(case, violations)),
             coverage: records(PAIRS, &pairs),
+            nic_coverage: records(NIC_PAIRS, &nic_pairs),
         };
         output.document("gaudi.faults", &document)?;
     } else {
@@ -259,6 +273,10 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
             .cloned()
             .collect();
         output.rows(PAIRS, &met)?;
+        let nic_met: Vec<NicPair> = nic_pairs.iter().filter(|pair| pair.runs > 0).cloned().collect();
+        if !nic_met.is_empty() {
+            output.rows(NIC_PAIRS, &nic_met)?;
+        }
         let count = |never: bool| pairs.iter().filter(|pair| pair.never.is_some() == never).count();
         output.line(format!(
             "{} of {} pairs met; {} cannot meet or are not drawn (gaudi faults list)",
@@ -411,7 +429,7 @@ fn replay(arguments: &Replay, minimize: bool, output: &mut Output) -> Result<u8>
             backend: "mock",
             case: described(&case, &outcome.violations),
             calls: outcome.calls,
-            faults: outcome.met.len(),
+            faults: outcome.met.len() + outcome.nic_fired.len(),
             unfired: outcome.unfired.iter().map(ToString::to_string).collect::<Vec<_>>(),
         };
         output.document("gaudi.faults.case", &document)?;
@@ -420,7 +438,7 @@ fn replay(arguments: &Replay, minimize: bool, output: &mut Output) -> Result<u8>
         output.line(format!(
             "{} calls, {} faults on a mock",
             outcome.calls,
-            outcome.met.len()
+            outcome.met.len() + outcome.nic_fired.len()
         ))?;
         for rule in &outcome.unfired {
             output.note(format!("injected nothing: {rule}"));

@@ -129,6 +129,12 @@ fn measure_copies(common: &Common, perf: &PerfCopy, output: &mut Output) -> Resu
     let [spec] = chosen(common)?
         .try_into()
         .map_err(|_| Usage("a measurement takes one device".to_owned()))?;
+    if perf.calibrate && output.is_json() {
+        return Err(Usage("--calibrate prints lines for a shell, and no JSON".to_owned()).into());
+    }
+    if perf.calibrate && perf.sizes.iter().min() == perf.sizes.iter().max() {
+        return Err(Usage("--calibrate takes two sizes or more".to_owned()).into());
+    }
     if perf.sizes.contains(&0) {
         return Err(Usage("a copy of no bytes takes no time: sizes begin at 1".to_owned()).into());
     }
@@ -164,7 +170,11 @@ fn measure_copies(common: &Common, perf: &PerfCopy, output: &mut Output) -> Resu
         in_flight: 1,
         rows,
     };
-    let printed = print(&report, output).and_then(|()| output.finish());
+    let printed = match perf.calibrate {
+        true => print_costs(&report, output),
+        false => print(&report, output),
+    };
+    let printed = printed.and_then(|()| output.finish());
     exit::judged(is_good, printed, || {
         Error::new(ErrorKind::Corrupt, "perf copy").because("a destination is not what its source was")
     })
@@ -321,6 +331,49 @@ impl Row {
     }
 }
 
+/// What a copy of any size costs: the latency in nanoseconds, and bytes a second.
+///
+/// The line through the smallest and the largest size of each direction; of all directions, the
+/// largest latency and the smallest bandwidth. `None` if no direction was measured.
+fn costs(rows: &[Row]) -> Option<(u64, u64)> {
+    let mut worst: Option<(u64, u64)> = None;
+    let is_copy = |row: &&Row| row.backend != "memcpy";
+    for first in rows.iter().filter(is_copy) {
+        let of_way = || {
+            rows.iter()
+                .filter(is_copy)
+                .filter(|row| row.direction() == first.direction())
+        };
+        let small = of_way().min_by_key(|row| row.size_bytes)?;
+        let large = of_way().max_by_key(|row| row.size_bytes)?;
+        let bytes = (large.size_bytes - small.size_bytes) as f64;
+        // A large copy that is no slower than a small one has no measurable cost of a byte.
+        let ns = large.median_ns.saturating_sub(small.median_ns).max(1) as f64;
+        let latency = (small.median_ns as f64 - small.size_bytes as f64 * ns / bytes).max(0.0) as u64;
+        let rate = (bytes / ns * 1e9) as u64;
+        let (most, least) = worst.unwrap_or((latency, rate));
+        worst = Some((most.max(latency), least.min(rate)));
+    }
+    worst
+}
+
+fn print_costs(report: &Report, output: &mut Output) -> Result<()> {
+    output.line(format!("# measured on {} ({})", report.device, report.backend))?;
+    let Some((latency_ns, rate)) = costs(&report.rows) else {
+        return Ok(());
+    };
+    let mb = (rate / 1_000_000).max(1);
+    for (name, value) in [
+        ("GAUDI_COPY_LATENCY", latency_ns.to_string()),
+        ("GAUDI_COPY_BANDWIDTH", mb.to_string()),
+        ("UCX_GAUDI_LATENCY", format!("{latency_ns}ns")),
+        ("UCX_GAUDI_BW", format!("{mb}MBs")),
+    ] {
+        output.line(format!("export {name}={value}"))?;
+    }
+    Ok(())
+}
+
 fn print(report: &Report, output: &mut Output) -> Result<()> {
     if output.is_json() {
         return output.document("gaudi.perf_copy", report);
@@ -382,6 +435,23 @@ mod tests {
         assert_eq!((all.taken.ranks(), all.median()), (Some([1, 100, 198, 200]), 100));
         let ranks = times([7].into_iter()).taken.ranks();
         assert_eq!(ranks, Some([7; 4]), "one is all of them");
+    }
+
+    #[test]
+    fn costs_are_those_of_the_slowest_direction() {
+        let row = |from, backend, size, ns: u64| {
+            times([ns].into_iter()).row((from, "device", backend), size, 1, true)
+        };
+        // 1000 ns and 1 byte a ns; 2000 ns and 2 bytes a ns.
+        let rows = [
+            row("host", "mock", 1000, 2000),
+            row("host", "mock", 9000, 10_000),
+            row("device", "mock", 1000, 2500),
+            row("device", "mock", 9000, 6500),
+            row("host", "memcpy", 1000, 99_000),
+        ];
+        assert_eq!(costs(&rows), Some((2000, 1_000_000_000)));
+        assert_eq!(costs(&rows[4..]), None, "memcpy is no direction");
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn skip(test: &str, need: &str) {
     }
 }
 
-/// Opens a mock and asks for its information as often as told.
+/// Opens a mock and queries its information a given number of times.
 fn ask(times: u32) {
     let device = Device::open(&"mock:gaudi2".parse().expect("a spec")).expect("a mock");
     for _ in 0..times {
@@ -153,6 +153,22 @@ fn every_backend_records_a_mock_once() {
             Some(asked(&lines)),
             "{backend}: the same number in each run"
         );
+    }
+}
+
+/// After the exit, the descriptor has no device.
+#[test]
+fn records_precede_the_exit_of_their_process() {
+    for backend in BACKENDS {
+        let test = "records_precede_the_exit_of_their_process";
+        for action in ["ask", "exec", "fork", "kill"] {
+            let Some((lines, _)) = recorded(test, backend, &program(action)) else {
+                break;
+            };
+            let is_late = |line: &&String| line.contains("fd=1000000,") || line.contains("fd=1000000}");
+            let late = lines.iter().filter(is_late).count();
+            assert_eq!(late, 0, "{backend} {action}: {}", lines.join("\n"));
+        }
     }
 }
 

@@ -493,3 +493,35 @@ fn perf_write_prints_bandwidth_and_latency() {
         .action_env(snapbox::assert::DEFAULT_ACTION_ENV)
         .eq(table, file!["golden/perf-write.txt"]);
 }
+
+#[test]
+fn calibrated_costs_are_what_caps_reports() {
+    let sizes = ["--sizes", "4KiB,1MiB", "--iterations", "10"];
+    let words = [&["perf", "copy", "-d", "mock:gaudi2", "--calibrate"][..], &sizes].concat();
+    let output = run(&words);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let printed = text(&output.stdout);
+    let value = |name: &str| {
+        let line = printed
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("export {name}=")));
+        line.unwrap_or_else(|| panic!("a line of {name}: {printed}"))
+            .to_owned()
+    };
+    let (latency, bandwidth) = (value("GAUDI_COPY_LATENCY"), value("GAUDI_COPY_BANDWIDTH"));
+    assert_eq!(value("UCX_GAUDI_LATENCY"), format!("{latency}ns"));
+    assert_eq!(value("UCX_GAUDI_BW"), format!("{bandwidth}MBs"));
+    let mut caps = gaudi(&["caps", "-d", "mock:gaudi2", "--json"]);
+    caps.env("GAUDI_COPY_LATENCY", &latency)
+        .env("GAUDI_COPY_BANDWIDTH", &bandwidth);
+    let caps = caps.output().expect("the program runs");
+    let caps: Value = serde_json::from_slice(&caps.stdout).expect("a document");
+    let found = caps.to_string();
+    assert!(found.contains(&format!("\"latency_ns\":{latency}")), "{found}");
+    let rate = format!("\"bandwidth_bytes_per_second\":{bandwidth}000000");
+    assert!(found.contains(&rate), "{found}");
+    for wrong in [&["--json"][..], &["--sizes", "4KiB"]] {
+        let words = [&["perf", "copy", "-d", "mock:gaudi2", "--calibrate"][..], wrong].concat();
+        assert_eq!(run(&words).status.code(), Some(2), "{wrong:?}");
+    }
+}

@@ -55,7 +55,7 @@ pub(crate) struct Serve {
     pub(crate) unsecured: bool,
     /// Inject faults: a plan of rules for the chip, such as chip.firmware:hang or
     /// chip.interrupt:when=9:lose (repeatable).
-    #[arg(long = "fault", value_name = "PLAN", value_parser = plan)]
+    #[arg(long = "fault", value_name = "PLAN", value_parser = vgaudi::control::plan_of)]
     pub(crate) faults: Vec<Plan>,
     /// Write each access to a register to a file, one line each.
     #[arg(long, value_name = "FILE")]
@@ -74,7 +74,7 @@ pub(crate) struct Serve {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  vgaudi ask --control card0.ctl counters\n  vgaudi ask --control card0.ctl read 0x30000000 64\n\n\
-                        Requests: counters, unknown, read OFFSET LENGTH, event NUMBER, hang. The answer is JSON."
+                        Requests: counters, unknown, read OFFSET LENGTH, event NUMBER, hang, fault PLAN, faults, heal. The answer is JSON."
 )]
 pub(crate) struct Ask {
     /// The card's control socket.
@@ -83,17 +83,6 @@ pub(crate) struct Ask {
     /// The request.
     #[arg(required = true, num_args = 1..)]
     pub(crate) request: Vec<String>,
-}
-
-/// Parses a fault plan, which must be for the chip only.
-fn plan(text: &str) -> Result<Plan, String> {
-    let plan: Plan = text.parse().map_err(|error| format!("{error}"))?;
-    match plan.rules.iter().find(|rule| !rule.target.is_chip()) {
-        Some(rule) => Err(format!(
-            "{rule} is not for an event of the chip: the guest's driver and NICs are not of this card"
-        )),
-        None => Ok(plan),
-    }
 }
 
 fn bytes(text: &str) -> Result<u64, String> {

@@ -8,6 +8,9 @@
 //! read OFFSET LENGTH    bytes of the HBM from its start, at most 64 KiB, as hexadecimal digits
 //! event NUMBER          sends a firmware event to the driver
 //! hang                  stops the firmware until the chip is reset
+//! fault PLAN            arms the plan's rules for the chip's events
+//! faults                the armed rules, and how often each matched and injected its fault
+//! heal                  disarms them
 //! ```
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -19,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_model::pci::ModelDevice;
 use gaudi_model::pci::PciChip;
+use gaudi_seam::fault::Plan;
 use gaudi_spec::gaudi2::DRAM_PHYS_BASE;
 use serde_json::{Value, json};
 
@@ -156,11 +160,51 @@ pub fn answer(device: &ModelDevice, line: &str) -> Value {
             device.with(PciChip::hang_firmware);
             Some(json!({ "hung": true }))
         }
+        ["fault", plan] => Some(fault(device, plan)),
+        ["faults"] => Some(faults(device)),
+        ["heal"] => {
+            device.heal();
+            Some(json!({ "healed": true }))
+        }
         _ => None,
     };
-    done.unwrap_or_else(
-        || json!({ "error": "no such request: counters, unknown, read OFFSET LENGTH, event NUMBER, hang" }),
-    )
+    done.unwrap_or_else(|| json!({ "error": format!("no such request: {REQUESTS}") }))
+}
+
+/// The requests in one line.
+const REQUESTS: &str = "counters, unknown, read OFFSET LENGTH, event NUMBER, hang, fault PLAN, faults, heal";
+
+fn fault(device: &ModelDevice, plan: &str) -> Value {
+    match plan_of(plan) {
+        Ok(plan) => {
+            // The counts report which rules injected a fault.
+            device.inject(&plan, |_| ());
+            json!({ "armed": plan.rules.len() })
+        }
+        Err(error) => json!({ "error": error }),
+    }
+}
+
+fn faults(device: &ModelDevice) -> Value {
+    let rules = device.injected().into_iter().map(|count| {
+        let rule = count.rule.to_string();
+        json!({ "rule": rule, "seen": count.seen, "fired": count.fired })
+    });
+    json!({ "rules": rules.collect::<Vec<_>>() })
+}
+
+/// Parses a fault plan, which must be for the chip only.
+///
+/// # Errors
+/// What is wrong with the plan.
+pub fn plan_of(text: &str) -> Result<Plan, String> {
+    let plan: Plan = text.parse().map_err(|error| format!("{error}"))?;
+    match plan.rules.iter().find(|rule| !rule.target.is_chip()) {
+        Some(rule) => Err(format!(
+            "{rule} is not for an event of the chip: the guest's driver and NICs are not of this card"
+        )),
+        None => Ok(plan),
+    }
 }
 
 fn read(device: &ModelDevice, offset: u64, len: u64) -> Value {

@@ -98,3 +98,22 @@ fn idle_clients_do_not_block_others() {
         assert!(ask(client).contains("register_reads"), "all have their place");
     }
 }
+
+#[test]
+fn faults_are_armed_counted_and_disarmed() {
+    let requests = "fault chip.firmware:hang;chip.packet:when=9:lose\nfaults\nheal\nfaults\n\
+                    fault submit:lose\nfault chip.dma:eror\n";
+    let answers = answers(requests.as_bytes());
+    assert_eq!(answers[0], r#"{"armed":2}"#);
+    let rule = r#"{"fired":0,"rule":"chip.firmware:hang","seen":0}"#;
+    let sorted: serde_json::Value = serde_json::from_str(&answers[1]).expect("JSON");
+    let wanted: serde_json::Value = serde_json::from_str(rule).expect("JSON");
+    assert_eq!(sorted["rules"][0], wanted);
+    assert!(answers[3].contains("[]"), "no rule is left: {}", answers[3]);
+    for (answer, cause) in [
+        (&answers[4], "not for an event of the chip"),
+        (&answers[5], "column 10"),
+    ] {
+        assert!(answer.contains("error") && answer.contains(cause), "{answer}");
+    }
+}

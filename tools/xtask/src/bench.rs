@@ -7,15 +7,17 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use crate::ledger;
 use crate::missing::or_missing;
 use crate::packages::{Cache, Pins};
+use crate::test::ucx::rates;
 use crate::workspace::Workspace;
 
 const CRATE: &str = "gaudi-bench";
 /// The variable that names the folder of UCX's files to the benchmarks.
 const UCX: &str = "PEER_UCX";
 /// The rows that UCX is the peer of.
-const REGIONS: &str = "regions";
+const REGIONS: [&str; 2] = ["regions", "memory-types"];
 
 /// Whether the arguments let those rows run.
 fn wants_regions(arguments: &[String]) -> bool {
@@ -25,7 +27,7 @@ fn wants_regions(arguments: &[String]) -> bool {
     };
     let only = arguments.iter().enumerate().find_map(argument);
     let times = !arguments.iter().any(|argument| argument == "--count");
-    times && only.is_none_or(|only| REGIONS.contains(&only))
+    times && only.is_none_or(|only| REGIONS.iter().any(|name| name.contains(&*only)))
 }
 
 /// UCX's tree, from the cache or from Debian.
@@ -37,6 +39,9 @@ fn ucx(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 /// Runs the benchmarks with these arguments; their exit code.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<ExitCode> {
+    if arguments == ["ucx"] {
+        return Ok(ledger::finish(&[rates::row(workspace)]));
+    }
     // `cargo run` builds one program; the rows of tracing run another.
     let mut build = workspace.cargo();
     build.args([

@@ -63,7 +63,8 @@ enum Task {
     Graph,
     /// Compare the cost of the stack with its peers: times, or instructions with --count
     Bench {
-        /// For the benchmarks' own program: --quick, --only TEXT, --count
+        /// For the benchmarks' own program: --quick, --only TEXT, --count; `ucx` alone measures
+        /// packaged UCX
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

@@ -1,8 +1,9 @@
-/* Writes from device memory to device memory by libfabric, with no copy through the host: both ends are
- * registered by their dma-bufs (FI_MR_DMABUF, libfabric 1.20). Two endpoints of one process stand for
- * two nodes. Ends with 77 where no provider can register a dma-buf.
+/* Writes from device memory to device memory by libfabric and back, with no copy through the host: both
+ * ends are registered by their dma-bufs (FI_MR_DMABUF, libfabric 1.20). Two endpoints of one process
+ * stand for two nodes. Ends with 77 where no provider can register a dma-buf.
  *
  *     cc libfabric.c $(pkg-config --cflags --libs gaudi_copy) -lfabric -o libfabric
+ *     ./libfabric [DEVICE DEVICE [BYTES]]
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -19,7 +20,6 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
-#define LEN (1u << 20)
 #define SKIP 77
 
 static void check(int answer, const char *what)
@@ -38,16 +38,19 @@ static void check_copy(int answer, const char *what)
 	exit(1);
 }
 
-/* One end: device memory, its region and an endpoint. */
+/* Bytes of a transfer. */
+static size_t bytes = 1u << 20;
+
+/* One end: a card, its memory, the memory's region and an endpoint. */
 struct end {
-	uint64_t address;
+	uint64_t domain, address;
 	struct fid_mr *mr;
 	struct fid_cq *cq;
 	struct fid_av *av;
 	struct fid_ep *ep;
 };
 
-static void allocate(uint64_t domain, struct end *end)
+static void allocate(const char *device, struct end *end)
 {
 	struct gaudi_copy_alloc_options options;
 
@@ -55,10 +58,11 @@ static void allocate(uint64_t domain, struct end *end)
 	options.size = sizeof(options);
 	options.type = GAUDI_COPY_DEVICE;
 	options.export_mode = GAUDI_COPY_EXPORT_POOLED;
-	check_copy(gaudi_copy_alloc(domain, LEN, &options, &end->address), "alloc");
+	check_copy(gaudi_copy_open(device, &end->domain), "open");
+	check_copy(gaudi_copy_alloc(end->domain, bytes, &options, &end->address), "alloc");
 }
 
-static int register_memory(uint64_t domain, struct fid_domain *fabric, struct end *end, uint64_t key)
+static int register_memory(struct fid_domain *fabric, struct end *end, uint64_t key)
 {
 	struct gaudi_copy_dmabuf part;
 	struct fi_mr_dmabuf dmabuf;
@@ -67,7 +71,7 @@ static int register_memory(uint64_t domain, struct fid_domain *fabric, struct en
 
 	memset(&part, 0, sizeof(part));
 	part.size = sizeof(part);
-	check_copy(gaudi_copy_dmabuf(domain, end->address, LEN, &part), "dmabuf");
+	check_copy(gaudi_copy_dmabuf(end->domain, end->address, bytes, &part), "dmabuf");
 	memset(&dmabuf, 0, sizeof(dmabuf));
 	dmabuf.fd = part.fd;
 	dmabuf.offset = part.offset;
@@ -123,33 +127,86 @@ static void complete(struct end *end, struct end *peer)
 	}
 }
 
-static void close_end(uint64_t domain, struct end *end)
+static void close_end(struct end *end)
 {
 	fi_close(&end->ep->fid);
 	fi_close(&end->av->fid);
 	fi_close(&end->cq->fid);
 	/* Before the free: the driver refuses to free memory that a region holds. */
 	fi_close(&end->mr->fid);
-	check_copy(gaudi_copy_free(domain, end->address), "free");
+	check_copy(gaudi_copy_free(end->domain, end->address), "free");
+	check_copy(gaudi_copy_close(end->domain), "close");
 }
 
-int main(void)
+/* Writes the memory of one end to the other's, and compares it there. The NIC moves it: the library
+ * copies nothing meanwhile. */
+static void transfer(struct fi_info *info, struct end *source, struct end *target, unsigned char seed)
+{
+	int virtual = !!(info->domain_attr->mr_mode & FI_MR_VIRT_ADDR);
+	unsigned char *sent = malloc(bytes), *back = calloc(1, bytes), name[256];
+	size_t name_len = sizeof(name), piece = info->ep_attr->max_msg_size;
+	struct gaudi_copy_counters before, after;
+	struct fi_context2 context;
+	fi_addr_t peer;
+
+	memset(&before, 0, sizeof(before));
+	before.size = sizeof(before);
+	after = before;
+	check(fi_getname(&target->ep->fid, name, &name_len), "fi_getname");
+	if (fi_av_insert(source->av, name, 1, &peer, 0, NULL) != 1) {
+		fprintf(stderr, "error: fi_av_insert\n");
+		exit(1);
+	}
+	for (size_t at = 0; at < bytes; at++)
+		sent[at] = (unsigned char)(at * 31 + (at >> 12) + seed);
+	check_copy(gaudi_copy_copy(source->domain, source->address, (uint64_t)(uintptr_t)sent, bytes), "copy");
+
+	check_copy(gaudi_copy_count(&before), "count");
+	for (size_t at = 0; at < bytes; at += piece) {
+		size_t count = bytes - at < piece ? bytes - at : piece;
+		uint64_t remote = (virtual ? target->address : 0) + at;
+		ssize_t posted;
+
+		while ((posted = fi_write(source->ep, (void *)(uintptr_t)(source->address + at), count,
+					  fi_mr_desc(source->mr), peer, remote, fi_mr_key(target->mr),
+					  &context)) == -FI_EAGAIN) {
+			struct fi_cq_entry entry;
+
+			fi_cq_read(source->cq, &entry, 1);
+			fi_cq_read(target->cq, &entry, 1);
+		}
+		check((int)posted, "fi_write");
+		complete(source, target);
+	}
+	check_copy(gaudi_copy_count(&after), "count");
+
+	check_copy(gaudi_copy_copy(target->domain, (uint64_t)(uintptr_t)back, target->address, bytes), "copy");
+	if (memcmp(sent, back, bytes)) {
+		fprintf(stderr, "error: the target has other bytes\n");
+		exit(1);
+	}
+	printf("wrote %zu bytes from device memory to device memory by %s: copies=%llu exports=%llu\n", bytes,
+	       info->fabric_attr->prov_name, (unsigned long long)(after.copies - before.copies),
+	       (unsigned long long)after.exports);
+	free(sent);
+	free(back);
+}
+
+int main(int argc, char **argv)
 {
 	struct fi_info *hints = fi_allocinfo(), *info = NULL;
 	struct fid_fabric *fabric;
 	struct fid_domain *access;
-	struct end source, target;
-	unsigned char *bytes = malloc(LEN), *back = calloc(1, LEN), name[256];
-	size_t name_len = sizeof(name);
-	fi_addr_t peer;
-	uint64_t domain, remote;
-	ssize_t posted;
+	struct end near, far;
 
-	memset(&source, 0, sizeof(source));
-	memset(&target, 0, sizeof(target));
+	memset(&near, 0, sizeof(near));
+	memset(&far, 0, sizeof(far));
+	if (argc > 3)
+		bytes = strtoul(argv[3], NULL, 0);
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->caps = FI_MSG | FI_RMA;
-	hints->mode = FI_CONTEXT;
+	hints->mode = FI_CONTEXT | FI_CONTEXT2;
+	hints->addr_format = FI_SOCKADDR_IN;
 	hints->domain_attr->mr_mode =
 		FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	hints->fabric_attr->prov_name = strdup("verbs;ofi_rxm");
@@ -160,53 +217,22 @@ int main(void)
 	check(fi_fabric(info->fabric_attr, &fabric, NULL), "fi_fabric");
 	check(fi_domain(fabric, info, &access, NULL), "fi_domain");
 
-	check_copy(gaudi_copy_open(NULL, &domain), "open");
-	allocate(domain, &source);
-	allocate(domain, &target);
-	if (register_memory(domain, access, &source, 1) || register_memory(domain, access, &target, 2)) {
+	allocate(argc > 2 ? argv[1] : NULL, &near);
+	allocate(argc > 2 ? argv[2] : NULL, &far);
+	if (register_memory(access, &near, 1) || register_memory(access, &far, 2)) {
 		fprintf(stderr, "need: a NIC that registers dma-bufs\n");
 		return SKIP;
 	}
-	open_endpoint(info, access, &source);
-	open_endpoint(info, access, &target);
-	check(fi_getname(&target.ep->fid, name, &name_len), "fi_getname");
-	if (fi_av_insert(source.av, name, 1, &peer, 0, NULL) != 1) {
-		fprintf(stderr, "error: fi_av_insert\n");
-		return 1;
-	}
+	open_endpoint(info, access, &near);
+	open_endpoint(info, access, &far);
+	transfer(info, &near, &far, 7);
+	transfer(info, &far, &near, 90);
 
-	for (unsigned at = 0; at < LEN; at++)
-		bytes[at] = (unsigned char)(at * 31 + 7);
-	check_copy(gaudi_copy_copy(domain, source.address, (uint64_t)(uintptr_t)bytes, LEN), "copy");
-	remote = info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? target.address : 0;
-	do {
-		posted = fi_write(source.ep, (void *)(uintptr_t)source.address, LEN, fi_mr_desc(source.mr),
-				  peer, remote, fi_mr_key(target.mr), NULL);
-		if (posted == -FI_EAGAIN) {
-			struct fi_cq_entry entry;
-
-			fi_cq_read(source.cq, &entry, 1);
-			fi_cq_read(target.cq, &entry, 1);
-		}
-	} while (posted == -FI_EAGAIN);
-	check((int)posted, "fi_write");
-	complete(&source, &target);
-	check_copy(gaudi_copy_copy(domain, (uint64_t)(uintptr_t)back, target.address, LEN), "copy");
-	if (memcmp(bytes, back, LEN)) {
-		fprintf(stderr, "error: the target has other bytes\n");
-		return 1;
-	}
-	printf("wrote %u bytes from device memory to device memory by %s\n", LEN,
-	       info->fabric_attr->prov_name);
-
-	close_end(domain, &source);
-	close_end(domain, &target);
+	close_end(&near);
+	close_end(&far);
 	fi_close(&access->fid);
 	fi_close(&fabric->fid);
 	fi_freeinfo(info);
 	fi_freeinfo(hints);
-	check_copy(gaudi_copy_close(domain), "close");
-	free(bytes);
-	free(back);
 	return 0;
 }

@@ -182,6 +182,20 @@ struct gaudi_copy_key_info {
 	uint64_t len;
 };
 
+/** What this process did with the library. */
+struct gaudi_copy_counters {
+	/** sizeof of the structure. */
+	uint32_t size;
+	/** 0. */
+	uint32_t reserved;
+	/** Copies: of gaudi_copy_copy, gaudi_copy_put and gaudi_copy_get. */
+	uint64_t copies;
+	/** Bytes of them. */
+	uint64_t copied_bytes;
+	/** Descriptors that gaudi_copy_dmabuf returned. */
+	uint64_t exports;
+};
+
 /** Opens the memory domain of a card. 'spec' names it, such as "kernel:0" or "mock:gaudi2";
  * NULL for the card that the environment selects. The first allocation or copy opens the card.
  *
@@ -239,6 +253,11 @@ int gaudi_copy_query(uint64_t domain,
  */
 int gaudi_copy_dmabuf(uint64_t domain,
 	uint64_t address, uint64_t len, struct gaudi_copy_dmabuf *dmabuf);
+
+/** Reports what this process did. A transfer of a NIC without a copy changes no counter but
+ * 'exports'.
+ */
+int gaudi_copy_count(struct gaudi_copy_counters *counters);
 
 /** Calls 'callback' with 'user' for each allocation and each free of device memory of this
  * process, in the thread that allocates or frees. The callback must not free memory, and must

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_char;
 use std::os::fd::IntoRawFd as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use gaudi_copy::{
@@ -19,7 +20,7 @@ use gaudi_sys::{Errno, lock};
 use crate::guard::Failure;
 use crate::handles::{Object, Table};
 use crate::layouts::{
-    AllocOptions, Dmabuf, GAUDI_COPY_DEVICE, GAUDI_COPY_EXPORT_NEVER, GAUDI_COPY_EXPORT_ON_ALLOC,
+    AllocOptions, Counters, Dmabuf, GAUDI_COPY_DEVICE, GAUDI_COPY_EXPORT_NEVER, GAUDI_COPY_EXPORT_ON_ALLOC,
     GAUDI_COPY_EXPORT_ON_DEMAND, GAUDI_COPY_EXPORT_POOLED, GAUDI_COPY_HOST, MemoryInfo,
 };
 use crate::pointer;
@@ -32,6 +33,16 @@ pub(crate) struct Domain {
 }
 
 pub(crate) static DOMAINS: Table<Domain> = Table::new();
+
+static COPIES: AtomicU64 = AtomicU64::new(0);
+static COPIED_BYTES: AtomicU64 = AtomicU64::new(0);
+static EXPORTS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a copy that succeeded.
+pub(crate) fn copied(len: u64) {
+    COPIES.fetch_add(1, Relaxed);
+    COPIED_BYTES.fetch_add(len, Relaxed);
+}
 
 impl Object for Domain {
     const KIND: u8 = 1;
@@ -215,7 +226,9 @@ c_functions! { FUNCTIONS:
     fn gaudi_copy_copy(domain: u64, dst: u64, src: u64, len: u64) {
         let domain = DOMAINS.get(domain)?;
         // SAFETY: guaranteed by the caller.
-        Ok(unsafe { domain.copier.copy(dst, src, len) }?)
+        unsafe { domain.copier.copy(dst, src, len) }?;
+        copied(len);
+        Ok(())
     }
 
     /// Stores in `type` whether the `len` bytes at `address` are device memory or host memory.
@@ -256,6 +269,21 @@ c_functions! { FUNCTIONS:
             len: part.len,
             address,
             ..Dmabuf::default()
+        });
+        EXPORTS.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Reports what this process did. A transfer of a NIC without a copy changes no counter but
+    /// `exports`.
+    fn gaudi_copy_count(counters: *mut Counters) {
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { pointer::out(counters) }?;
+        out.put(Counters {
+            copies: COPIES.load(Relaxed),
+            copied_bytes: COPIED_BYTES.load(Relaxed),
+            exports: EXPORTS.load(Relaxed),
+            ..Counters::default()
         });
         Ok(())
     }

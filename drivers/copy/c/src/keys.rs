@@ -15,7 +15,7 @@ use gaudi_copy::key::{self, HostKey, NicRegion as Region, ProcessKey, RemoteAcce
 use gaudi_sys::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 
-use crate::domain::{DOMAINS, Domain, number_of};
+use crate::domain::{DOMAINS, Domain, copied, number_of};
 use crate::guard::Failure;
 use crate::handles::{Object, Table};
 use crate::layouts::{
@@ -261,7 +261,9 @@ c_functions! { FUNCTIONS:
     fn gaudi_copy_put(key: u64, address: u64, src: u64, len: u64) {
         let key = KEYS.get(key)?;
         // SAFETY: guaranteed by the caller.
-        Ok(unsafe { key.domain.copier.put(key.attached()?, address, src, len) }?)
+        unsafe { key.domain.copier.put(key.attached()?, address, src, len) }?;
+        copied(len);
+        Ok(())
     }
 
     /// Copies `len` bytes at `address` of the memory that a key names to `dst`, and waits for them.
@@ -270,7 +272,9 @@ c_functions! { FUNCTIONS:
     fn gaudi_copy_get(key: u64, dst: u64, address: u64, len: u64) {
         let key = KEYS.get(key)?;
         // SAFETY: guaranteed by the caller.
-        Ok(unsafe { key.domain.copier.get(dst, key.attached()?, address, len) }?)
+        unsafe { key.domain.copier.get(dst, key.attached()?, address, len) }?;
+        copied(len);
+        Ok(())
     }
 
     /// Detaches a key.

@@ -151,4 +151,18 @@ c_structs! { STRUCTS:
         /// Bytes.
         len as len: u64,
     }
+
+    /// What this process did with the library.
+    struct Counters as gaudi_copy_counters {
+        /// sizeof of the structure.
+        size as size: u32,
+        /// 0.
+        reserved as reserved: u32,
+        /// Copies: of gaudi_copy_copy, gaudi_copy_put and gaudi_copy_get.
+        copies as copies: u64,
+        /// Bytes of them.
+        copied_bytes as copied_bytes: u64,
+        /// Descriptors that gaudi_copy_dmabuf returned.
+        exports as exports: u64,
+    }
 }

@@ -162,7 +162,10 @@ impl Pool {
                     gaudi_copy_copy(handle, address, other, len.min(other_len).min(BYTES as u64 / 2))
                 }
                 7 => gaudi_copy_memory_type(address, len, self.structure()),
-                8 => gaudi_copy_query(handle, address, len, self.structure()),
+                8 => {
+                    gaudi_copy_count(self.structure());
+                    gaudi_copy_query(handle, address, len, self.structure())
+                }
                 9 => {
                     let place = self.structure::<Dmabuf>();
                     let answer = gaudi_copy_dmabuf(handle, address, len, place);

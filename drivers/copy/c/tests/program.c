@@ -458,6 +458,34 @@ static void threads_share_a_domain(void)
 	OK(gaudi_copy_close(shared_domain));
 }
 
+/* A counter counts what succeeded, and nothing else. */
+static void counters_count_copies_and_exports(void)
+{
+	struct gaudi_copy_counters before, after;
+	struct gaudi_copy_dmabuf part;
+	uint64_t domain = opened(NULL), address = allocated(domain, LEN, GAUDI_COPY_DEVICE, 0);
+	char bytes[100] = { 0 };
+
+	memset(&before, 0, sizeof(before));
+	before.size = sizeof(before);
+	after = before;
+	memset(&part, 0, sizeof(part));
+	part.size = sizeof(part);
+	OK(gaudi_copy_count(&before));
+	OK(gaudi_copy_copy(domain, address, address_of(bytes), sizeof(bytes)));
+	FAILS(gaudi_copy_copy(domain, address_of(bytes), address_of(bytes), 1), EOPNOTSUPP);
+	OK(gaudi_copy_dmabuf(domain, address, LEN, &part));
+	FAILS(gaudi_copy_dmabuf(domain, address, LEN + 1, &part), EINVAL);
+	OK(gaudi_copy_count(&after));
+	IS(after.copies - before.copies == 1);
+	IS(after.copied_bytes - before.copied_bytes == sizeof(bytes));
+	IS(after.exports - before.exports == 1);
+	FAILS(gaudi_copy_count(NULL), EINVAL);
+	close(part.fd);
+	OK(gaudi_copy_free(domain, address));
+	OK(gaudi_copy_close(domain));
+}
+
 #define CASE(name) (name(), printf("ok %s\n", #name), fflush(stdout))
 
 int main(int argc, char **argv)
@@ -474,6 +502,7 @@ int main(int argc, char **argv)
 	CASE(key_of_this_process_moves_data);
 	CASE(key_for_a_nic_keeps_its_region);
 	CASE(key_over_a_socket_serves_another_process);
+	CASE(counters_count_copies_and_exports);
 	CASE(fork_child_gets_enodev);
 	CASE(threads_share_a_domain);
 	return 0;

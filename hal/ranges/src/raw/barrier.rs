@@ -28,11 +28,18 @@ mod with_kernel {
         answer == 0
     }
 
+    static ONCE: OnceLock<()> = OnceLock::new();
+
     pub(in crate::raw) fn prepare() {
-        static ONCE: OnceLock<()> = OnceLock::new();
         ONCE.get_or_init(|| {
             EXPEDITED.store(membarrier(REGISTER_PRIVATE_EXPEDITED), Ordering::SeqCst);
         });
+    }
+
+    /// Makes both barriers fences. Returns `false` if [`prepare`] ran before.
+    pub(in crate::raw) fn prepare_fences() -> bool {
+        ONCE.get_or_init(|| ());
+        !is_free()
     }
 
     pub(in crate::raw) fn is_free() -> bool {
@@ -69,6 +76,10 @@ mod with_kernel {
 
     pub(in crate::raw) fn prepare() {}
 
+    pub(in crate::raw) fn prepare_fences() -> bool {
+        true
+    }
+
     pub(in crate::raw) fn is_free() -> bool {
         false
     }
@@ -84,4 +95,4 @@ mod with_kernel {
     }
 }
 
-pub(super) use with_kernel::{heavy, is_free, light, prepare};
+pub(super) use with_kernel::{heavy, is_free, light, prepare, prepare_fences};

@@ -360,6 +360,14 @@ impl InUse {
     }
 }
 
+/// Makes every removal of this process free of system calls, at the price of a fence in each
+/// lookup: for programs whose threads remove as often as they look up. A removal's membarrier(2)
+/// also interrupts the processors of the other threads. Returns `false`, and changes nothing, if a
+/// map of this process was used before.
+pub fn prefer_cheap_removals() -> bool {
+    barrier::prepare_fences()
+}
+
 /// Frees unlinked directories and entries after a grace period.
 fn sweep(garbage: Garbage, unlinked: Vec<Unlinked>) {
     if garbage.is_empty() && unlinked.is_empty() {

@@ -173,7 +173,7 @@ fn judge(found: &Found) -> Vec<Check> {
         Some(list) if selects(list) => ok(format!("UCX_TLS={list}")),
         Some(list) => fail(
             format!("UCX_TLS={list} leaves out the plugin's transport"),
-            format!("export UCX_TLS={list},gaudi"),
+            with_plugin(list),
         ),
     };
     checks.push(check.named("transports"));
@@ -216,6 +216,18 @@ fn selects(list: &str) -> bool {
         return !left_out.split(',').any(|name| name == "gaudi");
     }
     list.split(',').any(|name| ["gaudi", "all"].contains(&name))
+}
+
+/// The command that makes a value of `UCX_TLS` select the transport `gaudi`.
+fn with_plugin(list: &str) -> String {
+    let Some(left_out) = list.strip_prefix('^') else {
+        return format!("export UCX_TLS={list},gaudi");
+    };
+    let others: Vec<_> = left_out.split(',').filter(|name| *name != "gaudi").collect();
+    match others.is_empty() {
+        true => "unset UCX_TLS".to_owned(),
+        false => format!("export UCX_TLS=^{}", others.join(",")),
+    }
 }
 
 #[cfg(test)]
@@ -284,6 +296,18 @@ mod tests {
         }
         for list in ["tcp", "^gaudi,rc", "gaudi_x"] {
             assert!(!selects(list), "{list}");
+        }
+    }
+
+    #[test]
+    fn remedy_of_a_list_selects_the_plugin() {
+        for (list, command) in [
+            ("rc,tcp", "export UCX_TLS=rc,tcp,gaudi"),
+            ("^gaudi,rc", "export UCX_TLS=^rc"),
+            ("^gaudi", "unset UCX_TLS"),
+        ] {
+            assert!(!selects(list), "{list}");
+            assert_eq!(with_plugin(list), command);
         }
     }
 

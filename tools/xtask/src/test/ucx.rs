@@ -6,6 +6,7 @@
 //! tables is a counted skip.
 
 mod mpi;
+pub(crate) mod rates;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -38,8 +39,17 @@ const NAMES: [&str; 3] = [
 const TRANSPORTS: [(&str, &str); 2] = [("tcp", "gaudi,tcp"), ("shm", "gaudi,sm")];
 /// ucx_perftest's tests.
 const TESTS: [(&str, &str); 2] = [("tag", "tag_bw"), ("put", "ucp_put_bw")];
-/// Bytes of a message, from the shortest to the longest.
-const SIZES: [u64; 8] = [8, 1000, 4096, 65_537, 262_144, 1_048_577, 16_777_216, 67_108_864];
+/// Bytes of a message, from the shortest to the longest, and the number of messages.
+const FEW: [(u64, u32); 8] = [
+    (8, 10),
+    (1000, 10),
+    (4096, 10),
+    (65_537, 10),
+    (262_144, 10),
+    (1_048_577, 2),
+    (16_777_216, 2),
+    (67_108_864, 2),
+];
 const PROTOCOLS: [&str; 5] = ["tag", "stream", "am", "put", "get"];
 
 /// Builds the plugin and runs every release.
@@ -72,6 +82,11 @@ pub(crate) struct Built {
 
 /// Builds the plugin and the programs that check data.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Built> {
+    build_as(workspace, "debug", &[])
+}
+
+/// As [`build`], in a profile's folder, with these words for cargo too.
+fn build_as(workspace: &Workspace, profile: &str, words: &[&str]) -> anyhow::Result<Built> {
     let mut cargo = workspace.cargo();
     cargo.args([
         "build",
@@ -81,17 +96,18 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Built> {
         "--package",
         "gaudi-ucx-check",
     ]);
+    cargo.args(words);
     let log = workspace.logs.join("ucx-build.log");
     run::run(&cargo, &log, run::LIMIT, Show::Quiet)?.check("the build of the plugin")?;
     let target = workspace
         .logs
         .parent()
         .context("the target folder")?
-        .join("debug");
-    let plugins = workspace.logs.join("ucx-plugins");
+        .join(profile);
+    let plugins = workspace.logs.join(format!("ucx-plugins-{profile}"));
     files::make_folder(&plugins)?;
     let library = target.join("libuct_gaudi.so");
-    let components = workspace.logs.join("ucx-components");
+    let components = workspace.logs.join(format!("ucx-components-{profile}"));
     files::make_folder(&components)?;
     let places = NAMES.iter().map(|name| plugins.join(name));
     for place in places.chain([components.join(mpi::COMPONENT)]) {
@@ -208,7 +224,7 @@ impl<'a> Release<'a> {
             for (test, function) in TESTS {
                 let id = format!("ucx {version} ucx_perftest {test} {name}");
                 let kind = &self.judge.memory_type;
-                let answer = self.perftest(&format!("{test}-{name}"), function, kind, setting);
+                let answer = self.perftest(&format!("{test}-{name}"), function, kind, setting, &FEW);
                 row.settle(&id, answer.map(|_| "8 sizes, 8 B to 64 MiB".to_owned()));
             }
             row.settle(
@@ -216,6 +232,7 @@ impl<'a> Release<'a> {
                 self.opens_nothing(name, setting),
             );
             self.check(row, name, setting)?;
+            self.kill(row, name, setting)?;
         }
         if self.judge.mpi {
             Mpi::prepare(&self.tree, self.built, &self.logs)?.run(row);
@@ -304,13 +321,14 @@ impl<'a> Release<'a> {
         function: &str,
         kind: &str,
         setting: Setting<'_>,
+        sizes: &[(u64, u32)],
     ) -> anyhow::Result<[Outcome; 2]> {
         let batch = self.log(name).with_extension("batch");
-        let line = |size: &u64| {
-            let count = if *size > 1 << 20 { 2 } else { 10 };
-            format!("size-{size} -t {function} -m {kind} -s {size} -n {count} -w 1\n")
+        let line = |(size, count): &(u64, u32)| {
+            let warm_up = count.div_ceil(10);
+            format!("size-{size} -t {function} -m {kind} -s {size} -n {count} -w {warm_up}\n")
         };
-        fs::write(&batch, SIZES.iter().map(line).collect::<String>())?;
+        fs::write(&batch, sizes.iter().map(line).collect::<String>())?;
         let port = free_port()?;
         let side = |peer: Option<&str>| {
             let mut command = self.program("usr/bin/ucx_perftest", setting);
@@ -337,12 +355,16 @@ impl<'a> Release<'a> {
             ensure!(outcome.ok(), "{}", outcome.why(side));
             complains(&text)?;
         }
-        let reported = |size: &&u64| {
+        let reported = |size: &u64| {
             asked
                 .lines()
                 .any(|line| line.starts_with(&format!("size-{size},")))
         };
-        let left: Vec<_> = SIZES.iter().filter(|size| !reported(size)).collect();
+        let left: Vec<_> = sizes
+            .iter()
+            .map(|(size, _)| size)
+            .filter(|size| !reported(size))
+            .collect();
         ensure!(
             left.is_empty(),
             "no result for {left:?} bytes; log: {}",
@@ -353,7 +375,7 @@ impl<'a> Release<'a> {
 
     /// A program without device memory opens no compute node, though it could.
     fn opens_nothing(&self, name: &str, setting: Setting<'_>) -> anyhow::Result<String> {
-        let ended = self.perftest(&format!("host-{name}"), TESTS[0].1, "host", setting)?;
+        let ended = self.perftest(&format!("host-{name}"), TESTS[0].1, "host", setting, &FEW)?;
         for outcome in &ended {
             let stats = outcome.lines().find(|line| line.contains("libuct_gaudi: stats"));
             let stats = stats.with_context(|| format!("no statistics; log: {}", outcome.log.display()))?;
@@ -380,6 +402,37 @@ impl<'a> Release<'a> {
                 &format!("ucx {} data {protocol} {name}", self.judge.version),
                 answer,
             );
+        }
+        Ok(())
+    }
+
+    /// One of two processes is killed during each protocol: UCX's error ends the other one's
+    /// operations, and no device memory is left.
+    fn kill(&self, row: &mut Row, name: &str, setting: Setting<'_>) -> anyhow::Result<()> {
+        let mut command = self.program(&self.built.check, setting);
+        command.arg("kill").args(PROTOCOLS);
+        command
+            .env("UCX_KEEPALIVE_INTERVAL", "1s")
+            // UCX's shared memory reports no dead peer otherwise.
+            .env("UCX_POSIX_ERROR_HANDLING", "y")
+            .env("UCX_SYSV_ERROR_HANDLING", "y");
+        let outcome = run::run(&command, &self.log(&format!("kill-{name}")), LIMIT, Show::Quiet)?;
+        let is_left = |line: &str| line.contains("libuct_gaudi: stats") && !line.ends_with(" live=0");
+        let left = outcome.lines().find(|line| is_left(line));
+        let error = outcome.lines().find(|line| line.contains("libuct_gaudi: ERROR"));
+        for protocol in PROTOCOLS {
+            for place in ["active", "passive"] {
+                let wanted = format!("ok kill {protocol} {place}");
+                let answer = match outcome.lines().any(|line| line == wanted) {
+                    true => match left.as_ref().or(error.as_ref()) {
+                        None => Ok("UCX's error ends the other process's operation".to_owned()),
+                        Some(line) => Err(anyhow::anyhow!("{line}")),
+                    },
+                    false => Err(anyhow::anyhow!("{}", outcome.why("ucp-check"))),
+                };
+                let id = format!("ucx {} kill {protocol} {place} {name}", self.judge.version);
+                row.settle(&id, answer);
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use gaudi_seam::device::{BARS, within};
-use gaudi_seam::fault::ChipRules;
+use gaudi_seam::fault::{ChipRules, Plan, Rule, RuleCount};
 use gaudi_seam::{BarOffset, BarWindow, DeviceIo, Errno, Error, ErrorKind, Event, Iova, RawMapping, Result};
 use gaudi_spec::gaudi2::INTERRUPTS;
 use gaudi_sys::fd;
@@ -30,6 +30,8 @@ pub struct ModelDevice {
 struct Inner {
     chip: PciChip,
     events: Vec<Option<Event>>,
+    /// Rules that were armed while the card is used.
+    injected: Vec<Arc<ChipRules>>,
 }
 
 impl Inner {
@@ -45,7 +47,11 @@ impl Inner {
             chip.attach_faults(rules);
         }
         let events = (0..INTERRUPTS).map(|_| None).collect();
-        Ok(Self { chip, events })
+        Ok(Self {
+            chip,
+            events,
+            injected: Vec::new(),
+        })
     }
 }
 
@@ -89,6 +95,28 @@ impl ModelDevice {
         let old = mem::replace(&mut *self.inner(), new);
         drop(old); // unmaps its memory, after the lock is released
         Ok(())
+    }
+
+    /// Arms the plan's rules for the chip's events while the card is used. They outlast resets, but
+    /// not power cycles. `log` is called with each rule that injects its first fault.
+    pub fn inject(&self, plan: &Plan, log: fn(&Rule)) {
+        let rules = Arc::new(ChipRules::new(0, plan, log));
+        let mut inner = self.inner();
+        inner.chip.attach_faults(&rules);
+        inner.injected.push(rules);
+    }
+
+    /// Returns the counts of the rules that [`inject`](Self::inject) armed, in order.
+    pub fn injected(&self) -> Vec<RuleCount> {
+        let inner = self.inner();
+        inner.injected.iter().flat_map(|rules| rules.counts()).collect()
+    }
+
+    /// Disarms the rules that [`inject`](Self::inject) armed, and forgets their counts.
+    pub fn heal(&self) {
+        for rules in self.inner().injected.drain(..) {
+            rules.close();
+        }
     }
 
     /// Calls `what` with the chip, then signals the interrupts that the chip raised.
