@@ -1,5 +1,6 @@
 //! Decodes records to strace-like lines and JSON objects.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use gaudi_uapi::Ioctl;
@@ -11,6 +12,7 @@ use serde_json::{Map, json};
 
 use crate::foreign;
 use crate::names::{IoctlView, Names, view};
+use crate::pointers::is_vfio;
 use crate::record::{Event, FdSource, IoctlRecord, MarkKind, Moment, ProcessChange};
 use crate::value::{Field, Fields, Value};
 use crate::walk::{Bytes, Limits, Walk, recorded, target};
@@ -21,7 +23,7 @@ pub const SCHEMA: &str = "gaudi.trace";
 pub const VERSION: u32 = 2;
 
 /// Bytes of changed memory that are printed.
-const DATA_BYTES: usize = 16;
+pub(crate) const DATA_BYTES: usize = 16;
 
 /// Decodes the events of a capture. Events must be passed in order, because the meaning of a handle
 /// depends on earlier events.
@@ -268,7 +270,7 @@ impl Decoder {
             Some(name) => name.clone_into(&mut decoded.call),
             None if ioctl.request == foreign::RDMA_VERBS_IOCTL => {
                 "RDMA_VERBS_IOCTL".clone_into(&mut decoded.call);
-                decoded.request = foreign::uverbs(&ioctl.input);
+                (decoded.request, decoded.answer) = foreign::uverbs(ioctl);
                 return;
             }
             None => decoded.call = unknown(),
@@ -285,20 +287,28 @@ impl Decoder {
             ..
         } = *view;
         let mut walk = Walk::new(&ioctl.memory, self.limits);
-        // The size field of the request number is the size of the program's struct.
-        let size = Parts::of(ioctl.request).size;
+        let [before, after] = [Moment::Entry, Moment::Exit].map(|at| argument(ioctl, at));
+        // The size field of the request number is the size of the program's struct; of VFIO, its
+        // first word.
+        let size = match is_vfio(ioctl.request) {
+            true => stated_size(&before),
+            false => Parts::of(ioctl.request).size,
+        };
         let whole = size.min(shape.base.size);
         let input = Bytes {
-            bytes: &ioctl.input[..ioctl.input.len().min(whole)],
+            bytes: &before[..before.len().min(whole)],
             whole,
         };
         decoded.request = walk.shape(shape, input, ioctl.argument);
+        if before.is_empty() && decoded.request.0.is_empty() {
+            decoded.request.push("argument", Value::Hex(ioctl.argument));
+        }
         self.describe_fields(ioctl, call, &mut decoded.request);
         if call == Some(Ioctl::Cs) {
             self.command_buffers(ioctl, shape, input.bytes, &mut walk, &mut decoded.request);
         }
         if view.has_answer(ioctl.result) {
-            let bytes = &ioctl.output[..ioctl.output.len().min(size)];
+            let bytes = &after[..after.len().min(size)];
             decoded.answer = walk.answer(output, Bytes { bytes, whole: size });
             for pointer in shape.pointers.iter().filter(|pointer| pointer.way != Way::In) {
                 let filled = Some((output, bytes));
@@ -310,6 +320,16 @@ impl Decoder {
                     decoded.answer.push(pointer.name, value);
                 }
             }
+        }
+        if is_vfio(ioctl.request) {
+            // What follows the struct has a meaning that depends on the request.
+            if let Some(rest) = before
+                .get(whole..size.min(before.len()))
+                .filter(|rest| rest.iter().any(|byte| *byte != 0))
+            {
+                decoded.request.push("data", walk.plain_bytes(rest, size - whole));
+            }
+            return;
         }
         let unused = ioctl.memory.iter().zip(&walk.used).filter(|(_, used)| !**used);
         decoded.extra = unused.map(|(memory, _)| (memory.address, memory.whole)).collect();
@@ -393,6 +413,27 @@ impl Decoder {
         let asic = self.names.asic(pid, fd)?;
         walk.packets(asic, address, u64::from(chunk.cb_size))
     }
+}
+
+/// Returns the argument's bytes at a moment. A tracer that does not know its size from the request
+/// number records the start as the argument, and the rest as memory behind it.
+fn argument(ioctl: &IoctlRecord, at: Moment) -> Cow<'_, [u8]> {
+    let start = match at {
+        Moment::Entry => &ioctl.input,
+        Moment::Exit => &ioctl.output,
+    };
+    if !is_vfio(ioctl.request) {
+        return Cow::Borrowed(start);
+    }
+    let behind = recorded(&ioctl.memory, ioctl.argument.wrapping_add(start.len() as u64), at);
+    let rest = behind.map_or(&[][..], |(_, rest)| rest);
+    Cow::Owned([start, rest].concat())
+}
+
+/// Returns the size that the first word of an argument states.
+fn stated_size(bytes: &[u8]) -> usize {
+    let word = bytes.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
+    usize::try_from(word).unwrap_or(usize::MAX)
 }
 
 /// Returns the name of the errno in `-errno`.

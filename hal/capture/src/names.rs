@@ -10,7 +10,7 @@ use gaudi_uapi::memory::{
     HlMemIn, HlMemInAlloc, HlMemInExportDmabufFd, HlMemInMapDevice, HlMemInMapHost, HlMemInUnmap, HlMemOut,
     MemFlags, MemOp,
 };
-use gaudi_uapi::view::{CALLS, CallView, OTHERS, Part, Shape};
+use gaudi_uapi::view::{CALLS, CallView, OTHERS, OtherIoctl, Part, Shape};
 use gaudi_uapi::{Era, Ioctl, Node, dmabuf, drm};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -127,7 +127,11 @@ impl Names {
 
     /// Returns the layout of an ioctl's argument; `None` if gaudi-uapi does not define the ioctl.
     pub(crate) fn view_of(&self, ioctl: &IoctlRecord) -> Option<IoctlView> {
-        if let Some(other) = OTHERS.iter().find(|other| other.request == ioctl.request) {
+        let path = || self.fd(ioctl.pid, ioctl.fd);
+        let is_it = |other: &&OtherIoctl| {
+            other.request == ioctl.request && other.node.is_none_or(|node| path() == Some(node))
+        };
+        if let Some(other) = OTHERS.iter().find(is_it) {
             return Some(IoctlView {
                 call: None,
                 name: other.name,

@@ -6,14 +6,11 @@ use std::mem::offset_of;
 use crate::record::Moment;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk, HlCsIn};
 use gaudi_uapi::debug::HlDebugArgs;
-use gaudi_uapi::dmabuf::{
-    DMA_BUF_NAME_LEN, DMA_BUF_SET_NAME_B, SYNC_IOC_FILE_INFO, SyncFenceInfo, SyncFileInfo,
-    UDMABUF_CREATE_LIST, UdmabufCreateItem, UdmabufCreateList,
-};
-use gaudi_uapi::drm::{DRM_IOCTL_VERSION, DrmVersion};
+use gaudi_uapi::dmabuf::{DMA_BUF_NAME_LEN, DMA_BUF_SET_NAME_B};
 use gaudi_uapi::info::{HlInfoArgs, InfoOp};
 use gaudi_uapi::ioctl::Parts;
 use gaudi_uapi::nic::HlNicArgs;
+use gaudi_uapi::view::{self, At, Count, OTHERS, Pointee, Shape, Way};
 use gaudi_uapi::wait::{HlWaitCsIn, WaitCsFlags};
 use gaudi_uapi::{Era, Ioctl};
 
@@ -230,6 +227,48 @@ fn of_driver(ioctl: Ioctl) -> Vec<Pointer> {
     }
 }
 
+/// Returns a pointer of the decoder's table, once for each moment.
+fn of_view(shape: &Shape, pointer: &view::Pointer) -> Vec<Pointer> {
+    let of = shape.base;
+    let field = |name: &str| {
+        let found = of.fields.iter().find(|field| field.name == name);
+        let field = found.unwrap_or_else(|| unreachable!("{} has no field {name}", of.c_name));
+        Field {
+            offset: field.offset,
+            width: field.size,
+        }
+    };
+    let address = match pointer.at {
+        At::Field => Address::In(field(pointer.name).offset),
+        At::Behind => Address::Behind(of.size),
+    };
+    let unit = match pointer.to {
+        Pointee::Struct(of) => of.size,
+        Pointee::Numbers { size, .. } => size,
+        _ => 1,
+    };
+    let length = match pointer.count {
+        Count::Elements(name) => (field(name), unit),
+        Count::Bytes(name) => (field(name), 1),
+    };
+    let moments: &[Moment] = match pointer.way {
+        Way::In => &[Moment::Entry],
+        Way::Out => &[Moment::Exit],
+        Way::Both => &[Moment::Entry, Moment::Exit],
+    };
+    let at = |&at: &Moment| Pointer {
+        address,
+        length: Length::Counted {
+            field: length.0,
+            scale: length.1,
+            less: 0,
+        },
+        at,
+        when: None,
+    };
+    moments.iter().map(at).collect()
+}
+
 /// Returns every ioctl with pointers.
 pub fn table() -> Vec<Row> {
     let row = |request: u32, size: usize, pointers| Row {
@@ -246,43 +285,23 @@ pub fn table() -> Vec<Row> {
             }
         }
     }
-    let text = |address, length| counted(address, length, 1, Moment::Exit);
-    rows.push(row(
-        DRM_IOCTL_VERSION,
-        size_of::<DrmVersion>(),
-        vec![
-            text(offset_of!(DrmVersion, name), field!(DrmVersion.name_len: 8)),
-            text(offset_of!(DrmVersion, date), field!(DrmVersion.date_len: 8)),
-            text(offset_of!(DrmVersion, desc), field!(DrmVersion.desc_len: 8)),
-        ],
-    ));
-    rows.push(row(
-        SYNC_IOC_FILE_INFO,
-        size_of::<SyncFileInfo>(),
-        vec![counted(
-            offset_of!(SyncFileInfo, sync_fence_info),
-            field!(SyncFileInfo.num_fences: 4),
-            size_of::<SyncFenceInfo>(),
-            Moment::Exit,
-        )],
-    ));
+    for other in OTHERS {
+        let pointers: Vec<_> = other
+            .input
+            .pointers
+            .iter()
+            .flat_map(|pointer| of_view(&other.input, pointer))
+            .collect();
+        if !pointers.is_empty() {
+            rows.push(row(other.request, other.input.base.size, pointers));
+        }
+    }
     let behind = |address, field, scale, less, at| Pointer {
         address: Address::Behind(address),
         length: Length::Counted { field, scale, less },
         at,
         when: None,
     };
-    rows.push(row(
-        UDMABUF_CREATE_LIST,
-        size_of::<UdmabufCreateList>(),
-        vec![behind(
-            size_of::<UdmabufCreateList>(),
-            field!(UdmabufCreateList.count: 4),
-            size_of::<UdmabufCreateItem>(),
-            0,
-            Moment::Entry,
-        )],
-    ));
     // `RDMA_VERBS_IOCTL`: the attributes follow the header, whose first word is the length of both.
     let length = Field { offset: 0, width: 2 };
     let attributes = |at| behind(RDMA_HEADER, length, 1, RDMA_HEADER, at);

@@ -17,6 +17,8 @@ use crate::record::{
 
 /// The first line.
 const HEAD: &str = "gcap-text 1";
+/// The bytes that every version of the text form starts with.
+pub const MAGIC: &[u8] = b"gcap-text";
 /// Maximum number of bytes in a line of data.
 const LINE: usize = 32;
 /// Maximum length of an input line in bytes.
@@ -311,11 +313,13 @@ pub struct Reader<R> {
     /// The destination of data lines, and the number of bytes in the event so far.
     data: Data,
     size: usize,
+    /// The error of the lines that were read ahead.
+    ahead: Option<TextError>,
     done: bool,
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Reads the first line.
+    /// Reads the first line, and the facts before the first event.
     ///
     /// # Errors
     /// `Io`, and `Head` if the first line is not the header of a capture text.
@@ -327,6 +331,7 @@ impl<R: BufRead> Reader<R> {
             event: None,
             data: Data::None,
             size: 0,
+            ahead: None,
             done: false,
         };
         let first = reader.read_line()?;
@@ -334,10 +339,24 @@ impl<R: BufRead> Reader<R> {
             let problem = format!("the first line is not {HEAD:?}");
             return Err(wrong(TextErrorKind::Head, 1, problem));
         }
+        while reader.event.is_none() {
+            // The line that starts an event leaves it incomplete: `add` returns no event.
+            match reader
+                .read_line()
+                .and_then(|line| line.map(|line| reader.add(&line)).transpose())
+            {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) => {
+                    reader.ahead = Some(error);
+                    break;
+                }
+            }
+        }
         Ok(reader)
     }
 
-    /// Returns the facts that were read so far.
+    /// Returns the facts that were read so far: at first those before the first event.
     pub fn facts(&self) -> &[(String, String)] {
         &self.facts
     }
@@ -433,7 +452,10 @@ impl<R: BufRead> Iterator for Reader<R> {
         if self.done {
             return None;
         }
-        let next = self.event().transpose();
+        let next = match self.ahead.take() {
+            Some(error) => Some(Err(error)),
+            None => self.event().transpose(),
+        };
         self.done = !matches!(next, Some(Ok(_)));
         next
     }

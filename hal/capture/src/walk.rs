@@ -427,7 +427,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn plain_bytes(&mut self, bytes: &[u8], whole: usize) -> Value {
+    pub(crate) fn plain_bytes(&mut self, bytes: &[u8], whole: usize) -> Value {
         let len = bytes.len().min(self.bytes).min(self.limits.bytes);
         self.bytes -= len;
         Value::Bytes {

@@ -14,6 +14,8 @@ mod events;
 /// Returns a request number from the tables, or a random one.
 fn request() -> impl Strategy<Value = u32> {
     let mut known: Vec<u32> = OTHERS.iter().map(|other| other.request).collect();
+    // RDMA_VERBS_IOCTL.
+    known.push(gaudi_uapi::ioctl::iowr(0x1b, 1, 24));
     for ioctl in Ioctl::ALL {
         known.extend(Era::ALL.into_iter().filter_map(|era| era.request(ioctl)));
     }

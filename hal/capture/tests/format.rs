@@ -320,3 +320,21 @@ fn text_errors_have_kinds() {
     let twice = kind("ioctl\n  input\n    00\n  input");
     assert_eq!(twice, Err((TextErrorKind::Word, 5)));
 }
+
+#[test]
+fn text_facts_are_known_before_events() {
+    let (facts, all) = example();
+    let text = as_text(&facts, &all);
+    let reader = text::Reader::new(text.as_bytes()).unwrap();
+    assert_eq!(reader.facts(), facts);
+    assert_eq!(reader.map(Result::unwrap).collect::<Vec<_>>(), all);
+    let only = as_text(&facts, &[]);
+    let mut reader = text::Reader::new(only.as_bytes()).unwrap();
+    assert_eq!(reader.facts(), facts);
+    assert_eq!(reader.next(), None);
+    let wrong = only + "no event\n";
+    let mut reader = text::Reader::new(wrong.as_bytes()).unwrap();
+    let error = reader.next().unwrap().unwrap_err();
+    assert_eq!(error.line, facts.len() + 2);
+    assert!(reader.next().is_none());
+}

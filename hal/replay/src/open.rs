@@ -61,10 +61,15 @@ fn failed(spec: &ReplaySpec, error: LoadError) -> Error {
             }
             .because(format!("the recording {file} cannot be opened"))
         }
-        LoadError::Read(error) => Error::new(ErrorKind::InvalidInput, "open")
-            .because(format!("the recording {file}: {error}"))
-            .helped_by("gaudi record and +record=FILE write recordings"),
+        LoadError::Read(error) => invalid_recording(file, &error),
+        LoadError::Text(error) => invalid_recording(file, &error),
     }
+}
+
+fn invalid_recording(file: &str, error: &dyn std::fmt::Display) -> Error {
+    Error::new(ErrorKind::InvalidInput, "open")
+        .because(format!("the recording {file}: {error}"))
+        .helped_by("gaudi record and +record=FILE write recordings")
 }
 
 fn next(spec: &ReplaySpec, kind: NodeKind, offsets: bool) -> Result<Arc<Replay>> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use gaudi_capture::gcap::{ReadError, ReadErrorKind, Reader};
 use gaudi_capture::record::{
     DataRecord, Event, IoctlRecord, MarkKind, Memory, MmapRecord, Moment, OpenRecord, ProcessChange,
 };
+use gaudi_capture::text::{self, TextError, TextErrorKind};
 use gaudi_seam::{Errno, ErrorKind, NodeKind};
 use gaudi_uapi::Ioctl;
 
@@ -323,6 +324,16 @@ impl Loader {
     }
 }
 
+impl Loader {
+    fn end(self, facts: &[(String, String)]) -> Recording {
+        let mut facts = facts.iter();
+        Recording {
+            has_data: facts.any(|(name, value)| name == "data" && value == "1"),
+            ..self.recording
+        }
+    }
+}
+
 impl Recording {
     /// Reads a capture in binary form. A capture that ends early, as of a killed program, is read
     /// up to there.
@@ -347,15 +358,40 @@ impl Recording {
                 return Err(ReadError::new(ReadErrorKind::TooLong, reader.offset()));
             }
         }
-        let mut recording = loader.recording;
-        let mut facts = reader.facts().iter();
-        recording.has_data = facts.any(|(name, value)| name == "data" && value == "1");
-        Ok(recording)
+        Ok(loader.end(reader.facts()))
+    }
+
+    /// Reads a capture in text form.
+    ///
+    /// # Errors
+    /// - The reader's errors, with the line.
+    /// - `TooLong`: the records need more than [`MOST_BYTES`] of memory.
+    pub fn read_text(input: impl BufRead) -> Result<Self, TextError> {
+        let mut reader = text::Reader::new(input)?;
+        let mut loader = Loader::default();
+        let mut events = 0;
+        for event in reader.by_ref() {
+            loader.event(event?);
+            events += 1;
+            if loader.bytes > MOST_BYTES {
+                return Err(TextError {
+                    kind: TextErrorKind::TooLong,
+                    line: events,
+                    problem: format!("the first {events} events need more than {MOST_BYTES} bytes"),
+                });
+            }
+        }
+        Ok(loader.end(reader.facts()))
     }
 
     pub(crate) fn load(path: &Path) -> Result<Arc<Self>, LoadError> {
         let file = File::open(path).map_err(LoadError::Open)?;
-        let recording = Self::read(BufReader::new(file)).map_err(LoadError::Read)?;
+        let mut file = BufReader::new(file);
+        let start = file.fill_buf().map_err(LoadError::Open)?;
+        let recording = match start.starts_with(text::MAGIC) {
+            true => Self::read_text(file).map_err(LoadError::Text)?,
+            false => Self::read(file).map_err(LoadError::Read)?,
+        };
         Ok(Arc::new(recording))
     }
 
@@ -371,6 +407,7 @@ impl Recording {
 pub(crate) enum LoadError {
     Open(std::io::Error),
     Read(ReadError),
+    Text(TextError),
 }
 
 #[cfg(test)]

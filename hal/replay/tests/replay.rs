@@ -280,6 +280,30 @@ fn hostile_file_gives_an_offset() {
     assert!(error.to_string().contains("byte "), "{error}");
 }
 
+#[test]
+fn text_form_is_replayed() {
+    use gaudi_capture::{gcap, text};
+
+    let (folder, record, replay) = tape("text", ",data");
+    let recorded = session(&open(&record));
+    let reader = gcap::Reader::new(std::fs::File::open(file_of(&replay)).unwrap()).unwrap();
+    let mut capture = text::head(reader.facts()).to_string();
+    for event in reader {
+        capture += &text::EventText(&event.unwrap()).to_string();
+    }
+    let file = folder.path().join("run.txt");
+    std::fs::write(&file, &capture).unwrap();
+    let replay = spec(&format!("replay:{}?match=strict", file.display()));
+    assert_eq!(session(&open(&replay)), recorded);
+    let lines = capture.lines().count();
+    std::fs::write(&file, capture + "no event\n").unwrap();
+    let replay = spec(&format!("replay:{}", file.display()));
+    let error = gaudi_hal::open(&replay).err().expect("a wrong line");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let line = format!("line {}", lines + 1);
+    assert!(error.to_string().contains(&line), "{line}: {error}");
+}
+
 /// A capture of one node that maps a block with a handle near the end of the replay's file.
 #[test]
 fn block_near_the_end_is_mapped_or_refused() {

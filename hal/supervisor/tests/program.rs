@@ -123,6 +123,21 @@ fn program_runs_on_a_recording() {
     passes("", &format!("replay:{file}"));
 }
 
+/// Recordings of the program on the stock driver, made in the lab: docs/src/how-to/lab.md.
+#[test]
+fn program_runs_on_the_drivers_recordings() {
+    // A process replays each open of a file once, so every run has a copy.
+    let folder = tempfile::tempdir().unwrap();
+    for kernel in ["6.12", "7.3"] {
+        let recording = format!("{}/tests/driver-{kernel}.txt", env!("CARGO_MANIFEST_DIR"));
+        for linking in ["", "-static"] {
+            let copy = folder.path().join(format!("{kernel}{linking}.txt"));
+            std::fs::copy(&recording, &copy).unwrap();
+            passes(linking, &format!("replay:{}", copy.display()));
+        }
+    }
+}
+
 #[test]
 fn injected_fault_reaches_the_program() {
     let Some(program) = compile("program", "") else {

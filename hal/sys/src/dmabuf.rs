@@ -15,9 +15,9 @@ use gaudi_uapi::dmabuf::{
     DMA_BUF_NAME_LEN, DMA_BUF_SET_NAME_B, DmaBufExportSyncFile, DmaBufImportSyncFile, DmaBufSync,
     DmaBufSyncDirection, DmaBufSyncFlags, UDMABUF_CREATE, UDMABUF_CREATE_LIST, UdmabufCreate,
     UdmabufCreateItem, UdmabufCreateList, UdmabufFlags, VFIO_DEVICE_FEATURE, VFIO_DEVICE_FEATURE_DMA_BUF,
-    VFIO_DEVICE_FEATURE_GET, VFIO_DEVICE_FEATURE_PROBE, VfioDeviceFeature, VfioDeviceFeatureDmaBuf,
-    VfioRegionDmaRange,
+    VfioDeviceFeature, VfioDeviceFeatureDmaBuf, VfioRegionDmaRange,
 };
+use gaudi_uapi::vfio::VfioFeatureFlags;
 use nix::libc;
 
 use crate::fd::{errno_of, link};
@@ -204,9 +204,11 @@ fn number(fd: BorrowedFd<'_>) -> SysResult<u32> {
 pub fn vfio_probe(device: impl AsFd) -> SysResult<()> {
     let head = VfioDeviceFeature {
         argsz: size_of::<VfioDeviceFeature>() as u32,
-        flags: VFIO_DEVICE_FEATURE_PROBE | VFIO_DEVICE_FEATURE_GET | VFIO_DEVICE_FEATURE_DMA_BUF,
+        flags: VfioFeatureFlags::PROBE
+            | VfioFeatureFlags::GET
+            | VfioFeatureFlags(VFIO_DEVICE_FEATURE_DMA_BUF),
     };
-    let words = [u64::from(head.argsz) | u64::from(head.flags) << 32];
+    let words = [u64::from(head.argsz) | u64::from(head.flags.0) << 32];
     vfio_feature(device.as_fd(), &words).map(drop)
 }
 
@@ -222,12 +224,12 @@ pub fn vfio_export(device: impl AsFd, bar: u32, ranges: &[VfioRegionDmaRange]) -
     let bytes = size_of::<VfioDeviceFeature>() + size_of::<VfioDeviceFeatureDmaBuf>() + size_of_val(ranges);
     let head = VfioDeviceFeature {
         argsz: u32::try_from(bytes).map_err(|_| Errno::EINVAL)?,
-        flags: VFIO_DEVICE_FEATURE_GET | VFIO_DEVICE_FEATURE_DMA_BUF,
+        flags: VfioFeatureFlags::GET | VfioFeatureFlags(VFIO_DEVICE_FEATURE_DMA_BUF),
     };
     let open_flags = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
     let mut words = Vec::with_capacity(bytes / size_of::<u64>());
     words.extend([
-        u64::from(head.argsz) | u64::from(head.flags) << 32,
+        u64::from(head.argsz) | u64::from(head.flags.0) << 32,
         u64::from(bar) | u64::from(open_flags) << 32,
         u64::from(count) << 32,
     ]);

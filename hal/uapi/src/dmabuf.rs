@@ -3,6 +3,7 @@
 
 use crate::ioctl::{ioc, iow, iowr};
 use crate::memory::OpenFlags;
+use crate::vfio::VfioFeatureFlags;
 
 /// Brackets CPU access to a mapped dma-buf.
 pub const DMA_BUF_IOCTL_SYNC: u32 = iow(b'b', 0, size_of::<DmaBufSync>());
@@ -171,10 +172,6 @@ c_structs! {
 pub const VFIO_DEVICE_FEATURE: u32 = ioc(0, b';', 100 + 17, 0);
 /// Exports ranges of a device's region as a dma-buf (Linux 6.19).
 pub const VFIO_DEVICE_FEATURE_DMA_BUF: u32 = 11;
-/// The feature is read (`VFIO_DEVICE_FEATURE_GET`).
-pub const VFIO_DEVICE_FEATURE_GET: u32 = 1 << 16;
-/// Only asks whether the feature is there (`VFIO_DEVICE_FEATURE_PROBE`).
-pub const VFIO_DEVICE_FEATURE_PROBE: u32 = 1 << 18;
 
 c_structs! {
     /// The head; the feature's data follows in memory.
@@ -182,7 +179,7 @@ c_structs! {
         /// Bytes of head and data.
         pub argsz: u32,
         /// The feature's number in the low half, what is asked of it in the high half.
-        pub flags: u32,
+        pub flags: VfioFeatureFlags,
     }
 
     pub struct VfioRegionDmaRange = "struct vfio_region_dma_range" of "linux/vfio.h" {

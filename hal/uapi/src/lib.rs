@@ -49,6 +49,7 @@ pub mod limits;
 pub mod memory;
 pub mod nic;
 pub mod queue;
+pub mod vfio;
 pub mod view;
 pub mod wait;
 

@@ -16,7 +16,7 @@ pub enum Header {
     Accel6,
     /// `drm/habanalabs_accel.h` of Linux 7.
     Accel7,
-    /// `linux/dma-buf.h` and its relatives, and `errno.h`: any Linux from 6.0.
+    /// `linux/dma-buf.h` and its relatives, `linux/vfio.h`, and `errno.h`: any Linux from 6.0.
     DmaBuf,
     /// `drm/drm.h`, which the driver's header of Linux 7 includes; old Debian packages leave it
     /// out.
@@ -97,7 +97,8 @@ impl Header {
             ),
             Self::DmaBuf => concat!(
                 "#include <stddef.h>\n#include <errno.h>\n#include <linux/dma-buf.h>\n",
-                "#include <linux/udmabuf.h>\n#include <linux/dma-heap.h>\n#include <linux/sync_file.h>\n"
+                "#include <linux/udmabuf.h>\n#include <linux/dma-heap.h>\n#include <linux/sync_file.h>\n",
+                "#include <linux/vfio.h>\n"
             ),
             Self::Drm => "#include <stddef.h>\n#include <drm/drm.h>\n",
         }

@@ -139,7 +139,12 @@ const STRUCTS: &[CStruct] = structs! {
     dmabuf { DmaBufSync DmaBufExportSyncFile DmaBufImportSyncFile }
     dmabuf { UdmabufCreate UdmabufCreateItem UdmabufCreateList DmaHeapAllocationData }
     dmabuf { SyncMergeData SyncFenceInfo SyncFileInfo }
-    drm { DrmVersion }
+    drm { DrmVersion DrmUnique DrmAuth DrmSetVersion DrmGemClose DrmGemFlink DrmGemOpen DrmGetCap }
+    drm { DrmSetClientCap DrmPrimeHandle DrmSyncobjCreate DrmSyncobjDestroy DrmSyncobjArray }
+    drm { DrmSyncobjTimelineArray }
+    vfio { VfioGroupStatus VfioRegionInfo VfioIrqInfo VfioIrqSet VfioPciHotResetInfo }
+    vfio { VfioPciHotReset VfioDmaMap VfioDmaUnmap }
+    dmabuf { VfioDeviceFeature }
     nic { HlNicArgs HlNicAllocConnIn HlNicAllocConnOut HlNicReqConnCtxIn HlNicReqConnCtxOut }
     nic { HlNicResConnCtxIn HlNicDestroyConnIn HlNicAllocCollConnIn HlNicAllocCollConnOut }
     nic { HlNicDumpQpIn HlNicCqe HlNicUserWqArrSetIn HlNicUserWqArrSetOut HlNicUserWqArrUnsetIn }

@@ -48,7 +48,8 @@ pub struct Request {
 /// `Era::AccelH` is not here: no header at hand has type `'H'` on accel nodes. Its numbers are
 /// those of `Era::HlMisc`, and gaudi-uapi's own test compares them with recorded facts.
 pub fn requests() -> Vec<Request> {
-    use gaudi_uapi::{dmabuf, drm};
+    use gaudi_uapi::dmabuf;
+    use gaudi_uapi::view::OTHERS;
     let driver = [
         (Ioctl::Info, "HL_IOCTL_INFO", "DRM_IOCTL_HL_INFO"),
         (Ioctl::Cb, "HL_IOCTL_CB", "DRM_IOCTL_HL_CB"),
@@ -72,34 +73,20 @@ pub fn requests() -> Vec<Request> {
             })
         })
     });
-    let others = [
-        ("DMA_BUF_IOCTL_SYNC", dmabuf::DMA_BUF_IOCTL_SYNC),
-        ("DMA_BUF_SET_NAME_B", dmabuf::DMA_BUF_SET_NAME_B),
-        (
-            "DMA_BUF_IOCTL_EXPORT_SYNC_FILE",
-            dmabuf::DMA_BUF_IOCTL_EXPORT_SYNC_FILE,
-        ),
-        (
-            "DMA_BUF_IOCTL_IMPORT_SYNC_FILE",
-            dmabuf::DMA_BUF_IOCTL_IMPORT_SYNC_FILE,
-        ),
-        ("UDMABUF_CREATE", dmabuf::UDMABUF_CREATE),
-        ("UDMABUF_CREATE_LIST", dmabuf::UDMABUF_CREATE_LIST),
-        ("DMA_HEAP_IOCTL_ALLOC", dmabuf::DMA_HEAP_IOCTL_ALLOC),
-        ("SYNC_IOC_MERGE", dmabuf::SYNC_IOC_MERGE),
-        ("SYNC_IOC_FILE_INFO", dmabuf::SYNC_IOC_FILE_INFO),
-    ];
-    let of_others = others.into_iter().map(|(c_name, value)| Request {
-        c_name,
-        value,
-        header: Header::DmaBuf,
+    let of_others = OTHERS.iter().map(|other| Request {
+        c_name: other.name,
+        value: other.request,
+        header: match other.input.base.header {
+            "drm/drm.h" => Header::Drm,
+            _ => Header::DmaBuf,
+        },
     });
-    let of_drm = Request {
-        c_name: "DRM_IOCTL_VERSION",
-        value: drm::DRM_IOCTL_VERSION,
-        header: Header::Drm,
+    let of_name = Request {
+        c_name: "DMA_BUF_SET_NAME_B",
+        value: dmabuf::DMA_BUF_SET_NAME_B,
+        header: Header::DmaBuf,
     };
-    of_driver.chain(of_others).chain([of_drm]).collect()
+    of_driver.chain(of_others).chain([of_name]).collect()
 }
 
 /// A table of names in gaudi-uapi.
@@ -314,7 +301,7 @@ pub fn gaudi3_constants() -> Vec<Named> {
 ///
 /// Rows marked `Gaudi3` are left out by [`Header::knows`]: no kernel package ships that header.
 pub fn constants() -> Vec<(Header, Named)> {
-    use gaudi_uapi::{dmabuf, legacy};
+    use gaudi_uapi::{dmabuf, drm, legacy, vfio};
     let of_driver = tables()
         .into_iter()
         .flat_map(|table| table.names)
@@ -322,7 +309,22 @@ pub fn constants() -> Vec<(Header, Named)> {
     let of_dmabuf = dmabuf::DmaBufSyncFlags::NAMES
         .iter()
         .chain(dmabuf::UdmabufFlags::NAMES)
+        .chain(vfio::VfioGroupFlags::NAMES)
+        .chain(vfio::VfioDeviceFlags::NAMES)
+        .chain(vfio::VfioRegionFlags::NAMES)
+        .chain(vfio::VfioIrqFlags::NAMES)
+        .chain(vfio::VfioIrqSetFlags::NAMES)
+        .chain(vfio::VfioFeatureFlags::NAMES)
+        .chain(vfio::VfioIommuFlags::NAMES)
+        .chain(vfio::VfioDmaMapFlags::NAMES)
+        .chain(vfio::VfioDmaUnmapFlags::NAMES)
         .copied();
+    let of_drm = [
+        drm::DrmCap::NAMES,
+        drm::DrmClientCap::NAMES,
+        drm::DrmSyncobjCreateFlags::NAMES,
+    ];
+    let of_drm = of_drm.into_iter().flatten().map(|&n| (Header::Drm, n));
     let plain = |c_name, value| Named {
         c_name,
         value,
@@ -380,6 +382,7 @@ pub fn constants() -> Vec<(Header, Named)> {
     let of_dmabuf = of_dmabuf.chain(more).chain(errnos).map(|n| (Header::DmaBuf, n));
     of_driver
         .chain(of_dmabuf)
+        .chain(of_drm)
         .chain(per_header)
         .filter(|(header, n)| header.knows(n.since))
         .collect()

@@ -195,7 +195,7 @@ pub(crate) fn open(path: &PathBuf) -> Result<Capture> {
     let name = path.display().to_string();
     let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot read {name}"))?);
     let start = file.fill_buf().with_context(|| format!("cannot read {name}"))?;
-    let is_text = start.starts_with(b"gcap-text");
+    let is_text = start.starts_with(text::MAGIC);
     Ok(if is_text {
         let reader = text::Reader::new(file).with_context(|| name.clone())?;
         Capture {

@@ -167,6 +167,27 @@ fn pictures_are_files_of_their_own() {
 }
 
 #[test]
+fn conversions_keep_facts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [first, binary, again] = ["a.txt", "a.gcap", "b.txt"].map(|name| folder.path().join(name));
+    let of = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
+    let convert = |from: &std::path::Path, form: &str, to: &std::path::Path| {
+        let output = gaudi(&["decode", &of(from), "--as", form, "-o", &of(to)]);
+        assert!(output.status.success(), "{output:?}");
+    };
+    let events = std::fs::read_to_string(TEXT).expect("a capture");
+    let (head, rest) = events.split_once('\n').expect("lines");
+    std::fs::write(&first, format!("{head}\nfact \"tier\" \"ptrace\"\n{rest}")).expect("a file");
+    convert(&first, "gcap", &binary);
+    convert(&binary, "text", &again);
+    let again = std::fs::read_to_string(again).expect("the text");
+    assert!(
+        again.starts_with(&format!("{head}\nfact \"tier\" \"ptrace\"\n")),
+        "{again:.200}"
+    );
+}
+
+#[test]
 fn running_program_is_drawn() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("run.html");

@@ -11,6 +11,7 @@ use gaudi_uapi::drm::{DRM_IOCTL_VERSION, DrmVersion};
 use gaudi_uapi::info::{HlInfoArgs, HlInfoHwIpInfo, InfoOp};
 use gaudi_uapi::ioctl::{ioc, iowr};
 use gaudi_uapi::memory::{HlMemArgs, HlMemIn, MemFlags};
+use gaudi_uapi::vfio::{VfioDmaMap, VfioDmaMapFlags};
 use gaudi_uapi::wait::{HlWaitCsArgs, HlWaitCsIn};
 use gaudi_uapi::{Era, Ioctl};
 use zerocopy::{FromZeros as _, IntoBytes};
@@ -363,10 +364,27 @@ fn others(s: &mut Session) {
     version(s, 13, b"ivpu");
     s.ioctl(13, request, &[1; 24], &[1; 24], 0, Vec::new());
     s.open(b"/dev/vfio/vfio", 14, Some((10, 196)), FdSource::Open);
-    s.ioctl(14, ioc(0, b';', 113, 0), &[], &[], 0, Vec::new());
+    let map = VfioDmaMap {
+        argsz: 32,
+        flags: VfioDmaMapFlags::READ | VfioDmaMapFlags::WRITE,
+        vaddr: 0x7f00_0000_0000,
+        iova: 0x1_0000_0000,
+        size: 1 << 21,
+    };
+    // A tracer records the size, then the rest of the struct.
+    let (head, rest) = map.as_bytes().split_at(8);
+    let rest = vec![piece(STACK + 8, Moment::Entry, rest)];
+    s.ioctl(14, ioc(0, b';', 113, 0), head, &[], 0, rest);
     s.ioctl(11, ioc(0, b';', 107, 0), &[], &[], -25, Vec::new());
-    let verbs = [24u16, 7, 4, 0];
-    s.ioctl(11, iowr(0x1b, 1, 24), verbs.as_bytes(), &[], -95, Vec::new());
+    // REG_DMABUF_MR with a handle, an offset and a descriptor.
+    let verbs = [24u16 + 48, 7, 4, 3];
+    let attributes = |handle: u64| [[0, handle], [2, 4096], [5, 9]];
+    let [before, after] = [0, 3].map(attributes);
+    let memory = vec![
+        piece(STACK + 24, Moment::Entry, before.as_bytes()),
+        piece(STACK + 24, Moment::Exit, after.as_bytes()),
+    ];
+    s.ioctl(11, iowr(0x1b, 1, 24), verbs.as_bytes(), &[], 0, memory);
     s.ioctl(0, ioc(2, b'T', 0x13, 8), &[0; 8], &[0; 8], 0, Vec::new());
     s.ioctl(11, iowr(b'd', 0x2d, 12), &[0; 12], &[0; 12], 0, Vec::new());
     // An unreadable struct, a truncated one, and one of a 32-bit program.

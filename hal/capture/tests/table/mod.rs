@@ -1,6 +1,7 @@
 //! A capture with every operation and flag in gaudi-uapi's tables, generated from the tables.
 
-use gaudi_capture::record::{Event, IoctlRecord, Memory, Moment};
+use gaudi_capture::pointers::is_vfio;
+use gaudi_capture::record::{Event, FdSource, IoctlRecord, Memory, Moment, OpenRecord};
 use gaudi_uapi::info::InfoOp;
 use gaudi_uapi::ioctl::Parts;
 use gaudi_uapi::view::{At, CALLS, CallView, Count, OTHERS, Part, Pointee, Pointer, Shape, Way};
@@ -165,7 +166,10 @@ fn record(
     prepare: impl Fn(&mut [u8]),
     nth: usize,
 ) -> IoctlRecord {
-    let size = Parts::of(request).size;
+    let size = match Parts::of(request).size {
+        0 => shape.base.size,
+        size => size,
+    };
     let mut draft = Draft {
         bytes: vec![0; size],
         memory: Vec::new(),
@@ -253,17 +257,26 @@ pub(crate) fn names_of(base: &'static CStruct, name: &str) -> Option<&'static Na
 /// Returns a record for each row, each operation without its own row, and each flag.
 pub(crate) fn capture() -> Vec<Event> {
     let mut records = Vec::new();
+    let mut nodes = Vec::new();
     for row in CALLS {
         records.push(of_row(row, None, 0, records.len()));
     }
     for other in OTHERS {
-        records.push(record(
-            other.request,
-            &other.input,
-            other.output,
-            |_| (),
-            records.len(),
-        ));
+        // All fields count if a row names none.
+        let prepare = |bytes: &mut [u8]| {
+            if other.input.parts.is_empty() {
+                fill(other.input.base, bytes, records.len());
+            }
+        };
+        let mut each = record(other.request, &other.input, other.output, prepare, records.len());
+        if let Some(node) = other.node {
+            each.fd = NODE_FD;
+            nodes.push(node);
+        }
+        if is_vfio(other.request) {
+            split(&mut each);
+        }
+        records.push(each);
     }
     for ioctl in Ioctl::ALL {
         let of_ioctl = || CALLS.iter().filter(|row| row.ioctl == ioctl);
@@ -291,5 +304,42 @@ pub(crate) fn capture() -> Vec<Event> {
             records.push(of_row(last, Some(77), 0, records.len()));
         }
     }
-    records.into_iter().map(Event::Ioctl).collect()
+    nodes.dedup();
+    let opens = nodes.into_iter().map(|node| {
+        Event::Open(OpenRecord {
+            time_ns: 0,
+            duration_ns: 0,
+            pid: 42,
+            tid: 42,
+            source: FdSource::Open,
+            path: node.into(),
+            flags: 0,
+            device: None,
+            result: NODE_FD.into(),
+        })
+    });
+    opens.chain(records.into_iter().map(Event::Ioctl)).collect()
+}
+
+/// The descriptor of an ioctl that only one node has.
+const NODE_FD: i32 = 4;
+
+/// Splits the argument of a VFIO ioctl as tracers record it: the first 8 bytes, and memory.
+fn split(ioctl: &mut IoctlRecord) {
+    let size = ioctl.input.len();
+    for bytes in [&mut ioctl.input, &mut ioctl.output] {
+        bytes[..4].copy_from_slice(&(size as u32).to_le_bytes());
+    }
+    for (at, bytes) in [
+        (Moment::Entry, &mut ioctl.input),
+        (Moment::Exit, &mut ioctl.output),
+    ] {
+        let behind = bytes.split_off(8);
+        ioctl.memory.extend((!behind.is_empty()).then(|| Memory {
+            address: ioctl.argument + 8,
+            at,
+            whole: behind.len() as u64,
+            bytes: behind,
+        }));
+    }
 }
