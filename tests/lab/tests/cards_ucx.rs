@@ -1,5 +1,5 @@
-//! Packaged UCX 1.18 and Open MPI 5 move memory of one modelled card to another, over soft-RoCE, and
-//! the example of libibverbs registers it.
+//! Packaged UCX 1.18 and Open MPI 5 move memory of one modelled card to another, over soft-RoCE,
+//! and the example of libibverbs registers it.
 //!
 //! Nothing is staged: the plugin counts no copy. Each process has a card of its
 //! own, and compares what arrived. Soft-RoCE's user library has no `ibv_reg_dmabuf_mr`, so a
