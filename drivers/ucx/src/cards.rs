@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use gaudi_copy::{MemoryDomain, Transport};
+use gaudi_copy::{DeviceId, MemoryDomain, Transport};
 use gaudi_hal::{Environment, choose, list, list_visible};
 use gaudi_seam::{BackendSpec, DeviceSpec, PciAddress, Result};
 
@@ -17,6 +17,8 @@ pub(crate) struct Card {
     pub(crate) transport: Mutex<Option<Transport>>,
     /// Its PCI function, where sysfs has it.
     pub(crate) bus: Option<PciAddress>,
+    /// The number of the open card in the library's map, once it has memory.
+    pub(crate) id: OnceLock<DeviceId>,
     /// UCX's number of that function, once UCX has one.
     pub(crate) system_device: OnceLock<u8>,
     /// The name of its memory domain.
@@ -64,6 +66,7 @@ fn of(found: Vec<Found>) -> Vec<Card> {
         memory: OnceLock::new(),
         transport: Mutex::new(None),
         bus,
+        id: OnceLock::new(),
         system_device: OnceLock::new(),
         domain: match several {
             true => format!("{COMPONENT}{index}"),

@@ -326,7 +326,11 @@ unsafe extern "C" fn mem_query(
     guarded("mem_query", || {
         // SAFETY: guaranteed by the caller; fields are written only if the mask has them.
         let mask = unsafe { attr.as_ref() }.ok_or(Status::InvalidParam)?.field_mask;
-        let found = memory::describe(address as u64).ok_or(Status::InvalidAddress)?;
+        let card = memory::card_of(address as u64).ok_or(Status::InvalidAddress)?;
+        let whole = match mask & (field::BASE_ADDRESS | field::ALLOC_LENGTH) {
+            0 => None,
+            _ => Some(memory::describe(address as u64).ok_or(Status::InvalidAddress)?),
+        };
         let export = match mask & (field::DMABUF_FD | field::DMABUF_OFFSET) {
             0 => None,
             _ => {
@@ -340,13 +344,15 @@ unsafe extern "C" fn mem_query(
                 (*attr).mem_type = ucx().release.memory_type;
             }
             if mask & field::SYS_DEV != 0 {
-                (*attr).sys_dev = topology::system_device(found.card);
+                (*attr).sys_dev = topology::system_device(card);
             }
-            if mask & field::BASE_ADDRESS != 0 {
-                (*attr).base_address = found.base as *mut c_void;
-            }
-            if mask & field::ALLOC_LENGTH != 0 {
-                (*attr).alloc_length = found.len as usize;
+            if let Some(whole) = whole {
+                if mask & field::BASE_ADDRESS != 0 {
+                    (*attr).base_address = whole.base as *mut c_void;
+                }
+                if mask & field::ALLOC_LENGTH != 0 {
+                    (*attr).alloc_length = whole.len as usize;
+                }
             }
             if mask & field::MEM_FLAGS != 0 {
                 (*attr).mem_flags = MEM_FLAG_REGISTRABLE;
@@ -377,7 +383,7 @@ unsafe extern "C" fn detect_memory_type(
         if into.is_null() {
             return Err(Status::InvalidParam);
         }
-        memory::describe(address as u64).ok_or(Status::InvalidAddress)?;
+        memory::card_of(address as u64).ok_or(Status::InvalidAddress)?;
         // SAFETY: guaranteed by the caller.
         unsafe { *into = ucx().release.memory_type };
         Ok(())

@@ -70,6 +70,7 @@ pub(crate) fn alloc(card: &'static Card, len: u64) -> Answer<(u64, u64)> {
     let memory = card.memory().and_then(|domain| domain.alloc(len, options));
     let memory = memory.map_err(|error| status::of(&error))?;
     counters::allocated();
+    card.id.get_or_init(|| memory.device());
     let base = memory.address();
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     live_mut().insert(base, Allocation { memory, card, number });
@@ -100,25 +101,25 @@ pub(crate) fn find(address: u64) -> Option<Allocation> {
     (address - base < allocation.len()).then(|| allocation.clone())
 }
 
+/// The card whose memory holds an address. Takes no lock, and finds none in a fork child.
+pub(crate) fn card_of(address: u64) -> Option<&'static Card> {
+    let device = memory_types().lookup(address, 1).device?;
+    cards().iter().find(|card| card.id.get() == Some(&device))
+}
+
 /// What a query reports of an allocation.
 pub(crate) struct Described {
     pub(crate) base: u64,
     pub(crate) len: u64,
-    pub(crate) card: &'static Card,
 }
 
-/// Describes the allocation that holds an address. Takes no lock, and finds none in a fork child.
+/// Describes the allocation that holds an address. As [`card_of`], takes no lock.
 pub(crate) fn describe(address: u64) -> Option<Described> {
-    memory_types().lookup(address, 1).device?;
-    let of_card = |card: &'static Card| {
-        let info = card.opened()?.mem_query(address, 1).ok()?;
-        (info.kind == MemoryType::Device).then_some(Described {
-            base: info.base,
-            len: info.len,
-            card,
-        })
-    };
-    cards().iter().find_map(of_card)
+    let info = card_of(address)?.opened()?.mem_query(address, 1).ok()?;
+    (info.kind == MemoryType::Device).then_some(Described {
+        base: info.base,
+        len: info.len,
+    })
 }
 
 /// The bytes of a key: that of the library for device memory, zeros for host memory, which needs
