@@ -22,4 +22,5 @@ pub mod threads;
 pub mod thunk;
 pub mod tracing;
 pub mod transport;
+pub mod types;
 pub mod ucx;

@@ -12,14 +12,14 @@ use gaudi_verbs::{Access, CacheLimits, Context, MrAddr, MrCache, MrKey};
 
 use crate::harness::{Goal, Laps, Made, Row};
 use crate::threads::{Lap, processors, together};
-use crate::ucx::{Queries, Rcache};
+use crate::ucx::{Cache, Queries, Rcache};
 
-const BYTES: u64 = 64 << 10;
-const STRIDE: u64 = 128 << 10;
-const LENGTH: u64 = 4 << 10;
-const QUERIES: usize = 1 << 16;
+pub(crate) const BYTES: u64 = 64 << 10;
+pub(crate) const STRIDE: u64 = 128 << 10;
+pub(crate) const LENGTH: u64 = 4 << 10;
+pub(crate) const QUERIES: usize = 1 << 16;
 /// Where the regions begin, as their keys count them.
-const BASE: u64 = 0x7f00_0000_0000;
+pub(crate) const BASE: u64 = 0x7f00_0000_0000;
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
 /// Regions of a software NIC, in a cache, and what is asked of it.
@@ -32,7 +32,7 @@ pub struct Regions {
 }
 
 /// Random ones, the same in every run.
-fn queries(regions: u64) -> Queries {
+pub(crate) fn queries(regions: u64) -> Queries {
     let mut seed = 0x1234_5678_9abc_def1_u64;
     let mut random = |below: u64| {
         seed = seed
@@ -120,7 +120,8 @@ pub fn rows() -> Made<Vec<Row<'static>>> {
     let mut rows = Vec::new();
     for regions in [1000, 100_000] {
         let ours = Rc::new(Regions::new(regions)?);
-        let theirs = Rcache::start(&ours.queries).map(|rcache| Rc::new(std::cell::RefCell::new(rcache)));
+        let theirs = Rcache::start(Cache::Regions, &ours.queries)
+            .map(|rcache| Rc::new(std::cell::RefCell::new(rcache)));
         let version = theirs.as_ref().map(|theirs| theirs.borrow().version.clone());
         for threads in [1, 2] {
             let ours = Rc::clone(&ours);

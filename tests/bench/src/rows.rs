@@ -74,6 +74,10 @@ pub const ENTRIES: &[Entry] = &[
         make: dmabuf,
     },
     Entry {
+        name: "memory-types",
+        make: crate::types::rows,
+    },
+    Entry {
         name: "regions",
         make: crate::regions::rows,
     },

@@ -1,4 +1,5 @@
-//! UCX's registration cache in a process of its own, where `PEER_UCX` names UCX's files.
+//! UCX's registration cache, or its cache of memory types, in a process of its own, where
+//! `PEER_UCX` names UCX's files.
 //!
 //! The folder holds Debian's libucx0 and libucx-dev (1.18 or newer), and libc6 where UCX wants a
 //! newer C library than the machine's: the program is then run by that library's own loader. The
@@ -21,6 +22,15 @@ pub const VARIABLE: &str = "PEER_UCX";
 const SOURCE: &str = include_str!("ucx/rcache.c");
 /// The first that Debian ships with what is compared; as `rcache.c` answers.
 const OLDEST: u64 = 1018;
+
+/// A cache of UCX.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cache {
+    /// Of registrations: `ucs_rcache_get` and put.
+    Regions,
+    /// Of memory types: `ucs_memtype_cache_lookup`.
+    Types,
+}
 
 /// What both caches are asked.
 #[derive(Debug)]
@@ -53,7 +63,7 @@ impl Rcache {
     ///
     /// # Errors
     /// What would provide it.
-    pub fn start(queries: &Queries) -> Result<Self, String> {
+    pub fn start(cache: Cache, queries: &Queries) -> Result<Self, String> {
         let root = std::env::var_os(VARIABLE)
             .map(PathBuf::from)
             .ok_or_else(|| format!("{VARIABLE}=folder of libucx0, libucx-dev and libc6 names none"))?;
@@ -89,7 +99,10 @@ impl Rcache {
             return Err(format!("{} is older than 1.18", rcache.version));
         }
         let mut words = vec![
-            1,
+            match cache {
+                Cache::Regions => 1,
+                Cache::Types => 4,
+            },
             queries.regions,
             queries.bytes,
             queries.stride,
@@ -167,7 +180,8 @@ fn compile(root: &Path, libraries: &Path, folder: &Path) -> Result<PathBuf, Stri
         .arg(&source)
         .arg("-o")
         .arg(&program)
-        .arg("-pthread")
+        // libucs finds a function of the program.
+        .args(["-pthread", "-rdynamic"])
         .arg("-L")
         .arg(libraries)
         // What libucs needs is found when it runs.

@@ -30,6 +30,8 @@ fn every_row_runs() {
         "submit to completion",
         "a fault layer that is off",
         "dup and close",
+        "memory type, hit of 1000 ranges",
+        "memory type, host memory",
         "let go: 1000 regions",
         "2 threads: 100000 regions",
         "entry in the ledger",

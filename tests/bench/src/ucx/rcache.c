@@ -1,5 +1,5 @@
 /*
- * UCX's registration cache on command: the peer of our cache of memory regions.
+ * UCX's registration cache and its cache of memory types on command: the peers of ours.
  *
  * Compiled against the headers of Debian's libucx-dev and run with its libucs, so that the structs are those of the library. It reads
  * commands of 64-bit numbers from its standard input and answers each with one number on its standard output:
@@ -8,6 +8,7 @@
  *   2, threads, queries a thread, the processor of each thread: runs them; answers the sum of the keys that were found, the nanoseconds
  *      of the slowest thread, how often a thread lost its processor, in how many nanoseconds all threads ran, and in how many any did
  *   3: answers UCX's version, major times 1000 plus minor
+ *   4: as 1, with the cache of memory types; 2 then looks types up, and a query beyond the regions finds none
  *
  * Registering gives a key and does nothing else, as it does on our side.
  */
@@ -22,6 +23,8 @@
 #include <time.h>
 
 #include <ucp/api/ucp_version.h>
+#include <ucm/api/ucm.h>
+#include <ucs/memory/memtype_cache.h>
 #include <ucs/memory/rcache.h>
 
 struct region {
@@ -35,6 +38,7 @@ static uint64_t *offsets;
 static uint64_t number;
 static uint64_t length;
 static uint64_t made;
+static int has_types;
 
 static void need(int holds, const char *what)
 {
@@ -70,6 +74,12 @@ static const ucs_rcache_ops_t ops = {
     .dump_region = dump,
 };
 
+/* libucs calls it when it makes the cache of memory types. Without a driver of an accelerator, libucm refuses. */
+ucs_status_t ucm_set_event_handler(int events, int priority, ucm_event_callback_t callback, void *arg)
+{
+    return UCS_OK;
+}
+
 static uint64_t next(void)
 {
     uint64_t value;
@@ -83,7 +93,19 @@ static void answer(uint64_t value)
     need(fwrite(&value, sizeof(value), 1, stdout) == 1 && fflush(stdout) == 0, "nobody reads the answer");
 }
 
-static void make(void)
+static void make_types(uint64_t regions, uint64_t bytes, uint64_t stride)
+{
+    ucs_memory_info_t info;
+    uint64_t n;
+
+    for (n = 0; n < regions; n++)
+        ucs_memtype_cache_update(base + n * stride, bytes, UCS_MEMORY_TYPE_CUDA, 1);
+    need(ucs_memtype_cache_lookup(base, 1, &info) == UCS_OK && info.type == UCS_MEMORY_TYPE_CUDA, "no memory types");
+    has_types = 1;
+    answer(0);
+}
+
+static void make(int wants_types)
 {
     uint64_t regions = next(), bytes = next(), stride = next(), n;
     ucs_rcache_params_t params;
@@ -95,6 +117,10 @@ static void make(void)
     need(offsets != NULL && fread(offsets, sizeof(*offsets), number, stdin) == number, "no offsets");
     base = mmap(NULL, regions * stride, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     need(base != MAP_FAILED, "no addresses");
+    if (wants_types) {
+        make_types(regions, bytes, stride);
+        return;
+    }
 
     ucs_rcache_set_default_params(&params);
     params.region_struct_size = sizeof(struct region);
@@ -155,7 +181,15 @@ static void *run(void *argument)
         sched_yield();
     before = switches();
     part->start = now();
-    for (left = part->count; left > 0; left--) {
+    for (left = has_types ? part->count : 0; left > 0; left--) {
+        ucs_memory_info_t info;
+
+        if (ucs_memtype_cache_lookup(base + offsets[at], length, &info) == UCS_OK)
+            sum += info.sys_dev;
+        if (++at == number)
+            at = 0;
+    }
+    for (left = has_types ? 0 : part->count; left > 0; left--) {
         if (ucs_rcache_get(rcache, base + offsets[at], length, 4096, PROT_READ | PROT_WRITE, NULL, &region) != UCS_OK)
             need(0, "no hit");
         sum += ((struct region *)region)->key;
@@ -209,7 +243,10 @@ int main(void)
     for (;;) {
         switch (next()) {
         case 1:
-            make();
+            make(0);
+            break;
+        case 4:
+            make(1);
             break;
         case 2:
             runs();
