@@ -25,14 +25,13 @@ use gaudi_codec::{OwnMemory, UserMemory as _};
 use gaudi_node::VirtualNode;
 use gaudi_seam::{BackendSpec, DeviceSpec, NodeKind, PciAddress};
 use gaudi_sys::Errno;
+use gaudi_sys::cancel::Uncancelled;
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, InfoOp};
 use gaudi_uapi::wait::HlWaitCsArgs;
 use gaudi_uapi::{Era, Ioctl};
 use nix::libc;
 use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
-
-use crate::guard::Uncancelled;
 
 /// The last raw descriptor had the driver's interface from before DRM.
 const BEFORE_DRM: u8 = 1;

@@ -9,6 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd};
 
 use gaudi_sys::Errno;
+use gaudi_sys::cancel::Uncancelled;
 use gaudi_uapi::Ioctl;
 use gaudi_uapi::info::{
     HlInfoArgs, HlInfoFwErrEvent, HlInfoRazwiEvent, HlPageFaultInfo, HlUserMapping, InfoOp,
@@ -18,7 +19,7 @@ use nix::libc;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::device;
-use crate::guard::{Uncancelled, guarded, negative_errno, uncancelled};
+use crate::guard::{guarded, negative_errno, uncancelled};
 use crate::info::{ask, fill, query};
 use crate::pointer::{Argument as _, Pointer};
 use crate::types::{

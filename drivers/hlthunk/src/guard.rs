@@ -1,13 +1,11 @@
 //! The boundary of a C function: its failure value, errno, panics, and thread cancellation.
 
-#![expect(unsafe_code, reason = "pthread_setcancelstate(3)")]
-
 use std::ffi::c_int;
-use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
 use gaudi_sys::Errno;
+use gaudi_sys::cancel::Uncancelled;
 
 /// Runs the body of a C function. On failure sets errno and returns `failure(errno)`.
 #[inline]
@@ -29,40 +27,6 @@ pub(crate) fn guarded<T>(failure: impl FnOnce(Errno) -> T, body: impl FnOnce() -
 pub(crate) fn uncancelled<T>(failure: impl FnOnce(Errno) -> T, body: impl FnOnce() -> Result<T, Errno>) -> T {
     let _uncancelled = Uncancelled::begin();
     guarded(failure, body)
-}
-
-/// Defers the cancellation of this thread to its first cancellation point after the drop. Without
-/// it the process aborts, because a Rust function that catches panics cannot be unwound so.
-pub(crate) struct Uncancelled {
-    before: c_int,
-    /// The state belongs to the thread.
-    _thread: PhantomData<*const ()>,
-}
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-}
-
-/// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
-const DISABLE: c_int = 1;
-
-impl Uncancelled {
-    pub(crate) fn begin() -> Self {
-        let mut before = DISABLE;
-        // SAFETY: a valid state, and a place for the previous one. Cannot fail.
-        unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-        Self {
-            before,
-            _thread: PhantomData,
-        }
-    }
-}
-
-impl Drop for Uncancelled {
-    fn drop(&mut self) {
-        // SAFETY: the state that the thread had; the previous one may be null.
-        unsafe { pthread_setcancelstate(self.before, null_mut()) };
-    }
 }
 
 #[cold]

@@ -12,6 +12,7 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use gaudi_sys::cancel::Uncancelled;
 use gaudi_sys::{Errno, lock};
 use nix::libc;
 
@@ -19,7 +20,6 @@ use crate::command_buffer::*;
 use crate::debug::*;
 use crate::discovery::Candidate;
 use crate::gaudi3::hlthunk_get_time_sync_per_die_info;
-use crate::guard::Uncancelled;
 use crate::info::*;
 use crate::memory::*;
 use crate::open::*;

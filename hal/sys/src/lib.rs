@@ -9,6 +9,7 @@
 
 mod aio;
 pub mod arena;
+pub mod cancel;
 pub mod clock;
 mod deadline;
 pub mod dmabuf;

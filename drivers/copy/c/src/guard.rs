@@ -1,4 +1,5 @@
-//! The boundary of a C function: its errno, its message, panics and fork children.
+//! The boundary of a C function: its errno, its message, panics, fork children and thread
+//! cancellation.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -7,6 +8,7 @@ use std::sync::OnceLock;
 
 use gaudi_seam::{Error, ErrorKind};
 use gaudi_sys::Errno;
+use gaudi_sys::cancel::Uncancelled;
 use gaudi_sys::fork::OwnerProcess;
 
 use crate::abi::FunctionRow;
@@ -76,6 +78,7 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     if OWNER.get_or_init(OwnerProcess::current).is_foreign() {
         return -(Errno::ENODEV as c_int);
     }
+    let _uncancelled = Uncancelled::begin();
     // A panic leaves no inconsistent state: the crate's locks recover from poison.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,

@@ -486,6 +486,37 @@ static void counters_count_copies_and_exports(void)
 	OK(gaudi_copy_close(domain));
 }
 
+static volatile int receive_ended;
+
+static void *receive_in_thread(void *argument)
+{
+	uint64_t key = 0, domain = *(uint64_t *)argument;
+	int sockets[2], old;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+	IS(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+	pthread_cancel(pthread_self());
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &old);
+	FAILS(gaudi_copy_receive(domain, sockets[0], 1, &key), ETIMEDOUT);
+	receive_ended = 1;
+	pthread_testcancel();
+	IS(!"the thread is cancelled");
+	return NULL;
+}
+
+/* A pending cancellation waits for the end of the function: glibc cannot unwind the library. */
+static void cancelled_thread_ends_after_the_call(void)
+{
+	uint64_t domain = opened("mock:gaudi2?name=cancelled");
+	void *end = NULL;
+	pthread_t thread;
+
+	IS(pthread_create(&thread, NULL, receive_in_thread, &domain) == 0);
+	IS(pthread_join(thread, &end) == 0);
+	IS(end == PTHREAD_CANCELED && receive_ended);
+	OK(gaudi_copy_close(domain));
+}
+
 #define CASE(name) (name(), printf("ok %s\n", #name), fflush(stdout))
 
 int main(int argc, char **argv)
@@ -505,5 +536,6 @@ int main(int argc, char **argv)
 	CASE(counters_count_copies_and_exports);
 	CASE(fork_child_gets_enodev);
 	CASE(threads_share_a_domain);
+	CASE(cancelled_thread_ends_after_the_call);
 	return 0;
 }
