@@ -64,8 +64,7 @@ impl Measured {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gaudi perf copy -d mock:gaudi2 --sizes 4KiB,64KiB,1MiB\n  \
-                  gaudi perf copy -d mock:gaudi2 host device --iterations 100 --json\n  \
-                  eval \"$(gaudi perf copy -d mock:gaudi2 --calibrate)\""
+                  gaudi perf copy -d mock:gaudi2 host device --iterations 100 --json"
 )]
 pub(crate) struct PerfCopy {
     /// Where the bytes are; without it every direction is measured.
