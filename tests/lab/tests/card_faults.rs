@@ -70,11 +70,11 @@ fn copy_until_an_error() -> ! {
         };
         if let Err(error) = copies() {
             eprintln!("turn {turn}: {error}");
-            let is_told = matches!(
+            let names_state = matches!(
                 error.kind(),
                 ErrorKind::DeviceLost | ErrorKind::InReset | ErrorKind::Hung | ErrorKind::TimedOut
             );
-            assert!(is_told, "the error names the card's state: {error:?}");
+            assert!(names_state, "the error names the card's state: {error:?}");
             std::process::exit(FAILED);
         }
         let mut got = [0; 4];
