@@ -73,7 +73,7 @@ fn node_that_outlives_its_peer_is_reported() {
     let nodes = Nodes::new(Topology::PAIR).with_budget(Duration::from_millis(100));
     let waits = |node: &mut Node<'_>| {
         let mut stream = node.take_stream(1);
-        // It waits for a peer that is not there, and ignores the hang-up.
+        // It waits for a peer that has ended, and ignores the hang-up.
         while std::io::Read::read(&mut stream, &mut [0]).is_ok_and(|count| count > 0) {}
         std::thread::sleep(Duration::from_millis(400));
         Ok(())

@@ -41,7 +41,7 @@ impl Visit for Fields<'_> {
 }
 
 fn now() -> u128 {
-    // A clock before 1970 is shown as 1970.
+    // A clock before 1970 is reported as 1970.
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()

@@ -74,7 +74,7 @@ enum Role {
     Active(PathBuf),
     /// It starts both, of which one is killed.
     Kill,
-    /// There is no other one: queries of memory are timed.
+    /// The only process: it times queries of memory.
     Query,
 }
 
