@@ -31,6 +31,7 @@ impl Rig<'_, '_> {
             &[ErrorKind::OutOfDeviceMemory],
         );
         if let Ok(object) = answer {
+            self.has_own_pages = true;
             self.buffers[slot] = Some(Memory {
                 object,
                 id: self.id(),

@@ -14,7 +14,7 @@ impl Rig<'_, '_> {
         let align = 1 << (b % 12);
         let answer = self.device.alloc_aligned(length(c), align);
         let needs = [Operation::MemAlloc, Operation::MemMapDevice];
-        self.judge("Device::alloc", &answer, &needs, &[]);
+        self.judge("Device::alloc", &answer, &needs, self.full());
         let Ok(buffer) = answer else { return };
         let (at, len) = (buffer.address().0, buffer.len());
         if at % align != 0 {
@@ -82,11 +82,24 @@ impl Rig<'_, '_> {
         }
     }
 
+    fn has_running_work(&self) -> bool {
+        let busy = self.pending.iter().any(|pending| pending.ended != Some(Ok(())));
+        busy || self.untracked_work || self.run.record.lock().work_may_run()
+    }
+
     /// The errors that a close may report because of running work.
     pub(crate) fn in_use(&self) -> &'static [ErrorKind] {
-        let busy = self.pending.iter().any(|pending| pending.ended != Some(Ok(())));
-        match busy || self.untracked_work || self.run.record.lock().work_may_run() {
+        match self.has_running_work() {
             true => &[ErrorKind::InUse],
+            false => &[],
+        }
+    }
+
+    /// The errors that an allocation may report because the card is full. A dropped buffer with
+    /// pages of its own keeps them while a copy uses them or an export of them is open.
+    fn full(&self) -> &'static [ErrorKind] {
+        match self.has_own_pages && (!self.exports.is_empty() || self.has_running_work()) {
+            true => &[ErrorKind::OutOfDeviceMemory],
             false => &[],
         }
     }

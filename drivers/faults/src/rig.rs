@@ -79,6 +79,8 @@ pub(crate) struct Rig<'a, 'r> {
     pub(crate) pending: Vec<Pending>,
     pub(crate) next: u64,
     pub(crate) untracked_work: bool,
+    /// Whether a buffer had pages of its own, of which the card has few.
+    pub(crate) has_own_pages: bool,
 }
 
 /// Returns the slot that a word chooses among those that hold something, or among the empty ones.
@@ -113,6 +115,7 @@ impl<'a, 'r> Rig<'a, 'r> {
             pending: Vec::new(),
             next: 0,
             untracked_work: false,
+            has_own_pages: false,
         }
     }
 

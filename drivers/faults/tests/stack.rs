@@ -3,7 +3,8 @@
 
 use std::time::Instant;
 
-use gaudi_faults::{Case, Coverage, Stack};
+use gaudi_faults::{Case, Coverage, Kind, Op, Stack};
+use gaudi_seam::fault::Plan;
 
 /// The cases of a run; `GAUDI_TEST_CASES` is another number.
 const CASES: u64 = 6000;
@@ -81,6 +82,29 @@ fn drain_knows_what_second_poll_learned() {
     // The plan is written down, since it must not depend on the rules that seeds make.
     let plan = "cb_create:when=1:full=memory;wait_cs:when=3:timeout;wait_cs:when=1:error=EFAULT";
     case.plan = plan.parse().expect("a plan");
+    let outcome = Stack::new()
+        .and_then(|mut stack| stack.run(&case))
+        .expect("the device opens");
+    assert!(outcome.violations.is_empty(), "{:?}\n{case}", outcome.violations);
+}
+
+/// The chip, whose work a seed orders, has not executed the copy when its destination is dropped.
+#[test]
+fn full_card_is_no_violation_during_copies() {
+    let mut case = Case::with_descriptors(5006, 596_671);
+    case.plan = Plan::default();
+    let ops = [
+        (Kind::AllocHost, 0),
+        (Kind::AllocExclusive, 3267),
+        (Kind::AllocExclusive, 11464),
+        (Kind::CopyToDevice, 0),
+        (Kind::AllocExclusive, 0),
+        (Kind::AllocExclusive, 0),
+        (Kind::DropBuffer, 189),
+        (Kind::Alloc, 0),
+    ];
+    let op = |(kind, a)| Op { kind, a, b: 0, c: 0 };
+    case.ops = ops.map(op).into_iter().enumerate().collect();
     let outcome = Stack::new()
         .and_then(|mut stack| stack.run(&case))
         .expect("the device opens");
