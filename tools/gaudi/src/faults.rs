@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use gaudi::faults::{
-    Case, Coverage, DeviceState, Invariant, NicPair, OPERATIONS, Outcome, Pair, Stack, Violation,
+    Case, Coverage, DeviceState, Invariant, NicPair, OPERATIONS, Outcome, Pair, Stack, Violation, Where,
 };
 use gaudi::{Error, ErrorKind};
 use serde::Serialize;
@@ -61,7 +62,8 @@ struct Run {
     /// Run so many cases, however long they take.
     #[arg(long, value_name = "N", conflicts_with = "minutes", value_parser = clap::value_parser!(u64).range(1..))]
     cases: Option<u64>,
-    /// Threads; without it one for each processor.
+    /// Threads; without it one for each processor. One more thread runs the cases on two nodes,
+    /// which mostly wait.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
     /// Also write the coverage to FILE as an HTML page. A pair of the table that can meet and has
@@ -103,6 +105,11 @@ fn minutes(text: &str) -> Result<Duration, String> {
 
 /// The cases between two readings of the clock.
 const BATCH: u64 = 64;
+/// Cases on two nodes that wait for their thread. If there are more, the other threads run them
+/// too.
+const BACKLOG: usize = 4;
+/// The time between two looks at the state of the other threads.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Does work whose injected faults are not logged: a run has millions.
 fn unlogged<T>(work: impl FnOnce() -> T) -> T {
@@ -150,7 +157,9 @@ struct Shared {
 }
 
 impl Shared {
-    fn work(&self, running: &Running) -> gaudi::Result<Totals> {
+    /// Runs batches of cases. `nodes` takes the numbers of those on two nodes: they wait for
+    /// timeouts in the machine's time, and this thread does not.
+    fn work(&self, running: &Running, nodes: &SyncSender<u64>) -> gaudi::Result<Totals> {
         let mut stack = Stack::new()?;
         let mut totals = Totals::default();
         while !self.stop.load(Ordering::Relaxed) {
@@ -161,15 +170,12 @@ impl Shared {
             }
             for number in first..end {
                 let case = Case::mixed(self.seed, number);
+                if case.place == Where::Nodes && nodes.try_send(number).is_ok() {
+                    continue;
+                }
                 running.begin(number);
-                let outcome = stack.run(&case)?;
-                totals.cases += 1;
-                totals.with_faults += u64::from(has_fault(&outcome));
-                totals.calls += outcome.calls;
-                totals.coverage.add(&outcome);
-                if !outcome.violations.is_empty() {
-                    self.stop.store(true, Ordering::Relaxed);
-                    totals.failed = Some((stack.reduce(case), outcome.violations));
+                self.run(case, &mut stack, &mut totals)?;
+                if totals.failed.is_some() {
                     return Ok(totals);
                 }
             }
@@ -183,6 +189,39 @@ impl Shared {
             });
         }
         Ok(totals)
+    }
+
+    /// Runs the cases with these numbers, until no thread sends more.
+    fn work_on_nodes(&self, running: &Running, numbers: &Receiver<u64>) -> gaudi::Result<Totals> {
+        let mut stack = Stack::default();
+        let mut totals = Totals::default();
+        while !self.stop.load(Ordering::Relaxed) {
+            // A thread that hangs never disconnects.
+            match numbers.recv_timeout(LOOK) {
+                Ok(number) => {
+                    running.begin(number);
+                    self.run(Case::mixed(self.seed, number), &mut stack, &mut totals)?;
+                    running.rest();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        Ok(totals)
+    }
+
+    /// Runs a case. If it breaks an invariant, reduces it and stops all threads.
+    fn run(&self, case: Case, stack: &mut Stack, totals: &mut Totals) -> gaudi::Result<()> {
+        let outcome = stack.run(&case)?;
+        totals.cases += 1;
+        totals.with_faults += u64::from(has_fault(&outcome));
+        totals.calls += outcome.calls;
+        totals.coverage.add(&outcome);
+        if !outcome.violations.is_empty() {
+            self.stop.store(true, Ordering::Relaxed);
+            totals.failed = Some((stack.reduce(case), outcome.violations));
+        }
+        Ok(())
     }
 }
 
@@ -321,25 +360,36 @@ fn complete(missing: &[Pair]) -> Result<u8> {
     })
 }
 
+/// What a thread does.
+type Work = Box<dyn FnOnce(&Shared, &Running) -> gaudi::Result<Totals> + Send>;
+
 /// Runs the cases in threads. A case that takes longer than `limit` has failed; its thread runs
 /// until the process ends.
 fn gather(shared: &Arc<Shared>, jobs: usize, limit: Duration) -> gaudi::Result<Totals> {
     let main = thread::current();
-    let spawn = |_| {
+    let spawn = |work: Work| {
         let (running, main) = (Running::default(), main.clone());
         let (shared, own) = (Arc::clone(shared), running.clone());
         let thread = thread::spawn(move || {
-            let found = unlogged(|| shared.work(&own));
+            let found = unlogged(|| work(&shared, &own));
             drop(shared);
             main.unpark();
             found
         });
         Worker::new(thread, running)
     };
-    let mut workers: Vec<_> = (0..jobs).map(spawn).collect();
+    let (nodes, numbers) = sync_channel(BACKLOG);
+    let mut workers = vec![spawn(Box::new(move |shared, running| {
+        shared.work_on_nodes(running, &numbers)
+    }))];
+    workers.extend((0..jobs).map(|_| {
+        let nodes = nodes.clone();
+        spawn(Box::new(move |shared, running| shared.work(running, &nodes)))
+    }));
+    drop(nodes);
     let mut totals = Totals::default();
     while !workers.is_empty() {
-        thread::park_timeout(Duration::from_millis(20));
+        thread::park_timeout(LOOK);
         let mut waiting = Vec::new();
         for mut worker in workers {
             if worker.is_finished() {

@@ -6,13 +6,27 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The case that a thread runs. The thread reads no clock.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Running(Arc<AtomicU64>);
+
+/// The thread runs no case.
+const NONE: u64 = u64::MAX;
+
+impl Default for Running {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(NONE)))
+    }
+}
 
 impl Running {
     /// The thread begins the case with this number.
     pub(crate) fn begin(&self, number: u64) {
         self.0.store(number, Ordering::Relaxed);
+    }
+
+    /// The thread waits for a case.
+    pub(crate) fn rest(&self) {
+        self.0.store(NONE, Ordering::Relaxed);
     }
 
     fn number(&self) -> u64 {
@@ -54,7 +68,7 @@ impl<T> Worker<T> {
         if number != self.seen.0 {
             self.seen = (number, Instant::now());
         }
-        (self.seen.1.elapsed() > limit).then_some(number)
+        (number != NONE && self.seen.1.elapsed() > limit).then_some(number)
     }
 }
 
@@ -72,6 +86,13 @@ mod tests {
         let mut worker = Worker::new(thread, running.clone());
         running.begin(7);
         let (limit, long) = (Duration::from_millis(20), Duration::from_millis(30));
+        assert_eq!(worker.stuck(limit), None, "it began just now");
+        thread::sleep(long);
+        running.rest();
+        assert_eq!(worker.stuck(limit), None, "it has ended");
+        thread::sleep(long);
+        assert_eq!(worker.stuck(limit), None, "no case runs");
+        running.begin(7);
         assert_eq!(worker.stuck(limit), None, "it began just now");
         thread::sleep(long);
         running.begin(8);

@@ -14,6 +14,8 @@ use crate::test::ucx::rates;
 use crate::workspace::Workspace;
 
 const CRATE: &str = "gaudi-bench";
+/// Cargo's profile of what is measured.
+const PROFILE: &str = "dist";
 /// The variable that names the folder of UCX's files to the benchmarks.
 const UCX: &str = "PEER_UCX";
 /// The rows that UCX is the peer of.
@@ -48,7 +50,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result
         "build",
         "--quiet",
         "--locked",
-        "--release",
+        "--profile",
+        PROFILE,
         "--package",
         CRATE,
         "--bins",
@@ -57,7 +60,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result
         return Ok(ExitCode::FAILURE);
     }
     let mut command = workspace.cargo();
-    command.args(["run", "--quiet", "--locked", "--release"]);
+    command.args(["run", "--quiet", "--locked", "--profile", PROFILE]);
     command
         .args(["--package", CRATE, "--bin", CRATE, "--"])
         .args(arguments);
