@@ -2,8 +2,9 @@
 //! soft-RoCE, and the example of libibverbs registers it.
 //!
 //! Nothing is staged: the plugin and libgaudi_copy count no copy. Each process has a card of its
-//! own, except that libfabric's has both, and compares what arrived. Soft-RoCE's user library has no `ibv_reg_dmabuf_mr`, so a
-//! library of the lab is preloaded that calls the kernel instead (`examples/reg_dmabuf_mr.rs`).
+//! own, except that libfabric's has both, and compares what arrived. Soft-RoCE's user library has
+//! no `ibv_reg_dmabuf_mr`, so a library of the lab is preloaded that calls the kernel instead
+//! (`examples/reg_dmabuf_mr.rs`).
 
 mod first_card;
 
