@@ -22,9 +22,9 @@ const RECORDINGS: [((u32, u32), &str); 2] = [
 /// The fewest ioctls of the cases that neither reset nor reopen.
 const LEAST: u64 = 3000;
 
-/// Runs the cases that neither reset nor reopen below a tracing method: they pass, and no event is
-/// lost.
-fn check_below(backend: &str) {
+/// Runs the cases that neither reset nor reopen below a tracing method: they pass, and at most
+/// `max_lost` events in a thousand are lost and counted.
+fn check_below(backend: &str, max_lost: u64) {
     drop(open());
     wait_until_free(&spec());
     let report = run(&[
@@ -46,11 +46,14 @@ fn check_below(backend: &str) {
     let notes = String::from_utf8_lossy(&report.stderr).into_owned();
     text.lines().chain(notes.lines()).for_each(say);
     assert!(report.status.success(), "{text}{notes}");
-    assert!(notes.contains("ioctls; 0 lost"), "{notes}");
-    let number = notes.split(" ioctls;").next();
-    let number = number.and_then(|text| text.rsplit(' ').next());
-    let ioctls: u64 = number.and_then(|number| number.parse().ok()).unwrap_or(0);
+    let number = |word: &str| -> u64 {
+        let before = notes.split(word).next().and_then(|text| text.rsplit(' ').next());
+        let number = before.and_then(|number| number.parse().ok());
+        number.unwrap_or_else(|| panic!("a number before {word:?}: {notes}"))
+    };
+    let (ioctls, lost) = (number(" ioctls;"), number(" lost"));
     assert!(ioctls >= LEAST, "{notes}");
+    assert!(lost <= ioctls * max_lost / 1000, "{notes}");
     wait_until_free(&spec());
 }
 
@@ -58,7 +61,8 @@ fn check_below(backend: &str) {
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn cases_pass_below_ebpf() {
     if !skips_twice("cases_pass_below_ebpf") {
-        check_below("bpf");
+        // The kernel skips a program that it has interrupted, and a slow guest's ring may fill.
+        check_below("bpf", 20);
     }
 }
 
@@ -66,7 +70,7 @@ fn cases_pass_below_ebpf() {
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn cases_pass_below_ptrace() {
     if !skips_twice("cases_pass_below_ptrace") {
-        check_below("ptrace");
+        check_below("ptrace", 0);
     }
 }
 
