@@ -239,7 +239,10 @@ impl Heap {
 
     /// Frees the chunks that have no piece. Returns their bytes.
     pub(crate) fn trim(&mut self, io: &SharedIo) -> u64 {
-        let mut freed = 0;
+        let before = self.held();
+        // The last piece of a chunk may wait for an export that closed since.
+        self.retry_unfinished(io);
+        let mut freed = before - self.held();
         while let Some(index) = self.chunks.iter().position(|chunk| chunk.free.is_whole()) {
             let pages = self.chunks.remove(index).pages;
             let len = pages.len;
@@ -251,11 +254,18 @@ impl Heap {
         freed
     }
 
+    /// Bytes of all chunks.
+    fn held(&self) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.pages.len).sum()
+    }
+
     /// Returns the counters of the shared pages.
     pub(crate) fn stats(&self) -> PoolStats {
-        let mut stats = PoolStats::default();
+        let mut stats = PoolStats {
+            held_bytes: self.held(),
+            ..PoolStats::default()
+        };
         for chunk in &self.chunks {
-            stats.held_bytes += chunk.pages.len;
             stats.free_bytes += chunk.free.bytes();
             stats.largest_free_bytes = stats.largest_free_bytes.max(chunk.free.largest());
             stats.allocations += 1;

@@ -1,10 +1,12 @@
 //! The pool of device memory: pieces never overlap, waste stays bounded, nothing is left.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use gaudi_device::{Buffer, Device, DeviceSpec};
+use gaudi_dmabuf::Window;
 use gaudi_random::seed;
 use gaudi_sys::random::SplitMix64;
 
@@ -168,6 +170,127 @@ fn threads_waste_a_quarter_at_most() {
         (0, 0),
         "all pages are freed: {pool:?}"
     );
+    let ledger = gaudi_hal::mock_ledger(&spec).expect("the mock lives");
+    assert!(ledger.allocations == 0 && !ledger.exported, "{ledger:?}");
+}
+
+/// One call of a thread. Each is one critical section of the pool, except that a window has a lock
+/// of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Alloc,
+    Window,
+    Close,
+    DropWindow,
+    Trim,
+}
+
+/// What a thread does: reuse while a window lives, windows dropped before and after the close, and
+/// pages that become empty.
+const SCRIPTS: [[Step; 5]; 5] = {
+    use Step::{Alloc, Close, DropWindow, Trim, Window};
+    [
+        [Alloc, Window, Close, Alloc, DropWindow],
+        [Alloc, Window, DropWindow, Close, Alloc],
+        [Alloc, Window, Close, DropWindow, Trim],
+        [Alloc, Close, Trim, Alloc, Close],
+        [Trim, Alloc, Window, Alloc, Close],
+    ]
+};
+/// Bytes of the buffers of the two threads: on one page, and on two.
+const LENGTHS: [[u64; 2]; 2] = [[4096, 8192], [4096, 500 << 20]];
+
+/// What one thread has.
+#[derive(Debug, Default)]
+struct Side {
+    buffers: Vec<Buffer>,
+    /// With the number of its buffer and the addresses that it reaches.
+    window: Option<(Window, u64, RangeInclusive<u64>)>,
+}
+
+fn addresses(buffer: &Buffer) -> RangeInclusive<u64> {
+    buffer.address().0..=buffer.address().0 + buffer.len() - 1
+}
+
+impl Side {
+    fn step(&mut self, device: &Device, len: u64, step: Step) {
+        match step {
+            Step::Alloc => {
+                let buffer = device.alloc_exportable(len, 1).expect("allocated");
+                self.buffers.push(buffer);
+            }
+            Step::Window => {
+                let buffer = self.buffers.last().expect("a buffer");
+                let window = buffer.window(..).expect("a window");
+                self.window = Some((window, buffer.generation(), addresses(buffer)));
+            }
+            Step::Close => {
+                let buffer = self.buffers.pop().expect("a buffer");
+                buffer.close().expect("freed");
+            }
+            Step::DropWindow => self.window = None,
+            Step::Trim => drop(device.trim().expect("the pool's process")),
+        }
+    }
+}
+
+/// Fails if two live buffers overlap, or a window reaches another buffer than its own.
+fn check(device: &Device, sides: &[Side; 2], case: &str) {
+    let buffers = || sides.iter().flat_map(|side| &side.buffers);
+    for buffer in buffers() {
+        let (own, number) = (addresses(buffer), buffer.generation());
+        let meets = |other: &RangeInclusive<u64>| other.start() <= own.end() && own.start() <= other.end();
+        let mut others = buffers()
+            .filter(|other| other.generation() != number)
+            .map(addresses);
+        let other = others.find(meets);
+        assert_eq!(other, None, "{case}: {own:x?} meets another buffer");
+        let mut windows = sides.iter().filter_map(|side| side.window.as_ref());
+        let window = windows.find(|(_, of, reached)| *of != number && meets(reached));
+        assert!(window.is_none(), "{case}: {own:x?} is reached by {window:x?}");
+    }
+    let pool = device.pool_stats();
+    let live: u64 = buffers().map(Buffer::len).sum();
+    assert_eq!(
+        pool.held_bytes,
+        live + pool.free_bytes + pool.quarantined_bytes,
+        "{case}: {live} live bytes, {pool:?}"
+    );
+}
+
+/// Every order of the calls of two threads. The pool has one lock, so these are all its states.
+#[test]
+fn every_order_keeps_windows_apart() {
+    let spec: DeviceSpec = "mock:gaudi2?name=orders".parse().expect("a spec");
+    let device = Device::open(&spec).expect("the mock opens");
+    let orders = (0_u32..1 << 10).filter(|order| order.count_ones() == 5);
+    let mut count = 0;
+    for (order, lens) in orders.flat_map(|order| LENGTHS.map(|lens| (order, lens))) {
+        for (first, second) in SCRIPTS
+            .iter()
+            .flat_map(|first| SCRIPTS.map(|second| (*first, second)))
+        {
+            let mut sides = [Side::default(), Side::default()];
+            let mut scripts = [first.into_iter(), second.into_iter()];
+            let case = format!("{first:?} {second:?} {lens:?} {order:#b}");
+            for turn in 0..10 {
+                let side = (order >> turn & 1) as usize;
+                let step = scripts[side].next().expect("five each");
+                sides[side].step(&device, lens[side], step);
+                check(&device, &sides, &case);
+            }
+            drop(sides);
+            device.trim().expect("the pool's process");
+            let pool = device.pool_stats();
+            assert_eq!(
+                (pool.allocations, pool.quarantined_bytes),
+                (0, 0),
+                "{case}: {pool:?}"
+            );
+            count += 1;
+        }
+    }
+    assert_eq!(count, 252 * 2 * 25, "orders of two scripts of five");
     let ledger = gaudi_hal::mock_ledger(&spec).expect("the mock lives");
     assert!(ledger.allocations == 0 && !ledger.exported, "{ledger:?}");
 }

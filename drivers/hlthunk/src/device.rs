@@ -25,13 +25,14 @@ use gaudi_codec::{OwnMemory, UserMemory as _};
 use gaudi_node::VirtualNode;
 use gaudi_seam::{BackendSpec, DeviceSpec, NodeKind, PciAddress};
 use gaudi_sys::Errno;
-use gaudi_sys::cancel::Uncancelled;
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_uapi::info::{DeviceStatus, HlInfoArgs, HlInfoDeviceStatus, InfoOp};
 use gaudi_uapi::wait::HlWaitCsArgs;
 use gaudi_uapi::{Era, Ioctl};
 use nix::libc;
 use zerocopy::{FromBytes, FromZeros as _, IntoBytes};
+
+use crate::guard::uncancelled;
 
 /// The last raw descriptor had the driver's interface from before DRM.
 const BEFORE_DRM: u8 = 1;
@@ -152,26 +153,33 @@ impl Memory {
 #[inline]
 unsafe fn call(fd: c_int, ioctl: Ioctl, arg: *mut u8, memory: Memory) -> Result<(), Errno> {
     let state = STATE.load(Ordering::Relaxed);
-    let mut first = None;
-    if state & VIRTUAL == 0 {
-        match once(fd, ioctl, arg, state) {
-            Ok(()) => return Ok(()),
-            Err(errno) => first = Some(errno),
+    if state & VIRTUAL != 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { Call::in_mixed_process(fd, ioctl, arg, memory) };
+    }
+    let is_done = match request(ioctl, state) {
+        Some(request) => raw_ioctl(fd, request, arg),
+        None => {
+            Errno::ENOTTY.set();
+            false
         }
+    };
+    if is_done {
+        return Ok(());
     }
     // SAFETY: the caller's promise.
-    unsafe { Call::finish(fd, ioctl, arg, memory, first) }
+    unsafe { Call::after_failure(fd, ioctl, arg, memory) }
 }
 
+/// The number of a request in the interface of the last call that worked.
 #[inline]
-fn once(fd: c_int, ioctl: Ioctl, arg: *mut u8, state: u8) -> Result<(), Errno> {
+fn request(ioctl: Ioctl, state: u8) -> Option<u32> {
     let era = if state & BEFORE_DRM == 0 {
         Era::AccelDrm
     } else {
         Era::AccelH
     };
-    let request = era.request(ioctl).ok_or(Errno::ENOTTY)?;
-    raw_ioctl(fd, request, arg)
+    era.request(ioctl)
 }
 
 /// An ioctl that did not succeed at once, or on a descriptor that may be a virtual node's.
@@ -183,19 +191,47 @@ struct Call {
 }
 
 impl Call {
-    /// Not inlined, and not a method of a struct: each caller would store the fields before its
-    /// ioctl.
+    /// Goes on after a first try on a raw descriptor, whose failure is in errno.
+    ///
+    /// This and [`Call::in_mixed_process`] are not inlined, and not methods of a struct: each
+    /// caller would store the fields before its ioctl. Nothing unwinds out of them, so callers keep
+    /// nothing for a landing pad. They are two functions: for a flag, callers would keep the state.
     ///
     /// # Safety
     /// As of [`call`].
     #[cold]
     #[inline(never)]
-    unsafe fn finish(
+    #[expect(improper_ctypes_definitions, reason = "Rust alone calls it")]
+    unsafe extern "C" fn after_failure(
         fd: c_int,
         ioctl: Ioctl,
         arg: *mut u8,
         memory: Memory,
-        first: Option<Errno>,
+    ) -> Result<(), Errno> {
+        // Before any other call, which may change errno.
+        let first = Errno::last();
+        let mut call = Self {
+            fd,
+            ioctl,
+            arg,
+            memory,
+        };
+        // SAFETY: the caller's promise.
+        guarded_call(|| unsafe { call.repeat(first, STATE.load(Ordering::Relaxed), None) })
+    }
+
+    /// Makes the first try where the descriptor may be a virtual node's.
+    ///
+    /// # Safety
+    /// As of [`call`].
+    #[cold]
+    #[inline(never)]
+    #[expect(improper_ctypes_definitions, reason = "Rust alone calls it")]
+    unsafe extern "C" fn in_mixed_process(
+        fd: c_int,
+        ioctl: Ioctl,
+        arg: *mut u8,
+        memory: Memory,
     ) -> Result<(), Errno> {
         let mut call = Self {
             fd,
@@ -203,18 +239,16 @@ impl Call {
             arg,
             memory,
         };
-        // A mock, a layer and a pause call functions that are cancellation points.
-        let _uncancelled = Uncancelled::begin();
-        match first {
-            // SAFETY: the caller's promise.
-            Some(errno) => unsafe { call.repeat(errno, STATE.load(Ordering::Relaxed), None) },
-            // SAFETY: the caller's promise.
-            None => unsafe { call.make_in_mixed_process() },
-        }
+        // SAFETY: the caller's promise.
+        guarded_call(|| unsafe { call.make_in_mixed_process() })
     }
 
     fn once(&self, state: u8) -> Result<(), Errno> {
-        once(self.fd, self.ioctl, self.arg, state)
+        let request = request(self.ioctl, state).ok_or(Errno::ENOTTY)?;
+        match raw_ioctl(self.fd, request, self.arg) {
+            true => Ok(()),
+            false => Err(Errno::last()),
+        }
     }
 
     /// # Safety
@@ -330,6 +364,12 @@ impl Call {
     }
 }
 
+/// Runs what calls functions that are cancellation points: a mock, a layer and a pause do. A panic
+/// is `EIO`.
+fn guarded_call(body: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    uncancelled(Err, || Ok(body()))
+}
+
 fn remember(state: u8) {
     if state & BEFORE_DRM == 0 {
         STATE.fetch_and(!BEFORE_DRM, Ordering::Relaxed);
@@ -348,16 +388,16 @@ fn pause(tries: u32) {
     }
 }
 
+/// Whether the kernel does what is asked. If not, errno says why.
 #[inline]
-fn raw_ioctl(fd: c_int, request: u32, arg: *mut u8) -> Result<(), Errno> {
+fn raw_ioctl(fd: c_int, request: u32, arg: *mut u8) -> bool {
     #[cfg(test)]
     if let Some(answer) = crate::stub::answer(fd, request, arg) {
-        return answer;
+        return answer.map_err(Errno::set).is_ok();
     }
     // SAFETY: the kernel checks the descriptor, and copies the size in the request number from and
     // to `arg`; `Call` promises that it may.
-    let answer = unsafe { libc::ioctl(fd, request.into(), arg) };
-    if answer < 0 { Err(Errno::last()) } else { Ok(()) }
+    unsafe { libc::ioctl(fd, request.into(), arg) >= 0 }
 }
 
 /// Whether this process or its parent has opened a virtual node.

@@ -29,8 +29,10 @@ pub(crate) fn uncancelled<T>(failure: impl FnOnce(Errno) -> T, body: impl FnOnce
     guarded(failure, body)
 }
 
+/// Not inlined, and does not unwind: a caller has nothing left to do, and keeps nothing for it.
 #[cold]
-fn fail<T>(failure: impl FnOnce(Errno) -> T, errno: Errno) -> T {
+#[inline(never)]
+extern "C" fn fail<T>(failure: impl FnOnce(Errno) -> T, errno: Errno) -> T {
     // Set errno last, because any other call may change it.
     let value = failure(errno);
     errno.set();

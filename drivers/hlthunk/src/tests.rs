@@ -99,6 +99,20 @@ fn panicking_driver_becomes_eio() {
 }
 
 #[test]
+fn panic_in_repeated_call_becomes_eio() {
+    let mut tries = 0;
+    let driver = move |_, _: &mut _| {
+        tries += 1;
+        assert!(tries == 1, "a bug");
+        Err(Errno::EINTR)
+    };
+    let (value, _) = on_today(driver, || unsafe {
+        crate::hlthunk_device_memory_alloc(FD, 1, 0, false, false)
+    });
+    assert_eq!((value, errno()), (0, Errno::EIO));
+}
+
+#[test]
 fn interface_is_found_once() {
     for era in [Era::AccelH, Era::AccelDrm, Era::HlMisc] {
         let tries = Rc::new(RefCell::new(0));

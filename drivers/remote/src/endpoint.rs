@@ -18,7 +18,7 @@ use crate::local::{Allocation, Local, Memory};
 use crate::nic::Nic;
 use crate::offer::{Offer, OfferPath, Remote, RemoteRange, Rights};
 use crate::options::EndpointOptions;
-use crate::path::{MemoryPath, PathReport};
+use crate::path::{MemoryPath, PathReport, is_device_loss};
 use crate::region::{Region, RegionRequest, Regions};
 use crate::requester::Requester;
 use crate::responder::Responder;
@@ -496,7 +496,7 @@ impl Endpoint {
         let Some(error) = noticed.or_else(|| self.requester.broken.clone()) else {
             return Ok(());
         };
-        if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
+        if is_device_loss(&error) {
             self.regions.forget_device_memory()?;
         }
         Err(error)

@@ -121,6 +121,12 @@ impl Outcomes {
     }
 }
 
+/// Whether the device's memory and all copies on its engines ended with this error: no path is
+/// left.
+pub(crate) fn is_device_loss(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset)
+}
+
 /// Returns the error of a policy that requires the path that failed.
 pub(crate) fn required(error: &Error) -> Error {
     let mut answer = Error::new(error.kind(), "dma-buf region required").because(error.to_string());

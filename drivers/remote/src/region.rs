@@ -11,7 +11,7 @@ use gaudi_verbs::{Access, MrAddr, Pd, RemoteRegion, Sge};
 
 use crate::local::Allocation;
 use crate::nic::Nic;
-use crate::path::{Attempt, MemoryPath, PathReport, Policy, required};
+use crate::path::{Attempt, MemoryPath, PathReport, Policy, is_device_loss, required};
 use crate::registered::Registered;
 use crate::stream::hang_up;
 use crate::watch::WatchedEndpoint;
@@ -61,6 +61,7 @@ impl Region {
                     Some(registered)
                 }
                 Err(attempt) if policy == Policy::Require => return Err(required(&attempt.error)),
+                Err(attempt) if is_device_loss(&attempt.error) => return Err(attempt.error),
                 Err(attempt) => {
                     tracing::info!(nic = report.nic, memory = report.memory, "staged: {attempt}");
                     report.path = staged().map_err(|error| match error.help() {

@@ -21,6 +21,7 @@ use crate::job::{Chunk, Done, Job, LocalEnd, Phase};
 use crate::message::{Answer, Request, RequestKind, SLOTS, failed};
 use crate::nic::Nic;
 use crate::offer::OfferPath;
+use crate::path::is_device_loss;
 use crate::stage::Stage;
 use crate::stream::protocol;
 
@@ -553,11 +554,6 @@ impl Requester {
     pub(crate) fn close(self) -> Result<()> {
         self.channel.close()
     }
-}
-
-/// Whether the device's memory and all copies on its engines ended with this error.
-fn is_device_loss(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset)
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use crate::message::{Answer, Request, RequestKind, SLOTS, failed};
 use crate::nic::Nic;
 use crate::offer::{OfferPath, Rights};
 use crate::options::EndpointOptions;
+use crate::path::is_device_loss;
 use crate::region::Regions;
 use crate::stage::Stage;
 use crate::stream::{forked, hang_up, io, protocol};
@@ -362,7 +363,7 @@ impl Thread {
         } else {
             tracing::warn!(%error, "the service of a connection ended");
         }
-        if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
+        if is_device_loss(&error) {
             // The reset waits for every region of the device's memory, in any process: they are
             // deregistered now, and not with the next call.
             let freed = self.regions.forget_device_memory();

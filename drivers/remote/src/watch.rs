@@ -19,6 +19,7 @@ use gaudi_verbs::{
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::path::is_device_loss;
 use crate::stats::{Count, NicStats};
 use crate::stream::io;
 
@@ -499,9 +500,7 @@ fn lost(status: &StatusHandle) -> Option<String> {
     match status.query() {
         Ok(None | Some(DeviceStatus::OPERATIONAL)) => None,
         Ok(Some(status)) => Some(format!("the device's status is {status}")),
-        Err(error) if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) => {
-            Some(error.to_string())
-        }
+        Err(error) if is_device_loss(&error) => Some(error.to_string()),
         Err(error) => {
             tracing::debug!(device = %status.device(), %error, "the device did not report its status");
             None

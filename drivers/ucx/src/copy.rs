@@ -2,9 +2,11 @@
 
 #![allow(unsafe_code, reason = "host memory that UCX passes by address")]
 
-use crate::counters;
-use crate::memory::{self, Copy};
+use std::ffi::c_void;
+
+use crate::memory::{self, Allocation, Copy, Direction};
 use crate::status::Status;
+use crate::{counters, handles};
 
 /// Copies `len` bytes and waits for the copy.
 ///
@@ -19,7 +21,47 @@ use crate::status::Status;
 pub(crate) unsafe fn copy(dst: u64, src: u64, len: u64) -> Result<(), Status> {
     counters::copied(len);
     // SAFETY: guaranteed by the caller.
-    unsafe { uncounted(dst, src, len) }
+    unsafe { staged(Copy::plan(dst, src, len)?, dst, src, len) }
+}
+
+/// As [`copy`], with UCX's handle of the host memory, if it has one. A long copy then needs no
+/// staging: the engines access the memory.
+///
+/// # Errors
+/// As [`copy`].
+///
+/// # Safety
+/// As [`copy`]. The memory of a live handle is mapped, readable and writable.
+pub(crate) unsafe fn registered(dst: u64, src: u64, len: u64, handle: *mut c_void) -> Result<(), Status> {
+    counters::copied(len);
+    let plan = Copy::plan(dst, src, len)?;
+    let (device, offset, host, direction) = match &plan {
+        Copy::ToDevice(to, offset) => (to, offset, src, Direction::ToDevice),
+        Copy::FromDevice(from, offset) => (from, offset, dst, Direction::FromDevice),
+        // SAFETY: guaranteed by the caller.
+        Copy::Empty | Copy::Between { .. } => return unsafe { run(plan, dst, src, len) },
+    };
+    // SAFETY: guaranteed by the caller.
+    match unsafe { pinned(device, handle, host, len) } {
+        Some(memory) => memory::direct(device, *offset, &memory, (host, len), direction),
+        // SAFETY: guaranteed by the caller.
+        None => unsafe { staged(plan, dst, src, len) },
+    }
+}
+
+/// # Safety
+/// As [`handles::pinned`].
+unsafe fn pinned(
+    device: &Allocation,
+    handle: *mut c_void,
+    host: u64,
+    len: u64,
+) -> Option<gaudi_copy::Memory> {
+    if !memory::is_long(device, len) {
+        return None;
+    }
+    // SAFETY: guaranteed by the caller.
+    unsafe { handles::pinned(handle, device.card, host, len) }
 }
 
 /// As [`copy`], for a program that initializes or verifies its memory.
@@ -30,8 +72,27 @@ pub(crate) unsafe fn copy(dst: u64, src: u64, len: u64) -> Result<(), Status> {
 /// # Safety
 /// As [`copy`].
 pub(crate) unsafe fn uncounted(dst: u64, src: u64, len: u64) -> Result<(), Status> {
+    // SAFETY: guaranteed by the caller.
+    unsafe { run(Copy::plan(dst, src, len)?, dst, src, len) }
+}
+
+/// As [`run`], and counts the bytes of host memory.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn staged(plan: Copy, dst: u64, src: u64, len: u64) -> Result<(), Status> {
+    if matches!(plan, Copy::ToDevice(..) | Copy::FromDevice(..)) {
+        counters::staged(len);
+    }
+    // SAFETY: guaranteed by the caller.
+    unsafe { run(plan, dst, src, len) }
+}
+
+/// # Safety
+/// As [`copy`]; `plan` is that of the other arguments.
+unsafe fn run(plan: Copy, dst: u64, src: u64, len: u64) -> Result<(), Status> {
     let bytes = usize::try_from(len).map_err(|_| Status::InvalidParam)?;
-    match Copy::plan(dst, src, len)? {
+    match plan {
         Copy::Empty => Ok(()),
         Copy::ToDevice(to, offset) => {
             check(src, bytes)?;

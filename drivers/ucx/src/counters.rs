@@ -14,6 +14,7 @@ use crate::status::caught;
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 static COPIES: AtomicU64 = AtomicU64::new(0);
 static COPIED_BYTES: AtomicU64 = AtomicU64::new(0);
+static STAGED_BYTES: AtomicU64 = AtomicU64::new(0);
 static EXPORTS: AtomicU64 = AtomicU64::new(0);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -26,6 +27,11 @@ pub(crate) fn print_at_end() {
 pub(crate) fn copied(bytes: u64) {
     COPIES.fetch_add(1, Relaxed);
     COPIED_BYTES.fetch_add(bytes, Relaxed);
+}
+
+/// Bytes of a copy pass through pinned memory of the plugin.
+pub(crate) fn staged(bytes: u64) {
+    STAGED_BYTES.fetch_add(bytes, Relaxed);
 }
 
 /// UCX takes a dma-buf.
@@ -49,10 +55,11 @@ extern "C" fn finalize() {
     }
     caught("statistics", || {
         let line = format!(
-            "libuct_gaudi: stats pid={} copies={} copied_bytes={} exports={} allocations={} nodes={} live={}\n",
+            "libuct_gaudi: stats pid={} copies={} copied_bytes={} staged_bytes={} exports={} allocations={} nodes={} live={}\n",
             std::process::id(),
             COPIES.load(Relaxed),
             COPIED_BYTES.load(Relaxed),
+            STAGED_BYTES.load(Relaxed),
             EXPORTS.load(Relaxed),
             ALLOCATIONS.load(Relaxed),
             cards().iter().filter(|card| card.is_open()).count(),

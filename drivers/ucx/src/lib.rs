@@ -32,6 +32,7 @@ mod load;
 mod log;
 mod memory;
 mod opal;
+mod per_process;
 mod perftest;
 mod release;
 mod status;

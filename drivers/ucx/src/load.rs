@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use gaudi_sys::fork::OwnerProcess;
+
 use crate::library::{self, Refusal};
 use crate::status::caught;
 use crate::{cards, component, events, log, perftest};
@@ -21,7 +23,12 @@ pub(crate) fn is_registered() -> bool {
 static INITIALIZER: extern "C" fn() = initialize;
 
 extern "C" fn initialize() {
-    caught("load", register);
+    caught("load", || {
+        // Installs the hook of fork(2) here: a fork child of a thread's first use would wait for
+        // it.
+        let _ = OwnerProcess::current();
+        register();
+    });
 }
 
 /// Registers the plugin if the process has a UCX of a known release, and the environment a card.

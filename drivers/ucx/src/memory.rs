@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use gaudi_copy::key::PROCESS_KEY_BYTES;
 use gaudi_copy::{
@@ -14,6 +14,7 @@ use gaudi_copy::{
 
 use crate::cards::{Card, cards};
 use crate::counters;
+use crate::per_process::PerProcess;
 use crate::status::{self, Status};
 
 type Answer<T> = Result<T, Status>;
@@ -40,14 +41,15 @@ impl Allocation {
 }
 
 static NUMBER: AtomicU64 = AtomicU64::new(1);
-static LIVE: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
+/// The live allocations by first address. A fork child has none of its parent's.
+static LIVE: PerProcess<RwLock<BTreeMap<u64, Allocation>>> = PerProcess::new();
 
-fn live() -> std::sync::RwLockReadGuard<'static, BTreeMap<u64, Allocation>> {
-    LIVE.read().unwrap_or_else(PoisonError::into_inner)
+fn live() -> RwLockReadGuard<'static, BTreeMap<u64, Allocation>> {
+    LIVE.get().read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn live_mut() -> std::sync::RwLockWriteGuard<'static, BTreeMap<u64, Allocation>> {
-    LIVE.write().unwrap_or_else(PoisonError::into_inner)
+fn live_mut() -> RwLockWriteGuard<'static, BTreeMap<u64, Allocation>> {
+    LIVE.get().write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Allocations have whole cache lines and share none: UCX registers ranges that it rounds up.
@@ -94,7 +96,7 @@ pub(crate) fn free(base: u64) -> Answer<()> {
 /// The allocation that holds an address.
 pub(crate) fn find(address: u64) -> Option<Allocation> {
     // Host memory, which UCX asks for most, ends here without a lock. So does memory in a fork
-    // child, whose lock another thread of the parent may hold forever.
+    // child.
     memory_types().lookup(address, 1).device?;
     let live = live();
     let (base, allocation) = live.range(..=address).next_back()?;
@@ -301,6 +303,39 @@ pub(crate) fn write(to: &Allocation, offset: u64, bytes: &[u8]) -> Answer<()> {
     })
 }
 
+/// The two directions of a copy between device memory and registered host memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Direction {
+    ToDevice,
+    FromDevice,
+}
+
+/// Copies between device memory and host memory that the engines access.
+pub(crate) fn direct(
+    device: &Allocation,
+    offset: u64,
+    host: &Memory,
+    (address, len): (u64, u64),
+    direction: Direction,
+) -> Answer<()> {
+    let (remote, at) = (Attached::to(&device.memory), device.base() + offset);
+    wait(device.card, |transport| {
+        let local = [Local::of_address(host, address, len)?];
+        accepted(transport, |transport| {
+            let posted = match direction {
+                Direction::ToDevice => transport.put_zcopy(&local, &remote, at, None),
+                Direction::FromDevice => transport.get_zcopy(&local, &remote, at, None),
+            };
+            posted.map(drop)
+        })
+    })
+}
+
+/// Whether a copy of host memory is long enough to pin the memory for it.
+pub(crate) fn is_long(allocation: &Allocation, len: u64) -> bool {
+    config(allocation).is_ok_and(|config| len > config.bcopy_bytes as u64)
+}
+
 /// The place of a piece in the program's bytes.
 struct Into(*mut u8);
 
@@ -391,12 +426,12 @@ mod tests {
             "the parent finds it"
         );
         let held = live_mut();
-        // SAFETY: the child calls functions that take no lock, and ends itself.
+        // SAFETY: the child takes no lock that the parent holds, and ends itself.
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
                 // SAFETY: ends a child that waits for the lock.
                 unsafe { libc::alarm(20) };
-                let is_found = find(base).is_some() || describe(base).is_some();
+                let is_found = find(base).is_some() || describe(base).is_some() || !all().is_empty();
                 // SAFETY: ends the child at once.
                 unsafe { libc::_exit(is_found.into()) }
             }

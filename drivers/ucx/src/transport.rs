@@ -418,8 +418,8 @@ unsafe extern "C" fn put_zcopy(
     guarded("ep_put_zcopy", || {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            each(iov, count, remote, |local, remote, len| {
-                copy::copy(remote, local, len)
+            each(iov, count, remote, |local, remote, len, handle| {
+                copy::registered(remote, local, len, handle)
             })
         }
     })
@@ -438,14 +438,14 @@ unsafe extern "C" fn get_zcopy(
     guarded("ep_get_zcopy", || {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            each(iov, count, remote, |local, remote, len| {
-                copy::copy(local, remote, len)
+            each(iov, count, remote, |local, remote, len, handle| {
+                copy::registered(local, remote, len, handle)
             })
         }
     })
 }
 
-/// Calls `copy` with local address, remote address and length of each piece.
+/// Calls `copy` with local address, remote address, length and local handle of each piece.
 ///
 /// # Safety
 /// `iov` is null or has `count` entries.
@@ -453,7 +453,7 @@ unsafe fn each(
     iov: *const Iov,
     count: usize,
     mut remote: u64,
-    mut copy: impl FnMut(u64, u64, u64) -> Result<(), Status>,
+    mut copy: impl FnMut(u64, u64, u64, *mut c_void) -> Result<(), Status>,
 ) -> Result<(), Status> {
     if count == 0 {
         return Ok(());
@@ -471,7 +471,7 @@ unsafe fn each(
         for index in 0..u64::from(entry.count) {
             let step = index.checked_mul(entry.stride as u64);
             let local = step.and_then(|step| (entry.buffer as u64).checked_add(step));
-            copy(local.ok_or(Status::InvalidParam)?, remote, len)?;
+            copy(local.ok_or(Status::InvalidParam)?, remote, len, entry.memh)?;
             remote = remote.checked_add(len).ok_or(Status::InvalidParam)?;
         }
     }

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::rc::Rc;
 
 use gaudi_copy::{AllocOptions, Attached, Deadline, Local, Memory, MemoryDomain, Result, Transport};
-use gaudi_device::Device;
+use gaudi_device::{Device, Fallback, Pages};
 use gaudi_seam::DeviceSpec;
 use gaudi_sys::random::SplitMix64;
 use gaudi_sys::{PAGE, RawMapping};
@@ -33,14 +33,14 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(name: &str, device: u64, host: u64) -> Made<Self> {
+    fn new(name: &str, device: u64, host: u64, pages: Pages) -> Made<Self> {
         let spec: DeviceSpec = format!("mock:gaudi2?name=bench-{name}").parse()?;
         let domain = MemoryDomain::new(&spec)?;
         let device = domain.alloc(device, AllocOptions::default())?;
         Ok(Self {
             transport: RefCell::new(Transport::new(&domain)?),
             target: Attached::to(&device),
-            host: domain.alloc_host(host.try_into()?)?,
+            host: domain.alloc_host_in(host.try_into()?, pages, Fallback::Smaller)?,
             device,
         })
     }
@@ -77,7 +77,12 @@ pub fn rows() -> Made<Vec<Row<'static>>> {
 }
 
 fn zcopy(bytes: usize, goal: f64) -> Made<Row<'static>> {
-    let ends = Ends::new(&format!("zcopy-{bytes}"), bytes as u64, bytes as u64)?;
+    let ends = Ends::new(
+        &format!("zcopy-{bytes}"),
+        bytes as u64,
+        bytes as u64,
+        Pages::Small,
+    )?;
     Ok(Row {
         name: format!("put zcopy of {} and flush (mock)", size_name(bytes)),
         peer: "memcpy".into(),
@@ -96,7 +101,7 @@ fn zcopy(bytes: usize, goal: f64) -> Made<Row<'static>> {
 }
 
 fn short() -> Made<Row<'static>> {
-    let ends = Ends::new("short", PAGE, PAGE)?;
+    let ends = Ends::new("short", PAGE, PAGE, Pages::Small)?;
     Ok(Row {
         name: "put short of 8 bytes, flush after all (mock)".into(),
         peer: "a bare ioctl(2)".into(),
@@ -132,7 +137,9 @@ fn scattered() -> Made<Row<'static>> {
         return Err(format!("{VARIABLE} is 1 to 1048576, saw {pieces}").into());
     }
     let bytes = pieces * PIECE;
-    let ends = Rc::new(Ends::new("pieces", bytes, pieces * STRIDE)?);
+    // Of a program that moves so many pieces: pages of 4 KiB cost the processor, which is the
+    // engine here, a walk of its page tables for each piece.
+    let ends = Rc::new(Ends::new("pieces", bytes, pieces * STRIDE, Pages::Transparent)?);
     let mut order: Vec<u64> = (0..pieces).collect();
     let mut random = SplitMix64::new(1);
     for last in (1..order.len()).rev() {
@@ -141,7 +148,7 @@ fn scattered() -> Made<Row<'static>> {
     let whole = Rc::clone(&ends);
     Ok(Row {
         name: format!(
-            "put of {} as shuffled pieces of 4 KiB (mock)",
+            "put of {} as shuffled pieces of 4 KiB of huge pages (mock)",
             size_name(bytes as usize)
         ),
         peer: "put of one piece".into(),

@@ -3,7 +3,10 @@
 //! A kernel's recording is two files. `driver-X.txt` is the capture as text and `driver-X.answers`
 //! is what the session printed. docs/src/how-to/lab.md shows the command that records them.
 
-const RECORDINGS: [[&str; 2]; 1] = [["7.3", include_str!("../fixtures/driver-7.3.answers")]];
+const RECORDINGS: [[&str; 2]; 2] = [
+    ["6.12", include_str!("../fixtures/driver-6.12.answers")],
+    ["7.3", include_str!("../fixtures/driver-7.3.answers")],
+];
 
 #[test]
 fn drivers_recording_answers_as_the_driver() {

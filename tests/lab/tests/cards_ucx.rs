@@ -1,9 +1,10 @@
-//! Packaged UCX 1.18 and Open MPI 5 move memory of one modelled card to another, over soft-RoCE,
-//! and the example of libibverbs registers it.
+//! Packaged UCX 1.18, Open MPI 5 and libfabric move memory of one modelled card to another, over
+//! soft-RoCE, and the example of libibverbs registers it.
 //!
-//! Nothing is staged: the plugin counts no copy. Each process has a card of its
-//! own, and compares what arrived. Soft-RoCE's user library has no `ibv_reg_dmabuf_mr`, so a
-//! library of the lab is preloaded that calls the kernel instead (`examples/reg_dmabuf_mr.rs`).
+//! Nothing is staged: the plugin and libgaudi_copy count no copy. Each process has a card of its
+//! own, except that libfabric's has both, and compares what arrived. Soft-RoCE's user library has
+//! no `ibv_reg_dmabuf_mr`, so a library of the lab is preloaded that calls the kernel instead
+//! (`examples/reg_dmabuf_mr.rs`).
 
 mod first_card;
 
@@ -26,6 +27,8 @@ const PLUGIN: &str = "/opt/ucx/gaudi/libuct_gaudi.so.0";
 /// Bytes of a message: 64 MiB.
 const BYTES: &str = "bytes=67108864";
 const CARDS: [&str; 2] = ["kernel:0", "kernel:1"];
+/// The address of the NIC.
+const ADDRESS: &str = "10.77.0.1";
 /// How long a program may take.
 const MAX_WAIT: Duration = Duration::from_secs(280);
 
@@ -40,7 +43,7 @@ fn skips_ucx(test: &str) -> bool {
 /// Both cards, free, and soft-RoCE. Returns the index of its GID.
 fn ready() -> u8 {
     card::load(&[]);
-    let (gid, _) = rxe::device(Build::Patched, "rxe0", "eth0", "10.77.0.1");
+    let (gid, _) = rxe::device(Build::Patched, "rxe0", "eth0", ADDRESS);
     for spec in CARDS {
         wait_until_free(&spec.parse().expect("a spec"));
     }
@@ -82,7 +85,7 @@ fn example(test: &str, name: &str) -> Option<Command> {
     if !Path::new(&program).exists() {
         skip(
             test,
-            "a machine that can fetch libibverbs-dev of Debian 13, and a C compiler",
+            "a machine that can fetch libfabric and libibverbs of Debian 13, and a C compiler",
         );
         return None;
     }
@@ -269,6 +272,35 @@ fn open_mpi_moves_card_memory_without_copies() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
+fn libfabric_moves_card_memory_without_copies() {
+    let test = "libfabric_moves_card_memory_without_copies";
+    if skips_ucx(test) {
+        return;
+    }
+    ready();
+    // libfabric's provider makes its connections through the kernel's connection manager.
+    gaudi_lab::modprobe("rdma_ucm");
+    let Some(mut command) = example(test, "libfabric") else {
+        return;
+    };
+    command
+        .args(CARDS)
+        // The guest has no name service, so libfabric gets the NIC's address.
+        .args(["67108864", ADDRESS])
+        .env("FI_LOG_LEVEL", "warn")
+        // Soft-RoCE has few and short queues.
+        .env("FI_UNIVERSE_SIZE", "2")
+        .env("FI_OFI_RXM_MSG_TX_SIZE", "64")
+        .env("FI_OFI_RXM_MSG_RX_SIZE", "64");
+    let text = ends("libfabric", command.spawn().expect("the example runs"));
+    let wrote =
+        "wrote 67108864 bytes from device memory to device memory by verbs;ofi_rxm: copies=0 exports=2";
+    let lines = text.lines().filter(|line| *line == wrote);
+    assert_eq!(lines.count(), 2, "one line each way: {text}");
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
 fn verbs_example_registers_card_memory() {
     let test = "verbs_example_registers_card_memory";
     if skips_ucx(test) {
@@ -306,5 +338,18 @@ fn each_card_is_a_memory_domain() {
     assert!(text.contains("nodes=0"), "no compute node opened: {text}");
     let mut command = ucx(gid, "ucx_info", CARDS[0]);
     command.env_remove("GAUDI_DEVICE");
-    ends("ucx_info -T", command.arg("-T").spawn().expect("ucx_info runs"));
+    let text = ends("ucx_info -T", command.arg("-T").spawn().expect("ucx_info runs"));
+    // The first row is the heading, and the second the distances of the first card.
+    let rows: Vec<_> = text.lines().filter(|line| line.contains(" gaudi0 ")).collect();
+    let [heading, first, ..] = rows[..] else {
+        panic!("a table of distances: {text}");
+    };
+    let cells = |line: &str| {
+        line.split('|')
+            .map(|cell| cell.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let at = cells(heading).iter().position(|cell| cell == "gaudi1");
+    let distance = cells(first)[at.expect("a column of the second card")].parse::<f64>();
+    assert!(distance.is_ok_and(|rate| rate > 0.0), "a bandwidth: {first}");
 }

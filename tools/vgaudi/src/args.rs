@@ -50,6 +50,11 @@ pub(crate) struct Serve {
     /// takes memory of the host.
     #[arg(long, value_name = "BYTES", default_value = "96GiB", value_parser = bytes)]
     pub(crate) dram: u64,
+    /// Do not let the guest map the memory BAR. QEMU then waits for no register write, so that the
+    /// driver opens and resets the card several times as fast, but each access to the BAR is a
+    /// message.
+    #[arg(long)]
+    pub(crate) no_mmap: bool,
     /// Model an unsecured card: the driver sets protection itself.
     #[arg(long)]
     pub(crate) unsecured: bool,

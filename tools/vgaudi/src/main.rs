@@ -186,7 +186,10 @@ fn serve(options: &Serve) -> anyhow::Result<ExitCode> {
     ));
     loop {
         let (stream, _) = listener.accept().context("cannot accept a connection")?;
-        let end = Server::new(&*card, stream).observed_by(&observe).run(|| {
+        let server = Server::new(&*card, stream)
+            .observed_by(&observe)
+            .with_mappings(!options.no_mmap);
+        let end = server.run(|| {
             print_notes(&card, options.verbose);
             card.is_busy() && card.run()
         });

@@ -151,6 +151,8 @@ pub struct Server<'a> {
     device: &'a dyn DeviceIo,
     observe: Observe<'a>,
     stream: UnixStream,
+    /// Whether the peer may map BARs that are memory.
+    maps_bars: bool,
     // Keyed by their first address.
     regions: BTreeMap<u64, Region>,
     /// Bytes of the regions that this process has mapped.
@@ -164,6 +166,7 @@ impl<'a> Server<'a> {
             device,
             observe: &|_, _, _, _| {},
             stream,
+            maps_bars: true,
             regions: BTreeMap::new(),
             mapped: 0,
         }
@@ -173,6 +176,13 @@ impl<'a> Server<'a> {
     #[must_use]
     pub fn observed_by(self, observe: Observe<'a>) -> Self {
         Self { observe, ..self }
+    }
+
+    /// Whether the peer may map BARs that are memory; it may by default. QEMU posts its writes to
+    /// registers only if it can map none, else it waits for the answer to each.
+    #[must_use]
+    pub fn with_mappings(self, maps_bars: bool) -> Self {
+        Self { maps_bars, ..self }
     }
 
     /// Answers messages until the peer disconnects, then unmaps its memory and resets the device.
@@ -356,7 +366,9 @@ impl<'a> Server<'a> {
         let size = self.region_size(index).map_err(errno)?;
         let mut flags = if size > 0 { REGION_READ | REGION_WRITE } else { 0 };
         let window = match u8::try_from(index) {
-            Ok(bar) if bar < BARS && size > 0 => self.device.bar_window(bar).map_err(errno)?,
+            Ok(bar) if bar < BARS && size > 0 && self.maps_bars => {
+                self.device.bar_window(bar).map_err(errno)?
+            }
             _ => None,
         };
         // The peer maps an area at its place in the region, counted from one offset in the file.

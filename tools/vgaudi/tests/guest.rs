@@ -126,3 +126,26 @@ fn read_only_memory_is_not_mapped() {
         assert_eq!(guest.unmap(0, 0, PAGE), Ok(()), "they are remembered");
     });
 }
+
+/// QEMU posts a device's writes only if no region of it has the flag.
+#[test]
+fn bars_are_mapped_only_if_offered() {
+    /// `VFIO_REGION_INFO_FLAG_MMAP`.
+    const MMAP: u32 = 1 << 2;
+    const HBM_BAR: u32 = 4;
+    let card = ModelDevice::new(PciConfig::default()).expect("a card");
+    for offered in [true, false] {
+        let (here, there) = UnixStream::pair().expect("sockets");
+        thread::scope(|scope| {
+            let server = || Server::new(&card, there).with_mappings(offered).run(|| false);
+            let server = scope.spawn(server);
+            let client = Client { stream: here };
+            let (flags, _, file) = client.region_info(HBM_BAR);
+            assert_eq!((flags & MMAP != 0, file.is_some()), (offered, offered));
+            client.write(HBM_BAR, 0, b"kept").expect("HBM");
+            assert_eq!(client.read(HBM_BAR, 0, 4), Ok(b"kept".to_vec()));
+            client.stream.shutdown(Shutdown::Both).expect("hung up");
+            server.join().expect("no panic");
+        });
+    }
+}

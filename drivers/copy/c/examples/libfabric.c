@@ -3,7 +3,10 @@
  * stand for two nodes. Ends with 77 where no provider can register a dma-buf.
  *
  *     cc libfabric.c $(pkg-config --cflags --libs gaudi_copy) -lfabric -o libfabric
- *     ./libfabric [DEVICE DEVICE [BYTES]]
+ *     ./libfabric [DEVICE DEVICE [BYTES [ADDRESS]]]
+ *
+ * ADDRESS is an IP address of the NIC. Without it libfabric resolves a name, which needs the C library's
+ * name service.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -109,7 +112,7 @@ static void open_endpoint(struct fi_info *info, struct fid_domain *fabric, struc
 /* Waits for one completion of `end`; `peer` makes progress meanwhile. */
 static void complete(struct end *end, struct end *peer)
 {
-	time_t limit = time(NULL) + 30;
+	time_t limit = time(NULL) + 120;
 	struct fi_cq_entry entry;
 
 	for (;;) {
@@ -121,7 +124,7 @@ static void complete(struct end *end, struct end *peer)
 			check((int)count, "the transfer");
 		fi_cq_read(peer->cq, &entry, 1);
 		if (time(NULL) > limit) {
-			fprintf(stderr, "error: no completion within 30 s\n");
+			fprintf(stderr, "error: no completion within 120 s\n");
 			exit(1);
 		}
 	}
@@ -197,7 +200,9 @@ int main(int argc, char **argv)
 	struct fi_info *hints = fi_allocinfo(), *info = NULL;
 	struct fid_fabric *fabric;
 	struct fid_domain *access;
+	const char *address = argc > 4 ? argv[4] : NULL;
 	struct end near, far;
+	int answer;
 
 	memset(&near, 0, sizeof(near));
 	memset(&far, 0, sizeof(far));
@@ -210,8 +215,10 @@ int main(int argc, char **argv)
 	hints->domain_attr->mr_mode =
 		FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	hints->fabric_attr->prov_name = strdup("verbs;ofi_rxm");
-	if (fi_getinfo(FI_VERSION(1, 20), NULL, NULL, 0, hints, &info)) {
-		fprintf(stderr, "need: an RDMA device that libfabric's verbs provider can use\n");
+	answer = fi_getinfo(FI_VERSION(1, 20), address, NULL, address ? FI_SOURCE : 0, hints, &info);
+	if (answer) {
+		fprintf(stderr, "need: an RDMA device that libfabric's verbs provider can use; fi_getinfo: %s\n",
+			fi_strerror(-answer));
 		return SKIP;
 	}
 	check(fi_fabric(info->fabric_attr, &fabric, NULL), "fi_fabric");
@@ -219,8 +226,11 @@ int main(int argc, char **argv)
 
 	allocate(argc > 2 ? argv[1] : NULL, &near);
 	allocate(argc > 2 ? argv[2] : NULL, &far);
-	if (register_memory(access, &near, 1) || register_memory(access, &far, 2)) {
-		fprintf(stderr, "need: a NIC that registers dma-bufs\n");
+	answer = register_memory(access, &near, 1);
+	if (!answer)
+		answer = register_memory(access, &far, 2);
+	if (answer) {
+		fprintf(stderr, "need: a NIC that registers dma-bufs; fi_mr_regattr: %s\n", fi_strerror(-answer));
 		return SKIP;
 	}
 	open_endpoint(info, access, &near);

@@ -79,6 +79,25 @@ fn reset_deregisters_without_a_call() {
 }
 
 #[test]
+fn lost_device_is_not_staged() {
+    let b_spec = "mock:gaudi2?name=watch-stage-b+fault=submit:when=2:reset";
+    let (mut a, mut b) = pair_on(
+        "mock:gaudi2?name=watch-stage-a",
+        b_spec,
+        &Setup::direct(),
+        &Setup::direct(),
+    );
+    let own = b.buffer(LEN, 2);
+    // A piece is staged, so the slots exist: staging needs nothing more of the device.
+    let piece = b.device.alloc(LEN).expect("a piece");
+    b.offer_to(&mut a, &piece, Rights::PUT);
+    reset(&b.device, &own);
+    // Most often before the NIC's thread has seen the reset: the export itself fails.
+    let error = b.endpoint.offer(&own, Rights::PUT).expect_err("no path is left");
+    assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
+}
+
+#[test]
 fn reset_of_local_device_ends_the_wait() {
     let a_spec = "mock:gaudi2?name=watch-wait+fault=submit:when=2:reset";
     let (mut a, mut b) = pair_on(

@@ -127,6 +127,12 @@ impl Client {
 
     /// Returns the file of a BAR's memory, and the offset of the memory in it.
     pub(crate) fn bar(&self, bar: u32) -> (u64, OwnedFd) {
+        let (_, offset, file) = self.region_info(bar);
+        (offset, file.expect("a file"))
+    }
+
+    /// Returns a region's flags, the offset of its memory in a file, and that file.
+    pub(crate) fn region_info(&self, bar: u32) -> (u32, u64, Option<OwnedFd>) {
         let mut body = 4096u32.to_le_bytes().to_vec();
         for word in [0, bar, 0, 0, 0, 0, 0] {
             body.extend(word.to_le_bytes());
@@ -134,8 +140,9 @@ impl Client {
         let (info, mut fds) = self
             .ask_for_fds(command::DEVICE_GET_REGION_INFO, &body, &[])
             .expect("a region");
+        let flags = u32::from_le_bytes(info[4..8].try_into().expect("4 bytes"));
         let offset = u64::from_le_bytes(info[24..32].try_into().expect("8 bytes"));
-        (offset, fds.pop().expect("a file"))
+        (flags, offset, fds.pop())
     }
 
     pub(crate) fn irqs(

@@ -71,6 +71,7 @@ impl Cards {
             for (option, bytes) in [("--dram", &shape.dram), ("--bar4", &shape.bar)] {
                 command.args(bytes.iter().flat_map(|bytes| [option, bytes]));
             }
+            command.args(shape.no_mmap.then_some("--no-mmap"));
             let mut command = run::after(run::mortal(), &all.meter.within(command));
             command.stdin(Stdio::null()).stdout(Stdio::null());
             command.stderr(files::create(&log(number.into()))?);

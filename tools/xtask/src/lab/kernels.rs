@@ -98,6 +98,9 @@ pub(crate) struct Shape {
     /// the default.
     #[serde(default)]
     pub(crate) bar: Option<String>,
+    /// Whether the guest may not map that memory (`vgaudi serve --no-mmap`).
+    #[serde(default)]
+    pub(crate) no_mmap: bool,
     /// Seconds without a line of output after which the guest is killed, if its tests print lines
     /// more often than that.
     #[serde(default)]

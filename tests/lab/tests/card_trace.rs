@@ -1,0 +1,99 @@
+//! Programs on the real driver of a modelled Gaudi2, traced by eBPF and by ptrace(2); and a session
+//! that must match its recording in the repository.
+//!
+//! One test at a time, in the order of their names.
+
+mod first_card;
+
+use gaudi_lab::{kernel, run, say, skips_twice};
+use gaudi_seam::DeviceSpec;
+
+use first_card::{open, spec, wait_until_free};
+
+/// The session's recordings: the kernel, and the capture as text.
+const RECORDINGS: [((u32, u32), &str); 2] = [
+    (
+        (6, 12),
+        include_str!("../../conformance/fixtures/driver-6.12.txt"),
+    ),
+    ((7, 3), include_str!("../../conformance/fixtures/driver-7.3.txt")),
+];
+
+/// The fewest ioctls of the cases that neither reset nor reopen.
+const LEAST: u64 = 3000;
+
+/// Runs the cases that neither reset nor reopen below a tracing method: they pass, and at most
+/// `max_lost` events in a thousand are lost and counted.
+fn check_below(backend: &str, max_lost: u64) {
+    drop(open());
+    wait_until_free(&spec());
+    let report = run(&[
+        "gaudi",
+        "record",
+        "--backend",
+        backend,
+        "--output",
+        "/tmp/check.gcap",
+        "--",
+        "gaudi",
+        "check",
+        "--device",
+        "kernel:0",
+        "--timeout",
+        "1500",
+    ]);
+    let text = String::from_utf8_lossy(&report.stdout).into_owned();
+    let notes = String::from_utf8_lossy(&report.stderr).into_owned();
+    text.lines().chain(notes.lines()).for_each(say);
+    assert!(report.status.success(), "{text}{notes}");
+    let number = |word: &str| -> u64 {
+        let before = notes.split(word).next().and_then(|text| text.rsplit(' ').next());
+        let number = before.and_then(|number| number.parse().ok());
+        number.unwrap_or_else(|| panic!("a number before {word:?}: {notes}"))
+    };
+    let (ioctls, lost) = (number(" ioctls;"), number(" lost"));
+    assert!(ioctls >= LEAST, "{notes}");
+    assert!(lost <= ioctls * max_lost / 1000, "{notes}");
+    wait_until_free(&spec());
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn cases_pass_below_ebpf() {
+    if !skips_twice("cases_pass_below_ebpf") {
+        // The kernel skips a program that it has interrupted, and a slow guest's ring may fill.
+        check_below("bpf", 20);
+    }
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn cases_pass_below_ptrace() {
+    if !skips_twice("cases_pass_below_ptrace") {
+        check_below("ptrace", 0);
+    }
+}
+
+/// The driver answers as in the recording: addresses and handles up to renaming, queries by their
+/// success. The fresh recording replays to the same answers.
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn session_matches_its_recording() {
+    drop(open());
+    wait_until_free(&spec());
+    let (golden, fresh) = ("/tmp/golden.txt", "/tmp/session.gcap");
+    let session = |spec: String| {
+        let spec: DeviceSpec = spec.parse().expect("a spec");
+        let io = gaudi_hal::open(&spec).expect("the device opens");
+        gaudi_conformance::session(&io).expect("the session runs")
+    };
+    let recorded = session(format!("kernel:0+record={fresh},data"));
+    assert_eq!(session(format!("replay:{fresh}")), recorded);
+    let text = RECORDINGS.into_iter().find(|(of, _)| *of == kernel());
+    let (_, text) = text.unwrap_or_else(|| panic!("no recording of Linux {:?}", kernel()));
+    std::fs::write(golden, text).expect("it is written");
+    let compared = run(&["gaudi", "diff", golden, fresh]);
+    let difference = String::from_utf8_lossy(&compared.stdout).into_owned();
+    assert!(compared.status.success(), "{difference}");
+    wait_until_free(&spec());
+}
