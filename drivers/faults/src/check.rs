@@ -161,10 +161,9 @@ where
                 failure_persistence: None,
                 ..config.clone()
             };
-            let Some(other) = find_one(&world, &config, Just(plan.clone()), &input, &code) else {
-                break;
-            };
-            if other.input.is_some() && other.size() < smallest.size() {
+            let found = find_one(&world, &config, Just(plan.clone()), &input, &code);
+            let is_smaller = |other: &Failure<_>| other.input.is_some() && other.size() < smallest.size();
+            if let Some(other) = found.filter(is_smaller) {
                 // The seed of the whole search repeats it.
                 smallest = Failure { seed, ..other };
             }

@@ -31,7 +31,7 @@ fn nic_reaches_card_where_machine_allows() {
     let (answer, via) = match machine().as_deref() {
         // Debian's older kernels have no peer-to-peer DMA (CONFIG_PCI_P2PDMA).
         _ if kernel() < (7, 0) => ("refused", Value::Null),
-        Some("gaudi2") => ("reachable", Value::from("whitelisted_host_bridge")),
+        Some("gaudi2-chain") => ("reachable", Value::from("whitelisted_host_bridge")),
         Some("max-gaudi2") => ("refused", Value::Null),
         Some("max-switch-gaudi2") => ("reachable", Value::from("same_switch")),
         other => panic!("what does the kernel do on {other:?}?"),

@@ -20,7 +20,7 @@ use crate::ledger::{self, Row};
 use crate::workspace::Workspace;
 
 /// The machine of `kernels.toml`, and the test program and test that are the chain.
-const MACHINE: &str = "gaudi2";
+const MACHINE: &str = "gaudi2-chain";
 const PROGRAM: &str = "gaudi-lab/card_chain";
 const TEST: &str = "rdma_reaches_the_cards_memory";
 /// Bytes of the host's memory that QEMU and the servers of cards may take.
