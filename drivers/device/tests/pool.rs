@@ -258,7 +258,8 @@ fn check(device: &Device, sides: &[Side; 2], case: &str) {
     );
 }
 
-/// Every order of the calls of two threads. The pool has one lock, so these are all its states.
+/// Every order of the calls of two threads. The pool has one lock, so these are all orders of its
+/// critical sections; the window's own lock is not interleaved within a call.
 #[test]
 fn every_order_keeps_windows_apart() {
     let spec: DeviceSpec = "mock:gaudi2?name=orders".parse().expect("a spec");

@@ -70,7 +70,8 @@ pub fn rows() -> Made<Vec<Row<'static>>> {
         zcopy(1 << 20, 0.9)?,
         zcopy(16 << 20, 0.9)?,
         short()?,
-        scattered()?,
+        scattered(Pages::Small, "small")?,
+        scattered(Pages::Transparent, "huge")?,
     ];
     rows.extend(pool()?);
     Ok(rows)
@@ -126,8 +127,9 @@ fn short() -> Made<Row<'static>> {
     })
 }
 
-fn scattered() -> Made<Row<'static>> {
-    let pieces = match std::env::var(VARIABLE) {
+/// The engine here is the processor: with small pages it walks its page tables for each piece.
+fn scattered(pages: Pages, of: &str) -> Made<Row<'static>> {
+    let pieces: u64 = match std::env::var(VARIABLE) {
         Ok(text) => text
             .parse()
             .map_err(|_| format!("{VARIABLE} is a number, saw {text:?}"))?,
@@ -137,9 +139,7 @@ fn scattered() -> Made<Row<'static>> {
         return Err(format!("{VARIABLE} is 1 to 1048576, saw {pieces}").into());
     }
     let bytes = pieces * PIECE;
-    // Of a program that moves so many pieces: pages of 4 KiB cost the processor, which is the
-    // engine here, a walk of its page tables for each piece.
-    let ends = Rc::new(Ends::new("pieces", bytes, pieces * STRIDE, Pages::Transparent)?);
+    let ends = Rc::new(Ends::new(&format!("pieces-{of}"), bytes, pieces * STRIDE, pages)?);
     let mut order: Vec<u64> = (0..pieces).collect();
     let mut random = SplitMix64::new(1);
     for last in (1..order.len()).rev() {
@@ -148,7 +148,7 @@ fn scattered() -> Made<Row<'static>> {
     let whole = Rc::clone(&ends);
     Ok(Row {
         name: format!(
-            "put of {} as shuffled pieces of 4 KiB of huge pages (mock)",
+            "put of {} as shuffled pieces of 4 KiB, {of} pages (mock)",
             size_name(bytes as usize)
         ),
         peer: "put of one piece".into(),

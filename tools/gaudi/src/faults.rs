@@ -193,6 +193,7 @@ impl Shared {
 
     /// Runs the cases with these numbers, until no thread sends more.
     fn work_on_nodes(&self, running: &Running, numbers: &Receiver<u64>) -> gaudi::Result<Totals> {
+        running.rest();
         let mut stack = Stack::default();
         let mut totals = Totals::default();
         while !self.stop.load(Ordering::Relaxed) {

@@ -6,17 +6,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The case that a thread runs. The thread reads no clock.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Running(Arc<AtomicU64>);
 
-/// The thread runs no case.
+/// The thread waits for a case.
 const NONE: u64 = u64::MAX;
-
-impl Default for Running {
-    fn default() -> Self {
-        Self(Arc::new(AtomicU64::new(NONE)))
-    }
-}
 
 impl Running {
     /// The thread begins the case with this number.
