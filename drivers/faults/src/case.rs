@@ -6,6 +6,7 @@ use gaudi_seam::Result;
 use gaudi_seam::fault::Plan;
 use gaudi_sys::random::SplitMix64;
 
+use crate::domains::DomainRig;
 use crate::op::{OP, Op};
 use crate::peers;
 use crate::rig::Rig;
@@ -19,6 +20,8 @@ const DESCRIPTORS: u64 = 256;
 /// One in so many of those exports memory under a rule for the export, so that every such fault
 /// happens.
 const EXPORTS: u64 = 4;
+/// One in so many of them is of a memory domain instead.
+const DOMAINS: u64 = 8;
 /// One in so many of them runs on two nodes instead.
 const NODES: u64 = 32;
 /// The most runs that reduce a failed case.
@@ -34,8 +37,35 @@ pub enum Where {
     Memory,
     /// On a device with real descriptors.
     Descriptors,
+    /// On a memory domain and its transport, over a device with real descriptors.
+    Domain,
     /// On two nodes with NICs.
     Nodes,
+}
+
+impl Where {
+    /// Every place.
+    pub const ALL: [Self; 4] = [Self::Memory, Self::Descriptors, Self::Domain, Self::Nodes];
+
+    /// The name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Descriptors => "descriptors",
+            Self::Domain => "domain",
+            Self::Nodes => "nodes",
+        }
+    }
+
+    /// The code under test there.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Memory => "gaudi_device on a mock in memory",
+            Self::Descriptors => "gaudi_device and dma-bufs, with real descriptors",
+            Self::Domain => "the memory domain and the transport of gaudi_copy",
+            Self::Nodes => "gaudi_remote between two nodes with NICs",
+        }
+    }
 }
 
 /// A sequence of operations and a plan of faults.
@@ -71,6 +101,17 @@ impl Case {
         }
     }
 
+    /// As [`generate`](Self::generate), with operations of a memory domain and its transport.
+    pub fn on_domain(seed: u64, number: u64) -> Self {
+        let of = Vocabulary::WITH_DESCRIPTORS;
+        let mut case = Self::generate_of(seed, number, None, Op::on_domain, of);
+        let mut ops: Vec<Op> = case.ops.iter().map(|&(_, op)| op).collect();
+        Op::begin_with_domain(&mut ops);
+        case.ops = ops.into_iter().enumerate().collect();
+        case.place = Where::Domain;
+        case
+    }
+
     /// As [`generate`](Self::generate), on two nodes: transfers between their memory, with up to
     /// three rules for the card or the NIC of one node. One case in eight has none.
     pub fn between_nodes(seed: u64, number: u64) -> Self {
@@ -100,13 +141,15 @@ impl Case {
     }
 
     /// Case `number` of those that `gaudi faults` runs: about one in 256 is a case
-    /// [`with_descriptors`](Self::with_descriptors), and one in 8192 is
+    /// [`with_descriptors`](Self::with_descriptors), of which every eighth is
+    /// [`on_domain`](Self::on_domain) instead, and one in 8192 is
     /// [`between_nodes`](Self::between_nodes); the others are in memory.
     pub fn mixed(seed: u64, number: u64) -> Self {
         // Not every 256th: the number also chooses the order of the chip's work.
         let random = SplitMix64::nth(!seed, number);
         match (random % DESCRIPTORS, random % (DESCRIPTORS * NODES)) {
             (_, 0) => Self::between_nodes(seed, number),
+            (0, of) if of / DESCRIPTORS % DOMAINS == 1 => Self::on_domain(seed, number),
             (0, _) => Self::with_descriptors(seed, number),
             _ => Self::generate(seed, number),
         }
@@ -154,6 +197,9 @@ impl Case {
     /// # Errors
     /// As [`World::run`].
     pub fn run(&self, world: &mut World) -> Result<Outcome> {
+        if self.place == Where::Domain {
+            return self.run_on_domain(world);
+        }
         world.run_with(self.seed ^ self.number, |run| {
             run.arm(&self.plan);
             let mut rig = Rig::new(run);
@@ -172,6 +218,30 @@ impl Case {
                 // The plan applies to the releases of these cases too.
                 run.arm(&self.plan);
             }
+            Ok(())
+        })
+    }
+
+    fn run_on_domain(&self, world: &mut World) -> Result<Outcome> {
+        world.run_with(self.seed ^ self.number, |run| {
+            let Some(domain) = run.domain else {
+                unreachable!("a case of a memory domain runs where there is one");
+            };
+            run.arm(&self.plan);
+            let mut rig = DomainRig::new(run, domain)?;
+            for &(_, op) in &self.ops {
+                run.record.begin();
+                rig.step(op);
+                if run.record.has_failed() {
+                    break;
+                }
+            }
+            if self.number % 2 == 0 {
+                run.disarm();
+                rig.compare_all();
+                run.arm(&self.plan);
+            }
+            rig.close();
             Ok(())
         })
     }
@@ -263,7 +333,7 @@ fn words<const N: usize>(random: &mut SplitMix64) -> [u16; N] {
 /// seed orders the chip's work.
 #[derive(Default)]
 pub struct Stack {
-    worlds: [Option<World>; 4],
+    worlds: [Option<World>; 6],
 }
 
 impl Stack {
@@ -285,17 +355,22 @@ impl Stack {
     /// As [`World::new`].
     pub fn world(&mut self, case: &Case) -> Result<&mut World> {
         let is_stepped = case.number % 4 == 3;
-        let descriptors = case.place != Where::Memory;
-        let world = &mut self.worlds[usize::from(is_stepped) + 2 * usize::from(descriptors)];
+        let place = match case.place {
+            Where::Memory => 0,
+            Where::Descriptors | Where::Nodes => 1,
+            Where::Domain => 2,
+        };
+        let world = &mut self.worlds[usize::from(is_stepped) + 2 * place];
         if world.is_none() {
             let order = if is_stepped { "&order=stepped" } else { "" };
             let spec = format!("{DEVICE}{order}");
             let spec = spec
                 .parse()
                 .unwrap_or_else(|error| unreachable!("{spec}: {error}"));
-            *world = Some(match descriptors {
-                true => World::with_descriptors(&spec)?,
-                false => World::new(&spec)?,
+            *world = Some(match case.place {
+                Where::Memory => World::new(&spec)?,
+                Where::Descriptors | Where::Nodes => World::with_descriptors(&spec)?,
+                Where::Domain => World::with_descriptors(&spec)?.with_domain(),
             });
         }
         match world {

@@ -29,6 +29,7 @@ mod case;
 mod check;
 mod completions;
 mod coverage;
+mod domains;
 mod exports;
 mod invariant;
 mod lifetimes;
@@ -47,7 +48,7 @@ mod world;
 
 pub use case::{Case, OPERATIONS, Stack, Where};
 pub use check::{Failure, check, check_in, find};
-pub use coverage::{Coverage, NicPair, Pair};
+pub use coverage::{Coverage, NicPair, Pair, Place};
 pub use invariant::{Invariant, Violation};
 pub use nodes::{Code, Node, Nodes, NodesOutcome, Topology};
 pub use op::{Kind, Op};
