@@ -16,11 +16,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use gaudi_capture::record::{Losses, LostCause};
 use nix::errno::Errno;
 
 use crate::bpf::btf::{Btf, Offsets};
 use crate::bpf::kernel::{Map, MapType, Program, Rejected};
-use crate::bpf::program::{COUNTERS, Maps, Programs};
+use crate::bpf::program::{COUNTERS, Copy, LOST_RING, LOST_SLOT, LOST_TASK, Maps, Programs, SCRATCHES};
 use crate::bpf::ring::Ring;
 use crate::bpf::slot::Record;
 use crate::calls::Call;
@@ -45,11 +46,12 @@ pub(crate) const BATCH: usize = 1024;
 pub(crate) struct Bpf {
     threads: Map,
     counters: Map,
-    programs: Vec<Program>,
+    /// The programs of each tracepoint.
+    programs: Vec<Vec<Program>>,
     links: Vec<OwnedFd>,
     ring: Ring,
-    /// The counter values that were already reported.
-    reported: u64,
+    /// The losses that were already reported.
+    reported: Losses,
     cgroup: bool,
     /// Maps that only the programs access.
     _others: [Map; 5],
@@ -57,12 +59,16 @@ pub(crate) struct Bpf {
 
 impl Bpf {
     pub(crate) fn new(options: &Options) -> Result<Self, Error> {
-        Self::load(options, true)
+        let copies: &[Copy] = match preempts_programs() {
+            true => &[Copy::First, Copy::Second],
+            false => &[Copy::First],
+        };
+        Self::load(options, true, copies)
     }
 
     /// Loads the programs. With `direct` they read the kernel's structs by loads if the kernel
-    /// accepts that.
-    fn load(options: &Options, direct: bool) -> Result<Self, Error> {
+    /// accepts that. The programs of system calls and of fork are loaded in each of `copies`.
+    fn load(options: &Options, direct: bool, copies: &[Copy]) -> Result<Self, Error> {
         if let Ok(namespace) = fs::metadata("/proc/self/ns/pid") {
             if namespace.ino() != HOST_PID_NAMESPACE {
                 return Err(Error::refused(BpfRefusal::PidNamespace));
@@ -83,7 +89,12 @@ impl Bpf {
         )?;
         let empty = map(MapType::Array, slot::SIZE as usize, 1, "array map")?;
         let counters = map(MapType::Array, COUNTERS, 1, "array map")?;
-        let scratch = map(MapType::PerCpuArray, slot::SIZE as usize, 1, "per-CPU array map")?;
+        let scratch = map(
+            MapType::PerCpuArray,
+            slot::SIZE as usize,
+            SCRATCHES,
+            "per-CPU array map",
+        )?;
 
         let types = fs::read("/sys/kernel/btf/vmlinux");
         let types =
@@ -120,32 +131,39 @@ impl Bpf {
                 }),
             })
         };
-        // A kernel without the helpers of direct reads rejects the first of these programs.
-        let mut calls = load("gaudi_exit", programs.exit());
+        let load_calls = |programs: &Programs| -> Result<(Vec<_>, Vec<_>), Error> {
+            let exits = copies.iter().map(|_| load("gaudi_exit", programs.exit()));
+            let enters = copies
+                .iter()
+                .map(|&copy| load("gaudi_enter", programs.enter(copy)));
+            Ok((
+                exits.collect::<Result<_, _>>()?,
+                enters.collect::<Result<_, _>>()?,
+            ))
+        };
+        let mut calls = load_calls(&programs);
         if programs.direct && calls.is_err() {
+            // The kernel lacks the helpers of direct reads.
             programs.direct = false;
-            calls = load("gaudi_exit", programs.exit());
+            calls = load_calls(&programs);
         }
-        let mut enter = load("gaudi_enter", programs.enter());
-        if programs.direct && enter.is_err() {
-            programs.direct = false;
-            enter = load("gaudi_enter", programs.enter());
-        }
+        let (exits, enters) = calls?;
+        let forks = copies.iter().map(|&copy| load("gaudi_fork", programs.fork(copy)));
         // Attach the process programs first, so that a thread is known before its calls are
         // recorded.
-        let programs = [
-            (c"sched_process_fork", load("gaudi_fork", programs.fork())?),
-            (c"sched_process_exec", load("gaudi_exec", programs.exec())?),
+        let programs_of = [
+            (c"sched_process_fork", forks.collect::<Result<_, _>>()?),
+            (c"sched_process_exec", vec![load("gaudi_exec", programs.exec())?]),
             (
                 c"sched_process_exit",
-                load("gaudi_exit_task", programs.exit_task())?,
+                vec![load("gaudi_exit_task", programs.exit_task())?],
             ),
-            (c"sys_exit", calls?),
-            (c"sys_enter", enter?),
+            (c"sys_exit", exits),
+            (c"sys_enter", enters),
         ];
-        let links = programs
+        let links = programs_of
             .iter()
-            .map(|(tracepoint, program)| program.attach(tracepoint))
+            .flat_map(|(tracepoint, programs)| programs.iter().map(move |program| program.attach(tracepoint)))
             .collect::<Result<_, _>>()
             .map_err(|errno| refused(errno, "raw tracepoints (Linux 4.17)"))?;
         let mapped =
@@ -153,10 +171,10 @@ impl Bpf {
         Ok(Self {
             threads,
             counters,
-            programs: programs.into_iter().map(|(_, program)| program).collect(),
+            programs: programs_of.into_iter().map(|(_, programs)| programs).collect(),
             links,
             ring: mapped,
-            reported: 0,
+            reported: Losses::default(),
             cgroup: cgroup.is_some(),
             _others: [mappers, slots, empty, scratch, ring],
         })
@@ -214,13 +232,22 @@ impl Bpf {
     pub(crate) fn count_lost(&mut self, recorder: &mut Recorder) {
         // The map exists while its descriptor is open, so the lookup cannot fail.
         let counters: [u8; COUNTERS] = self.counters.get(0).unwrap_or([0; COUNTERS]);
-        let counted: u64 = counters
-            .chunks_exact(8)
-            .map(|word| word.try_into().map_or(0, u64::from_ne_bytes))
-            .sum();
-        let skipped: u64 = self.programs.iter().map(Program::skipped).sum();
-        let lost = counted.saturating_add(skipped);
-        recorder.lose(lost.saturating_sub(self.reported));
+        let counter = |at: i16| {
+            let bytes = counters[at as usize..].first_chunk();
+            bytes.copied().map_or(0, u64::from_ne_bytes)
+        };
+        let mut lost = Losses::default();
+        lost.add(LostCause::BufferFull, counter(LOST_RING));
+        lost.add(LostCause::TooManyThreads, counter(LOST_SLOT));
+        lost.add(LostCause::TooManyThreads, counter(LOST_TASK));
+        for programs in &self.programs {
+            // A call is lost only if the kernel skipped every program of its tracepoint.
+            let skipped = programs.iter().map(Program::skipped).min();
+            lost.add(LostCause::Skipped, skipped.unwrap_or(0));
+        }
+        for cause in LostCause::ALL {
+            recorder.lose(cause, lost.of(cause).saturating_sub(self.reported.of(cause)));
+        }
         self.reported = lost;
     }
 
@@ -228,6 +255,20 @@ impl Bpf {
     pub(crate) fn detach(&mut self) {
         self.links.clear();
     }
+}
+
+/// Returns whether a program at a tracepoint can be preempted: since Linux 7.0 (`__bpf_trace_run` of
+/// kernel/trace/bpf_trace.c disables migration only).
+///
+/// The kernel skips a program that is already running on the same CPU, so a thread that preempts
+/// another inside a program would lose its call. A second copy of the program has its own state.
+fn preempts_programs() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let major = release
+        .split('.')
+        .next()
+        .and_then(|major| major.parse::<u32>().ok());
+    major.is_some_and(|major| major >= 7)
 }
 
 fn refused(errno: Errno, what: &'static str) -> Error {
@@ -305,30 +346,98 @@ fn take(recorder: &mut Recorder, record: Record<'_>) {
                 });
             }
             // The programs write no other kind.
-            None => recorder.lose(1),
+            None => recorder.lose(LostCause::Unknown, 1),
         },
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::IsTerminal;
+    use std::thread;
+
+    use gaudi_capture::record::{Event, ProcessChange, ProcessRecord};
+    use nix::unistd::gettid;
+
     use super::*;
 
-    #[test]
-    fn verifier_accepts_both_kinds_of_reads() {
-        for direct in [true, false] {
-            match Bpf::load(&Options::default(), direct) {
-                Ok(_) => {}
-                Err(error)
-                    if matches!(
-                        error.kind,
+    const BOTH: [Copy; 2] = [Copy::First, Copy::Second];
+
+    /// Loads the programs; `None`, which is reported, without the permission.
+    fn loaded(options: &Options, direct: bool, copies: &[Copy]) -> Option<Bpf> {
+        match Bpf::load(options, direct, copies) {
+            Ok(bpf) => Some(bpf),
+            Err(error) => {
+                let refusal = &error.kind;
+                assert!(
+                    matches!(
+                        refusal,
                         crate::ErrorKind::BpfRefused(BpfRefusal::Permission { .. })
-                    ) =>
-                {
-                    println!("skipped: root: {error}");
-                }
-                Err(error) => panic!("direct {direct}: {error}"),
+                    ),
+                    "direct {direct}, copies {copies:?}: {error}"
+                );
+                println!("skipped: root: {error}");
+                None
             }
+        }
+    }
+
+    #[test]
+    fn verifier_accepts_all_programs() {
+        for direct in [true, false] {
+            drop(loaded(&Options::default(), direct, &BOTH));
+        }
+    }
+
+    /// The second copies alone stand for a kernel that always skips the first ones.
+    #[test]
+    fn each_copy_records_every_call_once() {
+        const CALLS: usize = 100;
+        for copies in [&BOTH[..], &BOTH[..1], &BOTH[1..]] {
+            let options = Options {
+                types: vec![b'T'],
+                ..Options::default()
+            };
+            let Some(mut bpf) = loaded(&options, true, copies) else {
+                return;
+            };
+            let mut recorder = Recorder::new(&options);
+            let null = File::open("/dev/null").expect("it opens");
+            let calls = || {
+                for _ in 0..CALLS {
+                    // TCGETS, which /dev/null refuses.
+                    assert!(!null.is_terminal());
+                }
+            };
+            bpf.follow(gettid().as_raw().unsigned_abs())
+                .expect("it is followed");
+            calls();
+            thread::scope(|scope| scope.spawn(calls).join()).expect("the thread ends");
+            bpf.detach();
+            while bpf.read(&mut recorder) > 0 {}
+            bpf.count_lost(&mut recorder);
+            let count = |is_counted: fn(&Event) -> bool| {
+                recorder.events.iter().filter(|event| is_counted(event)).count()
+            };
+            let started = |event: &Event| {
+                matches!(
+                    event,
+                    Event::Process(ProcessRecord {
+                        change: ProcessChange::Start { .. },
+                        ..
+                    })
+                )
+            };
+            assert_eq!(
+                (
+                    count(|event| matches!(event, Event::Ioctl(_))),
+                    count(started),
+                    recorder.lost.total()
+                ),
+                (2 * CALLS, 1, 0),
+                "{copies:?}"
+            );
         }
     }
 }
