@@ -21,7 +21,9 @@ use nix::errno::Errno;
 
 use crate::bpf::btf::{Btf, Offsets};
 use crate::bpf::kernel::{Map, MapType, Program, Rejected};
-use crate::bpf::program::{COUNTERS, Copy, LOST_RING, LOST_SLOT, LOST_TASK, Maps, Programs, SCRATCHES};
+use crate::bpf::program::{
+    COUNTERS, Copy, LOST_EXIT, LOST_RING, LOST_SLOT, LOST_TASK, Maps, Programs, SCRATCHES,
+};
 use crate::bpf::ring::Ring;
 use crate::bpf::slot::Record;
 use crate::calls::Call;
@@ -46,8 +48,9 @@ pub(crate) const BATCH: usize = 1024;
 pub(crate) struct Bpf {
     threads: Map,
     counters: Map,
-    /// The programs of each tracepoint.
-    programs: Vec<Vec<Program>>,
+    /// The programs of each tracepoint but sys_exit, whose losses the programs of sys_enter count.
+    counted: [Vec<Program>; 4],
+    _exits: Vec<Program>,
     links: Vec<OwnedFd>,
     ring: Ring,
     /// The losses that were already reported.
@@ -151,27 +154,31 @@ impl Bpf {
         let forks = copies.iter().map(|&copy| load("gaudi_fork", programs.fork(copy)));
         // Attach the process programs first, so that a thread is known before its calls are
         // recorded.
-        let programs_of = [
+        let processes = [
             (c"sched_process_fork", forks.collect::<Result<_, _>>()?),
             (c"sched_process_exec", vec![load("gaudi_exec", programs.exec())?]),
             (
                 c"sched_process_exit",
                 vec![load("gaudi_exit_task", programs.exit_task())?],
             ),
-            (c"sys_exit", exits),
-            (c"sys_enter", enters),
         ];
-        let links = programs_of
-            .iter()
-            .flat_map(|(tracepoint, programs)| programs.iter().map(move |program| program.attach(tracepoint)))
-            .collect::<Result<_, _>>()
-            .map_err(|errno| refused(errno, "raw tracepoints (Linux 4.17)"))?;
+        let mut links = Vec::new();
+        let calls = [(c"sys_exit", &exits), (c"sys_enter", &enters)];
+        let all = processes.iter().map(|(name, programs)| (*name, programs));
+        for (tracepoint, programs) in all.chain(calls) {
+            for program in programs {
+                let link = program.attach(tracepoint);
+                links.push(link.map_err(|errno| refused(errno, "raw tracepoints (Linux 4.17)"))?);
+            }
+        }
+        let [forks, execs, task_exits] = processes.map(|(_, programs)| programs);
         let mapped =
             Ring::new(&ring, size as usize).map_err(|errno| Error::system("mmap(2) of the ring", errno))?;
         Ok(Self {
             threads,
             counters,
-            programs: programs_of.into_iter().map(|(_, programs)| programs).collect(),
+            counted: [forks, execs, task_exits, enters],
+            _exits: exits,
             links,
             ring: mapped,
             reported: Losses::default(),
@@ -240,8 +247,9 @@ impl Bpf {
         lost.add(LostCause::BufferFull, counter(LOST_RING));
         lost.add(LostCause::TooManyThreads, counter(LOST_SLOT));
         lost.add(LostCause::TooManyThreads, counter(LOST_TASK));
-        for programs in &self.programs {
-            // A call is lost only if the kernel skipped every program of its tracepoint.
+        lost.add(LostCause::Skipped, counter(LOST_EXIT));
+        for programs in &self.counted {
+            // An event is lost only if the kernel skipped every program of its tracepoint.
             let skipped = programs.iter().map(Program::skipped).min();
             lost.add(LostCause::Skipped, skipped.unwrap_or(0));
         }
@@ -253,7 +261,8 @@ impl Bpf {
 
     /// Detaches the programs. Records already in the ring can still be read.
     pub(crate) fn detach(&mut self) {
-        self.links.clear();
+        // Entries first: the next entry would count a call without its exit as lost.
+        while self.links.pop().is_some() {}
     }
 }
 
@@ -394,7 +403,7 @@ mod tests {
     #[test]
     fn each_copy_records_every_call_once() {
         const CALLS: usize = 100;
-        for copies in [&BOTH[..], &BOTH[..1], &BOTH[1..]] {
+        for copies in [&BOTH[..1], &BOTH[1..], &BOTH[..]] {
             let options = Options {
                 types: vec![b'T'],
                 ..Options::default()

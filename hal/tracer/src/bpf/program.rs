@@ -39,11 +39,12 @@ const FILE_DEV: i16 = FILE + 4;
 const FILE_TABLE: i16 = FILE + 8;
 
 /// Loss counters of 8 bytes each: records that did not fit in the ring, calls of threads without a
-/// slot, and threads that could not be traced.
-pub(crate) const COUNTERS: usize = 24;
+/// slot, threads that could not be traced, and calls whose `exit` the kernel skipped.
+pub(crate) const COUNTERS: usize = 32;
 pub(crate) const LOST_RING: i16 = 0;
 pub(crate) const LOST_SLOT: i16 = 8;
 pub(crate) const LOST_TASK: i16 = 16;
+pub(crate) const LOST_EXIT: i16 = 24;
 
 /// The scratch slots of a CPU. Each program has its own: one can preempt another.
 pub(crate) const SCRATCHES: u32 = 4;
@@ -168,8 +169,8 @@ impl Programs {
 
     /// Jumps to `out` if the thread's slot already has this call. `R7` is its number.
     ///
-    /// A slot whose call ended without its record (both copies of `exit` were skipped) has another
-    /// call's arguments, or is filled anew by the first copy.
+    /// The first copy runs before the second and fills the slot in any case. So only if the kernel
+    /// skipped it, and both copies of `exit` at the previous call, an equal call is taken for it.
     fn only_empty_slots(&self, a: &mut Assembler, out: Label) {
         let fill = a.label();
         lookup(a, self.maps.slots, KEY);
@@ -391,6 +392,12 @@ impl Programs {
 
         a.bind(have);
         a.mov(R6, R0);
+        let free = a.label();
+        a.load(Width::H, R1, R6, slot::KIND);
+        a.jump_if(If::Eq, R1, 0, free);
+        // The thread's previous call has ended without its record.
+        self.count(a, LOST_EXIT, SCRATCH);
+        a.bind(free);
         a.load(Width::W, R1, FP, FILE_FLAGS);
         a.alu(Alu::Or, R9, R1);
         a.store(Width::H, R6, slot::KIND, 0);
