@@ -5,8 +5,8 @@
 //! hostile file must not set the size of an allocation.
 
 use crate::record::{
-    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment,
-    OpenRecord, ProcessChange, ProcessRecord,
+    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, LostCause, MarkKind, MarkRecord, Memory,
+    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord,
 };
 
 /// A payload that does not decode to an event.
@@ -321,11 +321,19 @@ pub(crate) fn put_event(event: &Event, sink: &mut Vec<u8>) {
                 }
             }
         }
-        Event::Lost { time_ns, count } => {
+        Event::Lost {
+            time_ns,
+            count,
+            cause,
+        } => {
             let mut out = Out(sink);
             out.u8(tag::LOST);
             out.u64(*time_ns);
             out.u64(*count);
+            // The first captures had no cause: its absence means that it is unknown.
+            if *cause != LostCause::Unknown {
+                out.u8(place(&LostCause::ALL, cause));
+            }
         }
         Event::Mark(mark) => {
             let mut out = Out(sink);
@@ -611,7 +619,19 @@ impl<'a> In<'a> {
         let time_ns = self.u64()?;
         if number == tag::LOST {
             let count = self.u64()?;
-            return Ok(Event::Lost { time_ns, count });
+            let cause = match self.is_empty() {
+                true => LostCause::Unknown,
+                // An explicit "unknown" would not be written back as it was.
+                false => match self.row(&LostCause::ALL)? {
+                    LostCause::Unknown => return Err(self.wrong("a cause of 0")),
+                    cause => cause,
+                },
+            };
+            return Ok(Event::Lost {
+                time_ns,
+                count,
+                cause,
+            });
         }
         let (pid, tid) = (self.u32()?, self.u32()?);
         let process = |change| {

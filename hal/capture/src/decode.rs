@@ -13,7 +13,7 @@ use serde_json::{Map, json};
 use crate::foreign;
 use crate::names::{IoctlView, Names, view};
 use crate::pointers::is_vfio;
-use crate::record::{Event, FdSource, IoctlRecord, MarkKind, Moment, ProcessChange};
+use crate::record::{Event, FdSource, IoctlRecord, LostCause, MarkKind, Moment, ProcessChange};
 use crate::value::{Field, Fields, Value};
 use crate::walk::{Bytes, Limits, Walk, recorded, target};
 
@@ -198,9 +198,12 @@ impl Decoder {
                     }
                 }
             },
-            Event::Lost { count, .. } => {
+            Event::Lost { count, cause, .. } => {
                 decoded.record = "lost";
                 request.push("count", Value::Unsigned(*count));
+                if *cause != LostCause::Unknown {
+                    request.push("cause", Value::Name(cause.name().to_owned()));
+                }
             }
             Event::Mark(mark) => {
                 decoded.record = "mark";

@@ -62,6 +62,8 @@ pub enum Event {
         time_ns: u64,
         /// The number of missing events.
         count: u64,
+        /// Why they are missing.
+        cause: LostCause,
     },
     /// An event that is not a system call: an injected fault, a lost device.
     Mark(MarkRecord),
@@ -309,6 +311,63 @@ pub struct MarkRecord {
     pub kind: MarkKind,
     /// A one-line description, such as the rule of an injected fault.
     pub text: Vec<u8>,
+}
+
+/// Why events are missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LostCause {
+    /// The recorder did not report it.
+    #[default]
+    Unknown,
+    /// The buffer between the traced program and the tracer was full.
+    BufferFull,
+    /// The kernel skipped the tracer's eBPF program, which a preempted thread was running on the
+    /// same CPU. The count is an upper bound: it includes calls that are not recorded.
+    Skipped,
+    /// More threads were traced at the same time than the tracer has room for.
+    TooManyThreads,
+}
+
+impl LostCause {
+    /// All causes, in the order of [`Losses`].
+    pub const ALL: [Self; 4] = [
+        Self::Unknown,
+        Self::BufferFull,
+        Self::Skipped,
+        Self::TooManyThreads,
+    ];
+
+    /// Returns the name in the JSON form.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::BufferFull => "buffer_full",
+            Self::Skipped => "skipped",
+            Self::TooManyThreads => "too_many_threads",
+        }
+    }
+}
+
+/// Numbers of missing events by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses([u64; 4]);
+
+impl Losses {
+    /// Counts missing events.
+    pub fn add(&mut self, cause: LostCause, count: u64) {
+        let sum = &mut self.0[cause as usize];
+        *sum = sum.saturating_add(count);
+    }
+
+    /// Returns the number of events missing for a cause.
+    pub fn of(&self, cause: LostCause) -> u64 {
+        self.0[cause as usize]
+    }
+
+    /// Returns the number of events missing for any cause.
+    pub fn total(&self) -> u64 {
+        self.0.iter().copied().fold(0, u64::saturating_add)
+    }
 }
 
 /// The kind of a [`MarkRecord`].

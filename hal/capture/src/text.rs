@@ -11,8 +11,8 @@ use std::io::{self, BufRead, Read as _};
 
 use crate::gcap::MAX_PAYLOAD;
 use crate::record::{
-    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment,
-    OpenRecord, ProcessChange, ProcessRecord,
+    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, LostCause, MarkKind, MarkRecord, Memory,
+    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord,
 };
 
 /// The first line.
@@ -110,6 +110,11 @@ const MARKS: &[(&str, MarkKind)] = &[
     ("device-lost", MarkKind::DeviceLost),
     ("reset", MarkKind::Reset),
     ("note", MarkKind::Note),
+];
+const CAUSES: &[(&str, LostCause)] = &[
+    ("buffer-full", LostCause::BufferFull),
+    ("skipped", LostCause::Skipped),
+    ("too-many-threads", LostCause::TooManyThreads),
 ];
 const MOMENTS: &[(&str, Moment)] = &[("entry", Moment::Entry), ("exit", Moment::Exit)];
 
@@ -282,9 +287,16 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
             ProcessChange::Exec { path } => line.text("path", path)?,
             ProcessChange::Exit { status } => line.hex("status", (*status).into())?,
         },
-        Event::Lost { time_ns, count } => {
+        Event::Lost {
+            time_ns,
+            count,
+            cause,
+        } => {
             line.field("time", time_ns)?;
             line.field("count", count)?;
+            if *cause != LostCause::Unknown {
+                line.field("cause", name_of(CAUSES, cause))?;
+            }
         }
         Event::Mark(mark) => {
             line.field("kind", name_of(MARKS, &mark.kind))?;
@@ -588,11 +600,15 @@ impl<'a> Fields<'a> {
         Ok(self.value(name, unquote)?.unwrap_or_default())
     }
 
-    fn row<T: Copy>(&mut self, name: &str, table: &[(&str, T)]) -> Result<T, TextError> {
-        let value = self.value(name, |text| {
+    fn optional_row<T: Copy>(&mut self, name: &str, table: &[(&str, T)]) -> Result<Option<T>, TextError> {
+        self.value(name, |text| {
             let row = table.iter().find(|(row, _)| *row == text);
             row.map(|(_, value)| *value)
-        })?;
+        })
+    }
+
+    fn row<T: Copy>(&mut self, name: &str, table: &[(&str, T)]) -> Result<T, TextError> {
+        let value = self.optional_row(name, table)?;
         value.ok_or_else(|| {
             let problem = format!("missing field {name:?}");
             wrong(TextErrorKind::Field, self.line, problem)
@@ -759,6 +775,7 @@ fn read_event(word: &str, fields: &mut Fields<'_>, line: usize) -> Result<Event,
         "lost" => Event::Lost {
             time_ns,
             count: fields.u64("count")?,
+            cause: fields.optional_row("cause", CAUSES)?.unwrap_or_default(),
         },
         "mark" => Event::Mark(MarkRecord {
             time_ns,

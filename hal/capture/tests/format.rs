@@ -8,9 +8,17 @@ use gaudi_capture::Limits;
 use gaudi_capture::decode::Decoder;
 use gaudi_capture::gcap::{Compression, HEAD, ReadErrorKind, Reader, Writer};
 use gaudi_capture::index::{self, Index};
-use gaudi_capture::record::{DeviceNumber, Event, IoctlRecord};
+use gaudi_capture::record::{DeviceNumber, Event, IoctlRecord, LostCause};
 use gaudi_capture::text::{self, EventText, TextErrorKind};
 use proptest::prelude::*;
+
+fn lost(count: u64) -> Event {
+    Event::Lost {
+        time_ns: 1,
+        count,
+        cause: LostCause::Unknown,
+    }
+}
 
 type Facts = Vec<(String, String)>;
 
@@ -168,7 +176,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn read_errors_have_offsets() {
-    let event = Event::Lost { time_ns: 1, count: 2 };
+    let event = lost(2);
     let good = written(&Facts::new(), &[event.clone(), event.clone()], Compression::None);
     let event_len = 12 + 17;
     let with = |at: usize, byte: u8| {
@@ -218,6 +226,7 @@ fn example() -> (Facts, Vec<Event>) {
     let lost = Event::Lost {
         time_ns: 2_000_000,
         count: 1,
+        cause: LostCause::BufferFull,
     };
     (facts, vec![unmap, lost])
 }
@@ -282,7 +291,7 @@ fn decompression_bomb_is_too_long() {
 fn rejected_event_leaves_capture_valid() {
     for how in [Compression::None, Compression::Deflate] {
         let mut writer = Writer::new(Vec::new(), &Facts::new(), how).unwrap();
-        let small = Event::Lost { time_ns: 1, count: 1 };
+        let small = lost(1);
         let large = Event::Ioctl(IoctlRecord {
             input: vec![7; 17 << 20],
             ..IoctlRecord::default()

@@ -238,9 +238,11 @@ impl Drain {
         }
     }
 
-    /// Returns the number of records that were lost since the last call.
-    pub fn lost(&mut self) -> u64 {
-        let mut lost = self.map.word(AT_LOST).swap(0, Ordering::Relaxed);
+    /// Returns the numbers of records that were lost since the last call: of threads without a ring,
+    /// and those that did not fit in their ring.
+    pub fn lost(&mut self) -> (u64, u64) {
+        let without_ring = self.map.word(AT_LOST).swap(0, Ordering::Relaxed);
+        let mut unfit = 0_u64;
         for (ring, cursor) in self.rings.iter_mut().enumerate() {
             if self.map.word(AT_OWNERS + 8 * ring).load(Ordering::Relaxed) == 0 {
                 continue;
@@ -249,10 +251,10 @@ impl Drain {
                 .map
                 .word(self.sizes.ring(ring) + RING_LOST)
                 .load(Ordering::Relaxed);
-            lost = lost.saturating_add(counted.saturating_sub(cursor.lost));
+            unfit = unfit.saturating_add(counted.saturating_sub(cursor.lost));
             cursor.lost = counted;
         }
-        lost
+        (without_ring, unfit)
     }
 
     /// Releases the ring of a dead thread after its records were read. Returns whether the thread

@@ -130,10 +130,10 @@ fn program_runs_on_the_drivers_recordings() {
     let folder = tempfile::tempdir().unwrap();
     for kernel in ["6.12", "7.3"] {
         let recording = format!("{}/tests/driver-{kernel}.txt", env!("CARGO_MANIFEST_DIR"));
-        for linking in ["", "-static"] {
-            let copy = folder.path().join(format!("{kernel}{linking}.txt"));
+        for (linking, how) in [("", ""), ("-static", ""), ("", "?match=strict")] {
+            let copy = folder.path().join(format!("{kernel}{linking}{}.txt", how.len()));
             std::fs::copy(&recording, &copy).unwrap();
-            passes(linking, &format!("replay:{}", copy.display()));
+            passes(linking, &format!("replay:{}{how}", copy.display()));
         }
     }
 }

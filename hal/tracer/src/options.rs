@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitStatus;
 
-use gaudi_capture::record::DeviceNumber;
+use gaudi_capture::record::{DeviceNumber, Losses};
 
 /// Options of a [`Tracer`](crate::Tracer).
 #[derive(Clone, Debug)]
@@ -143,8 +143,8 @@ pub struct Summary {
     pub events: u64,
     /// Number of ioctls among them.
     pub ioctls: u64,
-    /// Number of lost events.
-    pub lost: u64,
+    /// Numbers of lost events.
+    pub lost: Losses,
     /// Number of memory ranges that were truncated.
     pub cut: u64,
     /// Number of arguments and memory ranges of which no byte could be read.

@@ -7,7 +7,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use gaudi_capture::record::{
-    DeviceNumber, Event, FdSource, IoctlRecord, MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord,
+    DeviceNumber, Event, FdSource, IoctlRecord, Losses, LostCause, MmapRecord, Moment, OpenRecord,
+    ProcessChange, ProcessRecord,
 };
 
 use crate::calls::Call;
@@ -62,7 +63,7 @@ pub(crate) struct Recorder {
     pub(crate) cut: u64,
     pub(crate) unreadable: u64,
     pub(crate) ioctls: u64,
-    pub(crate) lost: u64,
+    pub(crate) lost: Losses,
 }
 
 impl Recorder {
@@ -279,12 +280,13 @@ impl Recorder {
         }));
     }
 
-    pub(crate) fn lose(&mut self, count: u64) {
+    pub(crate) fn lose(&mut self, cause: LostCause, count: u64) {
         if count > 0 {
-            self.lost = self.lost.saturating_add(count);
+            self.lost.add(cause, count);
             self.events.push_back(Event::Lost {
                 time_ns: process::now_ns(),
                 count,
+                cause,
             });
         }
     }

@@ -8,6 +8,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use gaudi_capture::Encoded;
+use gaudi_capture::record::{Losses, LostCause};
 use gaudi_ring::{Drain, Filter, Pull, Sizes, VARIABLE};
 use nix::errno::Errno;
 
@@ -46,7 +47,7 @@ pub(crate) struct Rings {
     pub(crate) ioctls: u64,
     pub(crate) cut: u64,
     pub(crate) unreadable: u64,
-    pub(crate) lost: u64,
+    pub(crate) lost: Losses,
     /// Descriptions of corrupt rings.
     pub(crate) corrupt: Vec<String>,
 }
@@ -55,7 +56,7 @@ pub(crate) struct Rings {
 #[derive(Debug)]
 pub(crate) enum Item<'a> {
     Event(Encoded<'a>),
-    Lost(u64),
+    Lost(LostCause, u64),
 }
 
 /// Returns the path of the preload library: `GAUDI_TRACE_LIBRARY`, or the file beside this program,
@@ -97,7 +98,7 @@ impl Rings {
             ioctls: 0,
             cut: 0,
             unreadable: 0,
-            lost: 0,
+            lost: Losses::default(),
             corrupt: Vec::new(),
         })
     }
@@ -180,10 +181,9 @@ impl Rings {
             pass(Item::Event(event));
         }
         self.keep(ready);
-        let lost = self.drain.lost();
-        if lost > 0 {
-            self.lose(lost, &mut pass);
-        }
+        let (without_ring, unfit) = self.drain.lost();
+        self.lose(LostCause::TooManyThreads, without_ring, &mut pass);
+        self.lose(LostCause::BufferFull, unfit, &mut pass);
         if self.looked.elapsed() > LOOK_FOR_DEAD {
             self.looked = Instant::now();
             self.release(&mut pass);
@@ -244,7 +244,7 @@ impl Rings {
             if self.corrupt.len() < 16 {
                 self.corrupt.push(problem);
             }
-            self.lost += 1;
+            self.lost.add(LostCause::Unknown, 1);
             return now;
         }
         self.is_behind = true;
@@ -269,14 +269,16 @@ impl Rings {
             let at = self.records.len();
             self.read_ring(ring, BATCH, u64::MAX);
             if self.records.len() == at && self.drain.release(ring) {
-                self.lose(1, pass);
+                self.lose(LostCause::Unknown, 1, pass);
             }
         }
     }
 
-    fn lose(&mut self, count: u64, pass: &mut impl FnMut(Item<'_>) -> bool) {
-        self.lost = self.lost.saturating_add(count);
-        pass(Item::Lost(count));
+    fn lose(&mut self, cause: LostCause, count: u64, pass: &mut impl FnMut(Item<'_>) -> bool) {
+        if count > 0 {
+            self.lost.add(cause, count);
+            pass(Item::Lost(cause, count));
+        }
     }
 
     /// Passes on what is still held.

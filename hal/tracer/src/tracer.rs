@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gaudi_capture::Encoded;
-use gaudi_capture::record::Event;
+use gaudi_capture::record::{Event, Losses, LostCause};
 
 use crate::bpf::{self, Bpf};
 use crate::error::{Error, ErrorKind};
@@ -235,7 +235,7 @@ impl Tracer {
             tier: Tier::Ptrace,
             events: 0,
             ioctls: 0,
-            lost: 0,
+            lost: Losses::default(),
             cut: 0,
             unreadable: 0,
             not_followed: 0,
@@ -288,11 +288,15 @@ impl Tracer {
             }
         }
         let rings = beside.finish(&mut sink);
+        let mut lost = self.recorder.lost;
+        for cause in LostCause::ALL {
+            lost.add(cause, rings.as_ref().map_or(0, |rings| rings.lost.of(cause)));
+        }
         let of_rings = |count: fn(&Rings) -> u64| rings.as_ref().map_or(0, |rings| count(rings));
         Ok(Summary {
             events: sink.events + of_rings(|rings| rings.events),
             ioctls: self.recorder.ioctls + of_rings(|rings| rings.ioctls),
-            lost: self.recorder.lost + of_rings(|rings| rings.lost),
+            lost,
             cut: self.recorder.cut + of_rings(|rings| rings.cut),
             unreadable: self.recorder.unreadable + of_rings(|rings| rings.unreadable),
             corrupt: rings.map_or_else(Vec::new, |rings| rings.corrupt),
@@ -456,9 +460,10 @@ impl<F: FnMut(Item<'_>) -> ControlFlow<()>> Sink<F> {
     fn ring_item(&mut self, item: rings::Item<'_>) -> bool {
         self.item(match item {
             rings::Item::Event(event) => Item::Encoded(event),
-            rings::Item::Lost(count) => Item::Event(Event::Lost {
+            rings::Item::Lost(cause, count) => Item::Event(Event::Lost {
                 time_ns: process::now_ns(),
                 count,
+                cause,
             }),
         });
         self.go_on

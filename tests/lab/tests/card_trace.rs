@@ -71,8 +71,8 @@ fn is_skipped(test: &str) -> bool {
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn cases_pass_below_ebpf() {
     if !is_skipped("cases_pass_below_ebpf") {
-        // The kernel skips a program that it has interrupted, and a slow guest's ring may fill.
-        check_below("bpf", 20);
+        // The count of skipped programs includes other processes, and a slow guest's ring may fill.
+        check_below("bpf", 5);
     }
 }
 

@@ -209,7 +209,7 @@ impl Picture {
                 self.mark(mark.time_ns, kind, lossy(&mark.text));
                 return;
             }
-            Event::Lost { time_ns, count } => {
+            Event::Lost { time_ns, count, .. } => {
                 self.mark(*time_ns, "missing", format!("{count} events are missing"));
                 return;
             }

@@ -11,7 +11,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use gaudi_capture::Limits;
 use gaudi_capture::decode::{Decoded, Decoder};
-use gaudi_capture::record::{Event, IoctlRecord};
+use gaudi_capture::record::{Event, IoctlRecord, Losses, LostCause};
 
 use crate::common::Common;
 use crate::decode::{Capture, Filter};
@@ -137,7 +137,7 @@ struct Table {
     by: Option<By>,
     decoder: Decoder,
     rows: BTreeMap<(Option<String>, String), Row>,
-    lost: u64,
+    lost: Losses,
 }
 
 impl Table {
@@ -146,7 +146,7 @@ impl Table {
             by,
             decoder: Decoder::new(Limits::LINE),
             rows: BTreeMap::new(),
-            lost: 0,
+            lost: Losses::default(),
         }
     }
 
@@ -155,8 +155,8 @@ impl Table {
         let bytes = match event {
             Event::Ioctl(ioctl) => bytes_of(ioctl),
             Event::Mmap(mmap) => mmap.length,
-            Event::Lost { count, .. } => {
-                self.lost = self.lost.saturating_add(*count);
+            Event::Lost { count, cause, .. } => {
+                self.lost.add(*cause, *count);
                 return;
             }
             _ => return,
@@ -184,7 +184,16 @@ impl Table {
         if output.is_json() {
             return output.document(
                 "gaudi.stat",
-                &object! { lost: self.lost, operations: records(COLUMNS, &rows) },
+                &object! {
+                    lost: self.lost.total(),
+                    lost_by_cause: object! {
+                        buffer_full: self.lost.of(LostCause::BufferFull),
+                        skipped: self.lost.of(LostCause::Skipped),
+                        too_many_threads: self.lost.of(LostCause::TooManyThreads),
+                        unknown: self.lost.of(LostCause::Unknown),
+                    },
+                    operations: records(COLUMNS, &rows),
+                },
             );
         }
         if rows.is_empty() {
@@ -192,8 +201,8 @@ impl Table {
         } else {
             output.rows(if self.by.is_some() { BY_GROUP } else { COLUMNS }, &rows)?;
         }
-        if self.lost > 0 {
-            output.note(format!("{} lost events are not counted", self.lost));
+        if self.lost.total() > 0 {
+            output.note(format!("{} lost events are not counted", self.lost.total()));
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use gaudi_capture::decode::{Decoder, json_header};
 use gaudi_capture::gcap::{Compression, Writer};
-use gaudi_capture::record::Event;
+use gaudi_capture::record::{Event, LostCause};
 use gaudi_tracer::{Backend, DeviceMatch, ErrorKind, Item, Options, StopHandle, Summary, Tier, Tracer};
 use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
@@ -356,10 +356,22 @@ pub(crate) fn report(output: &Output, summary: &Summary) {
         corrupt,
         ..
     } = summary;
+    let total = lost.total();
     note(
         output,
-        &format!("{tier}: {events} events, {ioctls} ioctls; {lost} lost, {cut} memory ranges truncated"),
+        &format!("{tier}: {events} events, {ioctls} ioctls; {total} lost, {cut} memory ranges truncated"),
     );
+    for cause in LostCause::ALL {
+        let count = lost.of(cause);
+        let reason = match cause {
+            _ if count == 0 => continue,
+            LostCause::Unknown => "incomplete records",
+            LostCause::BufferFull => "the buffer was full",
+            LostCause::Skipped => "at most: the kernel skipped an eBPF program that it had interrupted",
+            LostCause::TooManyThreads => "too many threads at the same time",
+        };
+        note(output, &format!("lost: {count} ({reason})"));
+    }
     if *unreadable > 0 {
         note(output, &format!("{unreadable} memory ranges could not be read"));
     }

@@ -1,8 +1,8 @@
 //! Random events of every kind.
 
 use gaudi_capture::record::{
-    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment,
-    OpenRecord, ProcessChange, ProcessRecord,
+    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, LostCause, MarkKind, MarkRecord, Memory,
+    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -189,6 +189,7 @@ fn small((time_ns, pid, tid): Head) -> impl Strategy<Value = Event> {
             _ => Event::Lost {
                 time_ns,
                 count: length,
+                cause: LostCause::ALL[fd as usize % LostCause::ALL.len()],
             },
         },
     )

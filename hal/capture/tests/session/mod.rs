@@ -1,8 +1,8 @@
 //! A capture of a session that includes missing data and hostile input.
 
 use gaudi_capture::record::{
-    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, MarkKind, MarkRecord, Memory, MmapRecord, Moment,
-    OpenRecord, ProcessChange, ProcessRecord,
+    DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, LostCause, MarkKind, MarkRecord, Memory,
+    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord,
 };
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
 use gaudi_uapi::cs::{HlCsArgs, HlCsChunk, HlCsIn, HlCsInChunks};
@@ -414,7 +414,11 @@ fn others(s: &mut Session) {
         }));
     }
     let time_ns = s.tick();
-    s.events.push(Event::Lost { time_ns, count: 17 });
+    s.events.push(Event::Lost {
+        time_ns,
+        count: 17,
+        cause: LostCause::Skipped,
+    });
     s.events.push(Event::Mark(MarkRecord {
         time_ns,
         pid: PID,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gaudi_capture::gcap::{Compression, MAGIC, Writer};
-use gaudi_capture::record::Event;
+use gaudi_capture::record::{Event, LostCause};
 use gaudi_seam::{Error, ErrorKind, Node, Result};
 use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::{clock, lock};
@@ -178,7 +178,11 @@ impl RecordFile {
         let lost = file.lost.load(Ordering::Relaxed);
         if lost > 0 {
             let time_ns = event.time_ns();
-            let written = writer.write(&Event::Lost { time_ns, count: lost });
+            let written = writer.write(&Event::Lost {
+                time_ns,
+                count: lost,
+                cause: LostCause::Unknown,
+            });
             if written.is_ok() {
                 file.lost.store(0, Ordering::Relaxed);
             }

@@ -16,11 +16,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use gaudi_capture::record::{Losses, LostCause};
 use nix::errno::Errno;
 
 use crate::bpf::btf::{Btf, Offsets};
 use crate::bpf::kernel::{Map, MapType, Program, Rejected};
-use crate::bpf::program::{COUNTERS, Maps, Programs};
+use crate::bpf::program::{
+    COUNTERS, Copy, LOST_EXIT, LOST_RING, LOST_SLOT, LOST_TASK, Maps, Programs, SCRATCHES,
+};
 use crate::bpf::ring::Ring;
 use crate::bpf::slot::Record;
 use crate::calls::Call;
@@ -45,11 +48,13 @@ pub(crate) const BATCH: usize = 1024;
 pub(crate) struct Bpf {
     threads: Map,
     counters: Map,
-    programs: Vec<Program>,
+    /// The programs of each tracepoint but sys_exit, whose losses the programs of sys_enter count.
+    counted: [Vec<Program>; 4],
+    _exits: Vec<Program>,
     links: Vec<OwnedFd>,
     ring: Ring,
-    /// The counter values that were already reported.
-    reported: u64,
+    /// The losses that were already reported.
+    reported: Losses,
     cgroup: bool,
     /// Maps that only the programs access.
     _others: [Map; 5],
@@ -57,12 +62,16 @@ pub(crate) struct Bpf {
 
 impl Bpf {
     pub(crate) fn new(options: &Options) -> Result<Self, Error> {
-        Self::load(options, true)
+        let copies: &[Copy] = match preempts_programs() {
+            true => &[Copy::First, Copy::Second],
+            false => &[Copy::First],
+        };
+        Self::load(options, true, copies)
     }
 
     /// Loads the programs. With `direct` they read the kernel's structs by loads if the kernel
-    /// accepts that.
-    fn load(options: &Options, direct: bool) -> Result<Self, Error> {
+    /// accepts that. The programs of system calls and of fork are loaded in each of `copies`.
+    fn load(options: &Options, direct: bool, copies: &[Copy]) -> Result<Self, Error> {
         if let Ok(namespace) = fs::metadata("/proc/self/ns/pid") {
             if namespace.ino() != HOST_PID_NAMESPACE {
                 return Err(Error::refused(BpfRefusal::PidNamespace));
@@ -83,7 +92,12 @@ impl Bpf {
         )?;
         let empty = map(MapType::Array, slot::SIZE as usize, 1, "array map")?;
         let counters = map(MapType::Array, COUNTERS, 1, "array map")?;
-        let scratch = map(MapType::PerCpuArray, slot::SIZE as usize, 1, "per-CPU array map")?;
+        let scratch = map(
+            MapType::PerCpuArray,
+            slot::SIZE as usize,
+            SCRATCHES,
+            "per-CPU array map",
+        )?;
 
         let types = fs::read("/sys/kernel/btf/vmlinux");
         let types =
@@ -120,43 +134,54 @@ impl Bpf {
                 }),
             })
         };
-        // A kernel without the helpers of direct reads rejects the first of these programs.
-        let mut calls = load("gaudi_exit", programs.exit());
+        let load_calls = |programs: &Programs| -> Result<(Vec<_>, Vec<_>), Error> {
+            let exits = copies.iter().map(|_| load("gaudi_exit", programs.exit()));
+            let enters = copies
+                .iter()
+                .map(|&copy| load("gaudi_enter", programs.enter(copy)));
+            Ok((
+                exits.collect::<Result<_, _>>()?,
+                enters.collect::<Result<_, _>>()?,
+            ))
+        };
+        let mut calls = load_calls(&programs);
         if programs.direct && calls.is_err() {
+            // The kernel lacks the helpers of direct reads.
             programs.direct = false;
-            calls = load("gaudi_exit", programs.exit());
+            calls = load_calls(&programs);
         }
-        let mut enter = load("gaudi_enter", programs.enter());
-        if programs.direct && enter.is_err() {
-            programs.direct = false;
-            enter = load("gaudi_enter", programs.enter());
-        }
+        let (exits, enters) = calls?;
+        let forks = copies.iter().map(|&copy| load("gaudi_fork", programs.fork(copy)));
         // Attach the process programs first, so that a thread is known before its calls are
         // recorded.
-        let programs = [
-            (c"sched_process_fork", load("gaudi_fork", programs.fork())?),
-            (c"sched_process_exec", load("gaudi_exec", programs.exec())?),
+        let processes = [
+            (c"sched_process_fork", forks.collect::<Result<_, _>>()?),
+            (c"sched_process_exec", vec![load("gaudi_exec", programs.exec())?]),
             (
                 c"sched_process_exit",
-                load("gaudi_exit_task", programs.exit_task())?,
+                vec![load("gaudi_exit_task", programs.exit_task())?],
             ),
-            (c"sys_exit", calls?),
-            (c"sys_enter", enter?),
         ];
-        let links = programs
-            .iter()
-            .map(|(tracepoint, program)| program.attach(tracepoint))
-            .collect::<Result<_, _>>()
-            .map_err(|errno| refused(errno, "raw tracepoints (Linux 4.17)"))?;
+        let mut links = Vec::new();
+        let calls = [(c"sys_exit", &exits), (c"sys_enter", &enters)];
+        let all = processes.iter().map(|(name, programs)| (*name, programs));
+        for (tracepoint, programs) in all.chain(calls) {
+            for program in programs {
+                let link = program.attach(tracepoint);
+                links.push(link.map_err(|errno| refused(errno, "raw tracepoints (Linux 4.17)"))?);
+            }
+        }
+        let [forks, execs, task_exits] = processes.map(|(_, programs)| programs);
         let mapped =
             Ring::new(&ring, size as usize).map_err(|errno| Error::system("mmap(2) of the ring", errno))?;
         Ok(Self {
             threads,
             counters,
-            programs: programs.into_iter().map(|(_, program)| program).collect(),
+            counted: [forks, execs, task_exits, enters],
+            _exits: exits,
             links,
             ring: mapped,
-            reported: 0,
+            reported: Losses::default(),
             cgroup: cgroup.is_some(),
             _others: [mappers, slots, empty, scratch, ring],
         })
@@ -214,20 +239,45 @@ impl Bpf {
     pub(crate) fn count_lost(&mut self, recorder: &mut Recorder) {
         // The map exists while its descriptor is open, so the lookup cannot fail.
         let counters: [u8; COUNTERS] = self.counters.get(0).unwrap_or([0; COUNTERS]);
-        let counted: u64 = counters
-            .chunks_exact(8)
-            .map(|word| word.try_into().map_or(0, u64::from_ne_bytes))
-            .sum();
-        let skipped: u64 = self.programs.iter().map(Program::skipped).sum();
-        let lost = counted.saturating_add(skipped);
-        recorder.lose(lost.saturating_sub(self.reported));
+        let counter = |at: i16| {
+            let bytes = counters[at as usize..].first_chunk();
+            bytes.copied().map_or(0, u64::from_ne_bytes)
+        };
+        let mut lost = Losses::default();
+        lost.add(LostCause::BufferFull, counter(LOST_RING));
+        lost.add(LostCause::TooManyThreads, counter(LOST_SLOT));
+        lost.add(LostCause::TooManyThreads, counter(LOST_TASK));
+        lost.add(LostCause::Skipped, counter(LOST_EXIT));
+        for programs in &self.counted {
+            // An event is lost only if the kernel skipped every program of its tracepoint.
+            let skipped = programs.iter().map(Program::skipped).min();
+            lost.add(LostCause::Skipped, skipped.unwrap_or(0));
+        }
+        for cause in LostCause::ALL {
+            recorder.lose(cause, lost.of(cause).saturating_sub(self.reported.of(cause)));
+        }
         self.reported = lost;
     }
 
     /// Detaches the programs. Records already in the ring can still be read.
     pub(crate) fn detach(&mut self) {
-        self.links.clear();
+        // Entries first: the next entry would count a call without its exit as lost.
+        while self.links.pop().is_some() {}
     }
+}
+
+/// Returns whether a program at a tracepoint can be preempted: since Linux 7.0 (`__bpf_trace_run` of
+/// kernel/trace/bpf_trace.c disables migration only).
+///
+/// The kernel skips a program that is already running on the same CPU, so a thread that preempts
+/// another inside a program would lose its call. A second copy of the program has its own state.
+fn preempts_programs() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let major = release
+        .split('.')
+        .next()
+        .and_then(|major| major.parse::<u32>().ok());
+    major.is_some_and(|major| major >= 7)
 }
 
 fn refused(errno: Errno, what: &'static str) -> Error {
@@ -305,30 +355,98 @@ fn take(recorder: &mut Recorder, record: Record<'_>) {
                 });
             }
             // The programs write no other kind.
-            None => recorder.lose(1),
+            None => recorder.lose(LostCause::Unknown, 1),
         },
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::IsTerminal;
+    use std::thread;
+
+    use gaudi_capture::record::{Event, ProcessChange, ProcessRecord};
+    use nix::unistd::gettid;
+
     use super::*;
 
-    #[test]
-    fn verifier_accepts_both_kinds_of_reads() {
-        for direct in [true, false] {
-            match Bpf::load(&Options::default(), direct) {
-                Ok(_) => {}
-                Err(error)
-                    if matches!(
-                        error.kind,
+    const BOTH: [Copy; 2] = [Copy::First, Copy::Second];
+
+    /// Loads the programs; `None`, which is reported, without the permission.
+    fn loaded(options: &Options, direct: bool, copies: &[Copy]) -> Option<Bpf> {
+        match Bpf::load(options, direct, copies) {
+            Ok(bpf) => Some(bpf),
+            Err(error) => {
+                let refusal = &error.kind;
+                assert!(
+                    matches!(
+                        refusal,
                         crate::ErrorKind::BpfRefused(BpfRefusal::Permission { .. })
-                    ) =>
-                {
-                    println!("skipped: root: {error}");
-                }
-                Err(error) => panic!("direct {direct}: {error}"),
+                    ),
+                    "direct {direct}, copies {copies:?}: {error}"
+                );
+                println!("skipped: root: {error}");
+                None
             }
+        }
+    }
+
+    #[test]
+    fn verifier_accepts_all_programs() {
+        for direct in [true, false] {
+            drop(loaded(&Options::default(), direct, &BOTH));
+        }
+    }
+
+    /// The second copies alone stand for a kernel that always skips the first ones.
+    #[test]
+    fn each_copy_records_every_call_once() {
+        const CALLS: usize = 100;
+        for copies in [&BOTH[..1], &BOTH[1..], &BOTH[..]] {
+            let options = Options {
+                types: vec![b'T'],
+                ..Options::default()
+            };
+            let Some(mut bpf) = loaded(&options, true, copies) else {
+                return;
+            };
+            let mut recorder = Recorder::new(&options);
+            let null = File::open("/dev/null").expect("it opens");
+            let calls = || {
+                for _ in 0..CALLS {
+                    // TCGETS, which /dev/null refuses.
+                    assert!(!null.is_terminal());
+                }
+            };
+            bpf.follow(gettid().as_raw().unsigned_abs())
+                .expect("it is followed");
+            calls();
+            thread::scope(|scope| scope.spawn(calls).join()).expect("the thread ends");
+            bpf.detach();
+            while bpf.read(&mut recorder) > 0 {}
+            bpf.count_lost(&mut recorder);
+            let count = |is_counted: fn(&Event) -> bool| {
+                recorder.events.iter().filter(|event| is_counted(event)).count()
+            };
+            let started = |event: &Event| {
+                matches!(
+                    event,
+                    Event::Process(ProcessRecord {
+                        change: ProcessChange::Start { .. },
+                        ..
+                    })
+                )
+            };
+            assert_eq!(
+                (
+                    count(|event| matches!(event, Event::Ioctl(_))),
+                    count(started),
+                    recorder.lost.total()
+                ),
+                (2 * CALLS, 1, 0),
+                "{copies:?}"
+            );
         }
     }
 }

@@ -39,11 +39,25 @@ const FILE_DEV: i16 = FILE + 4;
 const FILE_TABLE: i16 = FILE + 8;
 
 /// Loss counters of 8 bytes each: records that did not fit in the ring, calls of threads without a
-/// slot, and threads that could not be traced.
-pub(crate) const COUNTERS: usize = 24;
-const LOST_RING: i16 = 0;
-const LOST_SLOT: i16 = 8;
-const LOST_TASK: i16 = 16;
+/// slot, threads that could not be traced, and calls whose `exit` the kernel skipped.
+pub(crate) const COUNTERS: usize = 32;
+pub(crate) const LOST_RING: i16 = 0;
+pub(crate) const LOST_SLOT: i16 = 8;
+pub(crate) const LOST_TASK: i16 = 16;
+pub(crate) const LOST_EXIT: i16 = 24;
+
+/// The scratch slots of a CPU. Each program has its own: one can preempt another.
+pub(crate) const SCRATCHES: u32 = 4;
+const SCRATCH_OF_FORK: i32 = 0;
+const SCRATCH_OF_EXEC: i32 = 2;
+const SCRATCH_OF_EXIT: i32 = 3;
+
+/// Which of two copies of a program. The second one does nothing if the first one ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copy {
+    First,
+    Second,
+}
 
 /// The descriptor numbers of the maps.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +71,7 @@ pub(crate) struct Maps {
     /// A zeroed slot.
     pub(crate) empty: i32,
     pub(crate) counters: i32,
-    /// One slot per CPU, for process events.
+    /// [`SCRATCHES`] slots per CPU, for process events.
     pub(crate) scratch: i32,
 }
 
@@ -94,7 +108,7 @@ fn slot_argument(index: i16) -> i16 {
 
 impl Programs {
     /// The program for sys_enter(regs, number).
-    pub(crate) fn enter(&self) -> Vec<u8> {
+    pub(crate) fn enter(&self, copy: Copy) -> Vec<u8> {
         let mut a = Assembler::default();
         let locals = Locals {
             walk: a.label(),
@@ -107,6 +121,9 @@ impl Programs {
         a.store(Width::D, FP, SYSCALL, R7);
         self.only_followed_threads(&mut a, KEY, out);
         self.registers(&mut a);
+        if copy == Copy::Second {
+            self.only_empty_slots(&mut a, out);
+        }
         a.alu(Alu::And, R9, registers::COMPAT_BIT);
         a.jump_if(If::Eq, R9, 0, native);
         // Other calls of the 32-bit ABI have numbers that mean recorded calls in the native ABI.
@@ -148,6 +165,27 @@ impl Programs {
         self.walk_body(&mut a, locals.walk);
         piece_body(&mut a, locals.piece);
         a.finish()
+    }
+
+    /// Jumps to `out` if the thread's slot already has this call. `R7` is its number.
+    ///
+    /// The first copy runs before the second and fills the slot in any case. So only if the kernel
+    /// skipped it, and both copies of `exit` at the previous call, an equal call is taken for it.
+    fn only_empty_slots(&self, a: &mut Assembler, out: Label) {
+        let fill = a.label();
+        lookup(a, self.maps.slots, KEY);
+        a.jump_if(If::Eq, R0, 0, fill);
+        a.load(Width::H, R1, R0, slot::KIND);
+        a.jump_if(If::Eq, R1, 0, fill);
+        a.load(Width::D, R1, R0, slot::NUMBER);
+        a.jump_if(If::Ne, R1, R7, fill);
+        for index in 0..3 {
+            a.load(Width::D, R1, R0, slot_argument(index));
+            a.load(Width::D, R2, FP, argument(index as usize));
+            a.jump_if(If::Ne, R1, R2, fill);
+        }
+        a.jump(out);
+        a.bind(fill);
     }
 
     /// Copies the registers of the call to the stack, and loads the task's flags into `R9`. `R6` is
@@ -354,6 +392,12 @@ impl Programs {
 
         a.bind(have);
         a.mov(R6, R0);
+        let free = a.label();
+        a.load(Width::H, R1, R6, slot::KIND);
+        a.jump_if(If::Eq, R1, 0, free);
+        // The thread's previous call has ended without its record.
+        self.count(a, LOST_EXIT, SCRATCH);
+        a.bind(free);
         a.load(Width::W, R1, FP, FILE_FLAGS);
         a.alu(Alu::Or, R9, R1);
         a.store(Width::H, R6, slot::KIND, 0);
@@ -621,17 +665,21 @@ impl Programs {
     }
 
     /// The program for sched_process_fork(parent, child), which runs in the parent.
-    pub(crate) fn fork(&self) -> Vec<u8> {
+    pub(crate) fn fork(&self, copy: Copy) -> Vec<u8> {
         const CHILD: i16 = KEY - 8;
         const VALUE: i16 = CHILD - 8;
         let mut a = Assembler::default();
         let [out, followed] = [(); 2].map(|()| a.label());
         a.load(Width::D, R7, R1, 8);
         self.only_followed_threads(&mut a, KEY, out);
-        self.scratch(&mut a, out);
         a.store(Width::D, FP, CHILD, 0);
         a.address(R3, R7, self.offsets.task_pid as i32);
         read_kernel(&mut a, CHILD, 4);
+        if copy == Copy::Second {
+            lookup(&mut a, self.maps.threads, CHILD);
+            a.jump_if(If::Ne, R0, 0, out);
+        }
+        self.scratch(&mut a, SCRATCH_OF_FORK + i32::from(copy == Copy::Second), out);
         a.store(Width::D, FP, VALUE, 1);
         a.map(R1, self.maps.threads);
         a.address(R2, FP, i32::from(CHILD));
@@ -716,7 +764,7 @@ impl Programs {
         delete(&mut a, self.maps.slots, OLD);
         a.bind(same);
         self.only_followed_threads(&mut a, KEY, out);
-        self.scratch(&mut a, out);
+        self.scratch(&mut a, SCRATCH_OF_EXEC, out);
         a.store(Width::W, R6, slot::TID, R8);
         a.alu(Alu::Rsh, R8, 32);
         a.store(Width::W, R6, slot::PID, R8);
@@ -785,7 +833,7 @@ impl Programs {
         a.bind(idle);
         delete(&mut a, self.maps.slots, KEY);
         delete(&mut a, self.maps.threads, KEY);
-        self.scratch(&mut a, out);
+        self.scratch(&mut a, SCRATCH_OF_EXIT, out);
         a.store(Width::W, R6, slot::TID, R8);
         a.mov(R9, R8);
         a.alu(Alu::Rsh, R9, 32);
@@ -810,11 +858,11 @@ impl Programs {
         a.finish()
     }
 
-    /// Points `R6` to this CPU's scratch slot, cleared and with the current time.
-    fn scratch(&self, a: &mut Assembler, out: Label) {
-        const ZERO: i16 = KEY - 40;
-        a.store(Width::W, FP, ZERO, 0);
-        lookup(a, self.maps.scratch, ZERO);
+    /// Points `R6` to a scratch slot of this CPU, cleared and with the current time.
+    fn scratch(&self, a: &mut Assembler, which: i32, out: Label) {
+        const INDEX: i16 = KEY - 40;
+        a.store(Width::W, FP, INDEX, which);
+        lookup(a, self.maps.scratch, INDEX);
         a.jump_if(If::Eq, R0, 0, out);
         a.mov(R6, R0);
         for field in [slot::KIND, slot::RESULT, slot::INPUT, slot::CURSOR, slot::USED] {
