@@ -28,6 +28,8 @@ const NODES: u64 = 32;
 const MOST_RUNS: usize = 2000;
 /// As [`MOST_RUNS`], of a case on two nodes, where a run takes longer.
 const MOST_RUNS_OF_NODES: usize = 200;
+/// Runs of a case on two nodes until one breaks an invariant: two runs may differ.
+const REPEATS: usize = 3;
 
 /// Where a case runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -325,6 +327,20 @@ impl Case {
     }
 }
 
+/// Runs a case until a run breaks an invariant, [`REPEATS`] times at most.
+fn repeated(mut run: impl FnMut(&Case) -> Result<Outcome>) -> impl FnMut(&Case) -> Result<Outcome> {
+    move |case| {
+        let mut outcome = run(case)?;
+        for _ in 1..REPEATS {
+            if !outcome.violations.is_empty() {
+                break;
+            }
+            outcome = run(case)?;
+        }
+        Ok(outcome)
+    }
+}
+
 fn words<const N: usize>(random: &mut SplitMix64) -> [u16; N] {
     [(); N].map(|()| (random.next() >> 48) as u16)
 }
@@ -390,13 +406,24 @@ impl Stack {
         }
     }
 
-    /// As [`Case::reduce`]. Two runs on nodes may differ, so such a case may stay as it is.
+    /// Runs a case; one on two nodes up to three times, until a run breaks an invariant.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn repeat(&mut self, case: &Case) -> Result<Outcome> {
+        match case.place {
+            Where::Nodes => repeated(|case| self.run(case))(case),
+            _ => self.run(case),
+        }
+    }
+
+    /// As [`Case::reduce`]. Two runs on nodes may differ, so each such case gets three runs.
     pub fn reduce(&mut self, case: Case) -> Case {
         let most = match case.place {
             Where::Nodes => MOST_RUNS_OF_NODES,
             _ => MOST_RUNS,
         };
-        case.reduce_by(|case| self.run(case), most)
+        case.reduce_by(|case| self.repeat(case), most)
     }
 }
 
@@ -411,5 +438,37 @@ impl fmt::Display for Case {
             write!(f, "\n{place:4}  {op}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::{Invariant, Violation};
+    use crate::op::Kind;
+
+    #[test]
+    fn failure_of_some_runs_is_reduced() {
+        let mut case = Case::between_nodes(1, 0);
+        case.plan = "submit:lose;nic.packet:lose".parse().expect("a plan");
+        case.ops[7].1.kind = Kind::RemoteFlush;
+        let is_flush = |&(_, op): &(usize, Op)| op.kind == Kind::RemoteFlush;
+        let mut calls = 0;
+        // Every other run fails, if the case has a flush and the second rule.
+        let run = |case: &Case| {
+            calls += 1;
+            let has_rule = case.plan.rules.iter().any(|rule| rule.target.is_nic());
+            let mut outcome = Outcome::default();
+            if calls % 2 == 0 && has_rule && case.ops.iter().any(is_flush) {
+                outcome.violations.push(Violation {
+                    invariant: Invariant::PeersEnd,
+                    what: String::new(),
+                });
+            }
+            Ok(outcome)
+        };
+        let smallest = case.reduce_by(repeated(run), MOST_RUNS_OF_NODES);
+        assert_eq!(smallest.plan.to_string(), "nic.packet:lose");
+        assert_eq!(smallest.ops.len(), 1, "{smallest}");
     }
 }

@@ -27,6 +27,7 @@
 mod bytes;
 mod case;
 mod check;
+mod check_nodes;
 mod completions;
 mod coverage;
 mod domains;
@@ -48,6 +49,7 @@ mod world;
 
 pub use case::{Case, OPERATIONS, Stack, Where};
 pub use check::{Failure, check, check_in, find};
+pub use check_nodes::NodesFailure;
 pub use coverage::{Coverage, NicPair, Pair, Place};
 pub use invariant::{Invariant, Violation};
 pub use nodes::{Code, Node, Nodes, NodesOutcome, Topology};

@@ -480,12 +480,12 @@ fn replay(arguments: &Replay, minimize: bool, output: &mut Output) -> Result<u8>
     let mut stack = Stack::new()?;
     let mut case = Case::mixed(arguments.seed, arguments.case);
     let mut outcome = match minimize {
-        true => unlogged(|| stack.run(&case)),
-        false => stack.run(&case),
+        true => unlogged(|| stack.repeat(&case)),
+        false => stack.repeat(&case),
     }?;
     if minimize && !outcome.violations.is_empty() {
         case = unlogged(|| stack.reduce(case));
-        outcome = stack.run(&case)?;
+        outcome = stack.repeat(&case)?;
     }
     let failure = (!outcome.violations.is_empty()).then(|| (case.clone(), outcome.violations.clone()));
     if output.is_json() {
