@@ -22,6 +22,8 @@ use gaudi_seam::{DeviceSpec, Errno, LayerSpec};
 const CASES: u64 = 500;
 /// The seed of a run; `GAUDI_TEST_SEED` is another.
 const SEED: u64 = 1;
+/// Domains that cannot be closed at most: each keeps a part of the address space.
+const LEFT: u64 = 500;
 /// Bytes of each allocation.
 const LEN: usize = 3000;
 
@@ -265,7 +267,12 @@ fn c_library_fails_with_injected_errnos_only() {
     let (cases, seed) = (number("GAUDI_TEST_CASES", CASES), number("GAUDI_TEST_SEED", SEED));
     let (mut failures, mut closed, mut names) = (0_u64, 0_u64, 0);
     let mut known = None;
+    let mut done = 0;
     for number in 0..cases {
+        if names == LEFT {
+            break;
+        }
+        done += 1;
         let case = Case::on_domain(seed, number);
         // The harness prints it if the case fails.
         println!("seed {seed} case {number}: {}", case.plan);
@@ -311,6 +318,6 @@ fn c_library_fails_with_injected_errnos_only() {
             }
         }
     }
-    println!("seed={seed} cases={cases} with failures={failures} without={closed}");
-    assert!(failures > cases / 2 && closed > 0);
+    println!("seed={seed} cases={done} with failures={failures} without={closed}");
+    assert!(failures > done / 2 && closed > 0);
 }
