@@ -20,4 +20,5 @@ pub mod value;
 mod walk;
 
 pub use bytes::{Encoded, encode, raw};
+pub use foreign::WriteCommand;
 pub use walk::Limits;

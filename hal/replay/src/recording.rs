@@ -199,7 +199,7 @@ impl Loader {
             Event::Data(data) => self.data(data),
             Event::Mark(mark) if mark.kind == MarkKind::Note => self.note(mark.tid, &mark.text),
             Event::Lost { count, .. } => self.recording.lost = self.recording.lost.saturating_add(count),
-            Event::Close { .. } | Event::Munmap { .. } | Event::Mark(_) => {}
+            Event::Close { .. } | Event::Munmap { .. } | Event::Write(_) | Event::Mark(_) => {}
         }
     }
 
