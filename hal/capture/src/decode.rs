@@ -120,7 +120,7 @@ impl Decoder {
                 decoded.duration_ns = Some(write.duration_ns);
                 decoded.fd = of_fd(write.pid, write.fd);
                 decoded.result = Some(write.result);
-                (decoded.call, decoded.request, decoded.answer) = foreign::write_command(&write.memory);
+                (decoded.call, decoded.request, decoded.answer) = crate::write::write_command(&write.memory);
                 return decoded;
             }
             Event::Open(open) => {

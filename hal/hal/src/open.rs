@@ -76,8 +76,8 @@ pub fn control_in(spec: &DeviceSpec, environment: &Environment) -> Result<Shared
 }
 
 /// Opens the control node to describe the device to a program before it starts. As [`control`], but
-/// without the spec's layers, and a replay does not count it as one of the recorded opens: those are
-/// the program's.
+/// without the spec's layers, and a replay does not count it as one of the recorded opens: those
+/// are the program's.
 ///
 /// # Errors
 /// As [`control`].

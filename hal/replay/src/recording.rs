@@ -225,7 +225,7 @@ impl Loader {
             .get(open.pid, fd)
             .filter(|_| open.source == FdSource::Inherited);
         let known = known.and_then(|number| self.recording.sessions.get(number));
-        // A tracer that begins anew after exec introduces descriptors that it had introduced before.
+        // After exec, preload introduces descriptors again that it had introduced before.
         if known.is_some_and(|session| (session.kind, session.index) == (kind, index)) {
             return;
         }

@@ -19,9 +19,9 @@ pub struct Options {
     /// Applies to device nodes only: an ioctl on another file, such as a dma-buf, is selected by
     /// its type byte alone.
     pub devices: Vec<DeviceMatch>,
-    /// RDMA devices (`/dev/infiniband/uverbsN`) to which the commands that programs pass with write(2)
-    /// are recorded. Tier B only: tier A knows the devices by their paths, and tier C would stop the
-    /// program at each write.
+    /// RDMA devices (`/dev/infiniband/uverbsN`) whose commands by write(2) are recorded. Tier B
+    /// only: tier A knows the devices by their paths, and tier C would stop the program at each
+    /// write.
     pub rdma: Vec<DeviceMatch>,
     /// Whether to record opens, duplicates, closes, received descriptors and mappings as well.
     pub files: bool,

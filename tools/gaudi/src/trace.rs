@@ -384,7 +384,9 @@ pub(crate) fn report(output: &Output, summary: &Summary) {
             _ if count == 0 => continue,
             LostCause::Unknown => "incomplete records",
             LostCause::BufferFull => "the buffer was full",
-            LostCause::Skipped => "at most: the kernel skipped an eBPF program that it had interrupted",
+            LostCause::Skipped => {
+                "at most: the kernel skipped an eBPF program that a preempted thread was running"
+            }
             LostCause::TooManyThreads => "too many threads at the same time",
         };
         note(output, &format!("lost: {count} ({reason})"));

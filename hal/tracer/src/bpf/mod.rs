@@ -267,8 +267,8 @@ impl Bpf {
     }
 }
 
-/// Returns whether a program at a tracepoint can be preempted: since Linux 7.0 (`__bpf_trace_run` of
-/// kernel/trace/bpf_trace.c disables migration only).
+/// Returns whether a program at a tracepoint can be preempted: since Linux 7.0 (`__bpf_trace_run`
+/// of kernel/trace/bpf_trace.c disables migration only).
 ///
 /// The kernel skips a program that is already running on the same CPU, so a thread that preempts
 /// another inside a program would lose its call. A second copy of the program has its own state.
