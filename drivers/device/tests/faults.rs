@@ -1,6 +1,11 @@
 //! A device with a fault layer in its spec.
 
-use gaudi_device::{Deadline, Device};
+use std::os::fd::AsFd as _;
+
+use gaudi_device::{Deadline, Device, ErrorKind};
+use gaudi_seam::{InfoRequest, KernelIoExt as _};
+use gaudi_uapi::info::{HlInfoRazwiEvent, InfoOp, MockFault, NotifierEvents as Events, RazwiFlags};
+use nix::sys::eventfd::EventFd;
 
 #[test]
 fn device_reports_fault_rules_that_never_fired() {
@@ -59,11 +64,52 @@ fn chip_rules_reach_the_mock() {
     let (fired, reset) = copied("ecc", "chip.dma:when=1:ecc=fatal");
     assert_eq!(fired, [1]);
     reset.expect_err("the driver resets the chip");
+    let (fired, reset) = copied("razwi", "chip.dma:when=1:razwi");
+    assert_eq!(fired, [1]);
+    reset.expect_err("the driver resets the chip");
     let (fired, same) = copied("late", "chip.completion:when=1:late=9");
     assert_eq!(
         (fired, same.expect("completes when the chip is idle")),
         (vec![1], true)
     );
+}
+
+/// With a notifier the reset waits for the program, which reads the record.
+#[test]
+fn driver_records_first_razwi() {
+    let spec = "mock:gaudi2?name=razwi&clock=virtual+fault=chip.dma:when=1:razwi";
+    let device = Device::open(&spec.parse().expect("a spec")).expect("opens");
+    let eventfd = EventFd::new().expect("an eventfd");
+    device.io().register_events(eventfd.as_fd()).expect("registered");
+    let buffer = device.alloc(4096).expect("allocated");
+    let filled = device
+        .fill(&buffer, 1)
+        .and_then(|fill| fill.wait(Deadline::NEVER));
+    let error = filled.expect_err("the access is refused");
+    assert!(
+        matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset),
+        "{error}"
+    );
+    let mut events = [0; 8];
+    let request = InfoRequest::new(InfoOp::GET_EVENTS);
+    device.io().info(request, &mut events).expect("answered");
+    let events = Events(u64::from_le_bytes(events));
+    assert_eq!(
+        events,
+        Events::USER_ENGINE_ERR | Events::RAZWI | Events::DEVICE_RESET
+    );
+    let record = || device.io().query::<HlInfoRazwiEvent>().expect("answered");
+    let first = record();
+    assert_eq!(
+        (first.addr, first.num_of_possible_engines, first.flags),
+        (buffer.address().0, 1, RazwiFlags::WRITE | RazwiFlags::HBW)
+    );
+    let request = InfoRequest {
+        op: InfoOp::MOCK_FAULT,
+        arg: MockFault::Razwi as u32,
+    };
+    device.io().info(request, &mut []).expect("a second one");
+    assert_eq!(record(), first, "the first one stays");
 }
 
 #[test]

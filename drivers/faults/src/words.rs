@@ -107,6 +107,7 @@ const VERDICTS: &[Verdict] = &[
     Verdict::ComputeReset,
     Verdict::Reset,
     Verdict::FatalEcc,
+    Verdict::Razwi,
     Verdict::Heartbeat,
     Verdict::Remove,
 ];

@@ -74,7 +74,7 @@ defects! {
     WindowShort Library Leaks,
     PacketSkipped Library ForeignBytes,
     TailSkipped Library TruthfulErrors,
-    EintrIsError Library TruthfulErrors,
+    EintrIsError Library Leaks,
     TimeoutIsCompletion Library EndsOnce,
     AllocatedThenFailed Library TruthfulErrors,
     WrongQueue Library EndsOnce,

@@ -56,8 +56,8 @@ const NONE_COMPLETED: MultiWaitAnswer = MultiWaitAnswer {
 ///   watchdog. With `HL_CS_FLAGS_SKIP_RESET_ON_TIMEOUT` it stays busy. Waits for interrupts are not
 ///   changed.
 /// - `timeout` and `eintr` end a wait of more than an hour after an hour.
-/// - `ecc` and `heartbeat` reach a mock only: see [`InfoOp::MOCK_FAULT`]. With another backend the
-///   rule never fires, which is logged.
+/// - `razwi`, `ecc` and `heartbeat` reach a mock only: see [`InfoOp::MOCK_FAULT`]. With another
+///   backend the rule never fires, which is logged.
 /// - `reset=compute` fails one operation with `InReset` (`EBUSY`), and every later wait for a
 ///   submission in flight with `EIO`. Memory stays.
 /// - In reset every operation returns `DeviceLost` (`EBUSY`) until the node is opened again.

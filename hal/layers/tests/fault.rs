@@ -492,7 +492,7 @@ fn states_follow_what_succeeded() {
 
 #[test]
 fn chip_reports_injected_error_first() {
-    let bench = bench("mem_alloc:when=1:ecc;mem_alloc:when=2:heartbeat");
+    let bench = bench("mem_alloc:when=1:razwi;mem_alloc:when=2:heartbeat");
     recorder::alloc(&bench.io, 1).expect("performed");
     assert_eq!(bench.below.seen(), [Operation::Info, Operation::MemAlloc]);
     assert_eq!(bench.io.handle().unfired().len(), 1);

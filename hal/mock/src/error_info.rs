@@ -3,8 +3,8 @@
 
 use gaudi_spec::Asic;
 use gaudi_uapi::info::{
-    HlInfoEngineErrEvent, HlInfoFwErrEvent, HlInfoHwErrEvent, HlInfoUndefinedOpcodeEvent, HlPageFaultInfo,
-    HlUserMapping,
+    HlInfoEngineErrEvent, HlInfoFwErrEvent, HlInfoHwErrEvent, HlInfoRazwiEvent, HlInfoUndefinedOpcodeEvent,
+    HlPageFaultInfo, HlUserMapping,
 };
 
 /// The engine number of an error that has no engine (gaudi2.c `gaudi2_handle_eqe`).
@@ -16,6 +16,7 @@ pub(crate) struct ErrorInfo {
     /// When a submission timed out, and its sequence number.
     pub(crate) cs_timeout: Option<(u64, u64)>,
     pub(crate) page_fault: Option<(HlPageFaultInfo, Vec<HlUserMapping>)>,
+    pub(crate) razwi: Option<HlInfoRazwiEvent>,
     pub(crate) undefined_opcode: Option<HlInfoUndefinedOpcodeEvent>,
     pub(crate) engine: Option<HlInfoEngineErrEvent>,
     pub(crate) hardware: Option<HlInfoHwErrEvent>,

@@ -1,9 +1,10 @@
 //! The driver's handling of errors that the chip reports (gaudi2.c `gaudi2_handle_eqe`).
 
 use gaudi_seam::{DeviceVa, QueueId};
+use gaudi_spec::asic::QueueEngine;
 use gaudi_uapi::info::{
-    DeviceStatus, FwErrType, HlInfoEngineErrEvent, HlInfoFwErrEvent, HlInfoHwErrEvent,
-    HlInfoUndefinedOpcodeEvent, HlPageFaultInfo, HlUserMapping, MockFault, NotifierEvents,
+    DeviceStatus, FwErrType, HlInfoEngineErrEvent, HlInfoFwErrEvent, HlInfoHwErrEvent, HlInfoRazwiEvent,
+    HlInfoUndefinedOpcodeEvent, HlPageFaultInfo, HlUserMapping, MockFault, NotifierEvents, RazwiFlags,
 };
 
 use crate::address_space::Mapping;
@@ -85,6 +86,41 @@ impl State {
         self.notify(NotifierEvents::USER_ENGINE_ERR | NotifierEvents::PAGE_FAULT);
     }
 
+    /// A router refused a write of an engine: the driver records the first one, and resets the chip
+    /// (gaudi2.c `gaudi2_ack_module_razwi_event_handler`, device.c `hl_handle_razwi`,
+    /// gaudi2_async_ids_map_extended.h). Returns the event.
+    pub(crate) fn razwi(&mut self, queue: QueueId, address: DeviceVa) -> u16 {
+        let Some(row) = (self.asic.queue)(queue) else {
+            unreachable!("the engine reported a RAZWI of queue {queue}, which it does not have");
+        };
+        let Some((event, engine)) = (self.asic.events.razwi)(&row) else {
+            unreachable!("the engine reported a RAZWI of queue {queue}, which moves no data");
+        };
+        self.events.count(event);
+        let registers = self.asic.cfg_base.0..self.asic.cfg_base.0 + self.asic.cfg_size;
+        let width = match registers.contains(&address.0) {
+            true => RazwiFlags::LBW,
+            false => RazwiFlags::HBW,
+        };
+        let mut record = HlInfoRazwiEvent {
+            timestamp: timestamp(self.clock.now_ns()),
+            addr: address.0,
+            num_of_possible_engines: 1,
+            flags: RazwiFlags::WRITE | width,
+            ..HlInfoRazwiEvent::default()
+        };
+        record.engine_id[0] = u16::try_from(engine).unwrap_or(NO_ENGINE);
+        self.errors.razwi.get_or_insert(record);
+        // gaudi2.c `event_id_to_engine_id`: the engine of the event, for the second PDMA too.
+        let engine = (self.asic.engines.id)(&row).and_then(|id| u16::try_from(id).ok());
+        self.engine_error(engine.unwrap_or(NO_ENGINE));
+        if self.status == DeviceStatus::OPERATIONAL {
+            let mask = NotifierEvents::USER_ENGINE_ERR | NotifierEvents::RAZWI;
+            self.cond_reset(mask | NotifierEvents::DEVICE_RESET, None, true);
+        }
+        event
+    }
+
     /// A monitor wrote to an unmapped address: a page fault, and an error of its sync manager, for
     /// which the driver resets the device (gaudi2.c `gaudi2_handle_sm_err`,
     /// gaudi2_async_ids_map_extended.h).
@@ -134,6 +170,16 @@ impl State {
                 let mask = Events::CRITICL_FW_ERR | Events::DEVICE_RESET | Events::DEVICE_UNAVAILABLE;
                 self.cond_reset(mask, None, true);
                 0
+            }
+            // A write of the first DMA engine to the first register, which is protected.
+            MockFault::Razwi => {
+                let is_pci = |queue: &QueueId| {
+                    (self.asic.queue)(*queue).is_some_and(|row| row.engine == QueueEngine::Pdma)
+                };
+                match (0..self.asic.queue_count).map(QueueId).find(is_pci) {
+                    Some(queue) => self.razwi(queue, DeviceVa(self.asic.cfg_base.0)),
+                    None => unreachable!("a chip has DMA engines beside PCI"),
+                }
             }
             // gaudi2.c `gaudi2_print_clk_change_info`
             MockFault::ThermalEvent | MockFault::ThermalEventEnd => {

@@ -32,8 +32,6 @@ const ZEROS: &[InfoOp] = &[
     // A chip with one page size answers an empty mask (habanalabs_ioctl.c
     // `dev_mem_alloc_page_sizes_info`).
     InfoOp::DEV_MEM_ALLOC_PAGE_SIZES,
-    // A card's firmware reports this event, and the mock has none.
-    InfoOp::RAZWI_EVENT,
     // A driver whose firmware does not run takes 0 for its answer to anything (gaudi2.c
     // `gaudi2_send_cpu_message`): no energy, no traffic, no output of any PLL, no row replaced or
     // pending, a quote of no bytes.
@@ -119,6 +117,11 @@ impl Device {
             // None recorded is a record of zeros.
             InfoOp::UNDEFINED_OPCODE_EVENT => {
                 put(state.errors.undefined_opcode.unwrap_or_default().as_bytes());
+            }
+            InfoOp::RAZWI_EVENT => {
+                if let Some(razwi) = &state.errors.razwi {
+                    put(razwi.as_bytes());
+                }
             }
             InfoOp::PAGE_FAULT_EVENT => {
                 if let Some((fault, _)) = &state.errors.page_fault {

@@ -107,6 +107,10 @@ impl State {
                     self.page_fault(address);
                     self.note(text);
                 }
+                EngineEvent::Razwi { queue, address, text } => {
+                    self.razwi(queue, address);
+                    self.note(text);
+                }
                 EngineEvent::SyncFault { dcore, address, text } => {
                     self.sync_fault(dcore, address);
                     self.note(text);

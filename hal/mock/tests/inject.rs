@@ -3,10 +3,11 @@
 use std::os::fd::AsFd as _;
 
 use gaudi_seam::{Clock, Errno, InfoRequest, KernelIo, KernelIoExt as _, MockSpec, Result};
-use gaudi_spec::gaudi2::DRAM_PAGE;
+use gaudi_spec::gaudi2::{CFG_BASE, DRAM_PAGE};
 use gaudi_uapi::info::{
-    ClkThrottle, DeviceStatus, FwErrType, HlInfoClkThrottle, HlInfoDeviceStatus, HlInfoFwErrEvent,
-    HlInfoHwErrEvent, HlInfoResetCount, InfoOp, MockFault, NotifierEvents as Events,
+    ClkThrottle, DeviceStatus, FwErrType, HlInfoClkThrottle, HlInfoDeviceStatus, HlInfoEngineErrEvent,
+    HlInfoFwErrEvent, HlInfoHwErrEvent, HlInfoRazwiEvent, HlInfoResetCount, InfoOp, MockFault,
+    NotifierEvents as Events, RazwiFlags,
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -93,6 +94,34 @@ fn fatal_event_without_notifier_resets_at_once() {
 }
 
 #[test]
+fn razwi_is_recorded_until_next_open() {
+    let spec = spec("inject-razwi");
+    let (io, event, mask) = notified(&spec, MockFault::Razwi);
+    assert_eq!(event, 540, "PDMA_CH0_AXI_ERR_RSP");
+    assert_eq!(
+        mask,
+        Events::USER_ENGINE_ERR | Events::RAZWI | Events::DEVICE_RESET
+    );
+    let first = io.query::<HlInfoRazwiEvent>().unwrap();
+    assert_eq!(
+        (first.addr, first.num_of_possible_engines, first.engine_id[0]),
+        (CFG_BASE.0, 1, 45),
+        "the first register, and PDMA_0"
+    );
+    assert_eq!(first.flags, RazwiFlags::WRITE | RazwiFlags::LBW);
+    assert_ne!(first.timestamp, 0);
+    assert_eq!(io.query::<HlInfoEngineErrEvent>().unwrap().engine_id, 45);
+    let control = gaudi_mock::control(&spec).unwrap();
+    drop(io);
+    assert_eq!(control.query::<HlInfoResetCount>().unwrap().hard_reset_cnt, 1);
+    let io = gaudi_mock::open(&spec).unwrap();
+    assert_eq!(
+        io.query::<HlInfoRazwiEvent>().unwrap(),
+        HlInfoRazwiEvent::default()
+    );
+}
+
+#[test]
 fn thermal_event_throttles_until_its_end() {
     let io = gaudi_mock::open(&spec("inject-hot")).unwrap();
     let reason = || io.query::<HlInfoClkThrottle>().unwrap().clk_throttling_reason;
@@ -110,7 +139,7 @@ fn unknown_faults_are_refused() {
     let control = gaudi_mock::control(&spec).unwrap();
     let none = MockFault::None as u32;
     assert_eq!(inject(&*io, none).unwrap(), 0);
-    for (node, word) in [(&io, 6), (&io, u32::MAX), (&control, none)] {
+    for (node, word) in [(&io, 7), (&io, u32::MAX), (&control, none)] {
         let error = inject(&**node, word).unwrap_err();
         assert_eq!(error.errno(), Some(Errno::EINVAL), "{word}");
     }

@@ -42,6 +42,7 @@ const CASES: &[Case] = cases! {
     "chip.dma" "torn=BYTES" dma_torn,
     "chip.dma" "stale" dma_stale,
     "chip.dma" "page_fault" dma_page_fault,
+    "chip.dma" "razwi" dma_razwi,
     "chip.dma" "ecc" || errors("chip.dma", a_copy()),
     "chip.dma" "ecc=fatal" || errors("chip.dma", a_copy()),
     "chip.dma" "heartbeat" || errors("chip.dma", a_copy()),
@@ -253,6 +254,25 @@ fn dma_page_fault() {
     );
     assert_eq!(rig.dram_bytes(0, LEN), vec![0; LEN]);
     assert_eq!(counts(&rules), [(1, 1)]);
+}
+
+fn dma_razwi() {
+    let (mut rig, rules) = faulty("chip.dma:when=2:razwi");
+    let second = va(DRAM, 20_000);
+    rig.push(
+        QUEUE,
+        1,
+        &a_copy().copy(second, HOST, LEN).copy(DRAM, HOST, 1).bytes(),
+    );
+    assert_eq!(rig.chip.run(BUDGET), RunOutcome::Blocked);
+    let (queue, address) = (QUEUE, second);
+    assert_eq!(rig.events(), [Event::Razwi { queue, address }]);
+    assert_eq!(rig.dram_bytes(0, LEN), pattern(), "the write before");
+    assert_eq!(rig.dram_bytes(20_000, LEN), vec![0; LEN], "the write is ignored");
+    rig.run_beside(PDMA_0_1, increments(1));
+    rig.chip.reset(Reset::Soft).expect("reset");
+    rig.run_ok(QUEUE, increments(1));
+    assert_eq!(counts(&rules), [(2, 1)]);
 }
 
 fn sob_lose() {

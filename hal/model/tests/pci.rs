@@ -14,7 +14,7 @@ use gaudi_spec::gaudi2::packet::{LinDma, MsgLong};
 use gaudi_spec::gaudi2::sync::{MonArm, MonConfig};
 use gaudi_spec::gaudi2::{
     CFG_BAR, CFG_BASE, DCORE_STRIDE, DRAM_BAR, DRAM_PHYS_BASE, DRAM_VA, HOST_VA, MSIX_BAR, PCIE_MSIX, qman,
-    queue, sync,
+    queue, router, sync,
 };
 use gaudi_spec::{BarOffset, DeviceVa};
 use gaudi_sys::RawMapping;
@@ -465,6 +465,55 @@ fn chip_errors_reach_the_driver() {
     rig.chip.run(1000);
     assert_eq!(rig.chip.counters().packets, answered, "the firmware is silent");
     assert!(rules.counts().iter().all(|count| count.fired == 1));
+}
+
+#[test]
+fn refused_write_reaches_the_driver() {
+    let (mut rig, va) = with_user_page();
+    armed(&mut rig, "chip.dma:when=1..2:razwi");
+    rig.give();
+    let copy = LinDma::copy(DeviceVa(va + 0x200), DeviceVa(va + 0x100), 64).to_bytes();
+    rig.put(HOST + 0xc000, &copy);
+    let router = 0x414_2000;
+    for stream in 0..2 {
+        let ring = HOST + 0x9000 + u64::from(stream) * 0x100;
+        rig.ring(stream, ring);
+        rig.entry(ring, 0, va, copy.len(), 7);
+        let row = queue::row(queue::PDMA_0_0).expect("a queue");
+        rig.write(row.qman + qman::PQ_PI + stream * 4, 1);
+        let event = rig.host_word(HOST + 0x4004 + u64::from(stream) * firmware::EVENT as u64);
+        assert_eq!(event >> 16 & 0xfff, 540, "PDMA_CH0_AXI_ERR_RSP");
+        assert_eq!(rig.read(router + router::WRITE_REFUSED), 1);
+        assert_eq!(rig.read(router + router::WRITE_ADDRESS_31_0), va as u32 + 0x200);
+        assert_eq!(rig.read(router + router::WRITE_ADDRESS_63_32), (va >> 32) as u32);
+        rig.write(router + router::WRITE_REFUSED, 1);
+        assert_eq!(
+            rig.read(router + router::WRITE_REFUSED),
+            0,
+            "the driver clears it"
+        );
+    }
+    assert_eq!(rig.sob(7), 0, "neither job completes");
+}
+
+#[test]
+fn internal_engines_have_routers_of_their_own() {
+    let of = |nth| router::of(&queue::row(queue::edma(nth, 0).expect("an EDMA")).expect("a row"));
+    let blocks: Vec<_> = (0..8).map(|nth| of(nth).expect("a router")).collect();
+    assert_eq!(
+        blocks,
+        [
+            0x4e4_6000, 0x4e4_2000, 0x4e5_6000, 0x4e5_2000, 0x4e6_2000, 0x4e6_6000, 0x4e7_2000, 0x4e7_6000
+        ]
+    );
+    assert!(
+        blocks
+            .iter()
+            .all(|block| router::is_write_refused(block + router::WRITE_REFUSED))
+    );
+    for register in [0x4e4_a170, 0x4e8_2170, 0x414_2174] {
+        assert!(!router::is_write_refused(register), "{register:#x}");
+    }
 }
 
 /// Has a monitor of a die core write `data` to an address at once.

@@ -184,6 +184,16 @@ pub enum EngineEvent {
         /// What happened.
         text: String,
     },
+    /// A router of the chip refused a write of an engine (RAZWI). The stream stays halted until a
+    /// reset.
+    Razwi {
+        /// The queue of the engine.
+        queue: QueueId,
+        /// The address.
+        address: DeviceVa,
+        /// What happened.
+        text: String,
+    },
     /// A monitor wrote to an unmapped address.
     SyncFault {
         /// The die core of its sync manager.

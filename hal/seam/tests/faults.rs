@@ -80,6 +80,8 @@ fn filters_states_and_events_round_trip() {
         "nic.post:queue=17:status=RNR_RETRY_EXC_ERR",
         "mem_alloc:reset=compute",
         "chip.packet:ecc=fatal",
+        "chip.dma:addr=0x1000..0x1fff:razwi",
+        "mem_alloc:when=2:razwi",
         "chip.packet:after=reset:when=2:hang",
     ] {
         assert_eq!(rule(line).to_string(), line);

@@ -297,6 +297,9 @@ pub struct EventTable {
     pub count: u16,
     /// An error of a queue's manager; `None` where the chip has no such event.
     pub queue_error: fn(&QueueRow) -> Option<u16>,
+    /// An access of the engine that a router refused (RAZWI): the event, and the engine that the
+    /// driver records for it; `None` where the chip reports it in another way.
+    pub razwi: fn(&QueueRow) -> Option<(u16, u32)>,
     /// A page fault of an MMU of device memory.
     pub dram_page_fault: u16,
     /// A page fault of the MMU of host memory.

@@ -172,6 +172,17 @@ fn hung_queue_ends_in_reset() {
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
+fn refused_write_ends_in_reset() {
+    // gaudi2.c `gaudi2_razwi_rr_hbw_shared_printf_info`
+    resets(
+        "refused_write_ends_in_reset",
+        "chip.dma:when=1:razwi",
+        "-razwi shared rr hbw wr error",
+    );
+}
+
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
 fn dead_firmware_ends_in_reset() {
     resets("dead_firmware_ends_in_reset", "chip.firmware:hang", "heartbeat");
 }

@@ -378,7 +378,10 @@ impl Shared {
     pub(super) fn happened(&self, hit: Hit, operation: Operation) {
         let now = self.time.now_ns();
         let mut state = self.lock();
-        if matches!(hit.rule.verdict, Verdict::FatalEcc | Verdict::Heartbeat) {
+        if matches!(
+            hit.rule.verdict,
+            Verdict::Razwi | Verdict::FatalEcc | Verdict::Heartbeat
+        ) {
             state.conditions.was_reset = true;
         }
         state.fire(hit, operation, None, now);

@@ -13,6 +13,7 @@ pub(super) fn happens_later(verdict: Verdict) -> bool {
 /// The error that a mock makes for a verdict.
 pub(super) fn signal(verdict: Verdict) -> Option<MockFault> {
     match verdict {
+        Verdict::Razwi => Some(MockFault::Razwi),
         Verdict::Ecc => Some(MockFault::NonFatalEvent),
         Verdict::FatalEcc => Some(MockFault::FatalEvent),
         Verdict::Heartbeat => Some(MockFault::LossOfHeartbeat),

@@ -184,7 +184,7 @@ impl Chip {
             Event::CbDone { queue, .. } => self.processor(Cp::of(queue)).give_credit(),
             Event::Interrupt { vector } => self.pending &= !(1 << u32::from(vector)),
             Event::MonitorFault { .. } | Event::Unsupported { .. } => self.monitor_events -= 1,
-            Event::Stop(_) | Event::PageFault(_) => {}
+            Event::Stop(_) | Event::PageFault(_) | Event::Razwi { .. } => {}
             Event::DoneTwice { .. } | Event::Injected(_) => {}
         }
         Some(event)
@@ -299,7 +299,7 @@ impl Chip {
                 }
                 self.pending |= bit;
             }
-            Event::DoneTwice { .. } | Event::Injected(_) => {}
+            Event::Razwi { .. } | Event::DoneTwice { .. } | Event::Injected(_) => {}
             Event::MonitorFault { .. } | Event::Unsupported { .. } => {
                 if self.monitor_events == MAX_MONITOR_FAULTS {
                     self.counters.events_dropped += 1;

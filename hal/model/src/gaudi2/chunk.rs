@@ -19,8 +19,8 @@ pub(crate) struct ChunkFault {
 }
 
 impl Bus {
-    /// Counts a chunk that a DMA engine is about to write. Returns its fault; a page fault is an
-    /// error.
+    /// Counts a chunk that a DMA engine is about to write. Returns its fault; a page fault and
+    /// a refusal are errors.
     #[inline]
     pub(crate) fn chunk(&self, to: DeviceVa, len: u64) -> Result<Option<ChunkFault>, Fault> {
         match &self.faults {
@@ -45,12 +45,17 @@ impl Bus {
         let Some(struck) = faults.borrow_mut().meet(ChipEvent::Dma, fields) else {
             return Ok(None);
         };
-        if struck.verdict() == Verdict::PageFault {
+        let cause = match struck.verdict() {
+            Verdict::PageFault => Some(FaultCause::NotMapped),
+            Verdict::Razwi => Some(FaultCause::Refused),
+            _ => None,
+        };
+        if let Some(cause) = cause {
             struck.happened();
             return Err(Fault {
                 address: to,
                 access: Access::Write,
-                cause: FaultCause::NotMapped,
+                cause,
             });
         }
         let mut before = vec![0; usize::try_from(len).unwrap_or_default()];

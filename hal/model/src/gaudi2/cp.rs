@@ -122,6 +122,12 @@ impl Chip {
                         address,
                         access,
                     }),
+                    // guess: an engine whose access was refused starts no further packet.
+                    Failed::Fault(Fault {
+                        address,
+                        cause: FaultCause::Refused,
+                        ..
+                    }) => Event::Razwi { queue, address },
                     Failed::Fault(fault) => stop(StopReason::NotMemory(fault.address)),
                 });
             }

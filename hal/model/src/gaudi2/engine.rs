@@ -134,6 +134,11 @@ fn report(event: Event) -> EngineEvent {
                 fault.queue, fault.access, fault.address, fault.offset, fault.tag
             ),
         },
+        Event::Razwi { queue, address } => EngineEvent::Razwi {
+            queue,
+            address,
+            text: format!("a router refused queue {queue} a write to {address}"),
+        },
         Event::MonitorFault {
             dcore,
             monitor,

@@ -31,6 +31,8 @@ pub enum FaultCause {
     UnknownRegister,
     /// The word written to the doorbell is not an interrupt vector.
     UnknownVector,
+    /// A router refuses the access (RAZWI), by a fault rule.
+    Refused,
 }
 
 /// A feature of the chip that the model does not have.
@@ -207,6 +209,14 @@ pub enum Event {
         queue: QueueId,
         /// The tag it was pushed with.
         tag: u64,
+    },
+    /// A router refused a write of a stream (RAZWI), by a fault rule. The stream stays halted until
+    /// a reset.
+    Razwi {
+        /// The queue.
+        queue: QueueId,
+        /// The address.
+        address: DeviceVa,
     },
     /// An error of the chip, by a fault rule.
     Injected(ChipError),

@@ -35,6 +35,7 @@ impl Verdict {
         match self {
             Self::Error(_)
             | Self::Delay(_)
+            | Self::Razwi
             | Self::Ecc
             | Self::FatalEcc
             | Self::Heartbeat
@@ -116,6 +117,10 @@ impl Verdict {
                 matches!(event, Event::Dma | Event::PageWalk),
                 "it accesses no memory by an address: write chip.dma or chip.walk",
             ),
+            Self::Razwi => only(
+                event == Event::Dma,
+                "only an access of a DMA engine is illegal: write chip.dma",
+            ),
             Self::Hang => only(
                 matches!(event, Event::Packet | Event::Firmware),
                 "it cannot hang: chip.packet stops its queue, chip.firmware the firmware",
@@ -180,7 +185,7 @@ impl Verdict {
             Self::Timeout => Err("a peer that does not answer is status=RETRY_EXC_ERR of nic.post"),
             Self::Eintr => Err("no call of a NIC waits"),
             Self::Hang => Err("a NIC that stops is lose, or down"),
-            Self::PageFault | Self::Ecc | Self::FatalEcc | Self::Heartbeat => {
+            Self::PageFault | Self::Razwi | Self::Ecc | Self::FatalEcc | Self::Heartbeat => {
                 Err("only the chip does it: write chip.packet or chip.dma")
             }
             Self::Reset | Self::ComputeReset | Self::Remove => {

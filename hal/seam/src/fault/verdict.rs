@@ -42,6 +42,9 @@ pub enum Verdict {
     Eintr,
     /// The access ends in a page fault.
     PageFault,
+    /// An engine's access is illegal (RAZWI): it reads as zero, and a write is ignored. The driver
+    /// resets the chip.
+    Razwi,
     /// The chip reports an ECC error that it corrected.
     Ecc,
     /// The chip reports an ECC error that it did not correct: the driver resets it.
@@ -173,6 +176,7 @@ impl Verdict {
         "timeout" Self::Timeout, "waits for its timeout and reports nothing completed";
         "eintr" Self::Eintr, "waits for half of its timeout and fails with EINTR";
         "page_fault" Self::PageFault, "ends in a page fault";
+        "razwi" Self::Razwi, "an engine's access is illegal (RAZWI), for which the driver resets the chip";
         "ecc" Self::Ecc, "the chip reports a corrected ECC error, then it is performed";
         "ecc=fatal" Self::FatalEcc, "the chip reports an ECC error, for which the driver resets it";
         "heartbeat" Self::Heartbeat, "the firmware stops answering, for which the driver resets the chip";
@@ -262,6 +266,7 @@ impl fmt::Display for Verdict {
             Self::Timeout => "timeout",
             Self::Eintr => "eintr",
             Self::PageFault => "page_fault",
+            Self::Razwi => "razwi",
             Self::Ecc => "ecc",
             Self::FatalEcc => "ecc=fatal",
             Self::Heartbeat => "heartbeat",

@@ -75,6 +75,7 @@ pub static ASIC: Asic = Asic {
     events: EventTable {
         count: driver::EVENTS,
         queue_error: driver::queue_error_event,
+        razwi: driver::razwi_event,
         dram_page_fault: super::firmware::event::HMMU0_PAGE_FAULT,
         host_page_fault: super::firmware::event::PMMU_PAGE_FAULT,
         sync_error: super::firmware::event::SM0_AXI_ERROR,

@@ -1,6 +1,7 @@
 //! What the driver's Gaudi2 files add to the silicon: numbers of engines and events, and the
 //! commands of its signals.
 
+use super::firmware::event;
 use super::packet::{Fence, MsgShort};
 use super::sync::{Compare, FIRST_USER_MONITOR, MonArm, SobUpdate};
 use super::{qman, queue};
@@ -81,6 +82,17 @@ pub(super) fn queue_error_event(row: &QueueRow) -> Option<u16> {
     })
 }
 
+/// The event of a refused access, and the engine that the driver records for it. For either PDMA
+/// gaudi2.c `gaudi2_handle_qm_sei_err` records the first. An EDMA has no event of its own for it:
+/// gaudi2.c `gaudi2_handle_qman_err` looks for one.
+pub(super) fn razwi_event(row: &QueueRow) -> Option<(u16, u32)> {
+    match row.engine {
+        QueueEngine::Pdma => Some((event::PDMA0_AXI_ERROR + u16::from(row.instance), PDMA)),
+        QueueEngine::Edma => Some((queue_error_event(row)?, engine_id(row)?)),
+        _ => None,
+    }
+}
+
 /// The number of a queue among those that signal.
 pub(super) fn sync_stream(queue: QueueId) -> Option<u32> {
     match queue.0 {
@@ -153,6 +165,15 @@ mod tests {
         assert_eq!(edma, [1238, 1239, 1236, 1237, 1242, 1243, 1240, 1241]);
         assert_eq!(of(queue::PDMA_1_0), Some(1245));
         assert_eq!(of(QueueId(156)), None, "NICs report theirs in another way");
+    }
+
+    #[test]
+    fn razwi_of_either_pdma_names_first() {
+        let of = |queue: QueueId| razwi_event(&queue::row(queue).unwrap());
+        assert_eq!(of(queue::PDMA_0_0), Some((540, 45)), "PDMA_0");
+        assert_eq!(of(queue::PDMA_1_0), Some((541, 45)), "PDMA_0, too");
+        let edma = queue::edma(7, 0).unwrap();
+        assert_eq!(of(edma), Some((1241, 34)), "HDMA7_QM, DCORE3_EDMA_1");
     }
 
     #[test]

@@ -378,6 +378,8 @@ pub mod event {
     pub const TPC0_ECC_SERR: u16 = 38;
     /// `TPC0_ECC_DERR`: an error of two bits.
     pub const TPC0_ECC_DERR: u16 = 63;
+    /// `PDMA_CH0_AXI_ERR_RSP`; the next is the second's.
+    pub const PDMA0_AXI_ERROR: u16 = 540;
     /// `SM0_AXI_ERROR_RESPONSE`; the next are the other die cores'.
     pub const SM0_AXI_ERROR: u16 = 612;
     /// `HMMU0_PAGE_FAULT_OR_WR_PERM`.

@@ -9,6 +9,7 @@ pub mod mmu;
 pub mod packet;
 pub mod qman;
 pub mod queue;
+pub mod router;
 pub mod rows;
 pub mod sync;
 

@@ -25,17 +25,20 @@ pub enum MockFault {
     ThermalEvent,
     /// Thermal clock throttling ends.
     ThermalEventEnd,
+    /// A DMA engine writes to a protected register (RAZWI). The driver resets the chip.
+    Razwi,
 }
 
 impl MockFault {
     /// All faults, ordered by number.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::None,
         Self::NonFatalEvent,
         Self::FatalEvent,
         Self::LossOfHeartbeat,
         Self::ThermalEvent,
         Self::ThermalEventEnd,
+        Self::Razwi,
     ];
 
     /// Returns the fault of an argument word; `None` if there is none of that number.

@@ -413,8 +413,7 @@ impl<'a> Release<'a> {
     fn opens_nothing(&self, name: &str, setting: Setting<'_>) -> anyhow::Result<String> {
         let ended = self.perftest(&format!("host-{name}"), TESTS[0].1, "host", setting, &FEW)?;
         for outcome in &ended {
-            let stats = outcome.lines().find(|line| line.contains("libuct_gaudi: stats"));
-            let stats = stats.with_context(|| format!("no statistics; log: {}", outcome.log.display()))?;
+            let stats = statistics(outcome)?;
             ensure!(stats.contains("allocations=0 nodes=0"), "{stats}");
         }
         Ok("no compute node opened".to_owned())
@@ -499,13 +498,18 @@ fn node_of_card() -> Option<String> {
 fn stages_little(ended: &[Outcome]) -> anyhow::Result<String> {
     let mut notes = Vec::new();
     for outcome in ended {
-        let stats = outcome.lines().find(|line| line.contains("libuct_gaudi: stats"));
-        let stats = stats.with_context(|| format!("no statistics; log: {}", outcome.log.display()))?;
+        let stats = statistics(outcome)?;
         let (copied, staged) = (field(&stats, "copied_bytes")?, field(&stats, "staged_bytes")?);
         ensure!(staged * 100 <= copied, "most bytes were staged: {stats}");
         notes.push(format!("{staged} of {copied} bytes staged"));
     }
     Ok(notes.join(", "))
+}
+
+/// The plugin's line of statistics.
+fn statistics(outcome: &Outcome) -> anyhow::Result<String> {
+    let stats = outcome.lines().find(|line| line.contains("libuct_gaudi: stats"));
+    stats.with_context(|| format!("no statistics; log: {}", outcome.log.display()))
 }
 
 /// A field of the plugin's statistics.

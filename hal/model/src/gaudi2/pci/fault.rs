@@ -1,11 +1,11 @@
 //! Errors of engines: the registers that they set, and the events that the firmware sends.
 
 use gaudi_seam::engine::ChipError;
-use gaudi_spec::DeviceVa;
 use gaudi_spec::asic::QueueEngine;
 use gaudi_spec::gaudi2::firmware::event;
 use gaudi_spec::gaudi2::mmu::{self, Mmu};
-use gaudi_spec::gaudi2::{ASIC, DCORE_STRIDE, qman, queue, sync};
+use gaudi_spec::gaudi2::{ASIC, DCORE_STRIDE, qman, queue, router, sync};
+use gaudi_spec::{DeviceVa, QueueId};
 
 use super::chip::PciChip;
 use crate::gaudi2::event::{Event, FaultCause, Stop, StopReason};
@@ -17,6 +17,7 @@ impl PciChip {
         match event {
             Event::PageFault(fault) => self.page_fault(fault.address),
             Event::Stop(stop) => self.stopped(stop),
+            Event::Razwi { queue, address } => self.refused(*queue, *address),
             Event::MonitorFault {
                 dcore,
                 monitor,
@@ -59,6 +60,19 @@ impl PciChip {
         }
         let causes = self.kept(register(mmu::SPI_SEI_CAUSE)) | 1;
         self.keep(register(mmu::SPI_SEI_CAUSE), causes);
+        self.send_event(event, &[0; 7]);
+    }
+
+    // The first refusal stays until the driver has taken it.
+    fn refused(&mut self, queue: QueueId, address: DeviceVa) {
+        let row = queue::row(queue).expect("a queue whose engine moves data has a row");
+        let routed = router::of(&row).zip((ASIC.events.razwi)(&row));
+        let Some((block, (event, _))) = routed else { return };
+        if self.kept(block + router::WRITE_REFUSED) & 1 == 0 {
+            self.keep(block + router::WRITE_ADDRESS_63_32, (address.get() >> 32) as u32);
+            self.keep(block + router::WRITE_ADDRESS_31_0, address.get() as u32);
+            self.keep(block + router::WRITE_REFUSED, 1);
+        }
         self.send_event(event, &[0; 7]);
     }
 

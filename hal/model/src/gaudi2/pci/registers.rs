@@ -4,7 +4,7 @@ use gaudi_spec::QueueId;
 use gaudi_spec::gaudi2::firmware;
 use gaudi_spec::gaudi2::mmu::{self, STLB_ASID, STLB_BUSY, STLB_HOP0_PA43_12, STLB_HOP0_PA63_44};
 use gaudi_spec::gaudi2::rows::Place;
-use gaudi_spec::gaudi2::{qman, queue};
+use gaudi_spec::gaudi2::{qman, queue, router};
 
 use super::chip::PciChip;
 use super::firmware_state::{Job, TICKS_PER_US};
@@ -78,6 +78,10 @@ impl PciChip {
         let place = self.named(register, true);
         if let Some((which, offset)) = mmu::stlb(register) {
             return self.write_stlb(register, which, offset, value);
+        }
+        if router::is_write_refused(register) {
+            let refused = self.kept(register) & !value;
+            return self.keep(register, refused);
         }
         match register {
             firmware::KMD_MSG_TO_CPU => return self.boot_command(value),
