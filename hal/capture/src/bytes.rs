@@ -6,7 +6,7 @@
 
 use crate::record::{
     DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, LostCause, MarkKind, MarkRecord, Memory,
-    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord,
+    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord, WriteRecord,
 };
 
 /// A payload that does not decode to an event.
@@ -31,6 +31,7 @@ mod tag {
     pub(super) const LOST: u8 = 10;
     pub(super) const MARK: u8 = 11;
     pub(super) const DATA: u8 = 12;
+    pub(super) const WRITE: u8 = 13;
 }
 
 const SOURCES: [FdSource; 5] = [
@@ -121,7 +122,7 @@ fn place<T: PartialEq>(table: &[T], value: &T) -> u8 {
 /// contain empty vectors, and the bytes of these fields are separate arguments.
 pub mod raw {
     use super::{Out, SOURCES, place, tag};
-    use crate::record::{IoctlRecord, MmapRecord, Moment, OpenRecord};
+    use crate::record::{IoctlRecord, MmapRecord, Moment, OpenRecord, WriteRecord};
 
     pub use super::Sink;
 
@@ -178,6 +179,25 @@ pub mod raw {
         out.u64(ioctl.result as u64);
         out.bytes(data.0);
         out.bytes(data.1);
+        out.u32(memory.len() as u32);
+        for piece in memory {
+            out.piece(piece);
+        }
+    }
+
+    /// Encodes write(2). Ignores the memory of `write`.
+    pub fn write<'a, S: Sink + ?Sized>(
+        out: &mut S,
+        write: &WriteRecord,
+        memory: impl ExactSizeIterator<Item = Piece<'a>>,
+    ) {
+        let mut out = Out(out);
+        out.u8(tag::WRITE);
+        out.thread(write.time_ns, write.pid, write.tid);
+        out.u64(write.duration_ns);
+        out.u32(write.fd as u32);
+        out.device(write.device);
+        out.u64(write.result as u64);
         out.u32(memory.len() as u32);
         for piece in memory {
             out.piece(piece);
@@ -280,6 +300,7 @@ pub(crate) fn put_event(event: &Event, sink: &mut Vec<u8>) {
             let pieces = ioctl.memory.iter().map(piece_of);
             raw::ioctl(sink, ioctl, (&ioctl.input, &ioctl.output), pieces);
         }
+        Event::Write(write) => raw::write(sink, write, write.memory.iter().map(piece_of)),
         Event::Open(open) => raw::open(sink, open, &open.path),
         Event::Close {
             time_ns,
@@ -396,6 +417,7 @@ impl<'a> Encoded<'a> {
         let duration_ns = match &decoded {
             Event::Open(open) => open.duration_ns,
             Event::Mmap(mmap) => mmap.duration_ns,
+            Event::Write(write) => write.duration_ns,
             _ => 0,
         };
         Ok(Self {
@@ -429,7 +451,7 @@ impl<'a> Encoded<'a> {
         };
         let time_ns = convert(time);
         word(TIME, Some(time_ns));
-        if matches!(kind, tag::IOCTL | tag::OPEN | tag::MMAP) {
+        if matches!(kind, tag::IOCTL | tag::OPEN | tag::MMAP | tag::WRITE) {
             if let Some(duration) = word(DURATION, None) {
                 let end_ns = convert(time.saturating_add(duration));
                 word(DURATION, Some(end_ns.saturating_sub(time_ns)));
@@ -656,6 +678,16 @@ impl<'a> In<'a> {
                 result: self.result()?,
                 input: self.owned()?,
                 output: self.owned()?,
+                memory: self.memory()?,
+            }),
+            tag::WRITE => Event::Write(WriteRecord {
+                time_ns,
+                pid,
+                tid,
+                duration_ns: self.u64()?,
+                fd: self.fd()?,
+                device: self.device()?,
+                result: self.result()?,
                 memory: self.memory()?,
             }),
             tag::OPEN => Event::Open(OpenRecord {

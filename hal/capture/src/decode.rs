@@ -115,6 +115,14 @@ impl Decoder {
                 self.ioctl(ioctl, &mut decoded);
                 return decoded;
             }
+            Event::Write(write) => {
+                decoded.record = "write";
+                decoded.duration_ns = Some(write.duration_ns);
+                decoded.fd = of_fd(write.pid, write.fd);
+                decoded.result = Some(write.result);
+                (decoded.call, decoded.request, decoded.answer) = crate::write::write_command(&write.memory);
+                return decoded;
+            }
             Event::Open(open) => {
                 decoded.record = "open";
                 decoded.duration_ns = Some(open.duration_ns);

@@ -408,7 +408,7 @@ const EXTENDED_COMMANDS: [&str; 8] = [
     "MODIFY_CQ",
 ];
 /// The flag of a command number that is an extended one (`IB_USER_VERBS_CMD_FLAG_EXTENDED`).
-const IS_EXTENDED: u64 = 0x8000_0000;
+pub(crate) const IS_EXTENDED: u64 = 0x8000_0000;
 
 /// Attributes of a driver (`UVERBS_ATTR_UHW_IN` and its successors).
 const OF_DRIVER: [&str; 3] = ["UHW_IN", "UHW_OUT", "UHW_CORE_DATA"];
@@ -428,7 +428,7 @@ struct Attribute {
     data: u64,
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
@@ -470,7 +470,7 @@ impl Attribute {
 }
 
 /// Returns the name of a command of the write ABI.
-fn command(number: u64) -> String {
+pub(crate) fn command(number: u64) -> String {
     let of = |names: &[&'static str], place: u64| names.get(usize::try_from(place).ok()?).copied();
     let place = number & !IS_EXTENDED;
     let name = of(&WRITE_COMMANDS, place).or_else(|| of(&EXTENDED_COMMANDS, place.checked_sub(50)?));

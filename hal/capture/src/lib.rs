@@ -18,6 +18,8 @@ pub mod record;
 pub mod text;
 pub mod value;
 mod walk;
+mod write;
 
 pub use bytes::{Encoded, encode, raw};
 pub use walk::Limits;
+pub use write::WriteCommand;

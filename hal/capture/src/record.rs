@@ -39,6 +39,8 @@ pub enum Event {
     },
     /// mmap(2) of a file.
     Mmap(MmapRecord),
+    /// write(2) of an RDMA command.
+    Write(WriteRecord),
     /// munmap(2) of a range that overlaps a mapping of [`Event::Mmap`].
     Munmap {
         /// When it ended.
@@ -78,6 +80,7 @@ impl Event {
             Self::Ioctl(ioctl) => ioctl.time_ns,
             Self::Open(open) => open.time_ns,
             Self::Mmap(mmap) => mmap.time_ns,
+            Self::Write(write) => write.time_ns,
             Self::Process(process) => process.time_ns,
             Self::Mark(mark) => mark.time_ns,
             Self::Data(data) => data.time_ns,
@@ -94,6 +97,7 @@ impl Event {
             Self::Ioctl(ioctl) => (ioctl.pid, ioctl.tid),
             Self::Open(open) => (open.pid, open.tid),
             Self::Mmap(mmap) => (mmap.pid, mmap.tid),
+            Self::Write(write) => (write.pid, write.tid),
             Self::Process(process) => (process.pid, process.tid),
             Self::Mark(mark) => (mark.pid, mark.tid),
             Self::Data(data) => (data.pid, data.tid),
@@ -311,6 +315,27 @@ pub struct MarkRecord {
     pub kind: MarkKind,
     /// A one-line description, such as the rule of an injected fault.
     pub text: Vec<u8>,
+}
+
+/// write(2) to an RDMA device (`/dev/infiniband/uverbsN`): a command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriteRecord {
+    /// When it was entered.
+    pub time_ns: u64,
+    /// How long it took.
+    pub duration_ns: u64,
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// The descriptor.
+    pub fd: i32,
+    /// The device of the descriptor.
+    pub device: Option<DeviceNumber>,
+    /// The number of bytes written, or -errno.
+    pub result: i64,
+    /// The command at entry, and the response at exit.
+    pub memory: Vec<Memory>,
 }
 
 /// Why events are missing.

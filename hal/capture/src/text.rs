@@ -12,7 +12,7 @@ use std::io::{self, BufRead, Read as _};
 use crate::gcap::MAX_PAYLOAD;
 use crate::record::{
     DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, LostCause, MarkKind, MarkRecord, Memory,
-    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord,
+    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord, WriteRecord,
 };
 
 /// The first line.
@@ -157,6 +157,16 @@ impl Line<'_, '_> {
         self.field("whole", memory.whole)
     }
 
+    fn sections(&mut self, all: &[Memory]) -> fmt::Result {
+        for memory in all {
+            write!(self.0, "  memory")?;
+            self.memory(memory)?;
+            writeln!(self.0)?;
+            self.data(&memory.bytes)?;
+        }
+        Ok(())
+    }
+
     /// Writes bytes in lines. A line that repeats one byte is written as `00*32`.
     fn data(&mut self, bytes: &[u8]) -> fmt::Result {
         let mut rest = bytes;
@@ -194,6 +204,7 @@ fn line_len(bytes: &[u8]) -> usize {
 fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
     let word = match event {
         Event::Ioctl(_) => "ioctl",
+        Event::Write(_) => "write",
         Event::Open(_) => "open",
         Event::Close { .. } => "close",
         Event::Dup { .. } => "dup",
@@ -231,13 +242,15 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
                     line.data(bytes)?;
                 }
             }
-            for memory in &ioctl.memory {
-                write!(line.0, "  memory")?;
-                line.memory(memory)?;
-                writeln!(line.0)?;
-                line.data(&memory.bytes)?;
-            }
-            return Ok(());
+            return line.sections(&ioctl.memory);
+        }
+        Event::Write(write) => {
+            line.field("took", write.duration_ns)?;
+            line.field("fd", write.fd)?;
+            line.device(write.device)?;
+            line.field("result", write.result)?;
+            writeln!(line.0)?;
+            return line.sections(&write.memory);
         }
         Event::Open(open) => {
             line.field("took", open.duration_ns)?;
@@ -418,7 +431,7 @@ impl<R: BufRead> Reader<R> {
             (0, word, _) => {
                 let event = read_event(word, &mut Fields::parse(rest, number)?, number)?;
                 self.data = match event {
-                    Event::Ioctl(_) => Data::Head,
+                    Event::Ioctl(_) | Event::Write(_) => Data::Head,
                     Event::Data(_) => Data::Event,
                     _ => Data::None,
                 };
@@ -429,6 +442,20 @@ impl<R: BufRead> Reader<R> {
                 self.data = read_section(word, &mut Fields::parse(rest, number)?, number, ioctl)?;
                 self.size += SECTION_COST;
                 limit(self.size, number)?;
+                Ok(None)
+            }
+            (2, "memory", Some(Event::Write(write))) if self.data != Data::None => {
+                write.memory.push(read_memory(&mut Fields::parse(rest, number)?)?);
+                self.data = Data::Memory;
+                self.size += SECTION_COST;
+                limit(self.size, number)?;
+                Ok(None)
+            }
+            (4, _, Some(Event::Write(write))) if self.data == Data::Memory => {
+                let room = (MAX_PAYLOAD - SECTION_COST).saturating_sub(self.size);
+                let last = write.memory.last_mut();
+                let bytes = &mut last.expect("the section was pushed above").bytes;
+                self.size += read_data(line, number, room, bytes)?;
                 Ok(None)
             }
             (4, _, Some(Event::Data(data))) if self.data == Data::Event => {
@@ -713,6 +740,16 @@ fn read_event(word: &str, fields: &mut Fields<'_>, line: usize) -> Result<Event,
             compat: fields.bool("compat")?,
             result: fields.result()?,
             ..IoctlRecord::default()
+        }),
+        "write" => Event::Write(WriteRecord {
+            time_ns,
+            pid,
+            tid,
+            duration_ns: fields.u64("took")?,
+            fd: fields.fd("fd")?,
+            device: fields.device()?,
+            result: fields.result()?,
+            memory: Vec::new(),
         }),
         "open" => Event::Open(OpenRecord {
             time_ns,

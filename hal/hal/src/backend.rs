@@ -92,7 +92,9 @@ pub(crate) mod mock {
     pub(crate) fn open(spec: &MockSpec, kind: NodeKind, user: User) -> Result<(SharedIo, ProgramFile)> {
         match (kind, user) {
             (NodeKind::Control, _) => Ok((gaudi_mock::control(spec)?, ProgramFile::None)),
-            (NodeKind::Compute, User::Hal) => Ok((gaudi_mock::open(spec)?, ProgramFile::None)),
+            (NodeKind::Compute, User::Hal | User::Describer) => {
+                Ok((gaudi_mock::open(spec)?, ProgramFile::None))
+            }
             (NodeKind::Compute, User::Program) => {
                 gaudi_mock::open_for_program(spec).map(|(io, buffers)| (io, ProgramFile::Buffers(buffers)))
             }
@@ -122,8 +124,11 @@ pub(crate) mod replay {
 
     pub(crate) fn open(spec: &ReplaySpec, kind: NodeKind, user: User) -> Result<(SharedIo, ProgramFile)> {
         match (kind, user) {
+            (NodeKind::Control, User::Describer) => Ok((gaudi_replay::queries(spec)?, ProgramFile::None)),
             (NodeKind::Control, _) => Ok((gaudi_replay::control(spec)?, ProgramFile::None)),
-            (NodeKind::Compute, User::Hal) => Ok((gaudi_replay::open(spec)?, ProgramFile::None)),
+            (NodeKind::Compute, User::Hal | User::Describer) => {
+                Ok((gaudi_replay::open(spec)?, ProgramFile::None))
+            }
             (NodeKind::Compute, User::Program) => {
                 let opened = gaudi_replay::open_for_program(spec);
                 opened.map(|(io, buffers)| (io, ProgramFile::Buffers(buffers)))

@@ -29,7 +29,8 @@ pub use open::fault_handles;
 #[cfg(feature = "mock")]
 pub use open::mock_ledger;
 pub use open::{
-    Listed, control, control_in, list, list_visible, mapping_table, open, open_for_program, open_in,
+    Listed, control, control_in, describer, list, list_visible, mapping_table, open, open_for_program,
+    open_in,
 };
 pub use program::ProgramFile;
 pub use secure::is_secure;

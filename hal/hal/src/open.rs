@@ -75,6 +75,17 @@ pub fn control_in(spec: &DeviceSpec, environment: &Environment) -> Result<Shared
     reach(spec, environment, NodeKind::Control, User::Hal).map(|(io, _)| io)
 }
 
+/// Opens the control node to describe the device to a program before it starts. As [`control`], but
+/// without the spec's layers, and a replay does not count it as one of the recorded opens: those
+/// are the program's.
+///
+/// # Errors
+/// As [`control`].
+pub fn describer(spec: &DeviceSpec) -> Result<SharedIo> {
+    let environment = Environment::of_process();
+    reach(spec, &environment, NodeKind::Control, User::Describer).map(|(io, _)| io)
+}
+
 /// Opens a node of either kind, and the file from which a descriptor for a program is made.
 ///
 /// # Errors
@@ -150,10 +161,14 @@ fn reach(
     let has_driver = matches!(spec.backend, BackendSpec::Kernel(_) | BackendSpec::Map(_));
     let ring = match user {
         User::Hal => ring_variable(),
-        // The tracer sees the ioctls of the program.
-        User::Program => None,
+        // The tracer sees the ioctls of the program, and only those are its calls.
+        User::Program | User::Describer => None,
     };
-    let layers = Stack::prepare(&spec.layers)?.watched(ring.as_deref(), has_driver);
+    let layers = match user {
+        User::Describer => &[][..],
+        User::Hal | User::Program => &spec.layers[..],
+    };
+    let layers = Stack::prepare(layers)?.watched(ring.as_deref(), has_driver);
     let time = time_of(&spec.backend);
     let failed = |error| {
         layers.record_failed_open(kind, &error);
@@ -205,7 +220,7 @@ fn reach(
 
 fn program_file(io: &backend::kernel::Kernel, user: User) -> Result<ProgramFile> {
     match user {
-        User::Hal => Ok(ProgramFile::None),
+        User::Hal | User::Describer => Ok(ProgramFile::None),
         User::Program => backend::kernel::duplicate(io).map(ProgramFile::Driver),
     }
 }

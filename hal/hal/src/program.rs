@@ -22,6 +22,8 @@ pub enum ProgramFile {
 pub(crate) enum User {
     /// Code above seam 1, which maps through [`KernelIo::mmap`](gaudi_seam::KernelIo::mmap).
     Hal,
+    /// The same, for queries that describe the device to a program before it starts.
+    Describer,
     /// A program that makes system calls on a descriptor.
     Program,
 }

@@ -53,6 +53,7 @@ functions! {
     MUNMAP = c"munmap";
     RECVMSG = c"recvmsg";
     PIDFD_GETFD = c"pidfd_getfd";
+    WRITE = c"write";
 }
 
 /// Returns the session if descriptors are recorded.
@@ -87,6 +88,25 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
     }
     let address = argument.expose_provenance() as u64;
     record::record(session, file, (fd, request as u32, address), call)
+}
+
+/// write(2), of which only commands to RDMA devices are recorded.
+///
+/// # Safety
+/// As write(2).
+#[unsafe(export_name = "write")]
+pub unsafe extern "C-unwind" fn write_command(fd: c_int, buffer: *const c_void, len: usize) -> isize {
+    let call = || call_next!(WRITE, fn(c_int, *const c_void, usize) -> isize, fd, buffer, len);
+    // Not looked up: most writes are to other files, which the table need not have.
+    let file = files::known(fd);
+    if !file.takes_commands() {
+        return call();
+    }
+    let Some(session) = Session::get().filter(|session| session.filter().preload) else {
+        return call();
+    };
+    let address = buffer.expose_provenance() as u64;
+    record::record_write(session, file, (fd, address, len as u64), call)
 }
 
 /// Records an open that has ended with `result`.

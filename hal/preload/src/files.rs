@@ -22,8 +22,12 @@ const IS_DEVICE: u64 = 2;
 const FROM_DRIVER: u64 = 4;
 const INTRODUCED: u64 = 8;
 const RECORDED: u64 = 16;
+const IS_RDMA: u64 = 32;
 
 static FILES: [AtomicU64; CACHED] = [const { AtomicU64::new(0) }; CACHED];
+
+/// The start of the paths of RDMA devices.
+const RDMA_NODES: &[u8] = b"/dev/infiniband/uverbs";
 
 /// The file of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +63,12 @@ impl File {
     #[inline]
     pub(crate) fn is_introduced(self) -> bool {
         self.0 & INTRODUCED != 0
+    }
+
+    /// Returns whether it is a recorded RDMA device, to which write(2) passes commands.
+    #[inline]
+    pub(crate) fn takes_commands(self) -> bool {
+        self.0 & IS_RDMA != 0
     }
 
     pub(crate) fn introduced(self) -> Self {
@@ -122,8 +132,11 @@ fn find(session: &Session, fd: c_int) -> File {
     } else if matches!(stat.st_mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK) {
         let number = DeviceNumber::from_rdev(stat.st_rdev);
         let is_recorded = session.records_device(number.major, number.minor);
+        let mut buffer = [0; 64];
+        let is_rdma = is_recorded && target(fd, &mut buffer).starts_with(RDMA_NODES);
         File(
             KNOWN
+                | if is_rdma { IS_RDMA } else { 0 }
                 | IS_DEVICE
                 | if is_recorded { RECORDED } else { 0 }
                 | u64::from(number.major) << 40

@@ -2,9 +2,10 @@
 
 use std::sync::OnceLock;
 
+use gaudi_capture::WriteCommand;
 use gaudi_capture::pointers::{MAX_ARGUMENT, Pointer, Row, argument_size, is_vfio, of_vfio, table};
 use gaudi_capture::raw::{self, Piece};
-use gaudi_capture::record::{FdSource, IoctlRecord, Moment, OpenRecord};
+use gaudi_capture::record::{FdSource, IoctlRecord, Moment, OpenRecord, WriteRecord};
 use gaudi_ring::{Author, Local, Session};
 use gaudi_uapi::ioctl::Parts;
 
@@ -55,6 +56,64 @@ pub(crate) fn record(
             argument,
         };
         answer = Some(call.run(&mut next));
+    });
+    // Without a ring, or in a thread that ends.
+    answer.unwrap_or_else(next)
+}
+
+/// Calls `next`, a write(2) of an RDMA command, and records the command and its response.
+pub(crate) fn record_write(
+    session: &Session,
+    file: File,
+    (fd, address, len): (i32, u64, u64),
+    mut next: impl FnMut() -> isize,
+) -> isize {
+    let mut answer = None;
+    session.with(|local, author| {
+        introduce(session, local, author);
+        if !file.is_introduced() {
+            introduce_file(session, local, author, fd, file, FdSource::Inherited);
+        }
+        session.scratch(local, SCRATCH, |bytes| {
+            let before = errno();
+            let mut pieces = Pieces {
+                ranges: &mut [NO_RANGE; 2],
+                count: 0,
+                bytes,
+                used: 0,
+            };
+            pieces.take((address, len), Moment::Entry, SCRATCH / 2);
+            let command = pieces
+                .iter()
+                .next()
+                .and_then(|piece| WriteCommand::of(piece.bytes));
+            let time_ns = session.now();
+            set_errno(before);
+            let result = next();
+            let after = errno();
+            let end_ns = session.now();
+            if let Some(command) = command.filter(|command| result >= 0 && command.response != 0) {
+                pieces.take(
+                    (command.response, command.response_bytes()),
+                    Moment::Exit,
+                    SCRATCH / 2,
+                );
+            }
+            set_errno(after);
+            let record = WriteRecord {
+                time_ns,
+                duration_ns: end_ns.saturating_sub(time_ns).max(1),
+                pid: author.pid,
+                tid: author.tid,
+                fd,
+                device: file.device(),
+                result: kernel_result(result as i64),
+                memory: Vec::new(),
+            };
+            write(session, local, |out| raw::write(out, &record, pieces.iter()));
+            set_errno(after);
+            answer = Some(result);
+        });
     });
     // Without a ring, or in a thread that ends.
     answer.unwrap_or_else(next)

@@ -11,6 +11,8 @@ use crate::recording::Call;
 #[derive(Debug)]
 pub(crate) struct Context {
     how: ReplayMatch,
+    /// Whether the program maps the file itself: then no mmap(2) reaches the node.
+    maps_itself: bool,
     /// The calls that are not used, by their keys, in order.
     unused: HashMap<Key, VecDeque<usize>>,
     /// The last call used for a key that may repeat.
@@ -33,13 +35,14 @@ pub(crate) enum Found {
 }
 
 impl Context {
-    pub(crate) fn new(how: ReplayMatch, calls: &[Call]) -> Self {
+    pub(crate) fn new(how: ReplayMatch, maps_itself: bool, calls: &[Call]) -> Self {
         let mut unused: HashMap<Key, VecDeque<usize>> = HashMap::new();
         for (number, call) in calls.iter().enumerate() {
             unused.entry(call.key.clone()).or_default().push_back(number);
         }
         Self {
             how,
+            maps_itself,
             unused,
             last: HashMap::new(),
             next: 0,
@@ -59,6 +62,12 @@ impl Context {
     pub(crate) fn find(&mut self, key: &Key, calls: &[Call]) -> Found {
         match self.how {
             ReplayMatch::Strict => {
+                let is_passed = |call: &Call| self.maps_itself && call.key.is_mmap();
+                self.next += calls
+                    .iter()
+                    .skip(self.next)
+                    .take_while(|call| is_passed(call))
+                    .count();
                 let expected = calls.get(self.next).map(|_| self.next);
                 match expected.filter(|&number| !self.ended && calls[number].key == *key) {
                     Some(number) => {

@@ -71,6 +71,10 @@ impl Key {
         self.0.first() == Some(&(Operation::Info as u64))
     }
 
+    pub(crate) fn is_mmap(&self) -> bool {
+        self.0.first() == Some(&(Operation::Mmap as u64))
+    }
+
     pub(crate) fn mmap(offset: u64, len: u64) -> Self {
         let pages = len.div_ceil(gaudi_sys::PAGE);
         Self::new(Operation::Mmap, [place(offset), pages])

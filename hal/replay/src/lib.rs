@@ -17,5 +17,5 @@ mod node;
 mod open;
 mod recording;
 
-pub use open::{control, open, open_for_program};
+pub use open::{control, open, open_for_program, queries};
 pub use recording::{MOST_BYTES, Recording};

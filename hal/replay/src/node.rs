@@ -77,7 +77,7 @@ impl Replay {
         let calls = opened
             .session
             .map_or(&[][..], |session| &recording.sessions[session].calls);
-        let context = Context::new(spec.how, calls);
+        let context = Context::new(spec.how, opened.offsets, calls);
         Ok(Self {
             below: Bare(node),
             session: opened.session,

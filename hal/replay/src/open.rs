@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use gaudi_seam::{Backend, DeviceId, Errno, Error, ErrorKind, NodeKind, ReplaySpec, Result, SharedIo};
+use gaudi_seam::{
+    Backend, DeviceId, Errno, Error, ErrorKind, NodeKind, ReplayMatch, ReplaySpec, Result, SharedIo,
+};
 use gaudi_sys::{Memfd, lock};
 
 use crate::node::{Opened, Replay};
@@ -37,6 +39,27 @@ pub fn open(spec: &ReplaySpec) -> Result<SharedIo> {
 /// As [`open`], except `NotFound`.
 pub fn control(spec: &ReplaySpec) -> Result<SharedIo> {
     next(spec, NodeKind::Control, false).map(|node| node as SharedIo)
+}
+
+/// Opens a control node that answers the queries of every node of the recording. It takes no
+/// recorded open, so that the program gets them all.
+///
+/// # Errors
+/// `InvalidInput`, as [`open`].
+pub fn queries(spec: &ReplaySpec) -> Result<SharedIo> {
+    let spec = ReplaySpec {
+        how: ReplayMatch::Best,
+        ..spec.clone()
+    };
+    let mut tapes = lock(&TAPES);
+    let recording = Arc::clone(&tape(tapes.get_or_insert_default(), &spec)?.recording);
+    let opened = Opened {
+        kind: NodeKind::Control,
+        index: 0,
+        session: None,
+        offsets: false,
+    };
+    new_node(&spec, recording, opened).map(|node| node as SharedIo)
 }
 
 /// Opens a compute node for a program that maps the returned file itself: handles are offsets in
@@ -72,12 +95,11 @@ fn invalid_recording(file: &str, error: &dyn std::fmt::Display) -> Error {
         .helped_by("gaudi record and +record=FILE write recordings")
 }
 
-fn next(spec: &ReplaySpec, kind: NodeKind, offsets: bool) -> Result<Arc<Replay>> {
+/// Returns the tape of a recording, which is loaded once.
+fn tape<'a>(tapes: &'a mut HashMap<(PathBuf, ReplaySpec), Tape>, spec: &ReplaySpec) -> Result<&'a mut Tape> {
     let path = PathBuf::from(&spec.file);
     // A file that does not exist is reported by the open below.
     let path = path.canonicalize().unwrap_or(path);
-    let mut tapes = lock(&TAPES);
-    let tapes = tapes.get_or_insert_default();
     let at = (path, spec.clone());
     if !tapes.contains_key(&at) {
         let recording = Recording::load(&at.0).map_err(|error| failed(spec, error))?;
@@ -88,6 +110,19 @@ fn next(spec: &ReplaySpec, kind: NodeKind, offsets: bool) -> Result<Arc<Replay>>
     let Some(tape) = tapes.get_mut(&at) else {
         unreachable!("the recording was just inserted");
     };
+    Ok(tape)
+}
+
+fn new_node(spec: &ReplaySpec, recording: Arc<Recording>, opened: Opened) -> Result<Arc<Replay>> {
+    let node = Replay::new(spec, recording, opened);
+    let device = DeviceId::new(Backend::Replay, opened.index);
+    node.map(Arc::new)
+        .map_err(|errno| Error::from_errno("open", errno).on(device))
+}
+
+fn next(spec: &ReplaySpec, kind: NodeKind, offsets: bool) -> Result<Arc<Replay>> {
+    let mut tapes = lock(&TAPES);
+    let tape = tape(tapes.get_or_insert_default(), spec)?;
     let mut sessions = tape.recording.sessions.iter().enumerate();
     let found = sessions.find(|(number, session)| session.kind == kind && !tape.used[*number]);
     let device = |index| DeviceId::new(Backend::Replay, index);
@@ -125,9 +160,7 @@ fn next(spec: &ReplaySpec, kind: NodeKind, offsets: bool) -> Result<Arc<Replay>>
         session,
         offsets,
     };
-    let node = Replay::new(spec, Arc::clone(&tape.recording), opened);
-    node.map(Arc::new)
-        .map_err(|errno| Error::from_errno("open", errno).on(device(index)))
+    new_node(spec, Arc::clone(&tape.recording), opened)
 }
 
 /// The kind of the driver's errno of an open (habanalabs_drv.c:hl_device_open).

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use gaudi_capture::gcap::{ReadError, ReadErrorKind, Reader};
 use gaudi_capture::record::{
-    DataRecord, Event, IoctlRecord, MarkKind, Memory, MmapRecord, Moment, OpenRecord, ProcessChange,
+    DataRecord, Event, FdSource, IoctlRecord, MarkKind, Memory, MmapRecord, Moment, OpenRecord, ProcessChange,
 };
 use gaudi_capture::text::{self, TextError, TextErrorKind};
 use gaudi_seam::{Errno, ErrorKind, NodeKind};
@@ -199,7 +199,7 @@ impl Loader {
             Event::Data(data) => self.data(data),
             Event::Mark(mark) if mark.kind == MarkKind::Note => self.note(mark.tid, &mark.text),
             Event::Lost { count, .. } => self.recording.lost = self.recording.lost.saturating_add(count),
-            Event::Close { .. } | Event::Munmap { .. } | Event::Mark(_) => {}
+            Event::Close { .. } | Event::Munmap { .. } | Event::Write(_) | Event::Mark(_) => {}
         }
     }
 
@@ -220,6 +220,15 @@ impl Loader {
             self.files.set(open.pid, fd, None);
             return;
         };
+        let known = self
+            .files
+            .get(open.pid, fd)
+            .filter(|_| open.source == FdSource::Inherited);
+        let known = known.and_then(|number| self.recording.sessions.get(number));
+        // After exec, preload introduces descriptors again that it had introduced before.
+        if known.is_some_and(|session| (session.kind, session.index) == (kind, index)) {
+            return;
+        }
         let failed = errno_of(open.result);
         // A missing node was probed, not opened.
         if matches!(failed, Some(Errno::ENOENT | Errno::ENOTDIR)) {

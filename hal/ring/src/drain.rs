@@ -238,8 +238,8 @@ impl Drain {
         }
     }
 
-    /// Returns the numbers of records that were lost since the last call: of threads without a ring,
-    /// and those that did not fit in their ring.
+    /// Returns the numbers of records that were lost since the last call: those of threads without
+    /// a ring, and those that did not fit in their ring.
     pub fn lost(&mut self) -> (u64, u64) {
         let without_ring = self.map.word(AT_LOST).swap(0, Ordering::Relaxed);
         let mut unfit = 0_u64;

@@ -24,6 +24,8 @@ use crate::host::{Budget, Mirror, Mirrors};
 use crate::notify::{Listener, Reply, Request};
 use crate::remote::Remote;
 
+/// An address that no process has: the kernel's half.
+const NOWHERE: u64 = 1 << 63;
 /// The most sequence numbers of a wait for signals that are read.
 const MOST_SIGNALS: usize = 512;
 
@@ -278,6 +280,8 @@ impl Opened {
                                 }
                                 // Addresses of this process are not the program's.
                                 Err(Errno::EINVAL) => {}
+                                // The node rejects this address as it does the program's.
+                                Err(Errno::EFAULT) => args.0[0] = NOWHERE,
                                 Err(errno) => return Err(errno),
                             }
                         }

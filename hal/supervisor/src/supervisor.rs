@@ -60,7 +60,7 @@ impl std::fmt::Debug for Shared {
 
 /// Queries what the paths of a device show.
 fn described(spec: &DeviceSpec) -> Result<Described, Error> {
-    let io = gaudi_hal::control(spec).map_err(Error::Device)?;
+    let io = gaudi_hal::describer(spec).map_err(Error::Device)?;
     // A recording may lack the query: then the ids are unknown.
     let info = io.query::<HlInfoHwIpInfo>().ok();
     Ok(Described {

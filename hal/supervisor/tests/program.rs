@@ -121,6 +121,7 @@ fn program_runs_on_a_recording() {
     let file = file.display();
     passes("", &format!("mock:gaudi2?name=recorded+record={file},data"));
     passes("", &format!("replay:{file}"));
+    passes("", &format!("replay:{file}?match=strict"));
 }
 
 /// Recordings of the program on the stock driver, made in the lab: docs/src/how-to/lab.md.

@@ -26,6 +26,9 @@ pub(crate) enum Call {
     Munmap,
     RecvMsg,
     PidfdGetfd,
+    /// write(2) to an RDMA device. Tier B only: a stop for each write costs tier C too much, and a
+    /// seccomp filter does not see what a descriptor is.
+    Write,
 }
 
 /// System call numbers of this architecture. A call can have several.
@@ -50,9 +53,12 @@ pub(crate) const NUMBERS: &[(Call, i64)] = &[
     (Call::DupTo, libc::SYS_dup2),
 ];
 
+/// The call that tier B follows if RDMA devices are recorded.
+pub(crate) const WRITE: (Call, i64) = (Call::Write, libc::SYS_write);
+
 impl Call {
     /// All calls, ordered by discriminant.
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Ioctl,
         Self::Open,
         Self::Creat,
@@ -67,6 +73,7 @@ impl Call {
         Self::Munmap,
         Self::RecvMsg,
         Self::PidfdGetfd,
+        Self::Write,
     ];
 
     pub(crate) fn from_kind(kind: u16) -> Option<Self> {
@@ -92,7 +99,7 @@ impl Call {
     /// Returns the index of the descriptor argument that decides whether the call is recorded.
     pub(crate) const fn fd(self) -> Option<usize> {
         match self {
-            Self::Ioctl | Self::Close | Self::Dup | Self::DupTo | Self::Fcntl => Some(0),
+            Self::Ioctl | Self::Close | Self::Dup | Self::DupTo | Self::Fcntl | Self::Write => Some(0),
             Self::Mmap => Some(4),
             _ => None,
         }

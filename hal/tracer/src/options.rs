@@ -19,6 +19,10 @@ pub struct Options {
     /// Applies to device nodes only: an ioctl on another file, such as a dma-buf, is selected by
     /// its type byte alone.
     pub devices: Vec<DeviceMatch>,
+    /// RDMA devices (`/dev/infiniband/uverbsN`) whose commands by write(2) are recorded. Tier B
+    /// only: tier A knows the devices by their paths, and tier C would stop the program at each
+    /// write.
+    pub rdma: Vec<DeviceMatch>,
     /// Whether to record opens, duplicates, closes, received descriptors and mappings as well.
     pub files: bool,
     /// Whether to read the command buffers of submissions, and up to how many bytes each. Tier C
@@ -45,6 +49,7 @@ impl Default for Options {
             backend: Backend::Auto,
             types: vec![b'H', b'd', b'b', b'u', b'>', b';', 0x1b],
             devices: Vec::new(),
+            rdma: Vec::new(),
             files: true,
             command_buffers: None,
             data: false,
@@ -121,6 +126,7 @@ impl Tier {
                 "calls that the program's own seccomp filter rejects",
                 "ioctls through io_uring",
                 "programs that another debugger traces",
+                "RDMA commands that write(2) passes",
             ],
             Self::Preload => &[
                 "programs without the dynamic loader (static) or with other privileges",

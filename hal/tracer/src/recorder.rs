@@ -7,8 +7,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use gaudi_capture::record::{
-    DeviceNumber, Event, FdSource, IoctlRecord, Losses, LostCause, MmapRecord, Moment, OpenRecord,
-    ProcessChange, ProcessRecord,
+    DeviceNumber, Event, FdSource, IoctlRecord, Losses, LostCause, Memory, MmapRecord, Moment, OpenRecord,
+    ProcessChange, ProcessRecord, WriteRecord,
 };
 
 use crate::calls::Call;
@@ -345,13 +345,7 @@ impl Recorder {
             self.introduce_if_new((pid, tid, table), record.fd, record.device, record.time_ns);
         }
         self.ioctls += 1;
-        for piece in &record.memory {
-            match piece.bytes.len() as u64 {
-                0 => self.unreadable += 1,
-                read if read < piece.whole => self.cut += 1,
-                _ => {}
-            }
-        }
+        self.count_memory(&record.memory);
         let size = gaudi_uapi::ioctl::Parts::of(record.request).size;
         match record.input.len() {
             0 if size > 0 => self.unreadable += 1,
@@ -359,6 +353,27 @@ impl Recorder {
             _ => {}
         }
         self.events.push_back(Event::Ioctl(record));
+    }
+
+    /// Records a command to an RDMA device.
+    pub(crate) fn write(&mut self, table: TableId, file_is_open: bool, record: WriteRecord) {
+        let (pid, tid) = (record.pid, record.tid);
+        self.enter(pid, tid, table);
+        if file_is_open {
+            self.introduce_if_new((pid, tid, table), record.fd, record.device, record.time_ns);
+        }
+        self.count_memory(&record.memory);
+        self.events.push_back(Event::Write(record));
+    }
+
+    fn count_memory(&mut self, memory: &[Memory]) {
+        for piece in memory {
+            match piece.bytes.len() as u64 {
+                0 => self.unreadable += 1,
+                read if read < piece.whole => self.cut += 1,
+                _ => {}
+            }
+        }
     }
 
     fn close(&mut self, time_ns: u64, pid: u32, tid: u32, table: TableId, fd: i32, result: i64) {
@@ -390,7 +405,7 @@ impl Recorder {
         let thread = (pid, tid, table);
         match finished.call {
             // Ioctls are recorded by `ioctl`.
-            Call::Ioctl => {}
+            Call::Ioctl | Call::Write => {}
             Call::Open | Call::Creat | Call::OpenAt | Call::OpenAt2 | Call::PidfdGetfd => {
                 if let Ok(number) = i32::try_from(result) {
                     if number >= 0 {
@@ -588,10 +603,10 @@ pub(crate) fn piece(
     at: Moment,
     limit: usize,
     mut read: impl FnMut(u64, usize) -> Vec<u8>,
-) -> gaudi_capture::record::Memory {
+) -> Memory {
     let (address, whole) = target;
     let wanted = usize::try_from(whole).unwrap_or(usize::MAX).min(limit);
-    gaudi_capture::record::Memory {
+    Memory {
         address,
         at,
         bytes: read(address, wanted),

@@ -305,3 +305,40 @@ fn preload_loses_nothing_at_full_rate() {
         (count, 0, 0)
     );
 }
+
+/// In a mount namespace where the path of an RDMA device is /dev/null.
+#[test]
+fn rdma_commands_are_recorded() {
+    if !nix::unistd::geteuid().is_root() {
+        return support::skip("root: a mount namespace with a device node");
+    }
+    // DEALLOC_PD of handle 7, and a write to another file.
+    let script = r#"
+        mount -t tmpfs none /tmp && mkdir /tmp/infiniband && mknod /tmp/infiniband/uverbs0 c 1 3 || exit 9
+        mount -t tmpfs none /dev && mv /tmp/infiniband /dev/ || exit 9
+        printf '\004\000\000\000\003\000\000\000\007\000\000\000' >/dev/infiniband/uverbs0
+        printf 'other' >/tmp/file
+    "#;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]);
+    let tracer = Tracer::spawn(command, &watching_null(Backend::Preload)).unwrap();
+    let mut writes = Vec::new();
+    let summary = tracer.run(|event| {
+        if let Event::Write(write) = event {
+            writes.push(write);
+        }
+        ControlFlow::Continue(())
+    });
+    let status = summary.unwrap().status;
+    if status.is_none_or(|status| status.code() != Some(0)) {
+        return support::skip("a mount namespace (CAP_SYS_ADMIN)");
+    }
+    assert_eq!(writes.len(), 1, "{writes:?}");
+    assert_eq!(writes[0].result, 12);
+    assert_eq!(
+        writes[0].memory.len(),
+        1,
+        "the command has no response: {writes:?}"
+    );
+    assert_eq!(writes[0].memory[0].bytes, [4, 0, 0, 0, 3, 0, 0, 0, 7, 0, 0, 0]);
+}

@@ -32,11 +32,7 @@ use histogram::Histogram;
 )]
 pub(crate) struct Stat {
     /// The capture file, in binary or text form.
-    #[arg(
-        value_name = "FILE",
-        required_unless_present = "program",
-        conflicts_with = "program"
-    )]
+    #[arg(value_name = "FILE", conflicts_with = "program")]
     file: Option<PathBuf>,
     /// Count the operations of each queue, thread or device separately.
     #[arg(long, value_enum, value_name = "WHAT")]
@@ -154,6 +150,11 @@ impl Table {
         let decoded = self.decoder.decode(event);
         let bytes = match event {
             Event::Ioctl(ioctl) => bytes_of(ioctl),
+            Event::Write(write) => write
+                .memory
+                .iter()
+                .map(|piece| piece.whole)
+                .fold(0, u64::saturating_add),
             Event::Mmap(mmap) => mmap.length,
             Event::Lost { count, cause, .. } => {
                 self.lost.add(*cause, *count);
@@ -244,6 +245,11 @@ impl Stat {
     /// Rejects options that have no effect.
     fn check(&self) -> Result<(), Usage> {
         match (&self.file, self.backend) {
+            (None, _) if self.program.is_empty() => Err(Usage(
+                "no capture and no program: `gaudi stat FILE` counts a capture's operations, and \
+                 `gaudi stat -- CMD` those of a program; `gaudi record -o run.gcap -p PID` records a running one"
+                    .to_owned(),
+            )),
             (Some(_), _) if self.again.every.is_some() => Err(Usage(
                 "--loop does nothing here: a capture does not change".to_owned(),
             )),

@@ -127,17 +127,33 @@ const NODES: [&str; 7] = [
 /// Prefixes of the names of these devices in `/dev`.
 const IN_DEV: [&str; 2] = ["hl", "udmabuf"];
 
+/// Returns the device number of a node.
+fn node(path: &Path) -> Option<DeviceMatch> {
+    let data = fs::metadata(path).ok()?;
+    let number = data.rdev();
+    data.file_type().is_char_device().then(|| DeviceMatch {
+        major: libc::major(number),
+        minor: Some(libc::minor(number)),
+    })
+}
+
+/// Returns the device numbers of the RDMA devices that take commands.
+fn rdma() -> Vec<DeviceMatch> {
+    // The directory is missing without such devices.
+    let entries = fs::read_dir("/dev/infiniband").into_iter().flatten().flatten();
+    let is_verbs = |path: &PathBuf| {
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().starts_with("uverbs"));
+        name == Some(true)
+    };
+    let paths = entries.map(|entry| entry.path()).filter(is_verbs);
+    paths.filter_map(|path| node(&path)).collect()
+}
+
 /// Returns the device numbers of this machine's devices. Returns an empty list, which traces every
 /// device, if the machine has no accelerator: the program may use a userspace one.
 fn devices() -> Vec<DeviceMatch> {
-    let node = |path: &Path| {
-        let data = fs::metadata(path).ok()?;
-        let number = data.rdev();
-        data.file_type().is_char_device().then(|| DeviceMatch {
-            major: libc::major(number),
-            minor: Some(libc::minor(number)),
-        })
-    };
     let is_ours = |folder: &str, path: &Path| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         folder != "/dev" || name.is_some_and(|name| IN_DEV.iter().any(|begin| name.starts_with(begin)))
@@ -198,6 +214,7 @@ impl Traced {
                 Kind::Preload => Backend::Preload,
             },
             devices: if self.all_devices { Vec::new() } else { devices() },
+            rdma: rdma(),
             command_buffers: self.command_buffers,
             data: self.data,
             ..Options::default()
@@ -367,7 +384,9 @@ pub(crate) fn report(output: &Output, summary: &Summary) {
             _ if count == 0 => continue,
             LostCause::Unknown => "incomplete records",
             LostCause::BufferFull => "the buffer was full",
-            LostCause::Skipped => "at most: the kernel skipped an eBPF program that it had interrupted",
+            LostCause::Skipped => {
+                "at most: the kernel skipped an eBPF program that a preempted thread was running"
+            }
             LostCause::TooManyThreads => "too many threads at the same time",
         };
         note(output, &format!("lost: {count} ({reason})"));

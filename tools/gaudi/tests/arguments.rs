@@ -21,6 +21,16 @@ fn missing_fault_file_is_named() {
 }
 
 #[test]
+fn stat_without_input_names_both() {
+    let (code, error) = fails(&["stat"]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(
+        error.contains("gaudi stat FILE") && error.contains("gaudi stat -- CMD"),
+        "{error}"
+    );
+}
+
+#[test]
 fn trace_to_foreign_file_is_usage_error() {
     let folder = tempfile::tempdir().unwrap();
     let letter = folder.path().join("letter");

@@ -2,7 +2,7 @@
 
 use gaudi_capture::record::{
     DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, LostCause, MarkKind, MarkRecord, Memory,
-    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord,
+    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord, WriteRecord,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -161,6 +161,21 @@ fn data((time_ns, pid, tid): Head) -> impl Strategy<Value = Event> {
     })
 }
 
+fn write((time_ns, pid, tid): Head) -> impl Strategy<Value = Event> {
+    (any::<(u64, i32, i64)>(), vec(memory(), 0..3)).prop_map(move |((duration_ns, fd, result), memory)| {
+        Event::Write(WriteRecord {
+            time_ns,
+            duration_ns,
+            pid,
+            tid,
+            fd,
+            device: None,
+            result,
+            memory,
+        })
+    })
+}
+
 fn small((time_ns, pid, tid): Head) -> impl Strategy<Value = Event> {
     (0..4, any::<i32>(), any::<u64>(), any::<u64>(), any::<i64>()).prop_map(
         move |(which, fd, address, length, result)| match which {
@@ -203,6 +218,7 @@ pub(crate) fn all() -> impl Strategy<Value = Vec<Event>> {
             ioctl(head),
             open(head),
             mmap(head),
+            write(head),
             process(head),
             mark(head),
             data(head),

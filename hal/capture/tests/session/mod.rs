@@ -2,7 +2,7 @@
 
 use gaudi_capture::record::{
     DataRecord, DeviceNumber, Event, FdSource, IoctlRecord, LostCause, MarkKind, MarkRecord, Memory,
-    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord,
+    MmapRecord, Moment, OpenRecord, ProcessChange, ProcessRecord, WriteRecord,
 };
 use gaudi_uapi::cb::{CbFlags, HlCbArgs, HlCbIn};
 use gaudi_uapi::cs::{HlCsArgs, HlCsChunk, HlCsIn, HlCsInChunks};
@@ -413,6 +413,27 @@ fn others(s: &mut Session) {
             ..last.clone()
         }));
     }
+    let time_ns = s.tick();
+    let command = [
+        3_u32.to_le_bytes(),
+        [4, 0, 1, 0],
+        0x9000_u32.to_le_bytes(),
+        [0; 4],
+    ]
+    .concat();
+    s.events.push(Event::Write(WriteRecord {
+        time_ns,
+        duration_ns: 900,
+        pid: PID,
+        tid: PID,
+        fd: 12,
+        device: None,
+        result: 16,
+        memory: vec![
+            piece(STACK, Moment::Entry, &command),
+            piece(0x9000, Moment::Exit, &[7, 0, 0, 0]),
+        ],
+    }));
     let time_ns = s.tick();
     s.events.push(Event::Lost {
         time_ns,

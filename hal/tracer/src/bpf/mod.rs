@@ -120,6 +120,7 @@ impl Bpf {
             offsets: types,
             types: options.types.clone(),
             devices: options.devices.clone(),
+            rdma: options.rdma.clone(),
             files: options.files,
             cgroup,
             pointers: gaudi_capture::pointers::table(),
@@ -266,8 +267,8 @@ impl Bpf {
     }
 }
 
-/// Returns whether a program at a tracepoint can be preempted: since Linux 7.0 (`__bpf_trace_run` of
-/// kernel/trace/bpf_trace.c disables migration only).
+/// Returns whether a program at a tracepoint can be preempted: since Linux 7.0 (`__bpf_trace_run`
+/// of kernel/trace/bpf_trace.c disables migration only).
 ///
 /// The kernel skips a program that is already running on the same CPU, so a thread that preempts
 /// another inside a program would lose its call. A second copy of the program has its own state.
@@ -337,6 +338,7 @@ fn take(recorder: &mut Recorder, record: Record<'_>) {
         slot::EXITED => recorder.exited(time_ns, pid, tid, record.word(slot::RESULT) as u32),
         kind => match Call::from_kind(kind) {
             Some(Call::Ioctl) => recorder.ioctl(table, record.file().open, record.ioctl()),
+            Some(Call::Write) => recorder.write(table, record.file().open, record.write()),
             Some(call) => {
                 let arguments = record.arguments();
                 recorder.call(&Finished {
@@ -396,6 +398,58 @@ mod tests {
     fn verifier_accepts_all_programs() {
         for direct in [true, false] {
             drop(loaded(&Options::default(), direct, &BOTH));
+        }
+    }
+
+    #[test]
+    fn rdma_commands_have_their_responses() {
+        use std::io::Write as _;
+        let null = crate::DeviceMatch {
+            major: 1,
+            minor: Some(3),
+        };
+        let options = Options {
+            rdma: vec![null],
+            ..Options::default()
+        };
+        for direct in [true, false] {
+            let Some(mut bpf) = loaded(&options, direct, &BOTH) else {
+                return;
+            };
+            let mut recorder = Recorder::new(&options);
+            let mut file = File::options().write(true).open("/dev/null").expect("it opens");
+            let response = [7_u8, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+            let address = response.as_ptr().expose_provenance() as u64;
+            let head = |command: u32, out: u8| {
+                let words = [4, 0, out, 0];
+                [&command.to_le_bytes()[..], &words, &address.to_le_bytes()].concat()
+            };
+            // ALLOC_PD with 4 bytes, an extended command with 16, DEALLOC_PD without a response.
+            let mut extended = head(0x8000_0032, 1);
+            extended.extend([0, 0, 1, 0, 0, 0, 0, 0]);
+            let commands = [head(3, 1), extended, head(4, 0)];
+            bpf.follow(gettid().as_raw().unsigned_abs())
+                .expect("it is followed");
+            for command in &commands {
+                file.write_all(command).expect("it is written");
+            }
+            bpf.count_lost(&mut recorder);
+            bpf.detach();
+            while bpf.read(&mut recorder) > 0 {}
+            let writes = recorder.events.iter().filter_map(|event| match event {
+                Event::Write(write) => Some(write),
+                _ => None,
+            });
+            let writes = writes.collect::<Vec<_>>();
+            let lengths = [Some(4), Some(16), None];
+            assert_eq!(writes.len(), commands.len(), "direct {direct}: {writes:?}");
+            for ((write, command), length) in writes.iter().zip(&commands).zip(lengths) {
+                assert_eq!(write.result, command.len() as i64);
+                assert_eq!(write.memory[0].bytes, *command);
+                let answer = write.memory.get(1).map(|piece| piece.bytes.as_slice());
+                assert_eq!(answer, length.map(|length| &response[..length]), "{write:?}");
+            }
+            assert_eq!(recorder.lost.total(), 0);
         }
     }
 

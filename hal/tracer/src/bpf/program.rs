@@ -14,7 +14,7 @@ use crate::bpf::asm::{
 };
 use crate::bpf::btf::Offsets;
 use crate::bpf::slot;
-use crate::calls::{COMPAT_IOCTL, Call, DUPLICATES, MAP_ANONYMOUS, NUMBERS, X32_IOCTL, registers};
+use crate::calls::{COMPAT_IOCTL, Call, DUPLICATES, MAP_ANONYMOUS, NUMBERS, WRITE, X32_IOCTL, registers};
 use gaudi_capture::pointers::{Address, Length, MAX_ARGUMENT, Pointer, Row, VFIO_TYPE, of_vfio};
 
 /// `S_IFMT`, `S_IFCHR`, `S_IFBLK` (linux/stat.h).
@@ -82,6 +82,8 @@ pub(crate) struct Programs {
     pub(crate) offsets: Offsets,
     pub(crate) types: Vec<u8>,
     pub(crate) devices: Vec<DeviceMatch>,
+    /// The devices to which writes are recorded.
+    pub(crate) rdma: Vec<DeviceMatch>,
     pub(crate) files: bool,
     /// The id of the cgroup and its depth below the root.
     pub(crate) cgroup: Option<(u64, i32)>,
@@ -213,15 +215,26 @@ impl Programs {
         }
     }
 
+    /// The recorded calls with their numbers.
+    fn calls(&self) -> impl Iterator<Item = (Call, i64)> {
+        let (files, rdma) = (self.files, !self.rdma.is_empty());
+        let calls = NUMBERS
+            .iter()
+            .copied()
+            .filter(move |row| files || row.0 == Call::Ioctl);
+        calls.chain(rdma.then_some(WRITE))
+    }
+
     /// Jumps to `out` unless `number` is a recorded call.
     fn only_followed_calls(&self, a: &mut Assembler, number: Reg, out: Label) {
         let (high, follow) = (a.label(), a.label());
         let mut low_mask = 1_u64 << COMPAT_IOCTL;
         let mut high_numbers = vec![X32_IOCTL as i32];
-        for &(call, number) in NUMBERS {
-            if call != Call::Ioctl && !self.files {
-                continue;
-            }
+        for (call, number) in self.calls() {
+            debug_assert!(
+                self.files || matches!(call, Call::Ioctl | Call::Write),
+                "{call:?}"
+            );
             match u32::try_from(number) {
                 Ok(number @ 0..64) => low_mask |= 1 << number,
                 _ => high_numbers.push(number as i32),
@@ -270,12 +283,10 @@ impl Programs {
         a.jump(ioctl);
         a.bind(next);
         let mut branches = Vec::new();
-        for &(call, number) in NUMBERS {
-            if call == Call::Ioctl || self.files {
-                let label = if call == Call::Ioctl { ioctl } else { a.label() };
-                a.jump_if(If::Eq, R7, number as i32, label);
-                branches.push((call, label));
-            }
+        for (call, number) in self.calls() {
+            let label = if call == Call::Ioctl { ioctl } else { a.label() };
+            a.jump_if(If::Eq, R7, number as i32, label);
+            branches.push((call, label));
         }
         a.jump(out);
         for (call, label) in branches {
@@ -317,6 +328,14 @@ impl Programs {
             Some(index) => {
                 a.load(Width::W, R1, FP, argument(index));
                 walk(a, locals);
+                if call == Call::Write {
+                    a.load(Width::W, R1, FP, FILE_FLAGS);
+                    let device = a.label();
+                    a.jump_if(If::BitSet, R1, slot::DEVICE, device);
+                    a.jump(out);
+                    a.bind(device);
+                    return only_devices(a, &self.rdma, fill, out);
+                }
                 let no = if call == Call::DupTo { a.label() } else { out };
                 self.only_recorded_files(a, fill, no);
                 if call == Call::DupTo {
@@ -354,22 +373,10 @@ impl Programs {
     }
 
     fn only_watched_devices(&self, a: &mut Assembler, yes: Label, no: Label) {
-        if self.devices.is_empty() {
-            a.jump(yes);
-            return;
+        match self.devices.is_empty() {
+            true => a.jump(yes),
+            false => only_devices(a, &self.devices, yes, no),
         }
-        a.load(Width::W, R1, FP, FILE_DEV);
-        a.mov(R2, R1);
-        a.alu(Alu::Rsh, R2, 20);
-        for device in &self.devices {
-            let (reg, value) = match device.minor {
-                Some(minor) => (R1, u64::from(device.major) << 20 | u64::from(minor)),
-                None => (R2, u64::from(device.major)),
-            };
-            a.number(R3, value);
-            a.jump_if(If::Eq, reg, R3, yes);
-        }
-        a.jump(no);
     }
 
     /// Fills the thread's slot. Inputs: `R7` the call, `R8` `pid_tgid`, `R9` flags.
@@ -418,8 +425,9 @@ impl Programs {
         a.store(Width::D, R6, slot::INPUT, 0);
         a.store(Width::D, R6, slot::CURSOR, 0);
         a.store(Width::D, R6, slot::USED, 0);
-        let [ioctl, first_path, second_path, how] = [(); 4].map(|()| a.label());
+        let [ioctl, write, first_path, second_path, how] = [(); 5].map(|()| a.label());
         a.jump_if(If::Eq, R7, Call::Ioctl as i32, ioctl);
+        a.jump_if(If::Eq, R7, Call::Write as i32, write);
         if self.files {
             a.jump_if(If::Eq, R7, Call::OpenAt as i32, second_path);
             a.jump_if(If::Eq, R7, Call::Open as i32, first_path);
@@ -454,6 +462,13 @@ impl Programs {
                 a.bind(label);
             }
         }
+        a.bind(write);
+        a.mov(R1, R6);
+        a.load(Width::D, R2, R6, slot_argument(1));
+        a.load(Width::D, R3, R6, slot_argument(2));
+        a.mov(R4, 0);
+        a.call_local(locals.piece);
+        a.jump(finish);
         a.bind(ioctl);
         a.load(Width::D, R9, R6, slot_argument(2));
         a.jump_if(If::Eq, R9, 0, finish);
@@ -548,6 +563,12 @@ impl Programs {
         a.store(Width::D, R6, slot::EXIT, R0);
         a.store(Width::D, R6, slot::RESULT, R8);
         a.jump_if(If::Eq, R7, Call::Ioctl as i32, ioctl);
+        if !self.rdma.is_empty() {
+            let other = a.label();
+            a.jump_if(If::Ne, R7, Call::Write as i32, other);
+            response(&mut a, locals, send);
+            a.bind(other);
+        }
         if self.files {
             self.completed(&mut a, locals, (send, clear));
         } else {
@@ -996,6 +1017,52 @@ impl Programs {
         a.mov(R0, 0);
         a.exit();
     }
+}
+
+/// Jumps to `yes` if the device found by `walk` is one of `devices`, otherwise to `no`.
+fn only_devices(a: &mut Assembler, devices: &[DeviceMatch], yes: Label, no: Label) {
+    a.load(Width::W, R1, FP, FILE_DEV);
+    a.mov(R2, R1);
+    a.alu(Alu::Rsh, R2, 20);
+    for device in devices {
+        let (reg, value) = match device.minor {
+            Some(minor) => (R1, u64::from(device.major) << 20 | u64::from(minor)),
+            None => (R2, u64::from(device.major)),
+        };
+        a.number(R3, value);
+        a.jump_if(If::Eq, reg, R3, yes);
+    }
+    a.jump(no);
+}
+
+/// Reads the response of the RDMA command in the slot in `R6`, then jumps to `send`. `R8` is the
+/// result. Equivalent to [`WriteCommand`](gaudi_capture::WriteCommand).
+fn response(a: &mut Assembler, locals: Locals, send: Label) {
+    /// Fields of the headers: the lengths of the response and of the driver's part of it, and the
+    /// address.
+    const OUT_WORDS: i16 = slot::DATA + 6;
+    const RESPONSE: i16 = slot::DATA + 8;
+    const PROVIDER_OUT_WORDS: i16 = slot::DATA + 18;
+    let [extended, read] = [(); 2].map(|()| a.label());
+    a.jump_if(If::SLess, R8, 0, send);
+    a.load(Width::W, R2, R6, slot::PIECE_LENGTH);
+    a.jump_if(If::Less, R2, 16, send);
+    a.load(Width::H, R3, R6, OUT_WORDS);
+    a.load(Width::B, R1, R6, slot::DATA + 3);
+    a.jump_if(If::BitSet, R1, 0x80, extended);
+    a.alu(Alu::Lsh, R3, 2);
+    a.jump(read);
+    a.bind(extended);
+    a.jump_if(If::Less, R2, 24, send);
+    a.load(Width::H, R1, R6, PROVIDER_OUT_WORDS);
+    a.add(R3, R1);
+    a.alu(Alu::Lsh, R3, 3);
+    a.bind(read);
+    a.load(Width::D, R2, R6, RESPONSE);
+    a.mov(R1, R6);
+    a.mov(R4, 1);
+    a.call_local(locals.piece);
+    a.jump(send);
 }
 
 /// Calls `walk` for the descriptor in `R1`.

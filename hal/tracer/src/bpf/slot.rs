@@ -1,7 +1,7 @@
 //! The record that the programs fill and the tracer decodes: the byte offsets of its fields, and
 //! the decoder.
 
-use gaudi_capture::record::{DeviceNumber, IoctlRecord, Memory, Moment};
+use gaudi_capture::record::{DeviceNumber, IoctlRecord, Memory, Moment, WriteRecord};
 
 use crate::process::FileKind;
 
@@ -170,6 +170,20 @@ impl<'a> Record<'a> {
     /// Returns the control data of a received message.
     pub(crate) fn control(self) -> &'a [u8] {
         self.data(0, self.half(PIECE_LENGTH) as usize)
+    }
+
+    pub(crate) fn write(self) -> WriteRecord {
+        let [fd, ..] = self.arguments();
+        WriteRecord {
+            time_ns: self.word(ENTER),
+            duration_ns: self.duration_ns(),
+            pid: self.half(PID),
+            tid: self.half(TID),
+            fd: fd as i32,
+            device: self.file().device,
+            result: self.result(),
+            memory: self.pieces(),
+        }
     }
 
     pub(crate) fn ioctl(self) -> IoctlRecord {
