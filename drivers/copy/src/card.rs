@@ -27,6 +27,8 @@ pub(crate) struct Card {
     pub(crate) target: DeviceSpec,
     pub(crate) config: Config,
     pub(crate) owner: OwnerProcess,
+    /// Whether other domains of the target use this card too.
+    is_shared: bool,
     /// The lowest number that no other card of this process has.
     number: u64,
     control: OnceLock<SharedIo>,
@@ -54,22 +56,59 @@ pub(crate) fn nonce() -> u64 {
     *NONCE.get_or_init(|| RandomState::new().hash_one(std::process::id()).max(1))
 }
 
+/// The cards that something holds. Removes the others from the list.
+fn live(cards: &mut Vec<Weak<Card>>) -> Vec<Arc<Card>> {
+    cards.retain(|card| card.strong_count() > 0);
+    cards.iter().filter_map(Weak::upgrade).collect()
+}
+
 impl Card {
     /// Returns the card of a target: the one that this process uses already, or a new one.
     pub(crate) fn of(target: &DeviceSpec, config: Config) -> Arc<Self> {
+        let own = |card: &&Arc<Self>| !card.owner.is_foreign() && card.is_shared && card.target == *target;
         let mut cards = lock(&CARDS);
-        cards.retain(|card| card.strong_count() > 0);
-        let live: Vec<_> = cards.iter().filter_map(Weak::upgrade).collect();
-        let own = |card: &&Arc<Self>| !card.owner.is_foreign() && card.target == *target;
-        if let Some(card) = live.iter().find(own) {
-            return Arc::clone(card);
+        let live = live(&mut cards);
+        match live.iter().find(own) {
+            Some(card) => Arc::clone(card),
+            None => Self::list(&mut cards, &live, target, config, true),
         }
+    }
+
+    /// Returns a card of its own over an open compute node.
+    ///
+    /// # Errors
+    /// As [`Device::with_options`].
+    pub(crate) fn over(
+        io: SharedIo,
+        target: &DeviceSpec,
+        config: Config,
+        mut options: Options,
+    ) -> Result<Arc<Self>> {
+        let mut cards = lock(&CARDS);
+        let live = live(&mut cards);
+        let card = Self::list(&mut cards, &live, target, config, false);
+        drop((cards, live));
+        options.memory_offset = card.memory_offset();
+        // No other thread has the card yet.
+        let _ = card.device.set(Device::with_options(io, options)?);
+        Ok(card)
+    }
+
+    /// Makes a card, and adds it to the locked list.
+    fn list(
+        cards: &mut Vec<Weak<Self>>,
+        live: &[Arc<Self>],
+        target: &DeviceSpec,
+        config: Config,
+        is_shared: bool,
+    ) -> Arc<Self> {
         let is_used = |number: u64| live.iter().any(|card| card.number == number);
         let number = (0..).find(|&number| !is_used(number)).unwrap_or(0);
         let card = Arc::new(Self {
             target: target.clone(),
             config,
             owner: OwnerProcess::current(),
+            is_shared,
             number,
             control: OnceLock::new(),
             bus: OnceLock::new(),
@@ -79,6 +118,10 @@ impl Card {
         });
         cards.push(Arc::downgrade(&card));
         card
+    }
+
+    fn memory_offset(&self) -> u64 {
+        self.number.saturating_mul(APART)
     }
 
     /// Closes the compute node of a card whose only user is the caller.
@@ -158,7 +201,7 @@ impl Card {
             let mut options = Options::default();
             options.command_buffer_bytes = COMMAND_BUFFER_BYTES;
             options.kept_allocations = 1;
-            options.memory_offset = self.number.saturating_mul(APART);
+            options.memory_offset = self.memory_offset();
             let io = gaudi_hal::open(&self.target)?;
             let device = Device::with_options(io, options)?;
             // The lock is held, so no other thread sets it.

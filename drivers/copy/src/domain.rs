@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use gaudi_device::{
     Buffer, CloseError, Device, DeviceId, DeviceSpec, DeviceVa, Error, ErrorKind, Fallback, HostBuffer,
-    Pages, Placement, Result,
+    Options, Pages, Placement, Result,
 };
 use gaudi_dmabuf::Window;
 use gaudi_ranges::Span;
-use gaudi_seam::PciAddress;
+use gaudi_seam::{PciAddress, SharedIo};
 
 use crate::attributes::Attributes;
 use crate::card::Card;
@@ -139,6 +139,16 @@ impl MemoryDomain {
         Self {
             card: Card::of(target, config),
         }
+    }
+
+    /// Returns a domain of its own over an open compute node, with or without layers around it.
+    /// `target` is only reported. The domain chooses [`Options::memory_offset`].
+    ///
+    /// # Errors
+    /// As [`Device::with_options`].
+    pub fn over(io: SharedIo, target: &DeviceSpec, config: Config, options: Options) -> Result<Self> {
+        let card = Card::over(io, target, config, options)?;
+        Ok(Self { card })
     }
 
     /// Returns the domain of the card that the environment selects ([`gaudi_hal::choose`]).

@@ -231,13 +231,19 @@ impl Memory {
         match shared.close() {
             Ok(()) => Ok(()),
             Err(error) => {
-                // It stays the caller's. Its addresses were not reused: the driver still has them.
-                if let Err(second) = shared.list() {
-                    tracing::error!("device {device}: memory at {:#x}: {second}", shared.address);
+                // It stays the caller's. If the driver has unmapped it, other memory may have its
+                // addresses.
+                let is_mapped = shared.location().is_some_and(|location| location.is_mapped());
+                if is_mapped {
+                    if let Err(second) = shared.list() {
+                        tracing::error!("device {device}: memory at {:#x}: {second}", shared.address);
+                    }
                 }
                 let id = shared.known.id;
                 let shared = Arc::new(shared);
-                lock(&LIVE).insert(id, Arc::downgrade(&shared));
+                if is_mapped {
+                    lock(&LIVE).insert(id, Arc::downgrade(&shared));
+                }
                 Err(CloseError::new(Self { shared }, error))
             }
         }

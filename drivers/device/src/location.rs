@@ -92,8 +92,8 @@ impl Location {
         }
     }
 
-    /// Whether the device can access it.
-    pub(crate) fn is_mapped(&self) -> bool {
+    /// Whether the device can access it. A close that failed may have unmapped it.
+    pub fn is_mapped(&self) -> bool {
         match &self.memory {
             Memory::Device(buffer) => buffer.is_mapped(),
             Memory::Host(mapping) => mapping.is_mapped(),

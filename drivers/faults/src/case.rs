@@ -6,6 +6,7 @@ use gaudi_seam::Result;
 use gaudi_seam::fault::Plan;
 use gaudi_sys::random::SplitMix64;
 
+use crate::domains::DomainRig;
 use crate::op::{OP, Op};
 use crate::peers;
 use crate::rig::Rig;
@@ -19,12 +20,16 @@ const DESCRIPTORS: u64 = 256;
 /// One in so many of those exports memory under a rule for the export, so that every such fault
 /// happens.
 const EXPORTS: u64 = 4;
+/// One in so many of them is of a memory domain instead.
+const DOMAINS: u64 = 8;
 /// One in so many of them runs on two nodes instead.
 const NODES: u64 = 32;
 /// The most runs that reduce a failed case.
 const MOST_RUNS: usize = 2000;
 /// As [`MOST_RUNS`], of a case on two nodes, where a run takes longer.
 const MOST_RUNS_OF_NODES: usize = 200;
+/// Runs of a case on two nodes until one breaks an invariant: two runs may differ.
+const REPEATS: usize = 3;
 
 /// Where a case runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +39,35 @@ pub enum Where {
     Memory,
     /// On a device with real descriptors.
     Descriptors,
+    /// On a memory domain and its transport, over a device with real descriptors.
+    Domain,
     /// On two nodes with NICs.
     Nodes,
+}
+
+impl Where {
+    /// Every place.
+    pub const ALL: [Self; 4] = [Self::Memory, Self::Descriptors, Self::Domain, Self::Nodes];
+
+    /// The name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Descriptors => "descriptors",
+            Self::Domain => "domain",
+            Self::Nodes => "nodes",
+        }
+    }
+
+    /// The code under test there.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Memory => "gaudi_device on a mock in memory",
+            Self::Descriptors => "gaudi_device and dma-bufs, with real descriptors",
+            Self::Domain => "the memory domain and the transport of gaudi_copy",
+            Self::Nodes => "gaudi_remote between two nodes with NICs",
+        }
+    }
 }
 
 /// A sequence of operations and a plan of faults.
@@ -71,6 +103,17 @@ impl Case {
         }
     }
 
+    /// As [`generate`](Self::generate), with operations of a memory domain and its transport.
+    pub fn on_domain(seed: u64, number: u64) -> Self {
+        let of = Vocabulary::WITH_DESCRIPTORS;
+        let mut case = Self::generate_of(seed, number, None, Op::on_domain, of);
+        let mut ops: Vec<Op> = case.ops.iter().map(|&(_, op)| op).collect();
+        Op::begin_with_domain(&mut ops);
+        case.ops = ops.into_iter().enumerate().collect();
+        case.place = Where::Domain;
+        case
+    }
+
     /// As [`generate`](Self::generate), on two nodes: transfers between their memory, with up to
     /// three rules for the card or the NIC of one node. One case in eight has none.
     pub fn between_nodes(seed: u64, number: u64) -> Self {
@@ -100,13 +143,15 @@ impl Case {
     }
 
     /// Case `number` of those that `gaudi faults` runs: about one in 256 is a case
-    /// [`with_descriptors`](Self::with_descriptors), and one in 8192 is
+    /// [`with_descriptors`](Self::with_descriptors), of which every eighth is
+    /// [`on_domain`](Self::on_domain) instead, and one in 8192 is
     /// [`between_nodes`](Self::between_nodes); the others are in memory.
     pub fn mixed(seed: u64, number: u64) -> Self {
         // Not every 256th: the number also chooses the order of the chip's work.
         let random = SplitMix64::nth(!seed, number);
         match (random % DESCRIPTORS, random % (DESCRIPTORS * NODES)) {
             (_, 0) => Self::between_nodes(seed, number),
+            (0, of) if of / DESCRIPTORS % DOMAINS == 1 => Self::on_domain(seed, number),
             (0, _) => Self::with_descriptors(seed, number),
             _ => Self::generate(seed, number),
         }
@@ -154,6 +199,9 @@ impl Case {
     /// # Errors
     /// As [`World::run`].
     pub fn run(&self, world: &mut World) -> Result<Outcome> {
+        if self.place == Where::Domain {
+            return self.run_on_domain(world);
+        }
         world.run_with(self.seed ^ self.number, |run| {
             run.arm(&self.plan);
             let mut rig = Rig::new(run);
@@ -172,6 +220,30 @@ impl Case {
                 // The plan applies to the releases of these cases too.
                 run.arm(&self.plan);
             }
+            Ok(())
+        })
+    }
+
+    fn run_on_domain(&self, world: &mut World) -> Result<Outcome> {
+        world.run_with(self.seed ^ self.number, |run| {
+            let Some(domain) = run.domain else {
+                unreachable!("a case of a memory domain runs where there is one");
+            };
+            run.arm(&self.plan);
+            let mut rig = DomainRig::new(run, domain)?;
+            for &(_, op) in &self.ops {
+                run.record.begin();
+                rig.step(op);
+                if run.record.has_failed() {
+                    break;
+                }
+            }
+            if self.number % 2 == 0 {
+                run.disarm();
+                rig.compare_all();
+                run.arm(&self.plan);
+            }
+            rig.close();
             Ok(())
         })
     }
@@ -255,6 +327,20 @@ impl Case {
     }
 }
 
+/// Runs a case until a run breaks an invariant, [`REPEATS`] times at most.
+fn repeated(mut run: impl FnMut(&Case) -> Result<Outcome>) -> impl FnMut(&Case) -> Result<Outcome> {
+    move |case| {
+        let mut outcome = run(case)?;
+        for _ in 1..REPEATS {
+            if !outcome.violations.is_empty() {
+                break;
+            }
+            outcome = run(case)?;
+        }
+        Ok(outcome)
+    }
+}
+
 fn words<const N: usize>(random: &mut SplitMix64) -> [u16; N] {
     [(); N].map(|()| (random.next() >> 48) as u16)
 }
@@ -263,7 +349,7 @@ fn words<const N: usize>(random: &mut SplitMix64) -> [u16; N] {
 /// seed orders the chip's work.
 #[derive(Default)]
 pub struct Stack {
-    worlds: [Option<World>; 4],
+    worlds: [Option<World>; 6],
 }
 
 impl Stack {
@@ -285,17 +371,22 @@ impl Stack {
     /// As [`World::new`].
     pub fn world(&mut self, case: &Case) -> Result<&mut World> {
         let is_stepped = case.number % 4 == 3;
-        let descriptors = case.place != Where::Memory;
-        let world = &mut self.worlds[usize::from(is_stepped) + 2 * usize::from(descriptors)];
+        let place = match case.place {
+            Where::Memory => 0,
+            Where::Descriptors | Where::Nodes => 1,
+            Where::Domain => 2,
+        };
+        let world = &mut self.worlds[usize::from(is_stepped) + 2 * place];
         if world.is_none() {
             let order = if is_stepped { "&order=stepped" } else { "" };
             let spec = format!("{DEVICE}{order}");
             let spec = spec
                 .parse()
                 .unwrap_or_else(|error| unreachable!("{spec}: {error}"));
-            *world = Some(match descriptors {
-                true => World::with_descriptors(&spec)?,
-                false => World::new(&spec)?,
+            *world = Some(match case.place {
+                Where::Memory => World::new(&spec)?,
+                Where::Descriptors | Where::Nodes => World::with_descriptors(&spec)?,
+                Where::Domain => World::with_descriptors(&spec)?.with_domain(),
             });
         }
         match world {
@@ -315,13 +406,24 @@ impl Stack {
         }
     }
 
-    /// As [`Case::reduce`]. Two runs on nodes may differ, so such a case may stay as it is.
+    /// Runs a case; one on two nodes up to three times, until a run breaks an invariant.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn repeat(&mut self, case: &Case) -> Result<Outcome> {
+        match case.place {
+            Where::Nodes => repeated(|case| self.run(case))(case),
+            _ => self.run(case),
+        }
+    }
+
+    /// As [`Case::reduce`]. Two runs on nodes may differ, so each such case gets three runs.
     pub fn reduce(&mut self, case: Case) -> Case {
         let most = match case.place {
             Where::Nodes => MOST_RUNS_OF_NODES,
             _ => MOST_RUNS,
         };
-        case.reduce_by(|case| self.run(case), most)
+        case.reduce_by(|case| self.repeat(case), most)
     }
 }
 
@@ -336,5 +438,37 @@ impl fmt::Display for Case {
             write!(f, "\n{place:4}  {op}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::{Invariant, Violation};
+    use crate::op::Kind;
+
+    #[test]
+    fn failure_of_some_runs_is_reduced() {
+        let mut case = Case::between_nodes(1, 0);
+        case.plan = "submit:lose;nic.packet:lose".parse().expect("a plan");
+        case.ops[7].1.kind = Kind::RemoteFlush;
+        let is_flush = |&(_, op): &(usize, Op)| op.kind == Kind::RemoteFlush;
+        let mut calls = 0;
+        // Every other run fails, if the case has a flush and the second rule.
+        let run = |case: &Case| {
+            calls += 1;
+            let has_rule = case.plan.rules.iter().any(|rule| rule.target.is_nic());
+            let mut outcome = Outcome::default();
+            if calls % 2 == 0 && has_rule && case.ops.iter().any(is_flush) {
+                outcome.violations.push(Violation {
+                    invariant: Invariant::PeersEnd,
+                    what: String::new(),
+                });
+            }
+            Ok(outcome)
+        };
+        let smallest = case.reduce_by(repeated(run), MOST_RUNS_OF_NODES);
+        assert_eq!(smallest.plan.to_string(), "nic.packet:lose");
+        assert_eq!(smallest.ops.len(), 1, "{smallest}");
     }
 }

@@ -104,15 +104,18 @@ impl<T: fmt::Debug> fmt::Display for Failure<T> {
         let Some(input) = input else {
             return write!(f, "the fault runs were aborted: {why}");
         };
-        write!(
-            f,
-            "{why}\n  seed: {seed}\n  plan: {plan}\n  input: {input:?}\n  again: PROPTEST_RNG_SEED={seed} cargo test"
-        )?;
-        // The test harness names the thread after the test.
-        match std::thread::current().name() {
-            Some(test) if test != "main" => write!(f, " {test} -- --exact"),
-            _ => Ok(()),
-        }
+        write!(f, "{why}\n  seed: {seed}\n  plan: {plan}\n  input: {input:?}\n")?;
+        again(*seed, f)
+    }
+}
+
+/// Writes the command that repeats a failure.
+pub(crate) fn again(seed: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "  again: PROPTEST_RNG_SEED={seed} cargo test")?;
+    // The test harness names the thread after the test.
+    match std::thread::current().name() {
+        Some(test) if test != "main" => write!(f, " {test} -- --exact"),
+        _ => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use gaudi_seam::Operation;
 use gaudi_seam::fault::{NicEvent, Target, Verdict};
 
+use crate::case::Where;
 use crate::record::{DeviceState, Met, kind_of};
 use crate::words::Vocabulary;
 use crate::world::Outcome;
@@ -17,6 +18,16 @@ pub struct Coverage {
     /// The runs in which a rule for an event of a NIC injected a fault, by the verdict's form and
     /// the event's name.
     nic: BTreeMap<(&'static str, &'static str), u64>,
+    places: [Place; Where::ALL.len()],
+}
+
+/// The cases of a place.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The cases.
+    pub cases: u64,
+    /// Those with a fault.
+    pub with_faults: u64,
 }
 
 /// One verdict and one event of a NIC.
@@ -58,6 +69,21 @@ impl Coverage {
         }
     }
 
+    /// Counts a case of a place, and adds its faults.
+    pub fn add_case(&mut self, place: Where, outcome: &Outcome) {
+        let has_fault = !outcome.met.is_empty() || !outcome.nic_fired.is_empty();
+        let count = &mut self.places[place as usize];
+        count.cases += 1;
+        count.with_faults += u64::from(has_fault);
+        self.add(outcome);
+    }
+
+    /// The cases of each place that [`add_case`](Self::add_case) counted.
+    pub fn places(&self) -> impl Iterator<Item = (Where, Place)> {
+        let count = |place: Where| (place, self.places[place as usize]);
+        Where::ALL.into_iter().map(count)
+    }
+
     /// Adds the faults of other runs.
     pub fn merge(&mut self, other: &Self) {
         for (&met, count) in &other.met {
@@ -65,6 +91,10 @@ impl Coverage {
         }
         for (&pair, count) in &other.nic {
             *self.nic.entry(pair).or_default() += count;
+        }
+        for (own, other) in self.places.iter_mut().zip(other.places) {
+            own.cases += other.cases;
+            own.with_faults += other.with_faults;
         }
     }
 

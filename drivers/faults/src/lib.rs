@@ -27,8 +27,10 @@
 mod bytes;
 mod case;
 mod check;
+mod check_nodes;
 mod completions;
 mod coverage;
+mod domains;
 mod exports;
 mod invariant;
 mod lifetimes;
@@ -47,7 +49,8 @@ mod world;
 
 pub use case::{Case, OPERATIONS, Stack, Where};
 pub use check::{Failure, check, check_in, find};
-pub use coverage::{Coverage, NicPair, Pair};
+pub use check_nodes::NodesFailure;
+pub use coverage::{Coverage, NicPair, Pair, Place};
 pub use invariant::{Invariant, Violation};
 pub use nodes::{Code, Node, Nodes, NodesOutcome, Topology};
 pub use op::{Kind, Op};

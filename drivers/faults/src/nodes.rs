@@ -166,6 +166,10 @@ impl Nodes {
         self
     }
 
+    pub(crate) fn topology(&self) -> Topology {
+        self.topology
+    }
+
     /// Switches an invariant off.
     #[must_use]
     pub fn without(mut self, invariant: Invariant) -> Self {

@@ -8,7 +8,8 @@ macro_rules! kinds {
     (
         $($(#[$doc:meta])* $name:ident $weight:literal,)*;
         $($(#[$more:meta])* $other:ident,)*;
-        $($(#[$far:meta])* $remote:ident,)*
+        $($(#[$far:meta])* $remote:ident,)*;
+        $($(#[$of:meta])* $domain:ident,)*
     ) => {
         /// The kind of an operation.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,6 +18,7 @@ macro_rules! kinds {
             $($(#[$doc])* $name,)*
             $($(#[$more])* $other,)*
             $($(#[$far])* $remote,)*
+            $($(#[$of])* $domain,)*
         }
 
         /// The kinds that need real descriptors.
@@ -24,6 +26,9 @@ macro_rules! kinds {
 
         /// The kinds between two nodes.
         const OF_NODES: &[Kind] = &[$(Kind::$remote,)*];
+
+        /// The kinds of a memory domain.
+        const OF_DOMAINS: &[Kind] = &[$(Kind::$domain,)*];
 
         /// Each kind as often as its weight.
         const KINDS: &[Kind] = &{
@@ -109,6 +114,41 @@ kinds! {
     RemoteFlush,
     /// `Device::fill` of memory that is put later.
     RemoteFill,
+    ;
+    /// `MemoryDomain::alloc`.
+    DomainAlloc,
+    /// `MemoryDomain::alloc_host`.
+    DomainAllocHost,
+    /// `MemoryDomain::register` of memory of the process.
+    DomainRegister,
+    /// `MemoryDomain::register_device` of a part of device memory, and its end.
+    DomainRegisterDevice,
+    /// `MemoryDomain::free` or `deregister`.
+    DomainFree,
+    /// The last handle of memory is dropped.
+    DomainDrop,
+    /// `MemoryDomain::query`, `mem_query` and keys.
+    DomainQuery,
+    /// `MemoryDomain::dmabuf`.
+    DomainExport,
+    /// `Transport::put_short`.
+    PutShort,
+    /// `Transport::put_bcopy`.
+    PutBcopy,
+    /// `Transport::put_zcopy`.
+    PutZcopy,
+    /// `Transport::get_short`.
+    GetShort,
+    /// `Transport::get_bcopy`.
+    GetBcopy,
+    /// `Transport::get_zcopy`.
+    GetZcopy,
+    /// `Transport::put_zcopy` within device memory.
+    CopyZcopy,
+    /// `Transport::progress`.
+    Progress,
+    /// `Transport::flush_wait`.
+    Flush,
 }
 
 /// One operation. Its numbers choose slots, lengths and values; on an unsuitable slot it does
@@ -151,6 +191,27 @@ impl Op {
     pub(crate) fn between_nodes([kind, a, b, c]: [u16; OP]) -> Self {
         let kind = pick(OF_NODES, kind);
         Self { kind, a, b, c }
+    }
+
+    /// An operation of a memory domain.
+    pub(crate) fn on_domain([kind, a, b, c]: [u16; OP]) -> Self {
+        let kind = pick(OF_DOMAINS, kind);
+        Self { kind, a, b, c }
+    }
+
+    /// Makes the first operations allocate and copy in a memory domain.
+    pub(crate) fn begin_with_domain(ops: &mut [Self]) {
+        const FIRST: [Kind; 6] = [
+            Kind::DomainAlloc,
+            Kind::DomainAllocHost,
+            Kind::PutZcopy,
+            Kind::GetZcopy,
+            Kind::Flush,
+            Kind::DomainQuery,
+        ];
+        for (op, kind) in ops.iter_mut().zip(FIRST) {
+            op.kind = kind;
+        }
     }
 
     /// Makes the first operations export the only buffer.

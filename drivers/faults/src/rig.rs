@@ -104,41 +104,14 @@ pub(crate) fn length(c: u16) -> u64 {
     }
 }
 
-impl<'a, 'r> Rig<'a, 'r> {
-    pub(crate) fn new(run: &'a Run<'r>) -> Self {
-        Self {
-            exports: Vec::new(),
-            run,
-            device: run.device,
-            buffers: Default::default(),
-            hosts: Default::default(),
-            pending: Vec::new(),
-            next: 0,
-            untracked_work: false,
-            has_own_pages: false,
-        }
-    }
-
-    pub(crate) fn violated(&self, invariant: Invariant, what: String) {
-        self.run.record.lock().violated(invariant, what);
-    }
-
-    pub(crate) fn has_failed(&self) -> bool {
-        self.run.record.has_failed()
-    }
-
-    /// Whether memory may be compared: no answer reported the end of work that still runs.
-    pub(crate) fn trusts(&self) -> bool {
-        !self.run.record.has_false_end()
-    }
-
+impl Run<'_> {
     /// Checks a result. An error must come from the driver or a fault in this operation, or have
     /// ended a submission earlier. A success must not hide the refusal of an operation in `needs`.
     pub(crate) fn judge<T>(&self, what: &str, answer: &Result<T>, needs: &[Operation], own: &[ErrorKind]) {
-        if answer.is_ok() && !self.run.record.is_refused() {
+        if answer.is_ok() && !self.record.is_refused() {
             return;
         }
-        let mut record = self.run.record.lock();
+        let mut record = self.record.lock();
         match answer {
             Err(error) if record.met.is_empty() && !own.contains(&error.kind()) => {
                 let text = format!("{what} failed, and no fault was injected: {error}");
@@ -172,6 +145,40 @@ impl<'a, 'r> Rig<'a, 'r> {
                 }
             }
         }
+    }
+}
+
+impl<'a, 'r> Rig<'a, 'r> {
+    pub(crate) fn new(run: &'a Run<'r>) -> Self {
+        Self {
+            exports: Vec::new(),
+            run,
+            device: run.device,
+            buffers: Default::default(),
+            hosts: Default::default(),
+            pending: Vec::new(),
+            next: 0,
+            untracked_work: false,
+            has_own_pages: false,
+        }
+    }
+
+    pub(crate) fn violated(&self, invariant: Invariant, what: String) {
+        self.run.record.lock().violated(invariant, what);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.run.record.has_failed()
+    }
+
+    /// Whether memory may be compared: no answer reported the end of work that still runs.
+    pub(crate) fn trusts(&self) -> bool {
+        !self.run.record.has_false_end()
+    }
+
+    /// As [`Run::judge`].
+    pub(crate) fn judge<T>(&self, what: &str, answer: &Result<T>, needs: &[Operation], own: &[ErrorKind]) {
+        self.run.judge(what, answer, needs, own);
     }
 
     pub(crate) fn id(&mut self) -> u64 {

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use gaudi_copy::{Config, MemoryDomain};
 use gaudi_device::{Buffer, Device, Options};
 use gaudi_hal::Mock;
 use gaudi_hal::layers::fault::{ArmedFault, FaultHandle, FaultLayer};
@@ -47,6 +48,8 @@ pub struct World {
     is_virtual: bool,
     /// Whether runs happen inside of those of another world, which provides the host memory.
     is_inner: bool,
+    /// Whether the device is that of a memory domain.
+    has_domain: bool,
 }
 
 /// The result of one run.
@@ -71,10 +74,19 @@ pub struct Outcome {
 /// What code under test may use in a run.
 pub(crate) struct Run<'a> {
     pub(crate) device: &'a Device,
+    /// The memory domain of the device, in a world that has one.
+    pub(crate) domain: Option<&'a MemoryDomain>,
     pub(crate) record: &'a SharedRecord,
     pub(crate) pool: &'a Pool,
     faults: &'a FaultHandle,
     rules: &'a Rules,
+}
+
+/// An open device.
+struct Opened {
+    device: Device,
+    faults: FaultHandle,
+    domain: Option<MemoryDomain>,
 }
 
 /// The rules of a run.
@@ -186,6 +198,7 @@ impl World {
             pool: Pool::default(),
             is_virtual: true,
             is_inner: false,
+            has_domain: false,
         })
     }
 
@@ -199,6 +212,12 @@ impl World {
     /// Leaves the host memory to the world in whose runs those of this one happen.
     pub(crate) fn inside(mut self, is_inner: bool) -> Self {
         self.is_inner = is_inner;
+        self
+    }
+
+    /// Makes a memory domain of the device for each run.
+    pub(crate) fn with_domain(mut self) -> Self {
+        self.has_domain = true;
         self
     }
 
@@ -291,10 +310,15 @@ impl World {
         let pages = self.region.pages_in_use();
         let begin = self.clock.now_ns();
         let quiet = Quiet::begin();
-        let (device, faults) = self.open()?;
+        let Opened {
+            device,
+            faults,
+            domain,
+        } = self.open()?;
         let rules = Rules::default();
         let run = &Run {
             device: &device,
+            domain: domain.as_ref(),
             record: &self.record,
             pool: &self.pool,
             faults: &faults,
@@ -309,6 +333,7 @@ impl World {
             }
         };
         self.record.begin();
+        drop(domain);
         let closed = catch_unwind(AssertUnwindSafe(|| self.close(device)));
         if let Err(panic) = closed {
             self.record.lock().violated(Invariant::Panics, message(&*panic));
@@ -357,7 +382,7 @@ impl World {
         })
     }
 
-    fn open(&self) -> Result<(Device, FaultHandle)> {
+    fn open(&self) -> Result<Opened> {
         let wrap = |layer: &Option<Wrap>, io: SharedIo| match layer {
             Some(wrap) => wrap(io),
             None => io,
@@ -369,8 +394,19 @@ impl World {
         let layer = FaultLayer::new(io, &Plan::default(), Arc::new(self.clock.clone()));
         let faults = layer.handle();
         let io = CodeWatch::over(Arc::new(layer), &self.record, &faults);
-        let device = Device::with_options(wrap(&self.code_layer, io), self.options.clone())?;
-        Ok((device, faults))
+        let (io, options) = (wrap(&self.code_layer, io), self.options.clone());
+        let (device, domain) = match self.has_domain {
+            false => (Device::with_options(io, options)?, None),
+            true => {
+                let domain = open_domain(io, options)?;
+                (domain.device()?.clone(), Some(domain))
+            }
+        };
+        Ok(Opened {
+            device,
+            faults,
+            domain,
+        })
     }
 
     /// Closes the device. Only a refusal, or work that may run, excuses that it is held.
@@ -414,12 +450,18 @@ impl World {
             return;
         }
         self.record.lock().is_paused = true;
-        let works = self.open().and_then(|(device, faults)| {
-            let buffer = device.alloc(64)?;
-            device.fill(&buffer, 1)?.wait(Duration::from_secs(60))?;
-            drop((buffer, faults));
-            device.close().map_err(Error::from)
-        });
+        let works = self.open().and_then(
+            |Opened {
+                 device,
+                 faults,
+                 domain,
+             }| {
+                let buffer = device.alloc(64)?;
+                device.fill(&buffer, 1)?.wait(Duration::from_secs(60))?;
+                drop((buffer, faults, domain));
+                device.close().map_err(Error::from)
+            },
+        );
         let mut record = self.record.lock();
         record.is_paused = false;
         if let Err(error) = works {
@@ -446,6 +488,17 @@ impl Run<'_> {
     pub(crate) fn has_fired(&self) -> bool {
         self.rules.has_fired()
     }
+}
+
+/// Opens a memory domain whose operations take several submissions.
+fn open_domain(io: SharedIo, options: Options) -> Result<MemoryDomain> {
+    let target = DEVICE.parse().unwrap_or_else(|error| unreachable!("{error}"));
+    let mut config = Config::default();
+    config.short_bytes = 256;
+    config.bcopy_bytes = 2048;
+    config.outstanding = 3;
+    config.batch = 3;
+    MemoryDomain::over(io, &target, config, options)
 }
 
 /// Buffers beside those of the code.

@@ -9,7 +9,7 @@ use gaudi_faults::{Case, Code, Coverage, Invariant, Node, Nodes, NodesOutcome, S
 use gaudi_remote::{Endpoint, EndpointOptions, Nic, Rights};
 use gaudi_seam::fault::Plan;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngSeed, TestRunner};
 
 /// The cases of a run; `GAUDI_TEST_CASES` is another number.
 const CASES: u64 = 200;
@@ -156,6 +156,33 @@ fn panic_of_node_is_reported() {
         Box::new(fill),
     );
     breaks(&outcome, Invariant::Panics, "node 0: a property of the code");
+}
+
+/// Node 1 panics at a large value whose fill is refused.
+#[test]
+fn failure_of_nodes_shrinks_input_and_plans() {
+    let code = |node: &mut Node<'_>, values: &Vec<u8>| {
+        let buffer = node.device(0).alloc(64)?;
+        for &value in values {
+            let filled = node.device(0).fill(&buffer, value);
+            assert!(node.number() == 0 || value < 50 || filled.is_ok(), "the defect");
+            filled?.wait(Deadline::NEVER)?;
+        }
+        Ok(())
+    };
+    let config = Config {
+        rng_seed: RngSeed::Fixed(1),
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let input = proptest::collection::vec(0_u8..100, 0..8);
+    let failure = Nodes::new(Topology::PAIR).find(config, input, code);
+    let failure = failure.expect("the defect is found");
+    println!("{failure}");
+    assert!(failure.why.contains("panics: node 1: the defect"), "{failure}");
+    let rules: Vec<usize> = failure.plans.iter().map(|plan| plan.rules.len()).collect();
+    assert_eq!(rules, [0, 1], "one rule of the node: {failure}");
+    assert_eq!(failure.input.as_deref(), Some(&[50][..]), "{failure}");
 }
 
 #[test]

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use gaudi::faults::{
-    Case, Coverage, DeviceState, Invariant, NicPair, OPERATIONS, Outcome, Pair, Stack, Violation, Where,
+    Case, Coverage, DeviceState, Invariant, NicPair, OPERATIONS, Outcome, Pair, Place, Stack, Violation,
+    Where,
 };
 use gaudi::{Error, ErrorKind};
 use serde::Serialize;
@@ -217,7 +218,7 @@ impl Shared {
         totals.cases += 1;
         totals.with_faults += u64::from(has_fault(&outcome));
         totals.calls += outcome.calls;
-        totals.coverage.add(&outcome);
+        totals.coverage.add_case(case.place, &outcome);
         if !outcome.violations.is_empty() {
             self.stop.store(true, Ordering::Relaxed);
             totals.failed = Some((stack.reduce(case), outcome.violations));
@@ -241,6 +242,15 @@ const NIC_PAIRS: &[Column<NicPair>] = &columns! { NicPair:
     text "event" "event" |pair| pair.event.name();
     grouped "runs" "runs" |pair| pair.runs;
     text "never" "" |pair| pair.never;
+};
+
+type Row = (Where, Place);
+
+const PLACES: &[Column<Row>] = &columns! { Row:
+    text "place" "place" |row| row.0.name();
+    grouped "cases" "cases" |row| row.1.cases;
+    grouped "with_faults" "with faults" |row| row.1.with_faults;
+    text "code" "code under test" |row| row.0.code();
 };
 
 const _: () = assert!(DeviceState::ALL.len() == 4, "a column for each state");
@@ -282,6 +292,7 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
     let seconds = begin.elapsed().as_secs_f64();
     let per_minute = totals.cases as f64 * 60.0 / seconds.max(1e-9);
     let (pairs, nic_pairs) = (totals.coverage.pairs(), totals.coverage.nic_pairs());
+    let places: Vec<Row> = totals.coverage.places().collect();
     let failure = totals.failed.as_ref();
     if let Some(file) = &arguments.html {
         let summary = format!(
@@ -304,6 +315,7 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
             failure: failure.map(|(case, violations)| described(case, violations)),
             coverage: records(PAIRS, &pairs),
             nic_coverage: records(NIC_PAIRS, &nic_pairs),
+            places: records(PLACES, &places),
         };
         output.document("gaudi.faults", &document)?;
     } else {
@@ -317,6 +329,7 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
         if !nic_met.is_empty() {
             output.rows(NIC_PAIRS, &nic_met)?;
         }
+        output.rows(PLACES, &places)?;
         let count = |never: bool| pairs.iter().filter(|pair| pair.never.is_some() == never).count();
         output.line(format!(
             "{} of {} pairs met; {} cannot meet or are not drawn (gaudi faults list)",
@@ -467,12 +480,12 @@ fn replay(arguments: &Replay, minimize: bool, output: &mut Output) -> Result<u8>
     let mut stack = Stack::new()?;
     let mut case = Case::mixed(arguments.seed, arguments.case);
     let mut outcome = match minimize {
-        true => unlogged(|| stack.run(&case)),
-        false => stack.run(&case),
+        true => unlogged(|| stack.repeat(&case)),
+        false => stack.repeat(&case),
     }?;
     if minimize && !outcome.violations.is_empty() {
         case = unlogged(|| stack.reduce(case));
-        outcome = stack.run(&case)?;
+        outcome = stack.repeat(&case)?;
     }
     let failure = (!outcome.violations.is_empty()).then(|| (case.clone(), outcome.violations.clone()));
     if output.is_json() {

@@ -1,0 +1,316 @@
+//! The C library of Gaudi memory under random faults: its functions, called in this process. A
+//! failure has the errno of an injected fault, and nothing else changes or stays.
+
+#![expect(
+    unsafe_code,
+    clippy::undocumented_unsafe_blocks,
+    reason = "the functions under test are C's; each call passes memory that the test owns"
+)]
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_int};
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::ptr::null_mut;
+
+use gaudi_copy_c::*;
+use gaudi_faults::{Case, Kind, Op};
+use gaudi_hal::layers::fault;
+use gaudi_seam::fault::{Plan, Resource, Verdict};
+use gaudi_seam::{DeviceSpec, Errno, LayerSpec};
+
+/// The cases of a run; `GAUDI_TEST_CASES` is another number.
+const CASES: u64 = 500;
+/// The seed of a run; `GAUDI_TEST_SEED` is another.
+const SEED: u64 = 1;
+/// Bytes of each allocation.
+const LEN: usize = 3000;
+
+fn number(variable: &str, own: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.map_or(own, |text| text.parse().expect("a number"))
+}
+
+/// Faults of each rule so far, in this process.
+fn fired() -> BTreeMap<String, u64> {
+    let counts = fault::tally().into_iter();
+    counts
+        .map(|count| (count.rule.to_string(), count.fired))
+        .collect()
+}
+
+/// The errnos that a program may see after a fault.
+fn errnos(verdict: Verdict) -> Vec<Errno> {
+    match verdict {
+        Verdict::Error(errno) => vec![errno],
+        Verdict::Full(Resource::Queue) => vec![Errno::EAGAIN],
+        Verdict::Full(Resource::Fds) => vec![Errno::EMFILE],
+        Verdict::Full(_) => vec![Errno::ENOMEM],
+        Verdict::Eintr => vec![Errno::EINTR],
+        Verdict::Lose | Verdict::Timeout => vec![Errno::ETIMEDOUT, Errno::EIO, Errno::EBUSY],
+        Verdict::Remove => vec![Errno::ENODEV],
+        Verdict::Reset | Verdict::ComputeReset | Verdict::FatalEcc | Verdict::Heartbeat | Verdict::Razwi => {
+            vec![Errno::EBUSY, Errno::EIO]
+        }
+        _ => Vec::new(),
+    }
+}
+
+struct Program {
+    domain: u64,
+    /// Device memory with its expected bytes; unknown after a failure.
+    memory: Vec<(u64, Option<Vec<u8>>)>,
+    plan: Plan,
+    before: BTreeMap<String, u64>,
+    bytes: Vec<u8>,
+    failed: bool,
+    /// Memory whose free failed: the driver may have unmapped it.
+    refused: Vec<u64>,
+}
+
+impl Program {
+    /// Checks an answer. Returns whether the call succeeded.
+    fn check(&mut self, what: &str, answer: c_int) -> bool {
+        if answer == 0 {
+            return true;
+        }
+        let errno = Errno::from_raw(-answer);
+        let now = fired();
+        let count = |of: &BTreeMap<String, u64>, rule: &str| of.get(rule).copied().unwrap_or(0);
+        let mut causes: Vec<Errno> = Vec::new();
+        for rule in &self.plan.rules {
+            let text = rule.to_string();
+            if count(&now, &text) > count(&self.before, &text) {
+                causes.extend(errnos(rule.verdict));
+            }
+        }
+        // A copy that failed may hold the memory.
+        if self.failed && what == "gaudi_copy_free" {
+            causes.push(Errno::EBUSY);
+        }
+        let text = unsafe { CStr::from_ptr(gaudi_copy_error()) }.to_string_lossy();
+        assert!(
+            causes.contains(&errno),
+            "{what}: {errno:?}, expected one of {causes:?}: {text}"
+        );
+        assert!(!text.is_empty(), "{what}: {errno:?} has no description");
+        self.failed = true;
+        false
+    }
+
+    fn step(&mut self, Op { kind, a, b, c }: Op) {
+        let start = usize::from(c) % LEN;
+        let len = (LEN - start) as u64;
+        let domain = self.domain;
+        let pick = usize::from(a).checked_rem(self.memory.len());
+        match (kind, pick) {
+            (Kind::DomainAlloc | Kind::DomainAllocHost, _) if self.memory.len() < 4 => {
+                let options = AllocOptions {
+                    kind: GAUDI_COPY_DEVICE,
+                    export: if b % 2 == 0 {
+                        GAUDI_COPY_EXPORT_NEVER
+                    } else {
+                        GAUDI_COPY_EXPORT_POOLED
+                    },
+                    ..AllocOptions::default()
+                };
+                let mut address = 0;
+                let answer =
+                    unsafe { gaudi_copy_alloc(domain, LEN as u64, &raw const options, &raw mut address) };
+                if self.check("gaudi_copy_alloc", answer) {
+                    // Its free had failed after the driver unmapped it.
+                    self.refused.retain(|&other| other != address);
+                    self.memory.push((address, None));
+                }
+            }
+            (Kind::DomainFree | Kind::DomainDrop, Some(at)) => self.free(at),
+            (Kind::PutZcopy | Kind::PutShort | Kind::CopyZcopy, Some(at)) => {
+                self.bytes
+                    .iter_mut()
+                    .zip(u32::from(c)..)
+                    .for_each(|(byte, seed)| *byte = (seed * 7) as u8);
+                let (address, source) = (self.memory[at].0 + start as u64, self.bytes.as_ptr() as u64);
+                let answer = unsafe { gaudi_copy_copy(domain, address, source, len) };
+                let is_done = self.check("gaudi_copy_copy", answer);
+                self.wrote(at, start, is_done);
+            }
+            (Kind::PutBcopy, Some(at)) => {
+                self.bytes
+                    .iter_mut()
+                    .zip(u32::from(c)..)
+                    .for_each(|(byte, seed)| *byte = (seed * 5) as u8);
+                let source = self.bytes.as_ptr() as u64;
+                if let Some(key) = self.attach(at) {
+                    let to = self.memory[at].0 + start as u64;
+                    let answer = unsafe { gaudi_copy_put(key, to, source, len) };
+                    let is_done = self.check("gaudi_copy_put", answer);
+                    self.wrote(at, start, is_done);
+                    let answer = unsafe { gaudi_copy_detach(key) };
+                    self.check("gaudi_copy_detach", answer);
+                }
+            }
+            (Kind::GetZcopy | Kind::GetShort, Some(at)) => {
+                let (address, to) = (self.memory[at].0 + start as u64, self.bytes.as_mut_ptr() as u64);
+                let answer = unsafe { gaudi_copy_copy(domain, to, address, len) };
+                if self.check("gaudi_copy_copy", answer) {
+                    self.compare(at, start);
+                }
+            }
+            (Kind::GetBcopy, Some(at)) => {
+                let to = self.bytes.as_mut_ptr() as u64;
+                if let Some(key) = self.attach(at) {
+                    let from = self.memory[at].0 + start as u64;
+                    let answer = unsafe { gaudi_copy_get(key, to, from, len) };
+                    if self.check("gaudi_copy_get", answer) {
+                        self.compare(at, start);
+                    }
+                    let answer = unsafe { gaudi_copy_detach(key) };
+                    self.check("gaudi_copy_detach", answer);
+                }
+            }
+            (Kind::DomainQuery, Some(at)) => {
+                let (base, mut info, mut kind) = (self.memory[at].0, MemoryInfo::default(), 0);
+                let answer = unsafe { gaudi_copy_query(domain, base + 9, 1, &raw mut info) };
+                if self.check("gaudi_copy_query", answer) {
+                    assert_eq!(
+                        (info.base, info.len, info.kind),
+                        (base, LEN as u64, GAUDI_COPY_DEVICE)
+                    );
+                    let answer = unsafe { gaudi_copy_memory_type(base, LEN as u64, &raw mut kind) };
+                    assert_eq!((answer, kind), (0, GAUDI_COPY_DEVICE));
+                }
+            }
+            (Kind::DomainExport, Some(at)) => {
+                let mut part = Dmabuf::default();
+                let answer = unsafe { gaudi_copy_dmabuf(domain, self.memory[at].0, 1, &raw mut part) };
+                // Private memory cannot be exported.
+                if answer != -(Errno::EINVAL as c_int) && self.check("gaudi_copy_dmabuf", answer) {
+                    drop(unsafe { OwnedFd::from_raw_fd(part.fd) });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn attach(&mut self, at: usize) -> Option<u64> {
+        let mut key = [0; GAUDI_COPY_PROCESS_KEY_BYTES as usize];
+        let room = key.len() as u64;
+        let answer = unsafe { gaudi_copy_pack(self.domain, self.memory[at].0, key.as_mut_ptr(), room) };
+        if !self.check("gaudi_copy_pack", answer) {
+            return None;
+        }
+        let mut attached = 0;
+        let answer = unsafe { gaudi_copy_attach(self.domain, key.as_ptr(), room, &raw mut attached) };
+        self.check("gaudi_copy_attach", answer).then_some(attached)
+    }
+
+    /// Records a write of the program's bytes up to the end of an allocation.
+    fn wrote(&mut self, at: usize, start: usize, is_done: bool) {
+        let content = &mut self.memory[at].1;
+        match content {
+            Some(content) if is_done => content[start..].copy_from_slice(&self.bytes[..LEN - start]),
+            None if is_done && start == 0 => *content = Some(self.bytes.clone()),
+            _ => *content = None,
+        }
+    }
+
+    fn compare(&self, at: usize, start: usize) {
+        // After a failure a copy that was reported as failed may still run.
+        if let Some(content) = self.memory[at].1.as_ref().filter(|_| !self.failed) {
+            assert!(
+                content[start..] == self.bytes[..LEN - start],
+                "bytes of device memory differ"
+            );
+        }
+    }
+
+    fn free(&mut self, at: usize) {
+        let (address, _) = self.memory.swap_remove(at);
+        if !self.release(address) {
+            self.refused.push(address);
+        }
+    }
+
+    /// Frees memory. Returns whether that succeeded.
+    fn release(&mut self, address: u64) -> bool {
+        let answer = unsafe { gaudi_copy_free(self.domain, address) };
+        let is_free = self.check("gaudi_copy_free", answer);
+        if is_free {
+            let mut kind = 0;
+            let typed = unsafe { gaudi_copy_memory_type(address, 1, &raw mut kind) };
+            assert_eq!((typed, kind), (0, GAUDI_COPY_HOST), "freed memory has no type");
+        }
+        is_free
+    }
+}
+
+/// A mock with a plan.
+fn spec(name: u64, plan: &Plan) -> String {
+    let spec = format!("mock:gaudi2?name=cfaults{name}&dram=3GiB&clock=virtual");
+    let mut spec: DeviceSpec = spec.parse().expect("a spec");
+    if !plan.rules.is_empty() {
+        spec.layers.push(LayerSpec {
+            name: "fault".to_owned(),
+            argument: Some(plan.to_string()),
+        });
+    }
+    spec.to_string()
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("readable").count()
+}
+
+#[test]
+fn c_library_fails_with_injected_errnos_only() {
+    let (cases, seed) = (number("GAUDI_TEST_CASES", CASES), number("GAUDI_TEST_SEED", SEED));
+    let (mut failures, mut closed, mut names) = (0_u64, 0_u64, 0);
+    let mut known = None;
+    for number in 0..cases {
+        let case = Case::on_domain(seed, number);
+        // The harness prints it if the case fails.
+        println!("seed {seed} case {number}: {}", case.plan);
+        let spec = CString::new(spec(names, &case.plan)).expect("no zero");
+        let mut domain = 0;
+        assert_eq!(
+            unsafe { gaudi_copy_open(spec.as_ptr(), null_mut()) },
+            -(Errno::EINVAL as c_int)
+        );
+        assert_eq!(unsafe { gaudi_copy_open(spec.as_ptr(), &raw mut domain) }, 0);
+        let mut program = Program {
+            domain,
+            memory: Vec::new(),
+            plan: case.plan.clone(),
+            before: fired(),
+            bytes: vec![0; LEN],
+            failed: false,
+            refused: Vec::new(),
+        };
+        for &(_, op) in &case.ops {
+            program.step(op);
+        }
+        while !program.memory.is_empty() {
+            program.free(0);
+        }
+        // A refused free can be repeated.
+        let refused = std::mem::take(&mut program.refused);
+        let left = refused
+            .iter()
+            .filter(|&&address| !program.release(address))
+            .count();
+        let answer = unsafe { gaudi_copy_close(domain) };
+        failures += u64::from(program.failed);
+        match left {
+            0 if answer == 0 && !program.failed => {
+                closed += 1;
+                let open = descriptors();
+                assert_eq!(*known.get_or_insert(open), open, "descriptors stay open");
+            }
+            _ => {
+                names += 1;
+                known = None;
+            }
+        }
+    }
+    println!("seed={seed} cases={cases} with failures={failures} without={closed}");
+    assert!(failures > cases / 2 && closed > 0);
+}

@@ -1,0 +1,36 @@
+//! The memory domain and its transport under random faults, and defects that a run must find.
+
+use std::time::Instant;
+
+use gaudi_faults::{Case, Coverage, Stack};
+
+const CASES: u64 = 1500;
+const SEED: u64 = 1;
+
+fn number(variable: &str, own: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.map_or(own, |text| text.parse().expect("a number"))
+}
+
+#[test]
+fn memory_domain_breaks_no_invariant() {
+    let (cases, seed) = (number("GAUDI_TEST_CASES", CASES), number("GAUDI_TEST_SEED", SEED));
+    let mut stack = Stack::default();
+    let (mut faulty, mut calls, mut coverage) = (0_u64, 0, Coverage::default());
+    let begin = Instant::now();
+    for number in 0..cases {
+        let case = Case::on_domain(seed, number);
+        let outcome = stack.run(&case).expect("the device opens");
+        if let Some(violation) = outcome.violations.first() {
+            let smallest = stack.reduce(case);
+            panic!("seed {seed} case {number} on a domain: {violation}\n{smallest}");
+        }
+        faulty += u64::from(!outcome.met.is_empty());
+        calls += outcome.calls;
+        coverage.add(&outcome);
+    }
+    let rate = cases as f64 * 60.0 / begin.elapsed().as_secs_f64();
+    let percent = faulty * 100 / cases;
+    println!("seed={seed} cases={cases} faults in {percent} % calls={calls} {rate:.0} a minute");
+    assert!(percent >= 80, "faults in {percent} % of the cases");
+}
