@@ -54,6 +54,11 @@ impl Context {
         self.how == ReplayMatch::Strict
     }
 
+    /// Strict: whether the first difference was reported.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// The call after the last one used.
     pub(crate) fn next(&self) -> usize {
         self.next

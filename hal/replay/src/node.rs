@@ -106,6 +106,7 @@ impl Replay {
     /// Returns the recorded call that answers a request.
     fn find(&self, state: &mut State, request: AnyRequest<'_>, key: &Key) -> Result<&Call> {
         let calls = self.calls();
+        let had_ended = state.context.has_ended();
         let expected = match state.context.find(key, calls) {
             Found::New(number) | Found::Again(number) => return Ok(&calls[number]),
             Found::Missing(expected) => expected.map(|number| &calls[number]),
@@ -116,7 +117,12 @@ impl Replay {
         if let Some(&(session, number)) = elsewhere {
             return Ok(&self.recording.sessions[session].calls[number]);
         }
-        Err(self.missing(request, expected))
+        let error = self.missing(request, expected);
+        // A program gets only the errno.
+        if self.offsets && !had_ended && state.context.has_ended() {
+            tracing::warn!("the replay of {} ends: {error}", self.below.0.name);
+        }
+        Err(error)
     }
 
     /// The error of a request that was not recorded. Shows both sides.
