@@ -106,6 +106,53 @@ pub(crate) fn is_alive(tid: u32) -> bool {
     !matches!(state, None | Some(b'Z' | b'X'))
 }
 
+/// Returns when a thread started, in ticks since the machine's boot; `None` if it is dead.
+pub(crate) fn start(tid: u32) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{tid}/stat")).ok()?;
+    let at = stat.iter().rposition(|&byte| byte == b')')?;
+    // proc_pid_stat(5): the name is field 2, `starttime` is field 22.
+    let mut fields = stat[at + 1..].split(|&byte| byte == b' ').skip(20);
+    std::str::from_utf8(fields.next()?).ok()?.parse().ok()
+}
+
+/// Returns the thread that has these numbers of a process and a thread in a PID namespace below
+/// this one. Only descendants of this process are considered: a machine may have thousands of
+/// others.
+pub(crate) fn thread_below(pid: u32, tid: u32) -> Option<u32> {
+    let mut found = vec![std::process::id()];
+    let mut next = 0;
+    while let Some(&process) = found.get(next) {
+        next += 1;
+        for thread in threads(process) {
+            // Without CONFIG_PROC_CHILDREN there is no such file.
+            let children = fs::read_to_string(format!("/proc/{process}/task/{thread}/children"));
+            let children = children.unwrap_or_default();
+            found.extend(
+                children
+                    .split_whitespace()
+                    .filter_map(|child| child.parse::<u32>().ok()),
+            );
+        }
+        if number_below(process) == Some(pid) {
+            let mut threads = threads(process).into_iter();
+            let thread = threads.find(|&thread| number_below(thread) == Some(tid));
+            if thread.is_some() {
+                return thread;
+            }
+        }
+    }
+    None
+}
+
+/// Returns a thread's number in its own PID namespace, if that is another one than this.
+fn number_below(tid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    // That of this namespace first, that of its own last.
+    let numbers = line.split_whitespace().skip(1);
+    numbers.last()?.parse().ok()
+}
+
 /// Interval at which [`wait_for_end`] checks the process.
 const LOOK: Duration = Duration::from_millis(50);
 

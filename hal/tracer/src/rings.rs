@@ -2,6 +2,7 @@
 //! `libgaudi_trace.so` records the calls of libc; a program that embeds this project's library
 //! records its devices of every backend.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -43,6 +44,11 @@ pub(crate) struct Rings {
     /// Whether the last read left records in a ring.
     is_behind: bool,
     looked: Instant,
+    /// When this process started: before every owner of a ring.
+    start: Option<u64>,
+    /// The owners' threads by the numbers of this process: a program in another PID namespace
+    /// writes its own.
+    threads: HashMap<Owned, u32>,
     pub(crate) events: u64,
     pub(crate) ioctls: u64,
     pub(crate) cut: u64,
@@ -51,6 +57,9 @@ pub(crate) struct Rings {
     /// Descriptions of corrupt rings.
     pub(crate) corrupt: Vec<String>,
 }
+
+/// A ring, and the process and thread that wrote themselves as its owner.
+type Owned = (usize, (u32, u32));
 
 /// What [`Rings::read`] passes on.
 #[derive(Debug)]
@@ -89,6 +98,8 @@ impl Rings {
         let drain = Drain::new(sizes, &filter).map_err(|errno| Error::system("memfd_create(2)", errno))?;
         Ok(Self {
             drain,
+            start: process::start(std::process::id()),
+            threads: HashMap::new(),
             bytes: Vec::new(),
             records: Vec::new(),
             pulled: 0,
@@ -154,7 +165,7 @@ impl Rings {
         self.is_behind = false;
         let mut until = now.min(limit);
         let held = self.records.len();
-        let owned: Vec<(usize, (u32, u32))> = self.drain.owned().collect();
+        let owned: Vec<Owned> = self.drain.owned().collect();
         let share = (BATCH / owned.len().max(1)).max(1 << 16);
         for &(ring, _) in &owned {
             until = until.min(self.read_ring(ring, share, now));
@@ -258,13 +269,31 @@ impl Rings {
         Encoded::new(&self.bytes[start..])
     }
 
+    /// Returns whether the owner of a ring is alive.
+    fn is_alive(&mut self, owned: Owned) -> bool {
+        let thread = self.threads.get(&owned).copied().or_else(|| {
+            let (_, (pid, tid)) = owned;
+            // The numbers of another PID namespace are mostly those of older processes here.
+            let is_newer = process::start(tid) >= self.start;
+            let thread = match process::is_alive(tid) && is_newer {
+                true => tid,
+                false => process::thread_below(pid, tid)?,
+            };
+            self.threads.insert(owned, thread);
+            Some(thread)
+        });
+        thread.is_some_and(process::is_alive)
+    }
+
     /// Releases the rings of dead threads.
     fn release(&mut self, pass: &mut impl FnMut(Item<'_>) -> bool) {
-        let owned: Vec<(usize, (u32, u32))> = self.drain.owned().collect();
-        for (ring, (_, tid)) in owned {
-            if process::is_alive(tid) {
+        let owned: Vec<Owned> = self.drain.owned().collect();
+        for owned in owned {
+            if self.is_alive(owned) {
                 continue;
             }
+            self.threads.remove(&owned);
+            let (ring, _) = owned;
             // It died after the last read, possibly with records in its ring.
             let at = self.records.len();
             self.read_ring(ring, BATCH, u64::MAX);

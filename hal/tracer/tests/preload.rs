@@ -342,3 +342,32 @@ fn rdma_commands_are_recorded() {
     );
     assert_eq!(writes[0].memory[0].bytes, [4, 0, 0, 0, 3, 0, 0, 0, 7, 0, 0, 0]);
 }
+
+/// The program is number 1 there, as another process is here.
+#[test]
+fn program_in_a_pid_namespace_is_recorded_whole() {
+    /// Takes several of the tracer's intervals between checks for dead threads.
+    const CALLS: u64 = 200_000;
+    let Some(program) = program("") else {
+        return;
+    };
+    if !nix::unistd::geteuid().is_root() {
+        return support::skip("root: a PID namespace");
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork"]).arg(&program);
+    command.args(["libc", &CALLS.to_string()]);
+    command.stdout(Stdio::null());
+    let tracer = Tracer::spawn(command, &watching_null(Backend::Preload)).unwrap();
+    let mut ioctls = 0;
+    let summary = tracer.run(|event| {
+        ioctls += u64::from(matches!(event, Event::Ioctl(_)));
+        ControlFlow::Continue(())
+    });
+    let summary = summary.unwrap();
+    if summary.status.is_none_or(|status| status.code() != Some(0)) {
+        return support::skip("a PID namespace (CAP_SYS_ADMIN)");
+    }
+    assert_eq!(ioctls + summary.lost.total(), CALLS, "what is missing is counted");
+    assert!(ioctls > CALLS / 2, "{ioctls}");
+}
