@@ -19,7 +19,8 @@ const RECORDINGS: [((u32, u32), &str); 2] = [
     ((7, 3), include_str!("../../conformance/fixtures/driver-7.3.txt")),
 ];
 
-/// Loads the driver with its own timeout of 30 s: cases that fill queues take seconds below a tracer.
+/// Loads the driver with its own timeout of 30 s: cases that fill queues take seconds below a
+/// tracer.
 fn load_with_own_timeout() {
     drop(open());
     wait_until_free(&spec());
