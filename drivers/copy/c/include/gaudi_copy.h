@@ -221,8 +221,6 @@ int gaudi_copy_alloc(uint64_t domain,
 /** Frees memory by its first address.
  *
  * ENOENT: the domain has no allocation there. EBUSY: a copy or an open dma-buf holds it.
- * After a failure because the card was reset or is gone, the allocation has ended too: the
- * driver frees its memory when the card closes.
  */
 int gaudi_copy_free(uint64_t domain, uint64_t address);
 

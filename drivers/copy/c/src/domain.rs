@@ -208,17 +208,12 @@ c_functions! { FUNCTIONS:
     /// Frees memory by its first address.
     ///
     /// ENOENT: the domain has no allocation there. EBUSY: a copy or an open dma-buf holds it.
-    /// After a failure because the card was reset or is gone, the allocation has ended too: the
-    /// driver frees its memory when the card closes.
     fn gaudi_copy_free(domain: u64, address: u64) {
         let domain = DOMAINS.get(domain)?;
         let memory = lock(&domain.memory).remove(&address).ok_or_else(|| not_found(address))?;
         domain.of().free(memory).map_err(|failure| {
             let (memory, error) = failure.into_parts();
-            // The driver refuses it until the card closes, which a program could not do either.
-            if !matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-                lock(&domain.memory).insert(address, memory);
-            }
+            lock(&domain.memory).insert(address, memory);
             error.into()
         })
     }
