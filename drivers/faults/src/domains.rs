@@ -25,7 +25,7 @@ use crate::world::Run;
 const SLOTS: usize = 4;
 /// Bytes of memory of the process that sequences register.
 const OWN: usize = 16 << 10;
-/// Both ends are busy, or as many submissions are in flight as the configuration allows.
+/// The errors of a transport that has no room for the operation now.
 const FULL: &[ErrorKind] = &[ErrorKind::WouldBlock];
 
 /// Memory of the domain, with its expected bytes.
@@ -36,7 +36,7 @@ struct Held {
     content: Option<Bytes>,
     /// Whether an operation that uses it was posted and no flush has succeeded since.
     is_busy: bool,
-    /// Where the memory of the process begins, if it is registered.
+    /// Whether it is memory of the process that the domain registered.
     registered: bool,
 }
 

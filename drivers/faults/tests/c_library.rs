@@ -18,6 +18,10 @@ use gaudi_hal::layers::fault;
 use gaudi_seam::fault::{Plan, Resource, Verdict};
 use gaudi_seam::{DeviceSpec, Errno, LayerSpec};
 
+mod common;
+
+use common::number;
+
 /// The cases of a run; `GAUDI_TEST_CASES` is another number.
 const CASES: u64 = 500;
 /// The seed of a run; `GAUDI_TEST_SEED` is another.
@@ -26,11 +30,6 @@ const SEED: u64 = 1;
 const LEFT: u64 = 500;
 /// Bytes of each allocation.
 const LEN: usize = 3000;
-
-fn number(variable: &str, own: u64) -> u64 {
-    let text = std::env::var(variable).ok();
-    text.map_or(own, |text| text.parse().expect("a number"))
-}
 
 /// Faults of each rule so far, in this process.
 fn fired() -> BTreeMap<String, u64> {

@@ -11,16 +11,15 @@ use gaudi_seam::fault::Plan;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 
+mod common;
+
+use common::number;
+
 /// The cases of a run; `GAUDI_TEST_CASES` is another number.
 const CASES: u64 = 200;
 /// The seed of a run; `GAUDI_TEST_SEED` is another.
 const SEED: u64 = 1;
 const MAX_WAIT: Duration = Duration::from_secs(30);
-
-fn number(variable: &str, own: u64) -> u64 {
-    let text = std::env::var(variable).ok();
-    text.map_or(own, |text| text.parse().expect("a number"))
-}
 
 #[test]
 fn transfers_break_no_invariant() {

@@ -6,17 +6,16 @@ use std::time::Instant;
 use gaudi_faults::{Case, Coverage, Kind, Op, Stack};
 use gaudi_seam::fault::Plan;
 
+mod common;
+
+use common::number;
+
 /// The cases of a run; `GAUDI_TEST_CASES` is another number.
 const CASES: u64 = 6000;
 /// Those with real descriptors, which take longer.
 const CASES_WITH_DESCRIPTORS: u64 = 1500;
 /// The seed of a run; `GAUDI_TEST_SEED` is another.
 const SEED: u64 = 1;
-
-fn number(variable: &str, own: u64) -> u64 {
-    let text = std::env::var(variable).ok();
-    text.map_or(own, |text| text.parse().expect("a number"))
-}
 
 #[test]
 fn stack_breaks_no_invariant() {

@@ -1,4 +1,5 @@
-//! Records an ioctl: its argument before and after, and the memory that it refers to.
+//! Records an ioctl: its argument before and after, and the memory that it refers to. Also records
+//! a command that write(2) passes to an RDMA device.
 
 use std::sync::OnceLock;
 

@@ -47,12 +47,13 @@ pub fn control(spec: &ReplaySpec) -> Result<SharedIo> {
 /// # Errors
 /// `InvalidInput`, as [`open`].
 pub fn queries(spec: &ReplaySpec) -> Result<SharedIo> {
+    let mut tapes = lock(&TAPES);
+    let recording = Arc::clone(&tape(tapes.get_or_insert_default(), spec)?.recording);
+    // In any order.
     let spec = ReplaySpec {
         how: ReplayMatch::Best,
         ..spec.clone()
     };
-    let mut tapes = lock(&TAPES);
-    let recording = Arc::clone(&tape(tapes.get_or_insert_default(), &spec)?.recording);
     let opened = Opened {
         kind: NodeKind::Control,
         index: 0,

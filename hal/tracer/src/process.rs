@@ -95,24 +95,25 @@ pub(crate) fn thread_group(tid: u32) -> Option<u32> {
 
 /// Returns whether the thread exists and is not a zombie.
 pub(crate) fn is_alive(tid: u32) -> bool {
-    let Ok(stat) = fs::read(format!("/proc/{tid}/stat")) else {
-        return false;
-    };
-    // The state follows the name, which can contain any byte and ends at the last parenthesis.
-    let state = stat
-        .iter()
-        .rposition(|&byte| byte == b')')
-        .and_then(|at| stat.get(at + 2));
+    let state = stat(tid).and_then(|stat| stat.get(1).copied());
     !matches!(state, None | Some(b'Z' | b'X'))
 }
 
 /// Returns when a thread started, in ticks since the machine's boot; `None` if it is dead.
 pub(crate) fn start(tid: u32) -> Option<u64> {
-    let stat = fs::read(format!("/proc/{tid}/stat")).ok()?;
-    let at = stat.iter().rposition(|&byte| byte == b')')?;
-    // proc_pid_stat(5): the name is field 2, `starttime` is field 22.
-    let mut fields = stat[at + 1..].split(|&byte| byte == b' ').skip(20);
+    let stat = stat(tid)?;
+    // proc_pid_stat(5): the state is field 3, `starttime` is field 22.
+    let mut fields = stat.split(|&byte| byte == b' ').skip(20);
     std::str::from_utf8(fields.next()?).ok()?.parse().ok()
+}
+
+/// Returns what follows the name in a thread's `stat`: a space, the state, and further fields.
+fn stat(tid: u32) -> Option<Vec<u8>> {
+    let mut stat = fs::read(format!("/proc/{tid}/stat")).ok()?;
+    // The name can contain any byte and ends at the last parenthesis.
+    let name = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.drain(..=name);
+    Some(stat)
 }
 
 /// Returns the thread that has these numbers of a process and a thread in a PID namespace below
@@ -124,7 +125,7 @@ pub(crate) fn thread_below(pid: u32, tid: u32) -> Option<u32> {
     while let Some(&process) = found.get(next) {
         next += 1;
         for thread in threads(process) {
-            // Without CONFIG_PROC_CHILDREN there is no such file.
+            // The kernel has the file if it was built with CONFIG_PROC_CHILDREN.
             let children = fs::read_to_string(format!("/proc/{process}/task/{thread}/children"));
             let children = children.unwrap_or_default();
             found.extend(

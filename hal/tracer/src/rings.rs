@@ -46,9 +46,9 @@ pub(crate) struct Rings {
     looked: Instant,
     /// When this process started: before every owner of a ring.
     start: Option<u64>,
-    /// The owners' threads by the numbers of this process: a program in another PID namespace
-    /// writes its own.
-    threads: HashMap<Owned, u32>,
+    /// The owner of each ring, and its thread by the numbers of this process: a program in another
+    /// PID namespace writes its own.
+    threads: HashMap<usize, ((u32, u32), u32)>,
     pub(crate) events: u64,
     pub(crate) ioctls: u64,
     pub(crate) cut: u64,
@@ -270,16 +270,17 @@ impl Rings {
     }
 
     /// Returns whether the owner of a ring is alive.
-    fn is_alive(&mut self, owned: Owned) -> bool {
-        let thread = self.threads.get(&owned).copied().or_else(|| {
-            let (_, (pid, tid)) = owned;
+    fn is_alive(&mut self, (ring, owner): Owned) -> bool {
+        let known = self.threads.get(&ring).filter(|known| known.0 == owner);
+        let thread = known.map(|&(_, thread)| thread).or_else(|| {
+            let (pid, tid) = owner;
             // The numbers of another PID namespace are mostly those of older processes here.
             let is_newer = process::start(tid) >= self.start;
             let thread = match process::is_alive(tid) && is_newer {
                 true => tid,
                 false => process::thread_below(pid, tid)?,
             };
-            self.threads.insert(owned, thread);
+            self.threads.insert(ring, (owner, thread));
             Some(thread)
         });
         thread.is_some_and(process::is_alive)
@@ -292,8 +293,8 @@ impl Rings {
             if self.is_alive(owned) {
                 continue;
             }
-            self.threads.remove(&owned);
             let (ring, _) = owned;
+            self.threads.remove(&ring);
             // It died after the last read, possibly with records in its ring.
             let at = self.records.len();
             self.read_ring(ring, BATCH, u64::MAX);
