@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -358,13 +359,19 @@ fn program_in_a_pid_namespace_is_recorded_whole() {
     command.args(["--pid", "--fork"]).arg(&program);
     command.args(["libc", &CALLS.to_string()]);
     command.stdout(Stdio::null());
-    let tracer = Tracer::spawn(command, &watching_null(Backend::Preload)).unwrap();
-    let mut ioctls = 0;
-    let summary = tracer.run(|event| {
-        ioctls += u64::from(matches!(event, Event::Ioctl(_)));
-        ControlFlow::Continue(())
+    let (ended, end) = mpsc::channel();
+    thread::spawn(move || {
+        let tracer = Tracer::spawn(command, &watching_null(Backend::Preload)).unwrap();
+        let mut ioctls = 0;
+        let summary = tracer.run(|event| {
+            ioctls += u64::from(matches!(event, Event::Ioctl(_)));
+            ControlFlow::Continue(())
+        });
+        ended.send((ioctls, summary.unwrap()))
     });
-    let summary = summary.unwrap();
+    let (ioctls, summary) = end
+        .recv_timeout(Duration::from_secs(120))
+        .expect("the trace ends with the program");
     if summary.status.is_none_or(|status| status.code() != Some(0)) {
         return support::skip("a PID namespace (CAP_SYS_ADMIN)");
     }
