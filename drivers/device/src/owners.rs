@@ -63,8 +63,9 @@ impl Owners {
         Ok((va, owned))
     }
 
-    /// Returns the lowest address from `start` on, a multiple of `align` after it, where `len`
-    /// bytes are not mapped.
+    /// Returns the lowest address from `start` on, a multiple of `align` after it, where more than
+    /// `len` bytes are not mapped. The driver ignores a hint whose end is that of a free block
+    /// (`memory.c:get_va_block`), and maps anywhere.
     pub(crate) fn gap(&self, start: u64, len: u64, align: u64) -> Option<u64> {
         let mut at = start;
         let table = lock(&self.table);
@@ -72,7 +73,7 @@ impl Owners {
             at = after(start, before.last, align).unwrap_or(start);
         }
         for (&first, mapped) in table.range(at..) {
-            if first - at >= len {
+            if first - at > len {
                 break;
             }
             at = after(start, mapped.last, align)?;
@@ -137,16 +138,16 @@ mod tests {
             Some(0x6000),
             "a mapping reaches in"
         );
-        let high = map(&owners, 0x7000, 0x1000);
+        let high = map(&owners, 0x8000, 0x1000);
         assert_eq!(
             owners.gap(0x3000, 0x2000, 0x3000),
             Some(0x9000),
-            "one page is too little"
+            "the driver ignores a hint at all of a gap"
         );
         assert_eq!(
             owners.gap(0x3000, 0x1000, 0x3000),
             Some(0x6000),
-            "and enough for one"
+            "a page is left above it"
         );
         assert_eq!(owners.gap(u64::MAX - 1, 2, 1), None, "no range wraps");
         assert!(low.owns() && high.owns());

@@ -40,31 +40,59 @@ impl Submissions {
 
     /// Whether all have ended. Asks the driver about those that had not ended before.
     pub(crate) fn have_ended(&mut self, io: &dyn KernelIo) -> bool {
-        self.0.retain(|&seq| !has_ended(io, seq));
+        self.reap(io);
         self.0.is_empty()
+    }
+
+    /// Removes those that have ended. Returns the error of a driver that refuses to answer for
+    /// another one because the device was reset: most often until the node closes.
+    fn reap(&mut self, io: &dyn KernelIo) -> Option<Error> {
+        let mut reset = None;
+        self.0
+            .retain(|&seq| match io.wait_cs(CsSeq(seq), Duration::ZERO) {
+                Ok(answer) => answer.status != WaitStatus::Completed,
+                Err(error) if is_end(&error) => false,
+                Err(error) => {
+                    if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
+                        reset = Some(error);
+                    }
+                    true
+                }
+            });
+        reset
     }
 
     /// Checks that no submission may still write to memory which `operation` releases.
     ///
     /// # Errors
-    /// `InUse`: one has not ended.
+    /// - `InUse`: one has not ended.
+    /// - `DeviceLost`, `InReset`: the device was reset before one was known to have ended.
     pub(crate) fn check(
         &mut self,
         io: &dyn KernelIo,
         device: DeviceId,
         operation: &'static str,
     ) -> Result<()> {
-        if self.have_ended(io) {
+        let reset = self.reap(io);
+        if self.0.is_empty() {
             return Ok(());
         }
         let seqs: Vec<String> = self.0.iter().map(u64::to_string).collect();
+        let cause = format!(
+            "a queue was dropped before its submissions ended, and submission {} may still write to the memory",
+            seqs.join(", ")
+        );
+        if let Some(error) = reset {
+            return Err(error
+                .because(format!("{cause}: the device was reset"))
+                .helped_by("drop the memory and close the device: the driver frees the memory then"));
+        }
         Err(Error::new(ErrorKind::InUse, operation)
             .on(device)
-            .because(format!(
-                "a queue was dropped before its submissions ended, and submission {} may still write to the memory",
-                seqs.join(", ")
+            .because(cause)
+            .helped_by(
+                "close it again once the submission has ended: the driver aborts it after 30 s at the latest",
             ))
-            .helped_by("close it again once the submission has ended: the driver aborts it after 30 s at the latest"))
     }
 }
 

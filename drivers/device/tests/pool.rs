@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use gaudi_device::{Buffer, Device, DeviceSpec};
+use gaudi_device::{Buffer, Device, DeviceSpec, Options};
 use gaudi_dmabuf::Window;
 use gaudi_random::seed;
 use gaudi_sys::random::SplitMix64;
@@ -26,6 +26,32 @@ fn steps() -> u64 {
 fn len(random: &mut SplitMix64) -> u64 {
     let base = 256 << random.below(18);
     base + random.below(base)
+}
+
+/// The driver chooses an address below the offset if it ignores the hint.
+#[test]
+fn page_between_others_stays_above_offset() {
+    const OFFSET: u64 = 1 << 40;
+    let spec: DeviceSpec = "mock:gaudi2?name=pool-offset".parse().expect("a spec");
+    let mut options = Options::default();
+    options.memory_offset = OFFSET;
+    let io = gaudi_hal::open(&spec).expect("the mock opens");
+    let device = Device::with_options(io, options).expect("a device");
+    let alloc = |pages: u64| device.alloc_exclusive(pages * PAGE).expect("pages");
+    let first = device.info().expect("readable").dram_base.0 + OFFSET;
+    let mut live: Vec<_> = (1..=3).map(alloc).collect();
+    for freed in [0, 1, 2, 1, 0] {
+        live.remove(freed);
+        for pages in 1..=3 {
+            let again = alloc(pages);
+            assert!(
+                again.address().0 >= first,
+                "{pages} pages after pages {freed} were freed are at {}",
+                again.address()
+            );
+        }
+        live.insert(freed, alloc(2));
+    }
 }
 
 #[test]

@@ -252,6 +252,46 @@ fn removed_device_frees_memory_of_dropped_queue() {
     host.close().expect("nothing reads from it any more");
 }
 
+/// After a reset the driver refuses waits on this node for as long as it is open.
+#[test]
+fn close_after_reset_reports_lost_device() {
+    let spec = "mock:gaudi2?name=late-reset".parse().expect("a spec");
+    let mut options = Options::default();
+    options.timeout = Duration::from_millis(20);
+    let (device, seam) = seam::Seam::open(&spec, options);
+    let host = device.alloc_host(LEN as usize).expect("a mapping");
+    let pages = device.alloc_exclusive(LEN).expect("pages");
+    let sob = device.sob().expect("a sync object");
+    let mut queue = device.queue(PDMA_0_1).expect("a queue");
+    let copy = copy_later(&mut queue, &sob, &pages, &host);
+    let seq = copy.sequence().expect("a submission");
+    seam.set(|hooks| {
+        hooks.wait_cs = Some(Box::new(|_, _| {
+            let refused = gaudi_seam::Error::from_errno("HL_IOCTL_WAIT_CS", gaudi_seam::Errno::EBUSY);
+            Err(refused.with_kind(ErrorKind::DeviceLost))
+        }));
+    });
+    drop((copy, queue));
+    let (pages, of_pages) = pages.close().expect_err("an engine may write to it").into_parts();
+    let (host, of_host) = host.close().expect_err("an engine may read it").into_parts();
+    for error in [of_pages, of_host] {
+        assert_eq!(error.kind(), ErrorKind::DeviceLost, "{error}");
+        assert_eq!(
+            error.errno(),
+            Some(gaudi_seam::Errno::EBUSY),
+            "the driver's errno"
+        );
+        assert!(
+            error.to_string().contains(&format!("submission {seq} ")),
+            "{error}"
+        );
+    }
+    drop((pages, host, sob));
+    device
+        .close()
+        .expect("memory of a reset device does not keep it open");
+}
+
 /// The monitor of a dropped queue is still armed. A queue that programs it again would take the
 /// signal away from the late copy.
 #[test]
