@@ -221,6 +221,8 @@ int gaudi_copy_alloc(uint64_t domain,
 /** Frees memory by its first address.
  *
  * ENOENT: the domain has no allocation there. EBUSY: a copy or an open dma-buf holds it.
+ * If the card was reset or removed, the call may fail and the allocation ends nevertheless: a
+ * second call fails with ENOENT. The driver frees the memory when the card closes.
  */
 int gaudi_copy_free(uint64_t domain, uint64_t address);
 

@@ -208,12 +208,19 @@ c_functions! { FUNCTIONS:
     /// Frees memory by its first address.
     ///
     /// ENOENT: the domain has no allocation there. EBUSY: a copy or an open dma-buf holds it.
+    /// If the card was reset or removed, the call may fail and the allocation ends nevertheless: a
+    /// second call fails with ENOENT. The driver frees the memory when the card closes.
     fn gaudi_copy_free(domain: u64, address: u64) {
         let domain = DOMAINS.get(domain)?;
         let memory = lock(&domain.memory).remove(&address).ok_or_else(|| not_found(address))?;
         domain.of().free(memory).map_err(|failure| {
             let (memory, error) = failure.into_parts();
-            lock(&domain.memory).insert(address, memory);
+            // The driver refuses it until the card closes, and memory of the domain would refuse
+            // that close.
+            if !matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
+                // If the driver unmapped it, another thread may have allocated the address since.
+                lock(&domain.memory).entry(address).or_insert(memory);
+            }
             error.into()
         })
     }

@@ -271,3 +271,32 @@ fn random_calls_end_with_errno() {
         assert_eq!(gaudi_copy_close(domain), -nix::libc::EBADF);
     }
 }
+
+#[test]
+fn card_closes_and_reopens_after_a_reset() {
+    let faulty = c"mock:gaudi2?name=copyreset+fault=submit:when=1:reset";
+    let (mut domain, mut address, bytes) = (0, 0, [7_u8; 64]);
+    let source = bytes.as_ptr() as u64;
+    assert_eq!(unsafe { gaudi_copy_open(faulty.as_ptr(), &raw mut domain) }, 0);
+    assert_eq!(
+        unsafe { gaudi_copy_alloc(domain, 64, null(), &raw mut address) },
+        0
+    );
+    assert!(unsafe { gaudi_copy_copy(domain, address, source, 64) } < 0);
+    assert!(unsafe { gaudi_copy_free(domain, address) } < 0);
+    assert_eq!(
+        unsafe { gaudi_copy_free(domain, address) },
+        -nix::libc::ENOENT,
+        "the allocation has ended"
+    );
+    assert_eq!(unsafe { gaudi_copy_close(domain) }, 0);
+    let works = c"mock:gaudi2?name=copyreset";
+    assert_eq!(unsafe { gaudi_copy_open(works.as_ptr(), &raw mut domain) }, 0);
+    assert_eq!(
+        unsafe { gaudi_copy_alloc(domain, 64, null(), &raw mut address) },
+        0
+    );
+    assert_eq!(unsafe { gaudi_copy_copy(domain, address, source, 64) }, 0);
+    assert_eq!(unsafe { gaudi_copy_free(domain, address) }, 0);
+    assert_eq!(unsafe { gaudi_copy_close(domain) }, 0);
+}
