@@ -280,8 +280,8 @@ impl Buffer {
     ///   hold it.
     /// - `InUse`: a queue was dropped before a copy of the buffer ended. The memory stays allocated
     ///   until the copy has ended.
-    /// - `DeviceLost`, `InReset`: the device was reset before that. The driver frees the memory when
-    ///   the device closes.
+    /// - `DeviceLost`, `InReset`: the device was reset before that. The driver frees the memory
+    ///   when the device closes.
     /// - `Forked`, or the driver's own error.
     pub fn close(self) -> Result<(), CloseError<Self>> {
         if let Err(error) = self.region.context.check_process(CLOSE) {

@@ -260,8 +260,8 @@ impl HostMapping {
     /// - `InUse`: other handles, locations or copies in flight hold it.
     /// - `InUse`: a queue was dropped before a copy of the mapping ended. The memory stays pinned
     ///   and mapped until the copy has ended.
-    /// - `DeviceLost`, `InReset`: the device was reset before that. The memory stays pinned until the
-    ///   device closes.
+    /// - `DeviceLost`, `InReset`: the device was reset before that. The memory stays pinned until
+    ///   the device closes.
     /// - `Forked`, or the driver's own error.
     pub fn close(self) -> Result<(), CloseError<Self>> {
         const OP: &str = "HostMapping::close";
