@@ -24,7 +24,8 @@ pub struct Attached {
 }
 
 enum Target {
-    Weak(Weak<Shared>),
+    /// Memory of this process, and its number.
+    Weak(Weak<Shared>, u64),
     /// Memory of another process, registered with a domain of this one.
     Own(Memory),
 }
@@ -33,7 +34,7 @@ impl Attached {
     /// Attaches memory of this process, without a key.
     pub fn to(memory: &Memory) -> Self {
         Self {
-            target: Target::Weak(Arc::downgrade(&memory.shared)),
+            target: Target::Weak(Arc::downgrade(&memory.shared), memory.shared.known.id),
             kind: memory.kind(),
             address: memory.address(),
             len: memory.len(),
@@ -102,9 +103,13 @@ impl Attached {
         };
         match &self.target {
             Target::Own(memory) => Ok((memory.clone(), offset)),
-            Target::Weak(shared) => match shared.upgrade() {
+            Target::Weak(shared, id) => match shared.upgrade() {
                 Some(shared) => Ok((Memory { shared }, offset)),
-                None => Err(self.freed(operation)),
+                // A free that the driver refused leaves memory with the same number.
+                None => match Memory::by_id(*id) {
+                    Some(memory) => Ok((memory, offset)),
+                    None => Err(self.freed(operation)),
+                },
             },
         }
     }

@@ -228,6 +228,7 @@ impl Memory {
                 return Err(CloseError::new(Self { shared }, error));
             }
         };
+        let is_exported = shared.export.get().is_some();
         match shared.close() {
             Ok(()) => Ok(()),
             Err(error) => {
@@ -235,7 +236,7 @@ impl Memory {
                 // addresses.
                 let is_mapped = shared.location().is_some_and(|location| location.is_mapped());
                 if is_mapped {
-                    if let Err(second) = shared.list() {
+                    if let Err(second) = shared.list().and_then(|()| shared.export_again(is_exported)) {
                         tracing::error!("device {device}: memory at {:#x}: {second}", shared.address);
                     }
                 }
@@ -307,6 +308,14 @@ impl Shared {
     pub(crate) fn keep(&self, window: Window) {
         // An earlier one stays.
         let _ = self.export.set(window);
+    }
+
+    /// Exports the memory again whose close failed, if it was exported before the close.
+    fn export_again(&self, was_exported: bool) -> Result<()> {
+        if let Some((buffer, start)) = self.buffer().filter(|_| was_exported) {
+            self.keep(buffer.window(start..start + self.len)?);
+        }
+        Ok(())
     }
 
     fn close(&mut self) -> Result<()> {
