@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gaudi_model::{ChipConfig, MemoryKind, Mode};
+use gaudi_model::{ChipConfig, MemoryKind, Mode, ModelError};
 use gaudi_seam::{
     DeviceId, DriverState, Errno, Error, ErrorKind, MockSpec, Operation, Order, Request, Result, Rule, rules,
 };
@@ -64,10 +64,16 @@ impl Device {
             memory,
         };
         let engine = gaudi_model::engine(spec.chip, config).map_err(|error| {
+            let cause = format!("the virtual chip cannot be made: {error}");
+            if let ModelError::Memory { errno, .. } = error {
+                if matches!(errno, Errno::EMFILE | Errno::ENFILE) {
+                    return Error::from_errno("open", errno).on(id).because(cause);
+                }
+            }
             let page = gaudi_spec::asic(spec.chip).map_or(0, |asic| asic.dram_page);
             Error::new(ErrorKind::OutOfMemory, "open")
                 .on(id)
-                .because(format!("the virtual chip cannot be made: {error}"))
+                .because(cause)
                 .helped_by(format!(
                     "lift the limit on address space (ulimit -v), or ask for less device memory: mock:{}?dram={}MiB",
                     spec.chip,

@@ -95,6 +95,7 @@ pub(crate) fn node(device: &Arc<Device>, kind: NodeKind) -> Arc<MockNode> {
 /// - `InvalidInput` if this process has a mock of that name and index with another chip, memory or
 ///   order.
 /// - `OutOfMemory` if the host cannot provide the chip's memory.
+/// - `TooManyFiles` if the process has no descriptor left for a file of that memory.
 pub fn open(spec: &MockSpec) -> Result<Arc<dyn KernelIo>> {
     let device = device(spec)?;
     device.open_compute()?;
@@ -122,7 +123,7 @@ pub fn open_for_program(spec: &MockSpec) -> Result<(Arc<dyn KernelIo>, Arc<Memfd
 /// Opens the control node, which answers information only. Any number of users can have it open.
 ///
 /// # Errors
-/// `InvalidInput` and `OutOfMemory` as for [`open`].
+/// `InvalidInput`, `OutOfMemory` and `TooManyFiles` as for [`open`].
 pub fn control(spec: &MockSpec) -> Result<Arc<dyn KernelIo>> {
     Ok(node(&device(spec)?, NodeKind::Control))
 }
