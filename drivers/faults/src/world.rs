@@ -144,8 +144,8 @@ impl World {
         Self::make(spec, Mock::new)
     }
 
-    /// As [`new`](Self::new), with real descriptors: code may export device memory. A run makes
-    /// system calls, and so takes several times as long.
+    /// As [`new`](Self::new), with device memory that code may export as real descriptors. Exports
+    /// make system calls.
     ///
     /// # Errors
     /// As [`new`](Self::new).
