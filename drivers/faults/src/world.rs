@@ -10,6 +10,7 @@ use gaudi_copy::{Config, MemoryDomain};
 use gaudi_device::{Buffer, Device, Options};
 use gaudi_hal::Mock;
 use gaudi_hal::layers::fault::{ArmedFault, FaultHandle, FaultLayer};
+use gaudi_hal::layers::time::Time;
 use gaudi_seam::fault::{Plan, Rule, Verdict};
 use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind, MockSpec, Result, SharedIo};
 use gaudi_sys::arena::Region;
@@ -37,6 +38,8 @@ type Wrap = Box<dyn Fn(SharedIo) -> SharedIo>;
 pub struct World {
     mock: Mock,
     clock: VirtualClock,
+    /// The clock, for the layers.
+    time: Arc<dyn Time>,
     record: SharedRecord,
     options: Options,
     off: Vec<Invariant>,
@@ -45,6 +48,7 @@ pub struct World {
     code_layer: Option<Wrap>,
     region: Region,
     pool: Pool,
+    rules: Rules,
     is_virtual: bool,
     /// Whether runs happen inside of those of another world, which provides the host memory.
     is_inner: bool,
@@ -98,6 +102,12 @@ struct Rules {
 }
 
 impl Rules {
+    /// Forgets the rules of an earlier run, and keeps the storage.
+    fn restart(&self) {
+        self.armed.borrow_mut().clear();
+        self.disarmed.borrow_mut().clear();
+    }
+
     /// Disarms every rule. Its faults stay counted.
     fn disarm(&self) {
         let mut armed = self.armed.borrow_mut();
@@ -187,6 +197,7 @@ impl World {
         drop((mock.open()?, entered));
         Ok(Self {
             mock,
+            time: Arc::new(clock.clone()),
             clock,
             record: SharedRecord::default(),
             options,
@@ -196,6 +207,7 @@ impl World {
             code_layer: None,
             region,
             pool: Pool::default(),
+            rules: Rules::default(),
             is_virtual: true,
             is_inner: false,
             has_domain: false,
@@ -315,14 +327,15 @@ impl World {
             faults,
             domain,
         } = self.open()?;
-        let rules = Rules::default();
+        let rules = &self.rules;
+        rules.restart();
         let run = &Run {
             device: &device,
             domain: domain.as_ref(),
             record: &self.record,
             pool: &self.pool,
             faults: &faults,
-            rules: &rules,
+            rules,
         };
         let ran = catch_unwind(AssertUnwindSafe(|| code(run)));
         let failed = match ran {
@@ -383,30 +396,33 @@ impl World {
     }
 
     fn open(&self) -> Result<Opened> {
-        let wrap = |layer: &Option<Wrap>, io: SharedIo| match layer {
-            Some(wrap) => wrap(io),
-            None => io,
-        };
-        let io: SharedIo = Arc::new(DriverWatch {
-            inner: wrap(&self.driver_layer, self.mock.open()?),
-            record: self.record.clone(),
-        });
-        let layer = FaultLayer::new(io, &Plan::default(), Arc::new(self.clock.clone()));
+        let layer = FaultLayer::new(self.open_driver()?, &Plan::default(), Arc::clone(&self.time));
         let faults = layer.handle();
         let io = CodeWatch::over(Arc::new(layer), &self.record, &faults);
-        let (io, options) = (wrap(&self.code_layer, io), self.options.clone());
-        let (device, domain) = match self.has_domain {
-            false => (Device::with_options(io, options)?, None),
-            true => {
-                let domain = open_domain(io, options)?;
-                (domain.device()?.clone(), Some(domain))
-            }
-        };
+        let (device, domain) = self.open_device(io)?;
         Ok(Opened {
             device,
             faults,
             domain,
         })
+    }
+
+    fn open_driver(&self) -> Result<SharedIo> {
+        Ok(Arc::new(DriverWatch {
+            inner: wrap(&self.driver_layer, self.mock.open()?),
+            record: self.record.clone(),
+        }))
+    }
+
+    fn open_device(&self, io: SharedIo) -> Result<(Device, Option<MemoryDomain>)> {
+        let (io, options) = (wrap(&self.code_layer, io), self.options.clone());
+        match self.has_domain {
+            false => Ok((Device::with_options(io, options)?, None)),
+            true => {
+                let domain = open_domain(io, options)?;
+                Ok((domain.device()?.clone(), Some(domain)))
+            }
+        }
     }
 
     /// Closes the device. Only a refusal, or work that may run, excuses that it is held.
@@ -450,18 +466,14 @@ impl World {
             return;
         }
         self.record.lock().is_paused = true;
-        let works = self.open().and_then(
-            |Opened {
-                 device,
-                 faults,
-                 domain,
-             }| {
-                let buffer = device.alloc(64)?;
-                device.fill(&buffer, 1)?.wait(Duration::from_secs(60))?;
-                drop((buffer, faults, domain));
-                device.close().map_err(Error::from)
-            },
-        );
+        // Without the layers that inject faults and judge the answers to the code.
+        let opened = self.open_driver().and_then(|io| self.open_device(io));
+        let works = opened.and_then(|(device, domain)| {
+            let buffer = device.alloc(64)?;
+            device.fill(&buffer, 1)?.wait(Duration::from_secs(60))?;
+            drop((buffer, domain));
+            device.close().map_err(Error::from)
+        });
         let mut record = self.record.lock();
         record.is_paused = false;
         if let Err(error) = works {
@@ -487,6 +499,13 @@ impl Run<'_> {
     /// Whether an armed rule has injected a fault.
     pub(crate) fn has_fired(&self) -> bool {
         self.rules.has_fired()
+    }
+}
+
+fn wrap(layer: &Option<Wrap>, io: SharedIo) -> SharedIo {
+    match layer {
+        Some(wrap) => wrap(io),
+        None => io,
     }
 }
 
