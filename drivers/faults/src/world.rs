@@ -396,33 +396,30 @@ impl World {
     }
 
     fn open(&self) -> Result<Opened> {
-        let layer = FaultLayer::new(self.open_driver()?, &Plan::default(), Arc::clone(&self.time));
+        let wrap = |layer: &Option<Wrap>, io: SharedIo| match layer {
+            Some(wrap) => wrap(io),
+            None => io,
+        };
+        let io: SharedIo = Arc::new(DriverWatch {
+            inner: wrap(&self.driver_layer, self.mock.open()?),
+            record: self.record.clone(),
+        });
+        let layer = FaultLayer::new(io, &Plan::default(), Arc::clone(&self.time));
         let faults = layer.handle();
         let io = CodeWatch::over(Arc::new(layer), &self.record, &faults);
-        let (device, domain) = self.open_device(io)?;
+        let (io, options) = (wrap(&self.code_layer, io), self.options.clone());
+        let (device, domain) = match self.has_domain {
+            false => (Device::with_options(io, options)?, None),
+            true => {
+                let domain = open_domain(io, options)?;
+                (domain.device()?.clone(), Some(domain))
+            }
+        };
         Ok(Opened {
             device,
             faults,
             domain,
         })
-    }
-
-    fn open_driver(&self) -> Result<SharedIo> {
-        Ok(Arc::new(DriverWatch {
-            inner: wrap(&self.driver_layer, self.mock.open()?),
-            record: self.record.clone(),
-        }))
-    }
-
-    fn open_device(&self, io: SharedIo) -> Result<(Device, Option<MemoryDomain>)> {
-        let (io, options) = (wrap(&self.code_layer, io), self.options.clone());
-        match self.has_domain {
-            false => Ok((Device::with_options(io, options)?, None)),
-            true => {
-                let domain = open_domain(io, options)?;
-                Ok((domain.device()?.clone(), Some(domain)))
-            }
-        }
     }
 
     /// Closes the device. Only a refusal, or work that may run, excuses that it is held.
@@ -466,14 +463,18 @@ impl World {
             return;
         }
         self.record.lock().is_paused = true;
-        // Without the layers that inject faults and judge the answers to the code.
-        let opened = self.open_driver().and_then(|io| self.open_device(io));
-        let works = opened.and_then(|(device, domain)| {
-            let buffer = device.alloc(64)?;
-            device.fill(&buffer, 1)?.wait(Duration::from_secs(60))?;
-            drop((buffer, domain));
-            device.close().map_err(Error::from)
-        });
+        let works = self.open().and_then(
+            |Opened {
+                 device,
+                 faults,
+                 domain,
+             }| {
+                let buffer = device.alloc(64)?;
+                device.fill(&buffer, 1)?.wait(Duration::from_secs(60))?;
+                drop((buffer, faults, domain));
+                device.close().map_err(Error::from)
+            },
+        );
         let mut record = self.record.lock();
         record.is_paused = false;
         if let Err(error) = works {
@@ -499,13 +500,6 @@ impl Run<'_> {
     /// Whether an armed rule has injected a fault.
     pub(crate) fn has_fired(&self) -> bool {
         self.rules.has_fired()
-    }
-}
-
-fn wrap(layer: &Option<Wrap>, io: SharedIo) -> SharedIo {
-    match layer {
-        Some(wrap) => wrap(io),
-        None => io,
     }
 }
 
