@@ -180,7 +180,7 @@ impl Case {
             }
         }
         let plan = words::plan(rules, of);
-        let mut ops: Vec<Op> = (0..OPERATIONS).map(|_| op(words(&mut random))).collect();
+        let mut ops: [Op; OPERATIONS] = std::array::from_fn(|_| op(words(&mut random)));
         Op::begin_with_memory(&mut ops);
         if turn.is_some() {
             Op::begin_with_export(&mut ops);

@@ -55,6 +55,9 @@ const EXPORTING: &[Operation] = &{
     all
 };
 
+/// The operations of the larger vocabulary.
+const MOST_OPERATIONS: usize = EXPORTING.len();
+
 const OPERATIONS: &[Operation] = &[
     Operation::Submit,
     Operation::WaitCs,
@@ -120,14 +123,16 @@ pub(crate) fn rule(words: [u16; RULE], of: Vocabulary) -> Rule {
         Verdict::Delay(_) => Verdict::Delay(Duration::from_millis(1 << (value >> 12))),
         other => other,
     };
-    let met: Vec<Operation> = of
-        .operations
-        .iter()
-        .copied()
-        .filter(|&operation| verdict.meets(Target::Only(operation)).is_ok())
-        .collect();
+    let mut met = [Operation::Submit; MOST_OPERATIONS];
+    let mut count = 0;
+    for &operation in of.operations {
+        if verdict.meets(Target::Only(operation)).is_ok() {
+            met[count] = operation;
+            count += 1;
+        }
+    }
     // Every verdict above meets one of the operations.
-    let target = Target::Only(pick(&met, operation));
+    let target = Target::Only(pick(&met[..count], operation));
     // Half of the rules meet the first match, which nearly every run has; the others one of the
     // next eight.
     let first = match first.checked_sub(1 << 15) {

@@ -10,6 +10,7 @@ use gaudi_copy::{Config, MemoryDomain};
 use gaudi_device::{Buffer, Device, Options};
 use gaudi_hal::Mock;
 use gaudi_hal::layers::fault::{ArmedFault, FaultHandle, FaultLayer};
+use gaudi_hal::layers::time::Time;
 use gaudi_seam::fault::{Plan, Rule, Verdict};
 use gaudi_seam::{BackendSpec, DeviceSpec, Error, ErrorKind, MockSpec, Result, SharedIo};
 use gaudi_sys::arena::Region;
@@ -37,6 +38,8 @@ type Wrap = Box<dyn Fn(SharedIo) -> SharedIo>;
 pub struct World {
     mock: Mock,
     clock: VirtualClock,
+    /// The clock, for the layers.
+    time: Arc<dyn Time>,
     record: SharedRecord,
     options: Options,
     off: Vec<Invariant>,
@@ -45,6 +48,7 @@ pub struct World {
     code_layer: Option<Wrap>,
     region: Region,
     pool: Pool,
+    rules: Rules,
     is_virtual: bool,
     /// Whether runs happen inside of those of another world, which provides the host memory.
     is_inner: bool,
@@ -98,6 +102,12 @@ struct Rules {
 }
 
 impl Rules {
+    /// Forgets the rules of an earlier run, and keeps the storage.
+    fn restart(&self) {
+        self.armed.borrow_mut().clear();
+        self.disarmed.borrow_mut().clear();
+    }
+
     /// Disarms every rule. Its faults stay counted.
     fn disarm(&self) {
         let mut armed = self.armed.borrow_mut();
@@ -144,8 +154,8 @@ impl World {
         Self::make(spec, Mock::new)
     }
 
-    /// As [`new`](Self::new), with real descriptors: code may export device memory. A run makes
-    /// system calls, and so takes several times as long.
+    /// As [`new`](Self::new), with device memory that code may export as real descriptors. Exports
+    /// make system calls.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -187,6 +197,7 @@ impl World {
         drop((mock.open()?, entered));
         Ok(Self {
             mock,
+            time: Arc::new(clock.clone()),
             clock,
             record: SharedRecord::default(),
             options,
@@ -196,6 +207,7 @@ impl World {
             code_layer: None,
             region,
             pool: Pool::default(),
+            rules: Rules::default(),
             is_virtual: true,
             is_inner: false,
             has_domain: false,
@@ -315,14 +327,15 @@ impl World {
             faults,
             domain,
         } = self.open()?;
-        let rules = Rules::default();
+        let rules = &self.rules;
+        rules.restart();
         let run = &Run {
             device: &device,
             domain: domain.as_ref(),
             record: &self.record,
             pool: &self.pool,
             faults: &faults,
-            rules: &rules,
+            rules,
         };
         let ran = catch_unwind(AssertUnwindSafe(|| code(run)));
         let failed = match ran {
@@ -391,7 +404,7 @@ impl World {
             inner: wrap(&self.driver_layer, self.mock.open()?),
             record: self.record.clone(),
         });
-        let layer = FaultLayer::new(io, &Plan::default(), Arc::new(self.clock.clone()));
+        let layer = FaultLayer::new(io, &Plan::default(), Arc::clone(&self.time));
         let faults = layer.handle();
         let io = CodeWatch::over(Arc::new(layer), &self.record, &faults);
         let (io, options) = (wrap(&self.code_layer, io), self.options.clone());

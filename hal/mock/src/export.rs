@@ -10,7 +10,7 @@ use gaudi_seam::engine::HostRange;
 use gaudi_seam::{
     DeviceVa, Errno, Error, ExportRequest, Operation, RawMapping, RegisterDmabuf, Result, rules,
 };
-use gaudi_spec::Asic;
+use gaudi_spec::{Asic, DevicePa};
 use gaudi_sys::dmabuf::{UdmabufPart, is_dmabuf, udmabuf_create_list, udmabuf_open};
 use gaudi_sys::standin::{self, Window};
 use gaudi_sys::{Memfd, PAGE, fd};
@@ -48,6 +48,10 @@ impl Device {
         };
         let pages = &state.mapped(handle).pages;
         let windows = windows(self.asic, pages, request.offset, request.offset + request.size);
+        for window in &windows {
+            let start = DevicePa(self.asic.dram_base.0 + window.offset);
+            state.engine.expose(start, window.len);
+        }
         let Some(memory) = state.engine.memory_file() else {
             return Err(
                 Error::unsupported(OP.kernel_name(), "the chip's memory is private to this process")

@@ -13,9 +13,9 @@ use crate::registry::node;
 /// A device with memory of its own, for many short runs: [`restart`](Self::restart) makes it as a
 /// new one and keeps what it allocated.
 ///
-/// No other opener finds it, whatever name its spec has. Without descriptors its memory is private
-/// to this process: exports, mappings of register blocks and descriptors for programs are
-/// `Unsupported`.
+/// No other opener finds it, whatever name its spec has. Its command buffers are private to this
+/// process: mappings of register blocks and descriptors for programs are `Unsupported`. So are
+/// exports of a device without descriptors.
 pub struct Mock {
     device: Arc<Device>,
 }
@@ -30,13 +30,13 @@ impl Mock {
         Ok(Self { device })
     }
 
-    /// As [`new`](Self::new), with memory in a memfd: exports and descriptors for programs work, at
-    /// the price of system calls.
+    /// As [`new`](Self::new), with device memory in a memfd: exports work, at the price of system
+    /// calls.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_descriptors(spec: &MockSpec) -> Result<Self> {
-        let device = Arc::new(Device::new(spec, MemoryKind::Shared)?);
+        let device = Arc::new(Device::new(spec, MemoryKind::Recorded)?);
         Ok(Self { device })
     }
 

@@ -85,7 +85,7 @@ impl Device {
             id,
             name: spec.to_string(),
             asic: engine.asic(),
-            state: Mutex::new(State::new(spec, engine)),
+            state: Mutex::new(State::new(spec, engine, memory)),
             wakeups: Wakeups::default(),
         })
     }
@@ -187,8 +187,14 @@ impl Device {
             };
             return refuse(&rules::open::IN_USE).map_err(|error| error.showing(user));
         }
-        let State { engine, spare, .. } = &mut *state;
-        let context = Context::new(&mut **engine, spare.take()).map_err(|error| error.on(self.id))?;
+        let State {
+            engine,
+            memory,
+            spare,
+            ..
+        } = &mut *state;
+        let context =
+            Context::new(&mut **engine, *memory, spare.take()).map_err(|error| error.on(self.id))?;
         let opened = state.engine.open_context();
         debug_assert_eq!(opened, Ok(()), "nothing is mapped where the doorbell goes");
         state.context = Some(context);
@@ -241,6 +247,7 @@ impl Device {
     pub(crate) fn ledger(&self) -> Ledger {
         let mut state = self.lock();
         state.settle();
+        let exported = state.has_export();
         let context = state.context.as_ref();
         Ledger {
             allocations: state.allocations.len(),
@@ -252,7 +259,7 @@ impl Device {
             mappings: context.map_or(0, |context| context.mappings.len()),
             command_buffers: context.map_or(0, |context| context.buffers.len()),
             in_flight: context.map_or(0, |context| context.submissions.in_flight()),
-            exported: state.is_exported(),
+            exported,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The driver's resets of the chip (device.c `hl_device_cond_reset`), and the effects of a close.
 
+use gaudi_model::MemoryKind;
 use gaudi_seam::engine::Reset;
 use gaudi_seam::{DeviceVa, Errno};
 use gaudi_uapi::info::{DeviceStatus, NotifierEvents};
@@ -16,7 +17,7 @@ impl State {
     /// Does the driver's deferred work: a release after the last export, and expired timeouts.
     pub(crate) fn settle(&mut self) {
         self.expire();
-        if self.closed && self.context.is_some() && !self.is_exported() {
+        if self.closed && self.context.is_some() && !self.has_export() {
             self.release();
         }
     }
@@ -154,10 +155,12 @@ impl State {
             self.past_drops = self.past_drops.plus(context.submissions.drops);
             context.buffers.release(&mut *self.engine);
             context.driver_buffers.release(&mut *self.engine);
-            if self.engine.memory_file().is_none() {
+            if self.memory != MemoryKind::Shared {
+                context.submissions.renew();
                 self.spare = Some(Spare {
                     buffers: context.buffers.into_spare(),
                     driver_buffers: Some(context.driver_buffers.into_spare()),
+                    submissions: Some(context.submissions),
                 });
             }
         }

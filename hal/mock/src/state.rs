@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use gaudi_model::MemoryKind;
 use gaudi_seam::engine::Reset;
 use gaudi_seam::{DeviceVa, Engine, Errno, Error, ErrorKind, MockSpec, RawMapping, Result};
 use gaudi_spec::Asic;
@@ -31,6 +32,7 @@ const STOPS: usize = 16;
 pub(crate) struct State {
     pub(crate) asic: &'static Asic,
     pub(crate) engine: Box<dyn Engine>,
+    pub(crate) memory: MemoryKind,
     pub(crate) entries: QueueEntries,
     pub(crate) interrupts: Interrupts,
     pub(crate) signals: Signals,
@@ -43,6 +45,8 @@ pub(crate) struct State {
     pub(crate) context: Option<Context>,
     /// The user closed its node; exports hold the context.
     pub(crate) closed: bool,
+    /// Whether an export may exist: of the calls, only exports make one.
+    may_be_exported: bool,
     pub(crate) opens: u64,
     pub(crate) opened_ns: u64,
     pub(crate) closed_ns: Option<(u64, u64)>,
@@ -72,11 +76,13 @@ pub(crate) struct Context {
     pub(crate) dram_bytes: u64,
 }
 
-/// Memory of a released context for the next one, of a device with private memory.
+/// Memory of a released context for the next one, of a device with private command buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
     pub(crate) buffers: Option<Arc<RawMapping>>,
     pub(crate) driver_buffers: Option<RawMapping>,
+    /// As new ones.
+    pub(crate) submissions: Option<Submissions>,
 }
 
 /// A reset that waits for the user to close the device (device.c `hl_device_cond_reset`).
@@ -89,20 +95,19 @@ pub(crate) struct Watchdog {
 }
 
 impl Context {
-    pub(crate) fn new(engine: &mut dyn Engine, spare: Option<Spare>) -> Result<Self> {
+    pub(crate) fn new(engine: &mut dyn Engine, memory: MemoryKind, spare: Option<Spare>) -> Result<Self> {
         let asic = engine.asic();
-        let is_private = engine.memory_file().is_none();
         let spare = spare.unwrap_or_default();
         let (va, pool, drivers) = VaSpaces::new(asic).ok_or(Error::new(ErrorKind::OutOfMemory, "open"))?;
         Ok(Self {
             va,
             mappings: BTreeMap::new(),
-            buffers: match is_private {
-                true => Buffers::private(pool, spare.buffers)?,
-                false => Buffers::shared(pool)?,
+            buffers: match memory {
+                MemoryKind::Shared => Buffers::shared(pool)?,
+                MemoryKind::Recorded | MemoryKind::Private => Buffers::private(pool, spare.buffers)?,
             },
             driver_buffers: DriverBuffers::new(engine, drivers, spare.driver_buffers)?,
-            submissions: Submissions::new(asic),
+            submissions: spare.submissions.unwrap_or_else(|| Submissions::new(asic)),
             notifier: Notifier::default(),
             dram_bytes: 0,
         })
@@ -110,10 +115,11 @@ impl Context {
 }
 
 impl State {
-    pub(crate) fn new(spec: &MockSpec, engine: Box<dyn Engine>) -> Self {
+    pub(crate) fn new(spec: &MockSpec, engine: Box<dyn Engine>, memory: MemoryKind) -> Self {
         let asic = engine.asic();
         Self {
             asic,
+            memory,
             entries: QueueEntries::new(asic),
             interrupts: Interrupts::new(asic),
             signals: Signals::new(&asic.sync_stream),
@@ -123,6 +129,7 @@ impl State {
             allocations: BTreeMap::new(),
             context: None,
             closed: false,
+            may_be_exported: false,
             opens: 0,
             opened_ns: 0,
             closed_ns: None,
@@ -149,6 +156,7 @@ impl State {
         let Self {
             asic: _,
             engine,
+            memory: _,
             entries,
             interrupts,
             signals,
@@ -158,6 +166,7 @@ impl State {
             allocations,
             context,
             closed,
+            may_be_exported,
             opens,
             opened_ns,
             closed_ns,
@@ -181,7 +190,7 @@ impl State {
         *status = DeviceStatus::OPERATIONAL;
         pages.restart();
         allocations.clear();
-        (*closed, *unfinished) = (false, false);
+        (*closed, *unfinished, *may_be_exported) = (false, false, false);
         (*opens, *opened_ns, *closed_ns, *hard_resets) = (0, 0, None, 0);
         *past_drops = Drops::default();
         *errors = ErrorInfo::default();
@@ -303,7 +312,12 @@ impl State {
     }
 
     /// Whether an export lives, in any process.
-    pub(crate) fn is_exported(&self) -> bool {
+    pub(crate) fn has_export(&mut self) -> bool {
+        self.may_be_exported = self.may_be_exported && self.has_held_export();
+        self.may_be_exported
+    }
+
+    fn has_held_export(&self) -> bool {
         let Some(memory) = self.engine.memory_file() else {
             return false;
         };
@@ -322,6 +336,7 @@ impl State {
 
     /// Records that a part of a mapping was exported, and drops the records of closed exports.
     pub(crate) fn note_export(&mut self, address: DeviceVa, export: Exported) {
+        self.may_be_exported = true;
         let memory = self.engine.memory_file();
         let Some(context) = &mut self.context else {
             unreachable!("{NO_CONTEXT}");

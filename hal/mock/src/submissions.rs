@@ -104,6 +104,23 @@ impl Submissions {
         }
     }
 
+    /// As [`new`](Self::new), in the storage of a released context.
+    pub(crate) fn renew(&mut self) {
+        let Self {
+            next,
+            oldest,
+            records,
+            outcomes,
+            drops,
+            jobs,
+        } = self;
+        (*next, *oldest) = (1, 1);
+        records.fill(None);
+        outcomes.clear();
+        *drops = Drops::default();
+        jobs.clear();
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         self.records
             .iter()

@@ -10,12 +10,14 @@ use proptest::prelude::*;
 
 use gaudi_mock::Mock;
 use gaudi_seam::{
-    CbCreate, CbHandle, Clock, CsRequest, CsSeq, DeviceVa, ErrorKind, HostVa, InfoRequest, KernelIo,
-    MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MockSpec, Order, QueueId, RawMapping,
+    CbCreate, CbHandle, Clock, CsRequest, CsSeq, DeviceVa, ErrorKind, ExportRequest, HostVa, InfoRequest,
+    KernelIo, MapDevice, MapHost, MemAlloc, MemHandle, MmapRequest, MockSpec, Order, QueueId, RawMapping,
+    Result,
 };
 use gaudi_spec::gaudi2::packet::{Fence, LinDma, MsgLong, MsgShort, Packet};
 use gaudi_spec::gaudi2::sync::{Compare, MonArm};
 use gaudi_spec::gaudi2::{CFG_BASE, DOORBELL_VA, DRAM_PAGE, DRAM_VA, qman, queue, sync};
+use gaudi_sys::standin;
 use gaudi_uapi::cs::HlCsChunk;
 use gaudi_uapi::info::{InfoOp, MockFault};
 use gaudi_uapi::memory::MemFlags;
@@ -26,6 +28,10 @@ const MONITOR: u32 = sync::FIRST_USER_MONITOR + 8;
 const HOST: usize = 8192;
 
 fn mock(order: Order, seed: u64) -> Mock {
+    made_by(Mock::new, order, seed)
+}
+
+fn made_by(make: fn(&MockSpec) -> Result<Mock>, order: Order, seed: u64) -> Mock {
     let spec = MockSpec {
         name: "restart".to_owned(),
         dram: 3 * DRAM_PAGE,
@@ -34,7 +40,7 @@ fn mock(order: Order, seed: u64) -> Mock {
         seed,
         ..MockSpec::default()
     };
-    Mock::new(&spec).expect("made")
+    make(&spec).expect("made")
 }
 
 /// A user of a mock. It releases nothing at its end.
@@ -242,7 +248,10 @@ proptest! {
         steps in steps(),
         seed in any::<u64>(),
         stepped in any::<bool>(),
+        descriptors in any::<bool>(),
     ) {
+        let make = if descriptors { Mock::with_descriptors } else { Mock::new };
+        let mock = |order, seed| made_by(make, order, seed);
         let order = if stepped { Order::Stepped } else { Order::Running };
         let restarted = mock(order, seed ^ 1);
         for earlier in earlier {
@@ -289,4 +298,62 @@ fn late_writer_keeps_its_old_memory() {
         seen, [0; 4],
         "the mapping of a closed context reaches no later one"
     );
+}
+
+/// Maps an export of `len` bytes of a new allocation, with what keeps it allocated.
+fn exported(mock: &Mock, len: usize) -> (std::sync::Arc<dyn KernelIo>, MemHandle, DeviceVa, RawMapping) {
+    let io = mock.open().expect("opens");
+    let handle = io
+        .mem_alloc(MemAlloc {
+            size: DRAM_PAGE,
+            page_size: 0,
+            flags: MemFlags::CONTIGUOUS,
+        })
+        .expect("allocated");
+    let address = io
+        .mem_map_device(MapDevice {
+            handle,
+            hint: None,
+            flags: MemFlags::NONE,
+        })
+        .expect("mapped");
+    let fd = io
+        .export_dmabuf(ExportRequest {
+            address,
+            size: len as u64,
+            offset: 4096,
+            flags: 0,
+        })
+        .expect("exported");
+    // A real dma-buf begins with its window.
+    let at = standin::window(&fd)
+        .expect("read")
+        .map_or(0, |window| window.offset);
+    let map = RawMapping::of_fd(&fd, at, len).expect("mapped");
+    (io, handle, address, map)
+}
+
+#[test]
+fn writes_through_exports_reach_no_later_owner() {
+    // The record lists 1024 pages at most one by one.
+    for len in [8192, 8 << 20] {
+        for closes in [false, true] {
+            let mock = made_by(Mock::with_descriptors, Order::Running, 0);
+            let (io, handle, address, map) = exported(&mock, len);
+            map.fill(0, len, 7).expect("mapped");
+            drop(map);
+            if !closes {
+                io.mem_unmap(address).expect("unmapped");
+                io.mem_free(handle).expect("freed");
+            }
+            drop(io);
+            if closes {
+                mock.restart(0).expect("closed");
+            }
+            let (_io, _, _, map) = exported(&mock, len);
+            let mut seen = vec![1; len];
+            map.read(0, &mut seen).expect("mapped");
+            assert!(seen.iter().all(|&byte| byte == 0), "{len} bytes, {closes}");
+        }
+    }
 }

@@ -23,6 +23,10 @@ pub enum MemoryKind {
     /// In a memfd, which other processes and devices can map.
     #[default]
     Shared,
+    /// As `Shared`, with a record of the written pages, so that few pages are freed without a
+    /// system call. The record lacks writes of others outside of exposed ranges
+    /// ([`DeviceMemory::expose`](crate::DeviceMemory::expose)).
+    Recorded,
     /// In anonymous memory of this process.
     Private,
 }

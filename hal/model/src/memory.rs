@@ -21,6 +21,7 @@ pub struct DeviceMemory {
 enum Store {
     /// The file that holds the memory, and a mapping of all of it.
     Shared(Memfd, RawMapping),
+    Recorded(Memfd, Arena),
     Private(Arena),
 }
 
@@ -37,12 +38,14 @@ impl DeviceMemory {
             errno,
         };
         let size = usize::try_from(len).map_err(|_| failed(Errno::ENOMEM))?;
+        let shared = || {
+            let file = Memfd::sparse(name, len).map_err(failed)?;
+            let map = RawMapping::of_fd(&file, 0, size).map_err(failed)?;
+            Ok((file, map))
+        };
         let store = match kind {
-            MemoryKind::Shared => {
-                let file = Memfd::sparse(name, len).map_err(failed)?;
-                let map = RawMapping::of_fd(&file, 0, size).map_err(failed)?;
-                Store::Shared(file, map)
-            }
+            MemoryKind::Shared => shared().map(|(file, map)| Store::Shared(file, map))?,
+            MemoryKind::Recorded => shared().map(|(file, map)| Store::Recorded(file, Arena::over(map)))?,
             MemoryKind::Private => Store::Private(Arena::new(size).map_err(failed)?),
         };
         Ok(Self { base, store })
@@ -51,7 +54,7 @@ impl DeviceMemory {
     fn map(&self) -> &RawMapping {
         match &self.store {
             Store::Shared(_, map) => map,
-            Store::Private(arena) => arena.map(),
+            Store::Recorded(_, arena) | Store::Private(arena) => arena.map(),
         }
     }
 
@@ -74,7 +77,7 @@ impl DeviceMemory {
     /// `None` if the memory is private.
     pub fn memfd(&self) -> Option<&Memfd> {
         match &self.store {
-            Store::Shared(file, _) => Some(file),
+            Store::Shared(file, _) | Store::Recorded(file, _) => Some(file),
             Store::Private(_) => None,
         }
     }
@@ -95,6 +98,7 @@ impl DeviceMemory {
         let (from, count) = range.ok_or(Errno::EFAULT)?;
         let freed = match &self.store {
             Store::Shared(file, _) => file.punch_hole(offset, len),
+            Store::Recorded(file, arena) => arena.clear_by(from, count, || file.punch_hole(offset, len)),
             Store::Private(arena) => arena.clear(from, count),
         };
         // The next owner of the range must not read the bytes of this one, whatever the kernel
@@ -118,10 +122,23 @@ impl DeviceMemory {
     /// `EFAULT` if the range leaves the memory.
     pub fn write(&self, at: DevicePa, from: &[u8]) -> Result<(), Errno> {
         let place = self.place(at, from.len())?;
-        if let Store::Private(arena) = &self.store {
-            arena.mark(place, from.len());
-        }
+        self.mark(place, from.len());
         self.map().write(place, from)
+    }
+
+    fn mark(&self, place: usize, len: usize) {
+        match &self.store {
+            Store::Recorded(_, arena) | Store::Private(arena) => arena.mark(place, len),
+            Store::Shared(..) => {}
+        }
+    }
+
+    /// Records that holders of the file may write a range until it is [discarded](Self::discard).
+    pub fn expose(&self, at: DevicePa, len: u64) {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if let Ok(place) = self.place(at, len) {
+            self.mark(place, len);
+        }
     }
 
     fn place(&self, at: DevicePa, len: usize) -> Result<usize, Errno> {
@@ -135,7 +152,7 @@ impl DeviceMemory {
         let place = self.place(at, len).ok()?;
         match &self.store {
             Store::Shared(_, map) => Span::of(map, place, len),
-            Store::Private(arena) => Span::in_arena(arena, place, len),
+            Store::Recorded(_, arena) | Store::Private(arena) => Span::in_arena(arena, place, len),
         }
     }
 }

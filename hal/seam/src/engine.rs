@@ -251,6 +251,10 @@ pub trait Engine: fmt::Debug + Send + 'static {
     /// cannot be shared.
     fn memory_file(&self) -> Option<&Memfd>;
 
+    /// Records that holders of the file may write a range of device memory until it is
+    /// [discarded](Self::discard) or a hard reset.
+    fn expose(&mut self, pa: DevicePa, len: u64);
+
     /// Queues the command buffers of a submission: all of them or none.
     ///
     /// # Errors

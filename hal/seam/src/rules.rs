@@ -73,12 +73,9 @@ impl Rule {
     /// `request` names the INFO op, the kind of submission or the debug op. Rare rules are left out
     /// if another one fits.
     pub fn fitting(operation: Operation, request: Option<&str>, errno: Errno) -> Vec<&'static Self> {
-        let fits = |rule: &&Self| {
-            rule.errno == errno
-                && rule.subject.has(operation)
-                && (rule.request.is_none() || rule.request == request)
-        };
-        Self::most_likely(Self::all().filter(fits).collect())
+        let fits = |rule: &&Self| rule.errno == errno && (rule.request.is_none() || rule.request == request);
+        let rules = RULES[operation as usize].iter().copied();
+        Self::most_likely(rules.filter(fits).collect())
     }
 
     /// The rules that give `errno` to an open of a node.
@@ -96,17 +93,24 @@ impl Rule {
     }
 }
 
+/// The rules by operation.
+static RULES: LazyLock<Vec<Vec<&'static Rule>>> = LazyLock::new(|| {
+    let of = |&operation| Rule::all().filter(|rule| rule.subject.has(operation)).collect();
+    Operation::ALL.iter().map(of).collect()
+});
+
 type Checks = Vec<(&'static Rule, Condition)>;
 
 /// The conditions of the rules, by operation: those that the driver checks before it reads its
 /// state, and all others.
 static CHECKS: LazyLock<Vec<(Checks, Checks)>> = LazyLock::new(|| {
-    let of = |&operation| {
-        let rules = Rule::all().filter(|rule| rule.subject.has(operation));
-        let checks = rules.flat_map(|rule| rule.conditions.iter().map(move |&condition| (rule, condition)));
+    let of = |rules: &Vec<&'static Rule>| {
+        let conditions =
+            |&rule: &&'static Rule| rule.conditions.iter().map(move |&condition| (rule, condition));
+        let checks = rules.iter().flat_map(conditions);
         checks.partition(|(_, condition)| matches!(condition, Condition::Early(_)))
     };
-    Operation::ALL.iter().map(of).collect()
+    RULES.iter().map(of).collect()
 });
 
 static GROUPS: &[&[&Rule]] = &[

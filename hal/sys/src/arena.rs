@@ -35,12 +35,17 @@ impl Arena {
     /// # Errors
     /// `ENOMEM`: no address space is left.
     pub fn new(len: usize) -> SysResult<Self> {
-        let words = len.div_ceil(PAGE_BYTES).div_ceil(64);
-        Ok(Self {
-            map: Arc::new(RawMapping::anonymous_sparse(len)?),
+        Ok(Self::over(RawMapping::anonymous_sparse(len)?))
+    }
+
+    /// Records the writes to a mapping that reads as zeros.
+    pub fn over(map: RawMapping) -> Self {
+        let words = map.len().div_ceil(PAGE_BYTES).div_ceil(64);
+        Self {
+            map: Arc::new(map),
             written: (0..words).map(|_| AtomicU64::new(0)).collect(),
             pages: Mutex::default(),
-        })
+        }
     }
 
     /// Returns the memory. A caller that writes to it calls [`mark`](Self::mark).
@@ -71,6 +76,19 @@ impl Arena {
     /// - `EINVAL`: the range is not whole pages.
     /// - `EFAULT`: it leaves the memory.
     pub fn clear(&self, offset: usize, len: usize) -> SysResult<()> {
+        self.clear_by(offset, len, || self.map.discard(offset, len))
+    }
+
+    /// As [`clear`](Self::clear). If many pages were written, `discard` zeroes the range.
+    ///
+    /// # Errors
+    /// As [`clear`](Self::clear), and those of `discard`.
+    pub fn clear_by(
+        &self,
+        offset: usize,
+        len: usize,
+        discard: impl FnOnce() -> SysResult<()>,
+    ) -> SysResult<()> {
         self.map.at(offset, len)?;
         if offset % PAGE_BYTES != 0 || len % PAGE_BYTES != 0 {
             return Err(Errno::EINVAL);
@@ -79,7 +97,7 @@ impl Arena {
         let mut pages = lock(&self.pages);
         let many = pages.len() > MOST_WRITTEN;
         if many {
-            self.map.discard(offset, len)?;
+            discard()?;
         }
         let mut answer = Ok(());
         pages.retain(|&page| {
@@ -291,6 +309,25 @@ mod tests {
         arena.clear(0, PAGE_BYTES).unwrap();
         arena.map().read(0, &mut got).unwrap();
         assert_eq!(got, [0]);
+    }
+
+    #[test]
+    fn caller_discards_many_pages_only() {
+        let arena = Arena::over(RawMapping::anonymous_sparse(64 << 20).unwrap());
+        for (pages, is_called) in [(1, false), (MOST_WRITTEN, false), (MOST_WRITTEN + 1, true)] {
+            arena.mark(0, pages * PAGE_BYTES);
+            let mut called = false;
+            let discard = || {
+                called = true;
+                Ok(())
+            };
+            arena.clear_by(0, 64 << 20, discard).unwrap();
+            assert_eq!(called, is_called, "{pages} pages");
+        }
+        arena.mark(0, (MOST_WRITTEN + 1) * PAGE_BYTES);
+        let refused = arena.clear_by(0, PAGE_BYTES, || Err(Errno::ENOMEM));
+        assert_eq!(refused, Err(Errno::ENOMEM));
+        arena.clear_by(0, PAGE_BYTES, || Err(Errno::EPERM)).unwrap_err();
     }
 
     #[test]

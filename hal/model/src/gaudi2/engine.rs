@@ -57,6 +57,10 @@ impl Engine for Chip {
         self.dram().memfd()
     }
 
+    fn expose(&mut self, pa: DevicePa, len: u64) {
+        self.dram().expose(pa, len);
+    }
+
     fn submit(&mut self, tag: u64, jobs: &[Job]) -> Result<(), PushError> {
         for (nth, &Job { queue, va, len }) in jobs.iter().enumerate() {
             if let Err(error) = self.push_cb(queue, Cb { va, len, tag }) {
