@@ -109,7 +109,7 @@ unsafe fn fill_long(_: *mut u8, _: u8, _: usize) -> bool {
 }
 
 /// Calls `byte` for each byte of shared memory before its first aligned word and after its last,
-/// and `word` for each word between, with their offsets: from the first to the last, or `BACKWARDS`.
+/// and `word` for each word between, with their offsets: from the first on, or `BACKWARDS`.
 ///
 /// # Safety
 /// - `len` bytes at `at` are mapped while this runs;
@@ -322,7 +322,7 @@ mod tests {
                 wanted.copy_within(from..from + len, to);
                 let (low, high) = bytes.split_at_mut(page + 3 * PAGE);
                 let at = to - low.len();
-                // SAFETY: the range lies inside the half, which is only reached through it meanwhile.
+                // SAFETY: the range lies inside the half, which nothing else reaches meanwhile.
                 unsafe { copy_in(start(high).add(at), &low[from..from + len]) };
                 assert_eq!(bytes, wanted, "copy_in of {len} bytes {behind} behind");
                 bytes[to..to + len].fill(0xee);
