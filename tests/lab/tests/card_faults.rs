@@ -212,7 +212,8 @@ fn wrong_events_do_not_stop_copies() {
 fn zz_removal_under_load_ends_copies() {
     const TEST: &str = "zz_removal_under_load_ends_copies";
     let is_named = std::env::args().any(|word| word == TEST);
-    if !is_named && skip(TEST, "by name, and alone: it leaves the guest without its card") {
+    let need = format!("20 seconds, by name: cargo xtask lab test -p gaudi-lab -- {TEST}");
+    if !is_named && skip(TEST, &need) {
         return;
     }
     if is_child() {
