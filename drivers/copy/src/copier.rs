@@ -3,11 +3,12 @@
 
 #![expect(unsafe_code, reason = "host memory that a caller names by its address")]
 
+use std::ptr::NonNull;
 use std::sync::Mutex;
 
 use gaudi_device::{Deadline, Error, ErrorKind, Result};
 use gaudi_ranges::Span;
-use gaudi_sys::{Errno, lock};
+use gaudi_sys::{Errno, lock, shared};
 
 use crate::attached::Attached;
 use crate::card::Card;
@@ -227,7 +228,7 @@ fn write(transport: &mut Transport, remote: &Attached, mut address: u64, bytes: 
 }
 
 /// The place of a piece in the program's bytes.
-struct Into(*mut u8);
+struct Into(NonNull<u8>);
 
 // SAFETY: the transport is flushed before the borrow of the bytes ends.
 unsafe impl Send for Into {}
@@ -237,7 +238,7 @@ impl Into {
     /// The place has as many bytes.
     unsafe fn fill(self, bytes: &[u8]) {
         // SAFETY: guaranteed by the caller; pinned memory of the transport is not the program's.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, bytes.len()) };
+        unsafe { shared::copy_in(self.0, bytes) };
     }
 }
 
@@ -247,7 +248,7 @@ fn read(transport: &mut Transport, remote: &Attached, mut address: u64, bytes: &
         return accepted(transport, |transport| transport.get_short(bytes, remote, address));
     }
     for piece in bytes.chunks_mut(config.bcopy_bytes.max(1)) {
-        let (start, len) = (piece.as_mut_ptr(), piece.len());
+        let (len, start) = (piece.len(), NonNull::from(piece).cast());
         accepted(transport, |transport| {
             let place = Into(start);
             let unpack = move |bytes: &[u8]| {

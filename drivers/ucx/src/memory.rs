@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -11,6 +12,7 @@ use gaudi_copy::key::PROCESS_KEY_BYTES;
 use gaudi_copy::{
     AllocOptions, Attached, Deadline, ErrorKind, Export, Local, Memory, MemoryType, Transport, memory_types,
 };
+use gaudi_sys::shared;
 
 use crate::cards::{Card, cards};
 use crate::counters;
@@ -337,7 +339,7 @@ pub(crate) fn is_long(allocation: &Allocation, len: u64) -> bool {
 }
 
 /// The place of a piece in the program's bytes.
-struct Into(*mut u8);
+struct Into(NonNull<u8>);
 
 // SAFETY: `wait` returns when no copy is in flight, so the pointer's borrow outlives its use.
 unsafe impl Send for Into {}
@@ -349,7 +351,7 @@ impl Into {
     /// The place has as many bytes.
     unsafe fn fill(self, bytes: &[u8]) {
         // SAFETY: guaranteed by the caller; pinned memory of the transport is not the program's.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, bytes.len()) };
+        unsafe { shared::copy_in(self.0, bytes) };
     }
 }
 
@@ -365,7 +367,7 @@ pub(crate) fn read(from: &Allocation, offset: u64, bytes: &mut [u8]) -> Answer<(
             });
         }
         for piece in bytes.chunks_mut(config.bcopy_bytes.max(1)) {
-            let (start, len) = (piece.as_mut_ptr(), piece.len());
+            let (len, start) = (piece.len(), NonNull::from(piece).cast());
             accepted(transport, |transport| {
                 let place = Into(start);
                 let unpack = move |bytes: &[u8]| {

@@ -332,7 +332,7 @@ fn page_fault_resets_the_card() {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn zz_the_conformance_cases_hold() {
-    // On the newest kernel, card_open's `gaudi check` runs the others; one is run here by its id.
+    // On the newest kernel, card_trace runs the others below tracers; one is run here by its id.
     let is_checked = gaudi_lab::kernel() >= (7, 0) && !std::env::args().any(|word| word.contains('.'));
     if is_checked {
         conformance("without a reset, less those of gaudi check", |case| {

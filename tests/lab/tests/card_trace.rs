@@ -3,9 +3,14 @@
 //!
 //! One test at a time, in the order of their names.
 
+mod cases;
 mod first_card;
 
-use gaudi_lab::{card, kernel, run, say, skip};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use gaudi_lab::{card, kernel, run, say, skips_twice, skips_unnamed};
 use gaudi_seam::DeviceSpec;
 
 use first_card::{open, spec, wait_until_free};
@@ -29,74 +34,87 @@ fn load_with_own_timeout() {
     wait_until_free(&spec());
 }
 
-/// Runs the cases that neither reset nor reopen below a tracing method, and starts none after
-/// `seconds`: they pass with at least `least` ioctls, and at most `max_lost` events in a thousand
-/// are lost and counted.
-fn check_below(backend: &str, seconds: u32, least: u64, max_lost: u64) {
-    let seconds = seconds.to_string();
-    let report = run(&[
-        "gaudi",
-        "record",
-        "--backend",
-        backend,
-        "--output",
-        "/tmp/check.gcap",
-        "--",
-        "gaudi",
-        "check",
-        "--device",
-        "kernel:0",
-        "--timeout",
-        &seconds,
-    ]);
-    let text = String::from_utf8_lossy(&report.stdout).into_owned();
-    let notes = String::from_utf8_lossy(&report.stderr).into_owned();
-    // Without the cases that the time did not reach: the counts are in the last lines.
-    let counts = text.lines().count().saturating_sub(3);
-    text.lines().skip(counts).chain(notes.lines()).for_each(say);
-    assert!(report.status.success(), "{text}{notes}");
+/// Runs a program below a tracing method. It succeeds; the tracer counts at least 3000 ioctls and
+/// so many lost events in a thousand at most.
+fn passes_below(backend: &str, program: &[&str], most_lost: u64) {
+    let start = Instant::now();
+    let mut command = Command::new("gaudi");
+    command.args(["record", "--backend", backend]);
+    command.args(["--output", "/tmp/check.gcap", "--"]).args(program);
+    let mut command = command.stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut notes = String::new();
+    // Said as they come: the lab ends a guest that is silent for minutes.
+    for line in BufReader::new(command.stderr.take().expect("a pipe")).lines() {
+        let line = line.expect("a line");
+        say(&line);
+        notes += &format!("{line}\n");
+    }
+    let status = command.wait().expect("it ends");
+    say(&format!(
+        "below {backend}: {:.0} s",
+        start.elapsed().as_secs_f64()
+    ));
+    assert!(status.success(), "{status}: {notes}");
     let number = |word: &str| -> u64 {
         let before = notes.split(word).next().and_then(|text| text.rsplit(' ').next());
         let number = before.and_then(|number| number.parse().ok());
         number.unwrap_or_else(|| panic!("a number before {word:?}: {notes}"))
     };
     let (ioctls, lost) = (number(" ioctls;"), number(" lost"));
-    assert!(ioctls >= least, "{notes}");
-    assert!(lost <= ioctls * max_lost / 1000, "{notes}");
+    assert!(ioctls >= 3000 && lost <= ioctls * most_lost / 1000, "{notes}");
     wait_until_free(&spec());
 }
 
-/// The first cases: all of them take minutes, and run by name.
-#[test]
-#[ignore = "runs in the lab: cargo xtask lab test"]
-fn cases_pass_below_both_for_seconds() {
-    load_with_own_timeout();
-    check_below("bpf", 20, 200, 10);
-    check_below("ptrace", 20, 200, 0);
-}
+/// Lost events in a thousand: the count of skipped programs includes other processes, and a slow
+/// guest's ring may fill.
+const MOST_LOST_BY_EBPF: u64 = 5;
 
-/// Whether the test is skipped: its name was not asked for. It takes minutes.
-fn is_skipped(test: &str) -> bool {
-    let need = format!("minutes, by name: cargo xtask lab test --kernel 7.3 -p gaudi-lab -- {test}");
-    !std::env::args().any(|word| word == test) && skip(test, &need)
-}
+/// The cases that neither reset nor reopen.
+const CHECK: [&str; 6] = ["gaudi", "check", "--device", "kernel:0", "--timeout", "1500"];
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn cases_pass_below_ebpf() {
-    if !is_skipped("cases_pass_below_ebpf") {
-        // The count of skipped programs includes other processes, and a slow guest's ring may fill.
+    if !skips_twice("cases_pass_below_ebpf") {
         load_with_own_timeout();
-        check_below("bpf", 1500, 3000, 5);
+        passes_below("bpf", &CHECK, MOST_LOST_BY_EBPF);
     }
 }
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn cases_pass_below_ptrace() {
-    if !is_skipped("cases_pass_below_ptrace") {
+    if !skips_twice("cases_pass_below_ptrace") {
         load_with_own_timeout();
-        check_below("ptrace", 1500, 3000, 0);
+        passes_below("ptrace", &CHECK, 0);
+    }
+}
+
+/// Every case, those that reset or reopen the card too, in this program, which runs below each
+/// method.
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn all_cases_pass_below_both() {
+    const PROGRAM: [&str; 5] = [
+        "/proc/self/exe",
+        "--ignored",
+        "--exact",
+        "--nocapture",
+        "traced_cases",
+    ];
+    if !skips_unnamed("all_cases_pass_below_both") {
+        load_with_own_timeout();
+        passes_below("bpf", &PROGRAM, MOST_LOST_BY_EBPF);
+        passes_below("ptrace", &PROGRAM, 0);
+    }
+}
+
+/// What [`all_cases_pass_below_both`] traces.
+#[test]
+#[ignore = "runs in the lab: cargo xtask lab test"]
+fn traced_cases() {
+    if !skips_unnamed("traced_cases") {
+        cases::conformance("all", |_| true);
     }
 }
 
