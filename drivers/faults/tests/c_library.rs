@@ -7,20 +7,20 @@
     reason = "the functions under test are C's; each call passes memory that the test owns"
 )]
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::ptr::null_mut;
 
 use gaudi_copy_c::*;
 use gaudi_faults::{Case, Kind, Op};
-use gaudi_hal::layers::fault;
-use gaudi_seam::fault::{Plan, Resource, Verdict};
+use gaudi_seam::fault::{Plan, Rule};
 use gaudi_seam::{DeviceSpec, Errno, LayerSpec};
 
 mod common;
+mod injected;
 
 use common::number;
+use injected::{Injected, descriptors, errnos};
 
 /// The cases of a run; `GAUDI_TEST_CASES` is another number.
 const CASES: u64 = 500;
@@ -31,37 +31,13 @@ const LEFT: u64 = 500;
 /// Bytes of each allocation.
 const LEN: usize = 3000;
 
-/// Faults of each rule so far, in this process.
-fn fired() -> BTreeMap<String, u64> {
-    let counts = fault::tally().into_iter();
-    counts
-        .map(|count| (count.rule.to_string(), count.fired))
-        .collect()
-}
-
-/// The errnos that a program may see after a fault.
-fn errnos(verdict: Verdict) -> Vec<Errno> {
-    match verdict {
-        Verdict::Error(errno) => vec![errno],
-        Verdict::Full(Resource::Queue) => vec![Errno::EAGAIN],
-        Verdict::Full(Resource::Fds) => vec![Errno::EMFILE],
-        Verdict::Full(_) => vec![Errno::ENOMEM],
-        Verdict::Eintr => vec![Errno::EINTR],
-        Verdict::Lose | Verdict::Timeout => vec![Errno::ETIMEDOUT, Errno::EIO, Errno::EBUSY],
-        Verdict::Remove => vec![Errno::ENODEV],
-        Verdict::Reset | Verdict::ComputeReset | Verdict::FatalEcc | Verdict::Heartbeat | Verdict::Razwi => {
-            vec![Errno::EBUSY, Errno::EIO]
-        }
-        _ => Vec::new(),
-    }
-}
-
 struct Program {
     domain: u64,
     /// Device memory with its expected bytes; unknown after a failure.
     memory: Vec<(u64, Option<Vec<u8>>)>,
-    plan: Plan,
-    before: BTreeMap<String, u64>,
+    injected: Injected,
+    /// The rules that injected a fault so far.
+    met: Vec<Rule>,
     bytes: Vec<u8>,
     failed: bool,
     /// Memory whose free failed: the driver may have unmapped it, or the domain has ended it.
@@ -69,15 +45,10 @@ struct Program {
 }
 
 impl Program {
-    /// The verdicts of the rules that fired.
-    fn met(&self) -> Vec<Verdict> {
-        let now = fired();
-        let count = |of: &BTreeMap<String, u64>, rule: &str| of.get(rule).copied().unwrap_or(0);
-        let rules = self.plan.rules.iter().filter(|rule| {
-            let text = rule.to_string();
-            count(&now, &text) > count(&self.before, &text)
-        });
-        rules.map(|rule| rule.verdict).collect()
+    /// The rules that injected a fault so far.
+    fn met(&mut self) -> &[Rule] {
+        self.met.extend(self.injected.take());
+        &self.met
     }
 
     /// Checks an answer. Returns whether the call succeeded.
@@ -86,7 +57,7 @@ impl Program {
             return true;
         }
         let errno = Errno::from_raw(-answer);
-        let mut causes: Vec<Errno> = self.met().into_iter().flat_map(errnos).collect();
+        let mut causes: Vec<Errno> = self.met().iter().copied().flat_map(errnos).collect();
         // A copy that failed may hold the memory.
         if self.failed && what == "gaudi_copy_free" {
             causes.push(Errno::EBUSY);
@@ -237,7 +208,7 @@ impl Program {
     /// Frees memory whose free failed. Returns whether the domain has no memory there any more.
     fn repeat(&mut self, address: u64) -> bool {
         let reset = [Errno::ENODEV, Errno::EBUSY, Errno::EIO, Errno::ETIMEDOUT];
-        let was_reset = |&verdict: &Verdict| errnos(verdict).iter().any(|errno| reset.contains(errno));
+        let was_reset = |&rule: &Rule| errnos(rule).iter().any(|errno| reset.contains(errno));
         match unsafe { gaudi_copy_free(self.domain, address) } {
             answer if answer == -(Errno::ENOENT as c_int) => {
                 assert!(self.met().iter().any(was_reset), "only a reset ends memory");
@@ -278,10 +249,6 @@ fn spec(name: u64, plan: &Plan) -> String {
     spec.to_string()
 }
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("readable").count()
-}
-
 #[test]
 fn c_library_fails_with_injected_errnos_only() {
     let (cases, seed) = (number("GAUDI_TEST_CASES", CASES), number("GAUDI_TEST_SEED", SEED));
@@ -306,8 +273,8 @@ fn c_library_fails_with_injected_errnos_only() {
         let mut program = Program {
             domain,
             memory: Vec::new(),
-            plan: case.plan.clone(),
-            before: fired(),
+            injected: Injected::of(&case.plan),
+            met: Vec::new(),
             bytes: vec![0; LEN],
             failed: false,
             refused: Vec::new(),

@@ -5,9 +5,9 @@
 //! - The interface of a raw descriptor is that of the last call that worked. The interfaces reject
 //!   each other's numbers with `ENOTTY`, without an effect (drm_ioctl.c:drm_ioctl,
 //!   habanalabs_ioctl.c:hl_ioctl of Linux 6.1), so a failure of that kind is tried once more.
-//! - `EINTR` and `EAGAIN` are repeated, as the vendor's library does. The driver leaves the
-//!   arguments as they were for both (command_submission.c:hl_cs_ioctl). A full queue is `EAGAIN`:
-//!   the vendor's library spins on it, this one yields, then sleeps up to 1 ms between two tries.
+//! - `EINTR` and `EAGAIN` are repeated, as the vendor's library does, but only where the driver
+//!   leaves the request as it was ([`is_repeated`]). A full queue is `EAGAIN`: the vendor's library
+//!   spins on it, this one yields, then sleeps up to 1 ms between two tries.
 
 #![expect(
     unsafe_code,
@@ -100,7 +100,8 @@ static OWNER: OnceLock<OwnerProcess> = OnceLock::new();
 /// One ioctl. `arg` is the driver's struct, and holds the answer after a success.
 ///
 /// # Errors
-/// The errno of ioctl(2), neither `EINTR` nor `EAGAIN`; on a virtual node in a fork child `ENODEV`.
+/// The errno of ioctl(2), `EINTR` and `EAGAIN` only where the call is not repeated; on a virtual
+/// node in a fork child `ENODEV`.
 #[inline]
 pub(crate) fn ioctl<A: IntoBytes + FromBytes>(fd: c_int, ioctl: Ioctl, arg: &mut A) -> Result<(), Errno> {
     // SAFETY: `arg` is exclusively borrowed, and is the type whose size the request number carries.
@@ -313,13 +314,13 @@ impl Call {
         let mut other_interface = false;
         loop {
             match errno {
-                Errno::EINTR => {
+                Errno::EINTR if is_repeated(self.ioctl, errno) => {
                     let now = Instant::now();
                     let before = began.replace(now).unwrap_or(now);
                     // SAFETY: the caller's promise.
                     unsafe { self.shorten(now.duration_since(before)) };
                 }
-                Errno::EAGAIN => {
+                Errno::EAGAIN if is_repeated(self.ioctl, errno) => {
                     pause(tries);
                     tries = tries.saturating_add(1);
                 }
@@ -375,6 +376,19 @@ fn remember(state: u8) {
         STATE.fetch_and(!BEFORE_DRM, Ordering::Relaxed);
     } else {
         STATE.fetch_or(BEFORE_DRM, Ordering::Relaxed);
+    }
+}
+
+/// Whether a call that failed with `EINTR` or `EAGAIN` is made again.
+///
+/// The driver overwrites a failed request for memory or a command buffer (memory.c:hl_mem_ioctl,
+/// command_buffer.c:hl_cb_ioctl), and a submission for every errno but `EAGAIN`
+/// (command_submission.c:hl_cs_ioctl). The same call would then request something else.
+fn is_repeated(ioctl: Ioctl, errno: Errno) -> bool {
+    match ioctl {
+        Ioctl::Memory | Ioctl::Cb => false,
+        Ioctl::Cs => errno == Errno::EAGAIN,
+        _ => true,
     }
 }
 

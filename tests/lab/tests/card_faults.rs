@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use gaudi_device::{Deadline, Device};
-use gaudi_lab::{card, say, skip, skips_twice};
+use gaudi_lab::{card, say, skips_twice, skips_unnamed};
 use gaudi_seam::ErrorKind;
 
 use first_card::{open, spec, wait_until_free};
@@ -211,8 +211,7 @@ fn wrong_events_do_not_stop_copies() {
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn zz_removal_under_load_ends_copies() {
     const TEST: &str = "zz_removal_under_load_ends_copies";
-    let is_named = std::env::args().any(|word| word == TEST);
-    if !is_named && skip(TEST, "by name, and alone: it leaves the guest without its card") {
+    if skips_unnamed(TEST) {
         return;
     }
     if is_child() {

@@ -290,7 +290,7 @@ fn each_function_reports_errno() {
 }
 
 #[test]
-fn each_function_repeats_eintr_and_eagain() {
+fn eintr_and_eagain_repeat_unchanged_requests() {
     for row in table() {
         let mut failures = vec![Errno::EAGAIN, Errno::EINTR, Errno::EAGAIN];
         let (value, seen) = on_today(
@@ -305,7 +305,16 @@ fn each_function_repeats_eintr_and_eagain() {
             },
             &row.call,
         );
-        assert_eq!(seen.len(), 4, "{}: {value}", row.name);
+        // The driver overwrites these.
+        let (calls, last) = match seen[0].ioctl {
+            Ioctl::Memory | Ioctl::Cb => (1, Some(Errno::EAGAIN)),
+            Ioctl::Cs => (2, Some(Errno::EINTR)),
+            _ => (4, None),
+        };
+        assert_eq!(seen.len(), calls, "{}: {value}", row.name);
+        if let Some(last) = last {
+            assert_eq!(errno(), last, "{}: errno", row.name);
+        }
         let shortened = |seen: &Seen| {
             let mut words = seen.words.clone();
             // The remaining time of a timeout may differ.

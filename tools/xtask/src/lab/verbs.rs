@@ -43,10 +43,10 @@ impl Verbs {
         if roots.is_empty() {
             bail!("{} has no {PROVIDER}*.so", folder.display());
         }
-        let programs = self
-            .programs
-            .iter()
-            .map(|name| self.tree.join("usr/bin").join(name));
+        let programs = self.programs.iter().map(|name| {
+            let [user, system] = ["usr/bin", "usr/sbin"].map(|folder| self.tree.join(folder).join(name));
+            if user.is_file() { user } else { system }
+        });
         roots.extend(programs);
         for root in roots {
             for library in self.closure(&root)? {
