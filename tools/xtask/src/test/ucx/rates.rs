@@ -23,7 +23,7 @@ use crate::workspace::Workspace;
 /// flight, which UCX allocates when it first needs them, are a small part.
 const MESSAGES: [(u64, u32); 4] = [(1 << 20, 4000), (4 << 20, 1000), (16 << 20, 400), (64 << 20, 160)];
 /// Runs of each measurement; the best one counts.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 8;
 /// The most that UCX and the plugin may add to a query.
 const QUERY_GOAL: f64 = 1.5;
 /// The least part of the bound.
