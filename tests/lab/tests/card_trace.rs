@@ -6,6 +6,7 @@
 mod cases;
 mod first_card;
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -34,13 +35,16 @@ fn load_with_own_timeout() {
     wait_until_free(&spec());
 }
 
-/// Runs a program below a tracing method. It succeeds; the tracer counts at least 3000 ioctls and
-/// so many lost events in a thousand at most.
-fn passes_below(backend: &str, program: &[&str], most_lost: u64) {
+/// Runs a program below a tracing method. It succeeds; the tracer counts at least so many ioctls,
+/// and so many lost events in a thousand at most.
+fn passes_below(backend: &str, program: &[&str], least: u64, most_lost: u64) {
     let start = Instant::now();
     let mut command = Command::new("gaudi");
     command.args(["record", "--backend", backend]);
     command.args(["--output", "/tmp/check.gcap", "--"]).args(program);
+    // The harness's line of this test is not to be continued by the program's.
+    let output = "/tmp/check.txt";
+    command.stdout(File::create(output).expect("a file"));
     let mut command = command.stderr(Stdio::piped()).spawn().expect("it starts");
     let mut notes = String::new();
     // Said as they come: the lab ends a guest that is silent for minutes.
@@ -54,14 +58,15 @@ fn passes_below(backend: &str, program: &[&str], most_lost: u64) {
         "below {backend}: {:.0} s",
         start.elapsed().as_secs_f64()
     ));
-    assert!(status.success(), "{status}: {notes}");
+    let text = std::fs::read_to_string(output).expect("UTF-8");
+    assert!(status.success(), "{status}: {text}{notes}");
     let number = |word: &str| -> u64 {
         let before = notes.split(word).next().and_then(|text| text.rsplit(' ').next());
         let number = before.and_then(|number| number.parse().ok());
         number.unwrap_or_else(|| panic!("a number before {word:?}: {notes}"))
     };
     let (ioctls, lost) = (number(" ioctls;"), number(" lost"));
-    assert!(ioctls >= 3000 && lost <= ioctls * most_lost / 1000, "{notes}");
+    assert!(ioctls >= least && lost <= ioctls * most_lost / 1000, "{notes}");
     wait_until_free(&spec());
 }
 
@@ -69,7 +74,7 @@ fn passes_below(backend: &str, program: &[&str], most_lost: u64) {
 /// guest's ring may fill.
 const MOST_LOST_BY_EBPF: u64 = 5;
 
-/// The cases that neither reset nor reopen.
+/// The cases that neither reset nor reopen, and the mock's answers to them: 11 975 ioctls.
 const CHECK: [&str; 6] = ["gaudi", "check", "--device", "kernel:0", "--timeout", "1500"];
 
 #[test]
@@ -77,7 +82,7 @@ const CHECK: [&str; 6] = ["gaudi", "check", "--device", "kernel:0", "--timeout",
 fn cases_pass_below_ebpf() {
     if !skips_twice("cases_pass_below_ebpf") {
         load_with_own_timeout();
-        passes_below("bpf", &CHECK, MOST_LOST_BY_EBPF);
+        passes_below("bpf", &CHECK, 11_000, MOST_LOST_BY_EBPF);
     }
 }
 
@@ -86,7 +91,7 @@ fn cases_pass_below_ebpf() {
 fn cases_pass_below_ptrace() {
     if !skips_twice("cases_pass_below_ptrace") {
         load_with_own_timeout();
-        passes_below("ptrace", &CHECK, 0);
+        passes_below("ptrace", &CHECK, 11_000, 0);
     }
 }
 
@@ -102,8 +107,8 @@ fn all_cases_pass_below_both() {
     let this = this.to_str().expect("UTF-8");
     let program = [this, "--ignored", "--exact", "--nocapture", "traced_cases"];
     load_with_own_timeout();
-    passes_below("bpf", &program, MOST_LOST_BY_EBPF);
-    passes_below("ptrace", &program, 0);
+    passes_below("bpf", &program, 5000, MOST_LOST_BY_EBPF);
+    passes_below("ptrace", &program, 5000, 0);
 }
 
 /// What [`all_cases_pass_below_both`] traces.
