@@ -90,7 +90,9 @@ pub(crate) fn free(base: u64) -> Answer<()> {
     let domain = card.memory().map_err(|error| status::of(&error))?;
     domain.free(memory).map_err(|failure| {
         let (memory, error) = failure.into_parts();
-        live_mut().insert(base, Allocation { memory, card, number });
+        let kept = Allocation { memory, card, number };
+        // If the driver unmapped it, another thread may have allocated the address since.
+        live_mut().entry(base).or_insert(kept);
         status::of(&error)
     })
 }
