@@ -3,12 +3,11 @@
 
 #![expect(unsafe_code, reason = "host memory that a caller names by its address")]
 
-use std::ptr::NonNull;
 use std::sync::Mutex;
 
 use gaudi_device::{Deadline, Error, ErrorKind, Result};
 use gaudi_ranges::Span;
-use gaudi_sys::{Errno, lock, shared};
+use gaudi_sys::{Errno, lock};
 
 use crate::attached::Attached;
 use crate::card::Card;
@@ -171,96 +170,29 @@ impl Copier {
         match near {
             Side::Known(memory, offset) => {
                 let local = [Local::at(memory, *offset, len)?];
-                accepted(&mut transport, |transport| match is_put {
+                transport.accepted(|transport| match is_put {
                     true => transport.put_zcopy(&local, remote, address, None).map(drop),
                     false => transport.get_zcopy(&local, remote, address, None).map(drop),
                 })?;
             }
             // Neither end is memory that an engine of this process can reach.
             Side::Plain(_) if remote.kind() == MemoryType::Host => return Err(staged::host_to_host()),
-            // SAFETY: `len` bytes of the program, by the caller's promise; `side` checked them.
-            Side::Plain(start) if is_put => unsafe {
-                let bytes = std::slice::from_raw_parts(*start as *const u8, len as usize);
-                write(&mut transport, remote, address, bytes)?;
-            },
-            // SAFETY: as above.
-            Side::Plain(start) => unsafe {
-                let bytes = std::slice::from_raw_parts_mut(*start as *mut u8, len as usize);
-                read(&mut transport, remote, address, bytes)?;
-            },
+            Side::Plain(start) if is_put => {
+                // SAFETY: `len` bytes of the program, by the caller's promise; `side` checked them.
+                let bytes = unsafe { std::slice::from_raw_parts(*start as *const u8, len as usize) };
+                transport.write_bytes(bytes, remote, address)?;
+            }
+            Side::Plain(start) => {
+                // SAFETY: as above.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(*start as *mut u8, len as usize) };
+                // SAFETY: the flush below follows, or the transport is dropped.
+                unsafe { transport.read_bytes(bytes, remote, address) }?;
+            }
         }
         transport.flush_wait(Deadline::NEVER)?;
         lock(&self.idle).push(transport);
         Ok(())
     }
-}
-
-/// Repeats an operation that would block, when all before it are complete.
-fn accepted(
-    transport: &mut Transport,
-    mut operation: impl FnMut(&mut Transport) -> Result<()>,
-) -> Result<()> {
-    loop {
-        match operation(transport) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => transport.flush_wait(Deadline::NEVER)?,
-            answer => return answer,
-        }
-    }
-}
-
-fn write(transport: &mut Transport, remote: &Attached, mut address: u64, bytes: &[u8]) -> Result<()> {
-    let config = *transport.domain().config();
-    if bytes.len() <= config.short_bytes {
-        return accepted(transport, |transport| transport.put_short(bytes, remote, address));
-    }
-    for piece in bytes.chunks(config.bcopy_bytes.max(1)) {
-        let pack = |into: &mut [u8]| {
-            let count = into.len().min(piece.len());
-            into[..count].copy_from_slice(&piece[..count]);
-            count
-        };
-        accepted(transport, |transport| {
-            transport.put_bcopy(piece.len(), pack, remote, address).map(drop)
-        })?;
-        address += piece.len() as u64;
-    }
-    Ok(())
-}
-
-/// The place of a piece in the program's bytes.
-struct Into(NonNull<u8>);
-
-// SAFETY: the transport is flushed before the borrow of the bytes ends.
-unsafe impl Send for Into {}
-
-impl Into {
-    /// # Safety
-    /// The place has as many bytes.
-    unsafe fn fill(self, bytes: &[u8]) {
-        // SAFETY: guaranteed by the caller; pinned memory of the transport is not the program's.
-        unsafe { shared::copy_in(self.0, bytes) };
-    }
-}
-
-fn read(transport: &mut Transport, remote: &Attached, mut address: u64, bytes: &mut [u8]) -> Result<()> {
-    let config = *transport.domain().config();
-    if bytes.len() <= config.short_bytes {
-        return accepted(transport, |transport| transport.get_short(bytes, remote, address));
-    }
-    for piece in bytes.chunks_mut(config.bcopy_bytes.max(1)) {
-        let (len, start) = (piece.len(), NonNull::from(piece).cast());
-        accepted(transport, |transport| {
-            let place = Into(start);
-            let unpack = move |bytes: &[u8]| {
-                let bytes = &bytes[..bytes.len().min(len)];
-                // SAFETY: the piece has `len` bytes.
-                unsafe { place.fill(bytes) };
-            };
-            transport.get_bcopy(len, unpack, remote, address, None).map(drop)
-        })?;
-        address += len as u64;
-    }
-    Ok(())
 }
 
 impl std::fmt::Debug for Copier {

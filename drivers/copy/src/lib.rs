@@ -23,6 +23,7 @@
 
 mod attached;
 mod attributes;
+mod blocking;
 mod card;
 mod chunk;
 mod completion;

@@ -5,7 +5,9 @@ mod seam;
 
 use std::time::Duration;
 
-use gaudi_device::{Completion, Deadline, Device, DeviceSpec, ErrorKind, Location, Options, Queue, Sob};
+use gaudi_device::{
+    Buffer, Completion, Deadline, Device, DeviceSpec, ErrorKind, HostMapping, Location, Options, Queue, Sob,
+};
 use gaudi_hal::{SharedIo, mock_ledger};
 use gaudi_spec::gaudi2::queue::{PDMA_0_1, PDMA_1_0};
 
@@ -227,35 +229,13 @@ fn timeout_with_events_keeps_memory() {
     assert_eq!(bytes, [0x11; LEN as usize], "the late copy does not write here");
 }
 
-/// `ENODEV`: the device is removed, and no engine runs any more.
-#[test]
-fn removed_device_frees_memory_of_dropped_queue() {
-    let spec = "mock:gaudi2?name=late-removed".parse().expect("a spec");
-    let mut options = Options::default();
-    options.timeout = Duration::from_millis(20);
-    let (device, seam) = seam::Seam::open(&spec, options);
-    let host = device.alloc_host(LEN as usize).expect("a mapping");
-    let pages = device.alloc_exclusive(LEN).expect("pages");
-    let sob = device.sob().expect("a sync object");
-    let mut queue = device.queue(PDMA_0_1).expect("a queue");
-    let copy = copy_later(&mut queue, &sob, &pages, &host);
-    seam.set(|hooks| {
-        hooks.wait_cs = Some(Box::new(|_, _| {
-            Err(gaudi_seam::Error::from_errno(
-                "HL_IOCTL_WAIT_CS",
-                gaudi_seam::Errno::ENODEV,
-            ))
-        }));
-    });
-    drop((copy, queue));
-    pages.close().expect("nothing writes to it any more");
-    host.close().expect("nothing reads from it any more");
-}
-
-/// After a reset the driver refuses waits on this node for as long as it is open.
-#[test]
-fn close_after_reset_reports_lost_device() {
-    let spec = "mock:gaudi2?name=late-reset".parse().expect("a spec");
+/// A copy whose queue is dropped, on a device that refuses each wait for it: pages, mapping, and
+/// the submission.
+fn copy_with_refused_waits(
+    name: &str,
+    refusal: fn() -> gaudi_seam::Error,
+) -> (Device, Buffer, HostMapping, u64) {
+    let spec = format!("mock:gaudi2?name={name}").parse().expect("a spec");
     let mut options = Options::default();
     options.timeout = Duration::from_millis(20);
     let (device, seam) = seam::Seam::open(&spec, options);
@@ -265,13 +245,28 @@ fn close_after_reset_reports_lost_device() {
     let mut queue = device.queue(PDMA_0_1).expect("a queue");
     let copy = copy_later(&mut queue, &sob, &pages, &host);
     let seq = copy.sequence().expect("a submission");
-    seam.set(|hooks| {
-        hooks.wait_cs = Some(Box::new(|_, _| {
-            let refused = gaudi_seam::Error::from_errno("HL_IOCTL_WAIT_CS", gaudi_seam::Errno::EBUSY);
-            Err(refused.with_kind(ErrorKind::DeviceLost))
-        }));
-    });
+    seam.set(|hooks| hooks.wait_cs = Some(Box::new(move |_, _| Err(refusal()))));
     drop((copy, queue));
+    (device, pages, host, seq)
+}
+
+/// `ENODEV`: the device is removed, and no engine runs any more.
+#[test]
+fn removed_device_frees_memory_of_dropped_queue() {
+    let (_device, pages, host, _) = copy_with_refused_waits("late-removed", || {
+        gaudi_seam::Error::from_errno("HL_IOCTL_WAIT_CS", gaudi_seam::Errno::ENODEV)
+    });
+    pages.close().expect("nothing writes to it any more");
+    host.close().expect("nothing reads from it any more");
+}
+
+/// After a reset the driver refuses waits on this node for as long as it is open.
+#[test]
+fn close_after_reset_reports_lost_device() {
+    let (device, pages, host, seq) = copy_with_refused_waits("late-reset", || {
+        let refused = gaudi_seam::Error::from_errno("HL_IOCTL_WAIT_CS", gaudi_seam::Errno::EBUSY);
+        refused.with_kind(ErrorKind::DeviceLost)
+    });
     let (pages, of_pages) = pages.close().expect_err("an engine may write to it").into_parts();
     let (host, of_host) = host.close().expect_err("an engine may read it").into_parts();
     for error in [of_pages, of_host] {
@@ -286,7 +281,7 @@ fn close_after_reset_reports_lost_device() {
             "{error}"
         );
     }
-    drop((pages, host, sob));
+    drop((pages, host));
     device
         .close()
         .expect("memory of a reset device does not keep it open");

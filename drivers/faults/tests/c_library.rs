@@ -19,13 +19,11 @@ use gaudi_seam::{DeviceSpec, Errno, LayerSpec};
 mod common;
 mod injected;
 
-use common::number;
+use common::cases_and_seed;
 use injected::{Injected, descriptors, errnos};
 
-/// The cases of a run; `GAUDI_TEST_CASES` is another number.
+/// The cases of a run without `GAUDI_TEST_CASES`.
 const CASES: u64 = 500;
-/// The seed of a run; `GAUDI_TEST_SEED` is another.
-const SEED: u64 = 1;
 /// Domains that cannot be closed at most: each keeps a part of the address space.
 const LEFT: u64 = 500;
 /// Bytes of each allocation.
@@ -251,7 +249,7 @@ fn spec(name: u64, plan: &Plan) -> String {
 
 #[test]
 fn c_library_fails_with_injected_errnos_only() {
-    let (cases, seed) = (number("GAUDI_TEST_CASES", CASES), number("GAUDI_TEST_SEED", SEED));
+    let (cases, seed) = cases_and_seed(CASES);
     let (mut failures, mut closed, mut names) = (0_u64, 0_u64, 0);
     let mut known = None;
     let mut done = 0;

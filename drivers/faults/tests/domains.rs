@@ -6,14 +6,13 @@ use gaudi_faults::{Case, Stack};
 
 mod common;
 
-use common::number;
+use common::cases_and_seed;
 
 const CASES: u64 = 1500;
-const SEED: u64 = 1;
 
 #[test]
 fn memory_domain_breaks_no_invariant() {
-    let (cases, seed) = (number("GAUDI_TEST_CASES", CASES), number("GAUDI_TEST_SEED", SEED));
+    let (cases, seed) = cases_and_seed(CASES);
     let mut stack = Stack::default();
     let (mut faulty, mut calls) = (0_u64, 0);
     let begin = Instant::now();

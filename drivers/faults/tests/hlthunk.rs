@@ -26,13 +26,11 @@ use hl_thunk::*;
 mod common;
 mod injected;
 
-use common::number;
+use common::cases_and_seed;
 use injected::{Injected, descriptors, errnos};
 
-/// The cases of a run; `GAUDI_TEST_CASES` is another number.
+/// The cases of a run without `GAUDI_TEST_CASES`.
 const CASES: u64 = 500;
-/// The seed of a run; `GAUDI_TEST_SEED` is another.
-const SEED: u64 = 1;
 /// Bytes of each mapping of host memory, and of the used part of device memory.
 const PAGE: usize = 4096;
 /// The most mappings of each kind.
@@ -621,7 +619,7 @@ fn use_card() {
 
 #[test]
 fn hl_thunk_fails_with_injected_errnos_only() {
-    let (cases, seed) = (number("GAUDI_TEST_CASES", CASES), number("GAUDI_TEST_SEED", SEED));
+    let (cases, seed) = cases_and_seed(CASES);
     choose(
         "GAUDI_DEVICE",
         "mock:gaudi2?name=hlfaults&dram=3GiB&clock=virtual",

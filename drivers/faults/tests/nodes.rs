@@ -13,17 +13,15 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 
 mod common;
 
-use common::number;
+use common::cases_and_seed;
 
-/// The cases of a run; `GAUDI_TEST_CASES` is another number.
+/// The cases of a run without `GAUDI_TEST_CASES`.
 const CASES: u64 = 200;
-/// The seed of a run; `GAUDI_TEST_SEED` is another.
-const SEED: u64 = 1;
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 #[test]
 fn transfers_break_no_invariant() {
-    let (cases, seed) = (number("GAUDI_TEST_CASES", CASES), number("GAUDI_TEST_SEED", SEED));
+    let (cases, seed) = cases_and_seed(CASES);
     let mut stack = Stack::default();
     let (mut faulty, mut of_nic, begin) = (0, 0, Instant::now());
     let mut coverage = Coverage::default();

@@ -8,18 +8,16 @@ use gaudi_seam::fault::Plan;
 
 mod common;
 
-use common::number;
+use common::cases_and_seed;
 
-/// The cases of a run; `GAUDI_TEST_CASES` is another number.
+/// The cases of a run without `GAUDI_TEST_CASES`.
 const CASES: u64 = 6000;
 /// Those with real descriptors, which take longer.
 const CASES_WITH_DESCRIPTORS: u64 = 1500;
-/// The seed of a run; `GAUDI_TEST_SEED` is another.
-const SEED: u64 = 1;
 
 #[test]
 fn stack_breaks_no_invariant() {
-    let (cases, seed) = (number("GAUDI_TEST_CASES", CASES), number("GAUDI_TEST_SEED", SEED));
+    let (cases, seed) = cases_and_seed(CASES);
     let mut stack = Stack::new().expect("made");
     let (mut faulty, mut calls, mut coverage) = (0_u64, 0, Coverage::default());
     let begin = Instant::now();

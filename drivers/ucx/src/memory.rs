@@ -1,10 +1,9 @@
 //! Device memory of the process: allocation, lookup by address, copies, exports.
 
-#![allow(unsafe_code, reason = "a pointer that a copy out of device memory fills")]
+#![allow(unsafe_code, reason = "bytes that a copy out of device memory fills")]
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -12,7 +11,6 @@ use gaudi_copy::key::PROCESS_KEY_BYTES;
 use gaudi_copy::{
     AllocOptions, Attached, Deadline, ErrorKind, Export, Local, Memory, MemoryType, Transport, memory_types,
 };
-use gaudi_sys::shared;
 
 use crate::cards::{Card, cards};
 use crate::counters;
@@ -262,19 +260,6 @@ fn wait(
     })
 }
 
-/// Repeats an operation that would block, when all before it are complete.
-fn accepted(
-    transport: &mut Transport,
-    mut operation: impl FnMut(&mut Transport) -> gaudi_copy::Result<()>,
-) -> gaudi_copy::Result<()> {
-    loop {
-        match operation(transport) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => transport.flush_wait(Deadline::NEVER)?,
-            answer => return answer,
-        }
-    }
-}
-
 /// The configuration of an allocation's domain.
 fn config(allocation: &Allocation) -> Answer<&'static gaudi_copy::Config> {
     let domain = allocation.card.memory().map_err(|error| status::of(&error))?;
@@ -283,27 +268,9 @@ fn config(allocation: &Allocation) -> Answer<&'static gaudi_copy::Config> {
 
 /// Writes bytes of the program to device memory.
 pub(crate) fn write(to: &Allocation, offset: u64, bytes: &[u8]) -> Answer<()> {
-    let target = Attached::to(&to.memory);
-    let config = config(to)?;
-    let mut address = to.base() + offset;
+    let (target, address) = (Attached::to(&to.memory), to.base() + offset);
     wait(to.card, |transport| {
-        if bytes.len() <= config.short_bytes {
-            return accepted(transport, |transport| {
-                transport.put_short(bytes, &target, address)
-            });
-        }
-        for piece in bytes.chunks(config.bcopy_bytes.max(1)) {
-            let pack = |into: &mut [u8]| {
-                let count = into.len().min(piece.len());
-                into[..count].copy_from_slice(&piece[..count]);
-                count
-            };
-            accepted(transport, |transport| {
-                transport.put_bcopy(piece.len(), pack, &target, address).map(drop)
-            })?;
-            address += piece.len() as u64;
-        }
-        Ok(())
+        transport.write_bytes(bytes, &target, address)
     })
 }
 
@@ -325,7 +292,7 @@ pub(crate) fn direct(
     let (remote, at) = (Attached::to(&device.memory), device.base() + offset);
     wait(device.card, |transport| {
         let local = [Local::of_address(host, address, len)?];
-        accepted(transport, |transport| {
+        transport.accepted(|transport| {
             let posted = match direction {
                 Direction::ToDevice => transport.put_zcopy(&local, &remote, at, None),
                 Direction::FromDevice => transport.get_zcopy(&local, &remote, at, None),
@@ -340,48 +307,12 @@ pub(crate) fn is_long(allocation: &Allocation, len: u64) -> bool {
     config(allocation).is_ok_and(|config| len > config.bcopy_bytes as u64)
 }
 
-/// The place of a piece in the program's bytes.
-struct Into(NonNull<u8>);
-
-// SAFETY: `wait` returns when no copy is in flight, so the pointer's borrow outlives its use.
-unsafe impl Send for Into {}
-
-impl Into {
-    /// Fills the place.
-    ///
-    /// # Safety
-    /// The place has as many bytes.
-    unsafe fn fill(self, bytes: &[u8]) {
-        // SAFETY: guaranteed by the caller; pinned memory of the transport is not the program's.
-        unsafe { shared::copy_in(self.0, bytes) };
-    }
-}
-
 /// Reads device memory into bytes of the program.
 pub(crate) fn read(from: &Allocation, offset: u64, bytes: &mut [u8]) -> Answer<()> {
-    let source = Attached::to(&from.memory);
-    let config = config(from)?;
-    let mut address = from.base() + offset;
-    wait(from.card, |transport| {
-        if bytes.len() <= config.short_bytes {
-            return accepted(transport, |transport| {
-                transport.get_short(bytes, &source, address)
-            });
-        }
-        for piece in bytes.chunks_mut(config.bcopy_bytes.max(1)) {
-            let (len, start) = (piece.len(), NonNull::from(piece).cast());
-            accepted(transport, |transport| {
-                let place = Into(start);
-                let unpack = move |bytes: &[u8]| {
-                    let bytes = &bytes[..bytes.len().min(len)];
-                    // SAFETY: the piece has `len` bytes.
-                    unsafe { place.fill(bytes) };
-                };
-                transport.get_bcopy(len, unpack, &source, address, None).map(drop)
-            })?;
-            address += len as u64;
-        }
-        Ok(())
+    let (source, address) = (Attached::to(&from.memory), from.base() + offset);
+    // SAFETY: `wait` flushes the transport, or drops it.
+    wait(from.card, |transport| unsafe {
+        transport.read_bytes(bytes, &source, address)
     })
 }
 
@@ -391,9 +322,7 @@ pub(crate) fn between(dst: &(Allocation, u64), src: &(Allocation, u64), len: u64
     let address = dst.0.base() + dst.1;
     wait(dst.0.card, |transport| {
         let local = [Local::at(&src.0.memory, src.1, len)?];
-        accepted(transport, |transport| {
-            transport.put_zcopy(&local, &target, address, None).map(drop)
-        })
+        transport.accepted(|transport| transport.put_zcopy(&local, &target, address, None).map(drop))
     })
 }
 

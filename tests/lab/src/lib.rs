@@ -101,8 +101,8 @@ pub fn skips_twice(test: &str) -> bool {
     kernel() < (7, 0) && skips_unnamed(test)
 }
 
-/// Whether a test that costs minutes must be skipped, since its whole name was not asked for;
-/// counts it.
+/// Whether a test that takes minutes must be skipped because its whole name was not given; counts
+/// it.
 pub fn skips_unnamed(test: &str) -> bool {
     let need = format!("minutes, by name: cargo xtask lab test -p gaudi-lab -- {test}");
     !std::env::args().any(|word| word == test) && skip(test, &need)
