@@ -71,19 +71,23 @@ fn passes_below(backend: &str, program: &[&str], least: u64, most_lost: u64) {
     wait_until_free(&spec());
 }
 
-/// Lost events in a thousand: the count of skipped programs includes other processes, and a slow
-/// guest's ring may fill.
-const MOST_LOST_BY_EBPF: u64 = 5;
+/// Lost events in a thousand. The kernel counts skipped programs for all processes, so the count is
+/// far above the loss on a busy machine; what is lost is missing from the ioctls.
+const MOST_LOST_BY_EBPF: u64 = 50;
 
-/// The cases that neither reset nor reopen, and the mock's answers to them: 11 975 ioctls.
+/// The cases that neither reset nor reopen, and the mock's answers to them.
 const CHECK: [&str; 6] = ["gaudi", "check", "--device", "kernel:0", "--timeout", "1500"];
+/// The ioctls of [`CHECK`] are 11 975, and some more where a wait is repeated.
+const LEAST_OF_CHECK: u64 = 11_940;
+/// The ioctls of all cases are at least 7143.
+const LEAST_OF_ALL: u64 = 7_120;
 
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn cases_pass_below_ebpf() {
     if !skips_twice("cases_pass_below_ebpf") {
         load_with_own_timeout();
-        passes_below("bpf", &CHECK, 11_000, MOST_LOST_BY_EBPF);
+        passes_below("bpf", &CHECK, LEAST_OF_CHECK, MOST_LOST_BY_EBPF);
     }
 }
 
@@ -92,7 +96,7 @@ fn cases_pass_below_ebpf() {
 fn cases_pass_below_ptrace() {
     if !skips_twice("cases_pass_below_ptrace") {
         load_with_own_timeout();
-        passes_below("ptrace", &CHECK, 11_000, 0);
+        passes_below("ptrace", &CHECK, LEAST_OF_CHECK, 0);
     }
 }
 
@@ -102,16 +106,14 @@ fn all_pass_below(backend: &str, most_lost: u64) {
     let this = this.to_str().expect("UTF-8");
     let program = [this, "--ignored", "--exact", "--nocapture", "traced_cases"];
     load_with_own_timeout();
-    passes_below(backend, &program, 5000, most_lost);
+    passes_below(backend, &program, LEAST_OF_ALL, most_lost);
 }
 
-/// Other processes than the traced one open the card in most of these cases, and the count of
-/// skipped programs includes their calls.
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn all_cases_pass_below_ebpf() {
     if !skips_unnamed("all_cases_pass_below_ebpf") {
-        all_pass_below("bpf", 10 * MOST_LOST_BY_EBPF);
+        all_pass_below("bpf", MOST_LOST_BY_EBPF);
     }
 }
 
