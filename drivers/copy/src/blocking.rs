@@ -71,8 +71,8 @@ impl Transport {
     /// succeeded or the transport is dropped.
     pub unsafe fn read_bytes(&mut self, bytes: &mut [u8], remote: &Attached, mut address: u64) -> Result<()> {
         let config = *self.domain().config();
-        if bytes.len() <= config.short_bytes {
-            return self.accepted(|transport| transport.get_short(bytes, remote, address));
+        if bytes.len() <= config.short_bytes.max(config.bcopy_bytes) {
+            return self.accepted(|transport| transport.get_now(bytes, remote, address));
         }
         for piece in bytes.chunks_mut(config.bcopy_bytes.max(1)) {
             let (len, start) = (piece.len(), NonNull::from(piece).cast());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gaudi_device::{Deadline, Direction, Error, ErrorKind, Location, Result};
 
 use crate::attached::Attached;
+use crate::card::Card;
 use crate::chunk::Place;
 use crate::completion::Completion;
 use crate::domain::MemoryDomain;
@@ -107,9 +108,11 @@ impl Transport {
         self.stats
     }
 
-    /// The lane of a direction, with room for a submission. Waits for other lanes after a fence.
-    fn lane(&mut self, operation: &'static str, direction: Direction) -> Result<&mut Lane> {
-        self.domain.card.check_process(operation)?;
+    /// The lane of a direction, with room for a submission, and its card. Waits for other lanes
+    /// after a fence.
+    fn lane(&mut self, operation: &'static str, direction: Direction) -> Result<(&Card, &mut Lane)> {
+        let card = &*self.domain.card;
+        card.check_process(operation)?;
         let at = index(direction);
         if self.is_fenced {
             for (other, lane) in self.lanes.iter_mut().enumerate() {
@@ -121,13 +124,10 @@ impl Transport {
         }
         let lane = match &mut self.lanes[at] {
             Some(lane) => lane,
-            none => {
-                let card = &self.domain.card;
-                none.insert(Lane::new(card.device()?, direction, &card.config)?)
-            }
+            none => none.insert(Lane::new(card.device()?, direction, &card.config)?),
         };
         match lane.room() {
-            Ok(()) => Ok(lane),
+            Ok(()) => Ok((card, lane)),
             Err(error) => {
                 self.stats.blocked += 1;
                 Err(error)
@@ -193,7 +193,7 @@ impl Transport {
         }
         let (memory, offset) = remote.resolve(PUT, address, len as u64)?;
         let to = self.device_end(&memory)?;
-        let (card, lane) = self.open_lane(PUT, Direction::ToDevice)?;
+        let (card, lane) = self.lane(PUT, Direction::ToDevice)?;
         if len == 0 {
             return Ok(0);
         }
@@ -202,22 +202,12 @@ impl Transport {
         let place = Place { len: packed, ..place };
         if packed > 0 {
             let from = lane.chunks().location(place)?;
-            add(lane, to.part(offset, packed as u64), from)?;
+            add(lane, to.into_part(offset, packed as u64), from)?;
             lane.submit()?;
         }
         self.stats.buffered_bytes += packed as u64;
         self.count(packed as u64);
         Ok(packed)
-    }
-
-    /// The lane with its card, which outlives the borrow of `self`.
-    fn open_lane(
-        &mut self,
-        operation: &'static str,
-        direction: Direction,
-    ) -> Result<(Arc<crate::card::Card>, &mut Lane)> {
-        let card = Arc::clone(&self.domain.card);
-        Ok((card, self.lane(operation, direction)?))
     }
 
     /// The device memory of a short or buffered operation.
@@ -245,12 +235,12 @@ impl Transport {
     ) -> Result<Posted> {
         let (memory, offset) = remote.resolve(PUT, address, len as u64)?;
         let to = self.device_end(&memory)?;
-        let (card, lane) = self.open_lane(PUT, Direction::ToDevice)?;
+        let (card, lane) = self.lane(PUT, Direction::ToDevice)?;
         if len > 0 {
             let place = lane.reserve(card.device()?, &card.config, len)?;
             fill(lane, place)?;
             let from = lane.chunks().location(place)?;
-            add(lane, to.part(offset, len as u64), from)?;
+            add(lane, to.into_part(offset, len as u64), from)?;
         }
         lane.on_end(completion);
         self.stats.buffered_bytes += len as u64;
@@ -267,8 +257,12 @@ impl Transport {
         if bytes.len() > most {
             return Err(self.too_long(GET, bytes.len(), most));
         }
-        let len = bytes.len();
-        let Some(place) = self.get_place(remote, address, len)? else {
+        self.get_now(bytes, remote, address)
+    }
+
+    /// As [`get_short`](Self::get_short), with a chunk's bytes as the limit.
+    pub(crate) fn get_now(&mut self, bytes: &mut [u8], remote: &Attached, address: u64) -> Result<()> {
+        let Some(place) = self.get_place(remote, address, bytes.len())? else {
             return Ok(());
         };
         let Some(lane) = &mut self.lanes[index(Direction::ToHost)] else {
@@ -314,11 +308,11 @@ impl Transport {
     fn get_place(&mut self, remote: &Attached, address: u64, len: usize) -> Result<Option<Place>> {
         let (memory, offset) = remote.resolve(GET, address, len as u64)?;
         let from = self.device_end(&memory)?;
-        let (card, lane) = self.open_lane(GET, Direction::ToHost)?;
+        let (card, lane) = self.lane(GET, Direction::ToHost)?;
         let place = if len > 0 {
             let place = lane.reserve(card.device()?, &card.config, len)?;
             let to = lane.chunks().location(place)?;
-            add(lane, to, from.part(offset, len as u64))?;
+            add(lane, to, from.into_part(offset, len as u64))?;
             Some(place)
         } else {
             None
@@ -449,7 +443,7 @@ impl Transport {
         parts: &mut Vec<(u64, u64, u64)>,
     ) -> Result<()> {
         let is_put = operation == PUT;
-        let (card, lane) = self.open_lane(operation, direction)?;
+        let (card, lane) = self.lane(operation, direction)?;
         // What was added before is another operation's: an error must not discard it.
         lane.submit()?;
         if let ([local], Direction::InDevice) = (iov, direction) {

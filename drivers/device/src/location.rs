@@ -52,11 +52,17 @@ impl Location {
 
     /// Returns a part of the range, cut off where it leaves the range. Allocates nothing.
     pub fn part(&self, offset: u64, len: u64) -> Self {
+        self.clone().into_part(offset, len)
+    }
+
+    /// As [`part`](Self::part), and does not touch the counts of the memory's owners.
+    #[must_use]
+    pub fn into_part(self, offset: u64, len: u64) -> Self {
         let offset = offset.min(self.len);
         Self {
-            memory: self.memory.clone(),
             offset: self.offset + offset,
             len: len.min(self.len - offset),
+            ..self
         }
     }
 
@@ -102,6 +108,10 @@ impl Location {
 
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    pub(crate) fn into_memory(self) -> Memory {
+        self.memory
     }
 
     /// Whether two ranges share a byte of device addresses.

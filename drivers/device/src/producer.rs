@@ -127,14 +127,18 @@ impl Producer {
         }
     }
 
-    /// Submits `used` bytes of the slot that [`slot`](Self::slot) returned, and takes their
-    /// `holds`.
+    /// Submits `used` bytes of a slot that [`slot`](Self::slot) returned, and takes their `holds`.
     ///
     /// # Errors
     /// - `WouldBlock`: the driver has no room and `timeout` is zero.
     /// - `TimedOut`, the failure of an earlier submission, or the driver's own error.
-    pub(crate) fn submit(&self, used: usize, holds: &mut Vec<Hold>, timeout: Duration) -> Result<u64> {
-        let slot = lock(&self.window).next;
+    pub(crate) fn submit(
+        &self,
+        slot: usize,
+        used: usize,
+        holds: &mut Vec<Hold>,
+        timeout: Duration,
+    ) -> Result<u64> {
         let QueueId(queue) = self.row.id;
         let chunk = HlCsChunk::user(
             queue,
@@ -398,8 +402,10 @@ impl Producer {
         let mut exported = Vec::new();
         let mut others = Vec::new();
         let releasing = self.releasing.read().unwrap_or_else(PoisonError::into_inner);
+        let mut emptied = None;
         loop {
             let mut window = lock(&self.window);
+            window.spare.extend(emptied.take());
             if !window.entries.front().is_some_and(&is_done) {
                 break;
             }
@@ -415,7 +421,7 @@ impl Producer {
                     _ => {}
                 }
             }
-            lock(&self.window).spare.push(entry.holds);
+            emptied = Some(entry.holds);
         }
         drop(releasing);
         // A poll releases what the other queue held, exported buffers among it.

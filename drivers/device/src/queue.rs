@@ -129,7 +129,8 @@ impl Queue {
         let (dst, src) = (dst.into(), src.into());
         self.context().check_process("Queue::copy")?;
         let transfer = Transfer::copy(self.context(), &dst, &src)?;
-        self.add_transfer(transfer)
+        self.add_transfer(transfer)?;
+        Ok(self.hold_ends([dst, src]))
     }
 
     /// Fills with a 32-bit pattern, its lowest byte first, from the range's first byte on.
@@ -139,20 +140,28 @@ impl Queue {
     pub fn memset(&mut self, dst: impl Into<Location>, pattern: u32) -> Result<&mut Self> {
         let dst = dst.into();
         let transfer = Transfer::fill(self.context(), "Queue::memset", &dst, pattern)?;
-        self.add_transfer(transfer)
+        self.add_transfer(transfer)?;
+        Ok(self.hold_ends([dst]))
     }
 
-    fn add_transfer(&mut self, transfer: Transfer<'_>) -> Result<&mut Self> {
+    /// Adds the packets of a transfer. The caller holds its memory.
+    fn add_transfer(&mut self, transfer: Transfer<'_>) -> Result<()> {
         self.check_engine(transfer.direction)?;
         let pieces = transfer.pieces(self.context());
         self.room(pieces.clone().count() * self.context().encoder.sizes().transfer)?;
         for (offset, len) in pieces {
             self.put_piece(transfer, offset, len)?;
         }
-        if !transfer.dst.is_empty() {
-            self.hold_memory(transfer);
+        Ok(())
+    }
+
+    fn hold_ends<const ENDS: usize>(&mut self, ends: [Location; ENDS]) -> &mut Self {
+        for end in ends {
+            if !end.is_empty() {
+                self.holds.push(Hold::Memory(end.into_memory()));
+            }
         }
-        Ok(self)
+        self
     }
 
     /// Copies parts of `src` to parts of `dst`: as many of `parts` (offset in `dst`, offset in
@@ -299,7 +308,12 @@ impl Queue {
         }
         let used = self.used;
         self.put(Command::Barrier)?;
-        let answer = self.producer.submit(self.used, &mut self.holds, self.timeout);
+        let Some(slot) = self.slot else {
+            unreachable!("a queue with commands has a slot");
+        };
+        let answer = self
+            .producer
+            .submit(slot, self.used, &mut self.holds, self.timeout);
         let seq = match answer {
             Ok(seq) => seq,
             Err(error) => {

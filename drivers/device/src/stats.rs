@@ -40,7 +40,10 @@ impl Count {
 
     /// Adds to the value.
     pub fn add(&self, amount: u64) {
-        self.0.fetch_add(amount, Ordering::Relaxed);
+        // Most counters of a submission do not change, and an atomic addition is not free.
+        if amount > 0 {
+            self.0.fetch_add(amount, Ordering::Relaxed);
+        }
     }
 }
 
