@@ -333,7 +333,7 @@ impl Picture {
         for (_, pending) in open {
             self.complete(pending, self.last_ns, Kind::Open);
         }
-        for mut life in self.objects.end_all(self.last_ns, |_| true) {
+        for mut life in self.objects.end_all(self.last_ns, ..) {
             life.text.push_str(" (not released)");
             self.life(life);
         }

@@ -1,6 +1,7 @@
 //! [`Objects`]: the lifetimes of device memory, mappings, command buffers and dma-bufs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::RangeBounds;
 
 use gaudi_capture::decode::Decoded;
 use gaudi_capture::record::{Event, ProcessChange};
@@ -31,7 +32,12 @@ impl Sort {
 }
 
 /// An object by its process, the descriptor of the node or of the dma-buf, and its name.
-type Place = (Sort, u32, i32, u64);
+type Place = (u32, i32, Sort, u64);
+
+/// The places of a process with these descriptors.
+fn places(pid: u32, first: i32, last: i32) -> impl RangeBounds<Place> {
+    (pid, first, Sort::Memory, 0)..=(pid, last, Sort::DmaBuf, u64::MAX)
+}
 
 #[derive(Debug)]
 struct Object {
@@ -54,7 +60,7 @@ pub(super) struct Life {
 /// The objects that live at a time of the capture.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    live: HashMap<Place, Object>,
+    live: BTreeMap<Place, Object>,
     /// How many objects are in each lane.
     rows: HashMap<Sort, [usize; MOST_ROWS]>,
     /// Descriptors with a duplicate: a close of one does not close the file.
@@ -78,7 +84,7 @@ impl Objects {
             &Event::Close {
                 pid, fd, result: 0, ..
             } if !self.shared.contains(&(pid, fd)) => {
-                self.end_all(end_ns, |(_, of, file, _)| (*of, *file) == (pid, fd))
+                self.end_all(end_ns, places(pid, fd, fd))
             }
             &Event::Dup { pid, fd, result, .. } if result >= 0 && self.shared.len() < MOST => {
                 self.shared.insert((pid, fd));
@@ -86,7 +92,7 @@ impl Objects {
             }
             Event::Process(process) => match process.change {
                 ProcessChange::Exit { .. } if process.pid == process.tid => {
-                    self.end_all(end_ns, |(_, of, ..)| *of == process.pid)
+                    self.end_all(end_ns, places(process.pid, i32::MIN, i32::MAX))
                 }
                 _ => Vec::new(),
             },
@@ -112,8 +118,8 @@ impl Objects {
             return Vec::new();
         };
         let place = match (sort, i32::try_from(value)) {
-            (Sort::DmaBuf, Ok(file)) => (sort, pid, file, 0),
-            _ => (sort, pid, fd, value),
+            (Sort::DmaBuf, Ok(file)) => (pid, file, sort, 0),
+            _ => (pid, fd, sort, value),
         };
         let ended = self.end(place, end_ns);
         if begins {
@@ -127,22 +133,22 @@ impl Objects {
             self.omitted += 1;
             return;
         }
-        let rows = self.rows.entry(place.0).or_default();
+        let rows = self.rows.entry(place.2).or_default();
         // The last lane takes what exceeds the lanes.
         let row = rows.iter().position(|&count| count == 0).unwrap_or(MOST_ROWS - 1);
         rows[row] += 1;
-        let text = format!("{}: {text}", place.0.name());
+        let text = format!("{}: {text}", place.2.name());
         let object = Object { start_ns, row, text };
         self.live.insert(place, object);
     }
 
     fn end(&mut self, place: Place, end_ns: u64) -> Option<Life> {
         let object = self.live.remove(&place)?;
-        if let Some(rows) = self.rows.get_mut(&place.0) {
+        if let Some(rows) = self.rows.get_mut(&place.2) {
             rows[object.row] -= 1;
         }
         Some(Life {
-            sort: place.0,
+            sort: place.2,
             row: object.row,
             start_ns: object.start_ns,
             // The times of a capture can be in any order.
@@ -152,15 +158,9 @@ impl Objects {
     }
 
     /// Ends the objects of a file or a process, in the order of their begin.
-    pub(super) fn end_all(&mut self, end_ns: u64, is_ended: impl Fn(&Place) -> bool) -> Vec<Life> {
-        let mut places: Vec<Place> = self
-            .live
-            .keys()
-            .filter(|place| is_ended(place))
-            .copied()
-            .collect();
-        places.sort_unstable();
-        let mut ended: Vec<Life> = places
+    pub(super) fn end_all(&mut self, end_ns: u64, ended: impl RangeBounds<Place>) -> Vec<Life> {
+        let ended: Vec<Place> = self.live.range(ended).map(|(place, _)| *place).collect();
+        let mut ended: Vec<Life> = ended
             .into_iter()
             .filter_map(|place| self.end(place, end_ns))
             .collect();
