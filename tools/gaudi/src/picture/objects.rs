@@ -83,9 +83,7 @@ impl Objects {
         match event {
             &Event::Close {
                 pid, fd, result: 0, ..
-            } if !self.shared.contains(&(pid, fd)) => {
-                self.end_all(end_ns, places(pid, fd, fd))
-            }
+            } if !self.shared.contains(&(pid, fd)) => self.end_all(end_ns, places(pid, fd, fd)),
             &Event::Dup { pid, fd, result, .. } if result >= 0 && self.shared.len() < MOST => {
                 self.shared.insert((pid, fd));
                 Vec::new()
