@@ -1,5 +1,6 @@
 //! libgaudi_copy.so.0 as a program in C sees it: its symbols, a test program in C and in C++ on the
-//! mock, and the examples built by pkg-config, on libfabric and libibverbs as Debian packages them.
+//! mock, and the examples, which are built with the flags of pkgconf, on libfabric and libibverbs,
+//! all as Debian packages them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +12,7 @@ use crate::c_library::{self, CRATE, FOLDER};
 use crate::files;
 use crate::install;
 use crate::ledger::Row;
-use crate::missing::{missing, or_missing};
+use crate::missing::{OrSkip as _, missing, or_missing};
 use crate::packages::{Cache, Pins};
 use crate::run::{self, Outcome, Show};
 use crate::workspace::Workspace;
@@ -20,10 +21,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// The exit status of an example for which the machine lacks something.
 const SKIP: i32 = 77;
-/// Compilers of the test program: name, and the language and its standard.
-const COMPILERS: [(&str, &str, [&str; 3]); 2] = [
-    ("C", "cc", ["-x", "c", "-std=gnu11"]),
-    ("C++", "c++", ["-x", "c++", "-std=gnu++17"]),
+/// Compilers of the test program: Debian's package, and the language and its standard.
+const COMPILERS: [(&str, &str, &str, [&str; 3]); 2] = [
+    ("C", "gcc", "cc", ["-x", "c", "-std=gnu11"]),
+    ("C++", "g++", "c++", ["-x", "c++", "-std=gnu++17"]),
 ];
 /// Examples, and the library of each.
 const EXAMPLES: [(&str, &str); 2] = [("libfabric", "-lfabric"), ("verbs", "-libverbs")];
@@ -34,8 +35,15 @@ pub(super) fn row(workspace: &Workspace) -> Row {
         let place = Place::prepare(workspace)?;
         let exports = c_library::exports(&place.library).map(|count| format!("{count} functions"));
         row.settle("c library symbols", exports);
-        for compiler in COMPILERS {
-            place.program(row, compiler)?;
+        for (language, package, compiler, standard) in COMPILERS {
+            let version = run::text(Command::new(compiler).arg("--version"));
+            match or_missing(version.or_skip(format!("install {package}")))? {
+                Ok(_) => place.program(row, language, compiler, standard)?,
+                Err(need) => {
+                    println!("skip  c library {language}  {need}");
+                    row.skip(format!("c library {language}"), need);
+                }
+            }
         }
         match or_missing(place.tree())? {
             Ok(tree) => {
@@ -96,10 +104,14 @@ impl<'a> Place<'a> {
         self.workspace.logs.join(format!("c-library-{name}.log"))
     }
 
-    /// What pkg-config prints for the library.
-    fn flags(&self) -> anyhow::Result<Vec<String>> {
-        let mut command = Command::new("pkg-config");
+    /// What the tree's pkgconf prints for the library.
+    fn flags(&self, tree: &Path) -> anyhow::Result<Vec<String>> {
+        let libraries = tree.join(LIBRARIES);
+        let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
         command
+            .arg("--library-path")
+            .arg(&libraries)
+            .arg(tree.join("usr/bin/pkgconf"))
             .env("PKG_CONFIG_PATH", self.prefix.join("lib/pkgconfig"))
             .args(["--cflags", "--libs", "gaudi_copy"]);
         let text = run::text(&mut command)?;
@@ -125,12 +137,16 @@ impl<'a> Place<'a> {
     fn program(
         &self,
         row: &mut Row,
-        (language, compiler, standard): (&str, &str, [&str; 3]),
+        language: &str,
+        compiler: &str,
+        standard: [&str; 3],
     ) -> anyhow::Result<()> {
         let source = self.sources.join("tests/program.c");
         let mut command = Command::new(compiler);
         command.args(standard).arg(&source).args(["-x", "none"]);
-        command.args(self.flags()?).arg("-lpthread");
+        command.arg("-I").arg(self.prefix.join("include"));
+        command.arg("-L").arg(self.prefix.join("lib"));
+        command.args(["-lgaudi_copy", "-lpthread"]);
         let program = self.compile(&mut command, &format!("program-{compiler}"))?;
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.prefix.join("lib"));
@@ -147,7 +163,7 @@ impl<'a> Place<'a> {
         Ok(())
     }
 
-    /// libfabric and libibverbs with their headers.
+    /// libfabric and libibverbs with their headers, and pkgconf.
     fn tree(&self) -> anyhow::Result<PathBuf> {
         let pins = Pins::load(&self.workspace.root)?;
         let unpacked = Cache::open()?.bundle(&pins.libfabric)?;
@@ -162,7 +178,7 @@ impl<'a> Place<'a> {
             .arg(self.sources.join(format!("examples/{name}.c")))
             .arg("-isystem")
             .arg(tree.join("usr/include"))
-            .args(self.flags()?)
+            .args(self.flags(tree)?)
             .arg("-L")
             .arg(tree.join(LIBRARIES))
             .arg(library)
