@@ -7,6 +7,8 @@ use std::net::TcpStream;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use program::{gaudi, run, settled, text};
 use serde_json::Value;
 use snapbox::file;
@@ -199,10 +201,8 @@ fn stopped_peer_ends_the_survivor() {
             .expect("the program starts");
         wait_until_busy(&server.child, &client);
         let stopped = if server_stops { &server.child } else { &client };
-        let kill = std::process::Command::new("kill")
-            .args(["-STOP", &stopped.id().to_string()])
-            .status();
-        assert!(kill.expect("kill starts").success());
+        let stopped = Pid::from_raw(stopped.id().cast_signed());
+        kill(stopped, Signal::SIGSTOP).expect("it stops");
         let code = ended(if server_stops {
             &mut client
         } else {
