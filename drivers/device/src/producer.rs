@@ -127,14 +127,18 @@ impl Producer {
         }
     }
 
-    /// Submits `used` bytes of the slot that [`slot`](Self::slot) returned, and takes their
+    /// Submits the first bytes of the slot that [`slot`](Self::slot) returned, and takes their
     /// `holds`.
     ///
     /// # Errors
     /// - `WouldBlock`: the driver has no room and `timeout` is zero.
     /// - `TimedOut`, the failure of an earlier submission, or the driver's own error.
-    pub(crate) fn submit(&self, used: usize, holds: &mut Vec<Hold>, timeout: Duration) -> Result<u64> {
-        let slot = lock(&self.window).next;
+    pub(crate) fn submit(
+        &self,
+        (slot, used): (usize, usize),
+        holds: &mut Vec<Hold>,
+        timeout: Duration,
+    ) -> Result<u64> {
         let QueueId(queue) = self.row.id;
         let chunk = HlCsChunk::user(
             queue,
@@ -397,9 +401,11 @@ impl Producer {
         // wait for a thread in `reap`; that thread waits for the guard.
         let mut exported = Vec::new();
         let mut others = Vec::new();
+        let mut emptied = None;
         let releasing = self.releasing.read().unwrap_or_else(PoisonError::into_inner);
         loop {
             let mut window = lock(&self.window);
+            window.spare.extend(emptied.take());
             if !window.entries.front().is_some_and(&is_done) {
                 break;
             }
@@ -415,7 +421,7 @@ impl Producer {
                     _ => {}
                 }
             }
-            lock(&self.window).spare.push(entry.holds);
+            emptied = Some(entry.holds);
         }
         drop(releasing);
         // A poll releases what the other queue held, exported buffers among it.

@@ -294,12 +294,13 @@ impl Queue {
     /// - `Forked`, the failure of an earlier submission, or the driver's own error.
     pub fn submit(&mut self) -> Result<Completion> {
         self.context().check_process("HL_IOCTL_CS")?;
-        if self.used == 0 {
-            return Ok(Completion::done());
-        }
         let used = self.used;
+        let Some(slot) = self.slot.filter(|_| used > 0) else {
+            return Ok(Completion::done());
+        };
         self.put(Command::Barrier)?;
-        let answer = self.producer.submit(self.used, &mut self.holds, self.timeout);
+        let commands = (slot, self.used);
+        let answer = self.producer.submit(commands, &mut self.holds, self.timeout);
         let seq = match answer {
             Ok(seq) => seq,
             Err(error) => {
