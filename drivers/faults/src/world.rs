@@ -125,7 +125,7 @@ impl Rules {
         let disarmed = self.disarmed.borrow();
         let mut unfired = Vec::new();
         for &(rule, _) in disarmed.iter() {
-            let fired = disarmed.iter().any(|&(other, fired)| other == rule && fired > 0);
+            let fired = disarmed.iter().any(|&(other, fired)| fired > 0 && other == rule);
             if !fired && !unfired.contains(&rule) {
                 unfired.push(rule);
             }
