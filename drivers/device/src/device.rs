@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,8 @@ pub struct Device {
 struct Inner {
     copier: Copier,
     staging: Staging,
-    cache: Arc<Cache>,
+    /// Created when it is first needed: it has kilobytes of counters.
+    cache: OnceLock<Arc<Cache>>,
     context: Arc<Context>,
 }
 
@@ -78,12 +79,11 @@ impl Device {
     /// - The driver's own error.
     pub fn with_options(io: SharedIo, options: Options) -> Result<Self> {
         let context = Context::new(io, options)?;
-        let options = &context.options;
         Ok(Self {
             inner: Arc::new(Inner {
                 copier: Copier::default(),
                 staging: Staging::default(),
-                cache: Arc::new(Cache::new(options.cached_mappings, options.cached_bytes)),
+                cache: OnceLock::new(),
                 context,
             }),
         })
@@ -240,8 +240,7 @@ impl Device {
     /// # Errors
     /// `Forked`, or the driver's own error.
     pub fn map(&self, buffer: &HostBuffer) -> Result<HostMapping> {
-        let (context, cache) = (self.context(), &self.inner.cache);
-        context.check_process("Device::map")?;
+        let (context, cache) = (self.context(), self.inner.cache("Device::map")?);
         cache.map(context, buffer.memory(), buffer.len(), || buffer.add_cache(cache))
     }
 
@@ -261,8 +260,9 @@ impl Device {
     /// - `Forked`, or the driver's own error.
     #[expect(unsafe_code, reason = "only the caller knows how long foreign memory lives")]
     pub unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Result<Location> {
+        let cache = self.inner.cache("Device::register")?;
         // SAFETY: the caller makes the same promises.
-        unsafe { self.inner.cache.register(self.context(), start, len) }
+        unsafe { cache.register(self.context(), start, len) }
     }
 
     /// Pins and maps memory of the caller, as [`register`](Self::register) does, with a mapping of
@@ -293,13 +293,17 @@ impl Device {
     /// - `Forked`, or the driver's own error: it refused to unmap, now or in an earlier attempt. In
     ///   a reset it is `DeviceLost`.
     pub fn deregister(&self, start: NonNull<u8>, len: usize) -> Result<()> {
-        let answer = self.inner.cache.deregister(self.context(), start, len);
+        let cache = self.inner.cache("Device::deregister")?;
+        let answer = cache.deregister(self.context(), start, len);
         answer.map_err(|error| error.on(self.id()))
     }
 
     /// Returns the counters of the cache of host mappings.
     pub fn cache_stats(&self) -> CacheStats {
-        self.inner.cache.stats()
+        self.inner
+            .cache
+            .get()
+            .map_or_else(CacheStats::default, |cache| cache.stats())
     }
 
     /// Creates a producer on a hardware queue. The chip's `queue` module of `gaudi_spec` has the
@@ -455,10 +459,12 @@ impl Device {
         let context = &inner.context;
         lock(&context.heap).trim(&context.io);
         lock(&context.heap).retry_lingering(&context.io);
-        // The waiter thread may be about to drop the last completion.
-        let until = Instant::now() + Duration::from_millis(50);
-        while !context.holders().is_empty() && context.waiter.is_running() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(1));
+        if context.waiter.is_running() {
+            // The waiter thread may be about to drop the last completion.
+            let until = Instant::now() + Duration::from_millis(50);
+            while !context.holders().is_empty() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(1));
+            }
         }
         let mut holders = context.holders();
         if holders.is_empty() && Arc::strong_count(&context.io) > 1 {
@@ -510,10 +516,24 @@ impl Inner {
         Err(CloseError::new(Device { inner }, error))
     }
 
+    /// The cache of host mappings.
+    ///
+    /// # Errors
+    /// `Forked`: another thread may have been creating it at the fork.
+    fn cache(&self, operation: &'static str) -> Result<&Arc<Cache>> {
+        let context = &self.context;
+        context.check_process(operation)?;
+        let options = &context.options;
+        let new = || Arc::new(Cache::new(options.cached_mappings, options.cached_bytes));
+        Ok(self.cache.get_or_init(new))
+    }
+
     /// Drops what is created again when it is needed.
     fn clear(&mut self) {
         self.copier.clear();
-        self.cache.clear();
+        if let Some(cache) = self.cache.get() {
+            cache.clear();
+        }
         self.staging.clear();
     }
 }

@@ -401,8 +401,8 @@ impl Producer {
         // wait for a thread in `reap`; that thread waits for the guard.
         let mut exported = Vec::new();
         let mut others = Vec::new();
-        let releasing = self.releasing.read().unwrap_or_else(PoisonError::into_inner);
         let mut emptied = None;
+        let releasing = self.releasing.read().unwrap_or_else(PoisonError::into_inner);
         loop {
             let mut window = lock(&self.window);
             window.spare.extend(emptied.take());

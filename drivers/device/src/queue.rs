@@ -303,14 +303,11 @@ impl Queue {
     /// - `Forked`, the failure of an earlier submission, or the driver's own error.
     pub fn submit(&mut self) -> Result<Completion> {
         self.context().check_process("HL_IOCTL_CS")?;
-        if self.used == 0 {
-            return Ok(Completion::done());
-        }
         let used = self.used;
-        self.put(Command::Barrier)?;
-        let Some(slot) = self.slot else {
-            unreachable!("a queue with commands has a slot");
+        let Some(slot) = self.slot.filter(|_| used > 0) else {
+            return Ok(Completion::done());
         };
+        self.put(Command::Barrier)?;
         let answer = self
             .producer
             .submit(slot, self.used, &mut self.holds, self.timeout);

@@ -40,7 +40,7 @@ impl Count {
 
     /// Adds to the value.
     pub fn add(&self, amount: u64) {
-        // Most counters of a submission do not change, and an atomic addition is not free.
+        // A submission changes two or three of the counters.
         if amount > 0 {
             self.0.fetch_add(amount, Ordering::Relaxed);
         }

@@ -36,7 +36,7 @@ impl Rig<'_, '_> {
         });
     }
 
-    pub(crate) fn host(&mut self, slot: usize, object: HostMapping, cached: Option<HostBuffer>) {
+    pub(crate) fn add_host(&mut self, slot: usize, object: HostMapping, cached: Option<HostBuffer>) {
         let content = Some(self.run.pool.filled(0, object.len() as usize));
         let known = Known {
             content,
@@ -58,7 +58,7 @@ impl Rig<'_, '_> {
         let answer = self.device.alloc_host(length(c) as usize);
         self.judge("Device::alloc_host", &answer, &[Operation::MemMapHost], &[]);
         if let Ok(host) = answer {
-            self.host(slot, host, None);
+            self.add_host(slot, host, None);
         }
     }
 
@@ -72,7 +72,7 @@ impl Rig<'_, '_> {
         let answer = self.device.map(&memory);
         self.judge("Device::map", &answer, &[Operation::MemMapHost], &[]);
         if let Ok(host) = answer {
-            self.host(slot, host, Some(memory));
+            self.add_host(slot, host, Some(memory));
         }
     }
 

@@ -10,27 +10,18 @@ impl Rig<'_, '_> {
     pub(crate) fn step(&mut self, op: Op) {
         self.run.record.begin();
         let Op { kind, a, b, c } = op;
-        let (buffer, other) = (among(&self.buffers, a, true), among(&self.buffers, b, true));
-        let (host, other_host) = (among(&self.hosts, a, true), among(&self.hosts, b, true));
         match kind {
-            Kind::Alloc => self.alloc(among(&self.buffers, a, false), b, c),
-            Kind::AllocHost => self.alloc_host(among(&self.hosts, a, false), c),
-            Kind::HostWrite => self.host_write(host, c),
-            Kind::CopyToDevice => self.copy(At::Buffer(buffer), At::Host(other_host), c),
-            Kind::CopyToHost => self.copy(At::Host(host), At::Buffer(other), c),
-            Kind::CopyInDevice => self.copy(At::Buffer(buffer), At::Buffer(other), c),
-            Kind::Fill => self.fill(
-                if b % 2 == 0 {
-                    At::Buffer(buffer)
-                } else {
-                    At::Host(host)
-                },
-                c,
-            ),
-            Kind::Write => self.write(buffer, c),
-            Kind::Read => self.read(buffer),
-            Kind::Map => self.map(among(&self.hosts, a, false), c),
-            Kind::DropCached => self.drop_cached(host),
+            Kind::Alloc => self.alloc(self.free_buffer(a), b, c),
+            Kind::AllocHost => self.alloc_host(self.free_host(a), c),
+            Kind::HostWrite => self.host_write(self.host(a), c),
+            Kind::CopyToDevice => self.copy(At::Buffer(self.buffer(a)), At::Host(self.host(b)), c),
+            Kind::CopyToHost => self.copy(At::Host(self.host(a)), At::Buffer(self.buffer(b)), c),
+            Kind::CopyInDevice => self.copy(At::Buffer(self.buffer(a)), At::Buffer(self.buffer(b)), c),
+            Kind::Fill => self.fill(self.either(a, b), c),
+            Kind::Write => self.write(self.buffer(a), c),
+            Kind::Read => self.read(self.buffer(a)),
+            Kind::Map => self.map(self.free_host(a), c),
+            Kind::DropCached => self.drop_cached(self.host(a)),
             Kind::Poll => self.poll(a),
             Kind::Wait => self.wait(a, Deadline::NEVER),
             Kind::WaitNot => self.wait(a, std::time::Duration::ZERO.into()),
@@ -40,21 +31,45 @@ impl Rig<'_, '_> {
                 // Queries that older drivers lack may fail.
                 self.judge("Device::info", &answer, &[], &[]);
             }
-            Kind::DropBuffer => self.buffers[buffer] = None,
-            Kind::DropHost => self.hosts[host] = None,
-            Kind::CloseBuffer => self.close_buffer(buffer),
-            Kind::CloseHost => self.close_host(host),
-            Kind::AllocExclusive => self.alloc_exclusive(among(&self.buffers, a, false), c),
-            Kind::Export => self.export(buffer),
+            Kind::DropBuffer => self.buffers[self.buffer(a)] = None,
+            Kind::DropHost => self.hosts[self.host(a)] = None,
+            Kind::CloseBuffer => self.close_buffer(self.buffer(a)),
+            Kind::CloseHost => self.close_host(self.host(a)),
+            Kind::AllocExclusive => self.alloc_exclusive(self.free_buffer(a), c),
+            Kind::Export => self.export(self.buffer(a)),
             Kind::ReadExport => self.read_export(a),
             Kind::DropExport => self.drop_export(a),
-            Kind::Check => self.check(if b % 2 == 0 {
-                At::Buffer(buffer)
-            } else {
-                At::Host(host)
-            }),
+            Kind::Check => self.check(self.either(a, b)),
             // Of other places.
             _ => {}
+        }
+    }
+
+    /// The slot of a buffer that a word chooses.
+    fn buffer(&self, word: u16) -> usize {
+        among(&self.buffers, word, true)
+    }
+
+    /// The slot of a mapping that a word chooses.
+    fn host(&self, word: u16) -> usize {
+        among(&self.hosts, word, true)
+    }
+
+    /// The slot for a new buffer.
+    fn free_buffer(&self, word: u16) -> usize {
+        among(&self.buffers, word, false)
+    }
+
+    /// The slot for a new mapping.
+    fn free_host(&self, word: u16) -> usize {
+        among(&self.hosts, word, false)
+    }
+
+    /// A buffer or a mapping, as the second word chooses.
+    fn either(&self, word: u16, which: u16) -> At {
+        match which % 2 {
+            0 => At::Buffer(self.buffer(word)),
+            _ => At::Host(self.host(word)),
         }
     }
 

@@ -1,8 +1,6 @@
 //! The watchers: a layer over the driver, and one between the faults and the code under test.
 
-use std::sync::Arc;
-
-use gaudi_hal::layers::fault::FaultHandle;
+use gaudi_hal::layers::fault::{FaultHandle, FaultLayer};
 use gaudi_seam::{
     Answer as _, AnyAnswer, AnyRequest, Errno, Error, ErrorKind, KernelIo, Layer, Operation, Request, Result,
     SharedIo, WaitStatus,
@@ -87,27 +85,19 @@ impl Drop for DriverWatch {
 }
 
 /// The layer below the code: records the answers that the code receives.
+///
+/// The types of the layers below are known, so that a call passes them without a table.
 pub(crate) struct CodeWatch {
-    pub(crate) inner: SharedIo,
+    pub(crate) inner: FaultLayer<DriverWatch>,
     pub(crate) record: SharedRecord,
     pub(crate) faults: FaultHandle,
 }
 
-impl CodeWatch {
-    pub(crate) fn over(inner: SharedIo, record: &SharedRecord, faults: &FaultHandle) -> SharedIo {
-        Arc::new(Self {
-            inner,
-            record: record.clone(),
-            faults: faults.clone(),
-        })
-    }
-}
-
 impl Layer for CodeWatch {
-    type Below = dyn KernelIo;
+    type Below = FaultLayer<DriverWatch>;
 
-    fn below(&self) -> &dyn KernelIo {
-        &*self.inner
+    fn below(&self) -> &FaultLayer<DriverWatch> {
+        &self.inner
     }
 
     fn around<R: Request>(

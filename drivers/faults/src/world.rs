@@ -125,7 +125,7 @@ impl Rules {
         let disarmed = self.disarmed.borrow();
         let mut unfired = Vec::new();
         for &(rule, _) in disarmed.iter() {
-            let fired = disarmed.iter().any(|&(other, fired)| other == rule && fired > 0);
+            let fired = disarmed.iter().any(|&(other, fired)| fired > 0 && other == rule);
             if !fired && !unfired.contains(&rule) {
                 unfired.push(rule);
             }
@@ -400,13 +400,17 @@ impl World {
             Some(wrap) => wrap(io),
             None => io,
         };
-        let io: SharedIo = Arc::new(DriverWatch {
+        let driver = DriverWatch {
             inner: wrap(&self.driver_layer, self.mock.open()?),
             record: self.record.clone(),
+        };
+        let inner = FaultLayer::new(Arc::new(driver), &Plan::default(), Arc::clone(&self.time));
+        let faults = inner.handle();
+        let io = Arc::new(CodeWatch {
+            inner,
+            record: self.record.clone(),
+            faults: faults.clone(),
         });
-        let layer = FaultLayer::new(io, &Plan::default(), Arc::clone(&self.time));
-        let faults = layer.handle();
-        let io = CodeWatch::over(Arc::new(layer), &self.record, &faults);
         let (io, options) = (wrap(&self.code_layer, io), self.options.clone());
         let (device, domain) = match self.has_domain {
             false => (Device::with_options(io, options)?, None),

@@ -160,17 +160,11 @@ impl Buffers {
         Ok(Self::new(pool, Some(Arc::new(memory)), Arc::new(map)))
     }
 
-    /// Buffers in memory of this process: in that of an earlier context, unless something still
-    /// maps it.
-    pub(crate) fn private(pool: DeviceVa, spare: Option<Arc<RawMapping>>) -> Result<Self> {
-        let map = match spare.filter(|spare| Arc::strong_count(spare) == 1) {
-            Some(spare) => spare,
-            None => {
-                let failed = |errno| Error::from_errno("open", errno).because(NO_MEMORY);
-                Arc::new(RawMapping::anonymous_sparse(layout::LEN as usize).map_err(failed)?)
-            }
-        };
-        Ok(Self::new(pool, None, map))
+    /// Buffers in memory of this process.
+    pub(crate) fn private(pool: DeviceVa) -> Result<Self> {
+        let failed = |errno| Error::from_errno("open", errno).because(NO_MEMORY);
+        let map = RawMapping::anonymous_sparse(layout::LEN as usize).map_err(failed)?;
+        Ok(Self::new(pool, None, Arc::new(map)))
     }
 
     fn new(pool: DeviceVa, file: Option<Arc<Memfd>>, map: Arc<RawMapping>) -> Self {
@@ -392,12 +386,33 @@ impl Buffers {
         self.buffers.clear();
     }
 
-    /// The memory of a released context, for the next one; `None` if it is a file.
-    pub(crate) fn into_spare(self) -> Option<Arc<RawMapping>> {
-        match self.file {
-            Some(_) => None,
-            None => Some(self.map),
-        }
+    /// Makes released buffers as new ones, in the same memory.
+    pub(crate) fn restart(&mut self) {
+        // Every field, so that a new one is not forgotten.
+        let Self {
+            file: _,
+            map: _,
+            pool: _,
+            space,
+            unmapped,
+            stamps,
+            handles,
+            unsettled,
+            buffers,
+            timestamps,
+            registrations,
+        } = self;
+        [space, unmapped, stamps].into_iter().for_each(VaSpace::restart);
+        *handles = Handles::Numbers;
+        *unsettled = 0;
+        buffers.clear();
+        timestamps.clear();
+        registrations.clear();
+    }
+
+    /// Whether the user maps private memory of released buffers.
+    pub(crate) fn are_mapped(&self) -> bool {
+        Arc::strong_count(&self.map) > 1
     }
 
     /// Returns a buffer as the driver does (memory_mgr.c:hl_mmap_mem_buf_get): by the number in

@@ -187,14 +187,14 @@ impl Device {
             };
             return refuse(&rules::open::IN_USE).map_err(|error| error.showing(user));
         }
-        let State {
-            engine,
-            memory,
-            spare,
-            ..
-        } = &mut *state;
-        let context =
-            Context::new(&mut **engine, *memory, spare.take()).map_err(|error| error.on(self.id))?;
+        // The user may still map the memory of an earlier context.
+        let spare = state.spare.take().filter(|spare| !spare.buffers.are_mapped());
+        let context = match spare {
+            Some(spare) => spare,
+            None => Context::new(self.asic, state.memory).map_err(|error| error.on(self.id))?,
+        };
+        let mapped = context.driver_buffers.map_to_device(&mut *state.engine);
+        mapped.map_err(|error| error.on(self.id))?;
         let opened = state.engine.open_context();
         debug_assert_eq!(opened, Ok(()), "nothing is mapped where the doorbell goes");
         state.context = Some(context);

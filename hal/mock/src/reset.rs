@@ -6,7 +6,7 @@ use gaudi_seam::{DeviceVa, Errno};
 use gaudi_uapi::info::{DeviceStatus, NotifierEvents};
 
 use crate::interrupt::Alarm;
-use crate::state::{Spare, State, Watchdog};
+use crate::state::{State, Watchdog};
 use crate::submissions::Deadline;
 
 /// The time in which a notified user must close the device before a reset (device.c
@@ -156,12 +156,8 @@ impl State {
             context.buffers.release(&mut *self.engine);
             context.driver_buffers.release(&mut *self.engine);
             if self.memory != MemoryKind::Shared {
-                context.submissions.renew();
-                self.spare = Some(Spare {
-                    buffers: context.buffers.into_spare(),
-                    driver_buffers: Some(context.driver_buffers.into_spare()),
-                    submissions: Some(context.submissions),
-                });
+                context.restart();
+                self.spare = Some(context);
             }
         }
         self.engine.close_context();

@@ -1,11 +1,10 @@
 //! The driver's state of a device and of its user.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use gaudi_model::MemoryKind;
 use gaudi_seam::engine::Reset;
-use gaudi_seam::{DeviceVa, Engine, Errno, Error, ErrorKind, MockSpec, RawMapping, Result};
+use gaudi_seam::{DeviceVa, Engine, Errno, Error, ErrorKind, MockSpec, Result};
 use gaudi_spec::Asic;
 use gaudi_sys::standin::Window;
 use gaudi_uapi::info::{DeviceStatus, NotifierEvents};
@@ -62,7 +61,8 @@ pub(crate) struct State {
     pub(crate) unfinished: bool,
     /// Texts of the last stops of streams, the newest last.
     pub(crate) stops: VecDeque<String>,
-    pub(crate) spare: Option<Spare>,
+    /// A released context as a new one, for the next user of a device with private command buffers.
+    pub(crate) spare: Option<Context>,
 }
 
 /// The driver's state of the device's user (`struct hl_ctx`).
@@ -76,15 +76,6 @@ pub(crate) struct Context {
     pub(crate) dram_bytes: u64,
 }
 
-/// Memory of a released context for the next one, of a device with private command buffers.
-#[derive(Debug, Default)]
-pub(crate) struct Spare {
-    pub(crate) buffers: Option<Arc<RawMapping>>,
-    pub(crate) driver_buffers: Option<RawMapping>,
-    /// As new ones.
-    pub(crate) submissions: Option<Submissions>,
-}
-
 /// A reset that waits for the user to close the device (device.c `hl_device_cond_reset`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watchdog {
@@ -95,22 +86,39 @@ pub(crate) struct Watchdog {
 }
 
 impl Context {
-    pub(crate) fn new(engine: &mut dyn Engine, memory: MemoryKind, spare: Option<Spare>) -> Result<Self> {
-        let asic = engine.asic();
-        let spare = spare.unwrap_or_default();
+    pub(crate) fn new(asic: &Asic, memory: MemoryKind) -> Result<Self> {
         let (va, pool, drivers) = VaSpaces::new(asic).ok_or(Error::new(ErrorKind::OutOfMemory, "open"))?;
         Ok(Self {
             va,
             mappings: BTreeMap::new(),
             buffers: match memory {
                 MemoryKind::Shared => Buffers::shared(pool)?,
-                MemoryKind::Recorded | MemoryKind::Private => Buffers::private(pool, spare.buffers)?,
+                MemoryKind::Recorded | MemoryKind::Private => Buffers::private(pool)?,
             },
-            driver_buffers: DriverBuffers::new(engine, drivers, spare.driver_buffers)?,
-            submissions: spare.submissions.unwrap_or_else(|| Submissions::new(asic)),
+            driver_buffers: DriverBuffers::new(asic, drivers)?,
+            submissions: Submissions::new(asic),
             notifier: Notifier::default(),
             dram_bytes: 0,
         })
+    }
+
+    /// Makes a released context as a new one; the memory stays allocated.
+    pub(crate) fn restart(&mut self) {
+        // Every field, so that a new one is not forgotten.
+        let Self {
+            va: _,
+            mappings,
+            buffers,
+            driver_buffers: _,
+            submissions,
+            notifier,
+            dram_bytes,
+        } = self;
+        debug_assert!(mappings.is_empty(), "a release unmaps every mapping");
+        buffers.restart();
+        submissions.restart();
+        *notifier = Notifier::default();
+        *dram_bytes = 0;
     }
 }
 

@@ -105,7 +105,7 @@ impl Submissions {
     }
 
     /// As [`new`](Self::new), in the storage of a released context.
-    pub(crate) fn renew(&mut self) {
+    pub(crate) fn restart(&mut self) {
         let Self {
             next,
             oldest,
@@ -114,19 +114,21 @@ impl Submissions {
             drops,
             jobs,
         } = self;
+        // A submission has the place of its number.
+        records
+            .iter_mut()
+            .take(*next as usize)
+            .for_each(|record| *record = None);
         (*next, *oldest) = (1, 1);
-        records.fill(None);
         outcomes.clear();
         *drops = Drops::default();
         jobs.clear();
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.records
-            .iter()
-            .flatten()
-            .filter(|record| !record.done)
-            .count()
+        // A submission has the place of its number.
+        let used = self.records.iter().take(self.next as usize);
+        used.flatten().filter(|record| !record.done).count()
     }
 
     /// The place of a submission's record.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use gaudi_seam::engine::HostRange;
 use gaudi_seam::{CsAnswer, CsSeq, DeviceVa, Engine, Errno, Error, ErrorKind, RawMapping, Result};
+use gaudi_spec::Asic;
 use gaudi_spec::asic::{Commands, SyncStreamRow};
 use gaudi_uapi::cs::{CsStatus, HlCsChunk};
 
@@ -148,35 +149,32 @@ pub(crate) struct DriverBuffers {
 }
 
 impl DriverBuffers {
+    pub(crate) fn new(asic: &Asic, va: DeviceVa) -> Result<Self> {
+        let len = Commands::MOST * asic.max_pending_cs as usize;
+        let memory = RawMapping::anonymous(len, true).map_err(|_| Self::no_memory())?;
+        Ok(Self { memory, va })
+    }
+
+    fn no_memory() -> Error {
+        Error::new(ErrorKind::OutOfMemory, "open").because("no memory for the driver's command buffers")
+    }
+
+    /// Maps the memory for the device until [`release`](Self::release).
     #[expect(
         unsafe_code,
         reason = "the chip reads the driver's command buffers where they lie"
     )]
-    pub(crate) fn new(engine: &mut dyn Engine, va: DeviceVa, spare: Option<RawMapping>) -> Result<Self> {
-        let failed = || {
-            Error::new(ErrorKind::OutOfMemory, "open").because("no memory for the driver's command buffers")
-        };
-        let len = Commands::MOST * engine.asic().max_pending_cs as usize;
-        let memory = match spare {
-            Some(spare) => spare,
-            None => RawMapping::anonymous(len, true).map_err(|_| failed())?,
-        };
-        let start = memory.at(0, len).map_err(|_| failed())?;
+    pub(crate) fn map_to_device(&self, engine: &mut dyn Engine) -> Result<()> {
+        let len = self.memory.len();
+        let start = self.memory.at(0, len).map_err(|_| Self::no_memory())?;
         // SAFETY: the bytes are `memory`'s, to which nothing has a reference; `release` takes the
         // range off the chip before it goes.
         let range = unsafe { HostRange::new(start, len) };
-        engine.map_host(va, range).map_err(|_| failed())?;
-        Ok(Self { memory, va })
+        engine.map_host(self.va, range).map_err(|_| Self::no_memory())
     }
 
     pub(crate) fn release(&self, engine: &mut dyn Engine) {
         engine.unmap(self.va);
-    }
-
-    /// The memory of a released context, for the next one: each submission writes its commands
-    /// anew.
-    pub(crate) fn into_spare(self) -> RawMapping {
-        self.memory
     }
 
     /// Writes the commands of the submission in `slot`. Returns the job that executes them.

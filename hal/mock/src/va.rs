@@ -165,6 +165,13 @@ impl VaSpace {
         self.free.insert(start, end);
     }
 
+    /// Frees every block.
+    pub(crate) fn restart(&mut self) {
+        if !self.is_whole() {
+            self.free = BTreeMap::from([(self.range.start.0, self.range.end.0)]);
+        }
+    }
+
     /// Whether every block is free.
     pub(crate) fn is_whole(&self) -> bool {
         self.free.len() == 1 && self.free.get(&self.range.start.0) == Some(&self.range.end.0)

@@ -139,8 +139,9 @@ struct Parts {
     fresh: usize,
     /// The first pages of dropped parts, by their number of pages.
     free: [Vec<usize>; MOST_PAGES + 1],
-    /// Whether each page belongs to a mapping.
+    /// Whether each page belongs to a mapping, and how many do.
     is_used: Box<[bool]>,
+    used: usize,
 }
 
 impl Parts {
@@ -154,11 +155,13 @@ impl Parts {
             })
         })?;
         self.is_used[page..page + count].fill(true);
+        self.used += count;
         Some(page)
     }
 
     fn give(&mut self, page: usize, count: usize) {
         self.is_used[page..page + count].fill(false);
+        self.used -= count;
         self.free[count].push(page);
     }
 }
@@ -201,6 +204,7 @@ impl Region {
                 fresh: 0,
                 free: [const { Vec::new() }; MOST_PAGES + 1],
                 is_used: vec![false; REGION / PAGE_BYTES].into(),
+                used: 0,
             }),
         };
         Ok(Self(Arc::new(pool)))
@@ -217,12 +221,7 @@ impl Region {
 
     /// Pages of the mappings that are parts of the region.
     pub fn pages_in_use(&self) -> usize {
-        let parts = lock(&self.0.parts);
-        let free: usize = (0..)
-            .zip(&parts.free)
-            .map(|(count, free)| count * free.len())
-            .sum();
-        parts.fresh - free
+        lock(&self.0.parts).used
     }
 }
 

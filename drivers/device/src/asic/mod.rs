@@ -48,12 +48,11 @@ pub(crate) fn is_enabled(row: &QueueRow, edma_mask: u32) -> bool {
     row.engine != QueueEngine::Edma || edma_mask & 1_u32.wrapping_shl(row.instance.into()) != 0
 }
 
-/// Stream 0 of each engine of a kind that takes a user's work, by queue number.
-fn streams(asic: &Asic, engine: QueueEngine) -> impl DoubleEndedIterator<Item = QueueRow> {
-    let managers = asic.queue_count.div_ceil(asic.queue_streams);
-    (0..managers)
-        .filter_map(|manager| (asic.queue)(QueueId(manager * asic.queue_streams)))
-        .filter(move |row| row.engine == engine && row.user)
+/// Stream 0 of each engine that takes a user's work, by queue number.
+fn streams(asic: &Asic) -> impl Iterator<Item = QueueRow> {
+    let ids = (0..asic.queue_count).step_by(asic.queue_streams as usize);
+    ids.filter_map(|id| (asic.queue)(QueueId(id)))
+        .filter(|row| row.user)
 }
 
 /// The queues of [`Device::copy`](crate::Device::copy).
@@ -70,15 +69,18 @@ impl CopyQueues {
     /// Within the device, copies use the enabled internal engines, or the engine to the host if
     /// none is enabled.
     pub(crate) fn new(asic: &Asic, edma_mask: u32) -> Self {
-        let mut pci = streams(asic, QueueEngine::Pdma).map(|row| row.id);
-        let Some(to_device) = pci.next() else {
+        let (mut pci, mut in_device) = (None, Vec::new());
+        for row in streams(asic) {
+            match row.engine {
+                // The first and the last.
+                QueueEngine::Pdma => pci = Some((pci.map_or(row.id, |(first, _)| first), row.id)),
+                QueueEngine::Edma if is_enabled(&row, edma_mask) => in_device.push(row.id),
+                _ => {}
+            }
+        }
+        let Some((to_device, to_host)) = pci else {
             unreachable!("the row of {} has no PCI DMA queue", asic.name);
         };
-        let to_host = pci.next_back().unwrap_or(to_device);
-        let mut in_device: Vec<_> = streams(asic, QueueEngine::Edma)
-            .filter(|row| is_enabled(row, edma_mask))
-            .map(|row| row.id)
-            .collect();
         if in_device.is_empty() {
             in_device.push(to_host);
         }

@@ -107,8 +107,9 @@ pub(super) struct Shared {
     /// Hands them to the backend, before the first is armed: a chip without rules has no hooks.
     attach: Mutex<Option<Attach>>,
     time: Arc<dyn Time>,
-    /// Whether `state` affects operations. Checked first, so that an idle layer costs one load.
-    active: AtomicBool,
+    /// The operations that `state` affects, a bit each, and [`ENDED`]. Checked first, so that an
+    /// idle layer costs one load, and an operation without a rule takes no lock.
+    active: AtomicU64,
     /// Whether a rule needs to know what passed.
     observes: AtomicBool,
     /// The faults so far, for a reader without the lock.
@@ -156,9 +157,23 @@ impl Log {
     }
 }
 
+/// Submissions are lost or aborted, or the device is in reset or removed.
+const ENDED: u64 = 1 << 63;
+const _: () = assert!(Operation::ALL.len() < 63, "a bit for each operation");
+
+fn bit(operation: Operation) -> u64 {
+    1 << operation as u64
+}
+
 impl State {
-    fn is_active(&self) -> bool {
-        self.is_lost() || !self.rules.is_empty() || !self.lost.is_empty() || self.conditions.has_aborted()
+    fn active(&self) -> u64 {
+        let is_ended = self.is_lost() || !self.lost.is_empty() || self.conditions.has_aborted();
+        let operations = self.rules.rules().map(|rule| match rule.target {
+            Target::Only(operation) => bit(operation),
+            Target::Any => !ENDED,
+            Target::Chip(_) | Target::Nic(_) => 0,
+        });
+        operations.fold(if is_ended { ENDED } else { 0 }, |all, bits| all | bits)
     }
 
     /// Whether the device is in reset or removed, until the node is closed.
@@ -215,7 +230,7 @@ impl Shared {
             chip,
             attach: Mutex::new(Some(attach)),
             time,
-            active: AtomicBool::new(state.is_active()),
+            active: AtomicU64::new(state.active()),
             observes: AtomicBool::new(state.observes()),
             happened: AtomicU64::new(0),
             owner: OwnerProcess::current(),
@@ -257,20 +272,26 @@ impl Shared {
 
     fn changed(&self, state: &State) {
         self.happened.store(state.log.happened, Ordering::Relaxed);
-        self.active.store(state.is_active(), Ordering::Relaxed);
+        self.active.store(state.active(), Ordering::Relaxed);
         self.observes.store(state.observes(), Ordering::Relaxed);
     }
 
+    /// Whether the layer affects any operation.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
+        self.affects(u64::MAX)
+    }
+
+    #[inline]
+    fn affects(&self, bits: u64) -> bool {
         // In a fork child a thread of the parent may hold the lock. The node below rejects
         // everything.
-        self.active.load(Ordering::Relaxed) && !self.owner.is_foreign()
+        self.active.load(Ordering::Relaxed) & bits != 0 && !self.owner.is_foreign()
     }
 
     /// Applies the rules to an operation that is about to be performed. Sleeps their delays.
     pub(super) fn before(&self, request: AnyRequest<'_>) -> Result<Pass> {
-        if self.is_active() {
+        if self.affects(bit(request.operation()) | ENDED) {
             self.judge(request)
         } else {
             Ok(Pass::Untouched)
@@ -400,7 +421,7 @@ impl Shared {
 
     /// The error of a wait for submissions of which a compute reset aborted one.
     pub(super) fn check_aborted(&self, operation: Operation, seqs: &[CsSeq]) -> Result<()> {
-        if !self.is_active() || !self.lock().conditions.is_aborted(seqs) {
+        if !self.affects(ENDED) || !self.lock().conditions.is_aborted(seqs) {
             return Ok(());
         }
         Err(self.ended(operation, Errno::EIO, "a compute reset aborted the submission"))
@@ -456,7 +477,7 @@ impl Shared {
 
     /// Waits for submissions that are all lost. Returns at once if one is not.
     pub(super) fn wait(&self, operation: Operation, seqs: &[CsSeq], timeout: Duration) -> Result<Waited> {
-        if !self.is_active() {
+        if !self.affects(ENDED) {
             return Ok(Waited::NotLost);
         }
         let end = self.time.now_ns().saturating_add(nanoseconds(timeout));
@@ -502,7 +523,7 @@ impl Shared {
 
     /// The submissions that are not lost, with their indices in `seqs`. `None` if none is lost.
     pub(super) fn without_lost(&self, seqs: &[CsSeq]) -> Option<(Vec<CsSeq>, Vec<u32>)> {
-        if !self.is_active() {
+        if !self.affects(ENDED) {
             return None;
         }
         let state = self.lock();
