@@ -1,16 +1,18 @@
-//! [`Nodes::check`]: a property test of code on several nodes under faults.
+//! [`Nodes::check`] and [`MemoryNodes::check`]: a property test of code on several nodes under faults.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use gaudi_device::Result;
 use gaudi_seam::fault::Plan;
+use proptest::arbitrary::any;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 
 use crate::check::again;
 use crate::invariant::Invariant;
-use crate::nodes::{Code, Node, Nodes};
+use crate::memory_nodes::MemoryNodes;
+use crate::nodes::{Code, Node, Nodes, NodesOutcome};
 use crate::strategies;
 
 /// The most rules of a node's plan.
@@ -89,50 +91,111 @@ impl Nodes {
     where
         I::Value: fmt::Debug + Sync,
     {
-        let seed = match config.rng_seed {
-            RngSeed::Fixed(seed) => seed,
-            RngSeed::Random => gaudi_sys::clock::monotonic_raw_ns(),
+        let nodes = self.topology().nodes;
+        search(config, nodes, REPEATS, input, |plans, input| {
+            let node = |_| -> Code<'_> { Box::new(|node: &mut Node<'_>| code(node, input)) };
+            self.run(plans, 0, (0..nodes).map(node).collect())
+        })
+    }
+}
+
+impl MemoryNodes {
+    /// Runs `code` on all nodes for many inputs and plans of faults, and checks the
+    /// [invariants](Invariant) after each run. Input, plans and the seed of the order shrink
+    /// together, and one run decides whether a smaller one fails.
+    ///
+    /// # Panics
+    /// As [`Nodes::check`].
+    #[track_caller]
+    pub fn check<I: Strategy>(&mut self, input: I, code: impl Fn(&mut [Node<'_>], &I::Value) -> Result<()>)
+    where
+        I::Value: fmt::Debug,
+    {
+        let config = Config {
+            source_file: Some(std::panic::Location::caller().file()),
+            ..Config::default()
         };
-        let mut runner = TestRunner::new(Config {
-            rng_seed: RngSeed::Fixed(seed),
-            max_shrink_iters: config.max_shrink_iters.min(MOST_SHRINKS),
-            ..config
-        });
-        let plans = strategies::node_plans(self.topology().nodes, MOST_RULES);
-        // The invariant that the first failure broke.
-        let wanted: Cell<Option<Invariant>> = Cell::new(None);
-        let ran = runner.run(&(plans, input), |(plans, input)| {
-            let runs = if wanted.get().is_some() { REPEATS } else { 1 };
-            for _ in 0..runs {
-                let node = |_| -> Code<'_> { Box::new(|node: &mut Node<'_>| code(node, &input)) };
-                let all = (0..self.topology().nodes).map(node).collect();
-                let outcome = self.run(&plans, 0, all);
-                let outcome = outcome.map_err(|error| TestCaseError::fail(error.to_string()))?;
-                let Some(first) = outcome.violations.first() else {
-                    continue;
-                };
-                if wanted.get().is_none_or(|wanted| wanted == first.invariant) {
-                    wanted.set(Some(first.invariant));
-                    let lines: Vec<String> = outcome.violations.iter().map(ToString::to_string).collect();
-                    return Err(TestCaseError::fail(lines.join("\n")));
-                }
-            }
-            Ok(())
-        });
-        match ran {
-            Ok(()) => None,
-            Err(TestError::Abort(why)) => Some(NodesFailure {
-                why: why.to_string(),
-                seed,
-                plans: Vec::new(),
-                input: None,
-            }),
-            Err(TestError::Fail(why, (plans, input))) => Some(NodesFailure {
-                why: why.to_string(),
-                seed,
-                plans,
-                input: Some(input),
-            }),
+        if let Some(failure) = self.find(config, input, code) {
+            panic!("{failure}");
         }
+    }
+
+    /// As [`check`](Self::check) with a configuration of proptest, and returns the smallest failure
+    /// instead of a panic. Its input has the seed of the order first.
+    pub fn find<I: Strategy>(
+        &mut self,
+        config: Config,
+        input: I,
+        code: impl Fn(&mut [Node<'_>], &I::Value) -> Result<()>,
+    ) -> Option<NodesFailure<(u64, I::Value)>>
+    where
+        I::Value: fmt::Debug,
+    {
+        let nodes = self.topology().nodes;
+        let this = RefCell::new(self);
+        search(
+            config,
+            nodes,
+            1,
+            (any::<u64>(), input),
+            |plans, (order, input)| this.borrow_mut().run(plans, *order, |nodes| code(nodes, input)),
+        )
+    }
+}
+
+/// Looks for an input and plans that break an invariant. `repeats` runs decide whether a smaller
+/// one does.
+fn search<I: Strategy>(
+    config: Config,
+    nodes: usize,
+    repeats: usize,
+    input: I,
+    run: impl Fn(&[Plan], &I::Value) -> Result<NodesOutcome>,
+) -> Option<NodesFailure<I::Value>>
+where
+    I::Value: fmt::Debug,
+{
+    let seed = match config.rng_seed {
+        RngSeed::Fixed(seed) => seed,
+        RngSeed::Random => gaudi_sys::clock::monotonic_raw_ns(),
+    };
+    let mut runner = TestRunner::new(Config {
+        rng_seed: RngSeed::Fixed(seed),
+        max_shrink_iters: config.max_shrink_iters.min(MOST_SHRINKS),
+        ..config
+    });
+    let plans = strategies::node_plans(nodes, MOST_RULES);
+    // The invariant that the first failure broke.
+    let wanted: Cell<Option<Invariant>> = Cell::new(None);
+    let ran = runner.run(&(plans, input), |(plans, input)| {
+        let runs = if wanted.get().is_some() { repeats } else { 1 };
+        for _ in 0..runs {
+            let outcome = run(&plans, &input);
+            let outcome = outcome.map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let Some(first) = outcome.violations.first() else {
+                continue;
+            };
+            if wanted.get().is_none_or(|wanted| wanted == first.invariant) {
+                wanted.set(Some(first.invariant));
+                let lines: Vec<String> = outcome.violations.iter().map(ToString::to_string).collect();
+                return Err(TestCaseError::fail(lines.join("\n")));
+            }
+        }
+        Ok(())
+    });
+    match ran {
+        Ok(()) => None,
+        Err(TestError::Abort(why)) => Some(NodesFailure {
+            why: why.to_string(),
+            seed,
+            plans: Vec::new(),
+            input: None,
+        }),
+        Err(TestError::Fail(why, (plans, input))) => Some(NodesFailure {
+            why: why.to_string(),
+            seed,
+            plans,
+            input: Some(input),
+        }),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! - *Code under test is a closure over a [`Device`](gaudi_device::Device)*: [`check`] runs it for
 //!   many inputs and [plans](gaudi_seam::fault::Plan), and shrinks both together. [`Nodes`] runs
-//!   one closure for each of several nodes.
+//!   one closure for each of several nodes, and [`MemoryNodes`] one for all nodes in memory.
 //! - *The world is the mock of `gaudi_mock`, restarted*: no second model, virtual time. A warm run
 //!   makes no descriptor, mapping or thread.
 //! - *Every [`Invariant`] is checked after every run*, and switched off by name only.
@@ -34,6 +34,7 @@ mod domains;
 mod exports;
 mod invariant;
 mod lifetimes;
+mod memory_nodes;
 mod nodes;
 mod op;
 mod peers;
@@ -52,6 +53,7 @@ pub use check::{Failure, check, check_in, find};
 pub use check_nodes::NodesFailure;
 pub use coverage::{Coverage, NicPair, Pair, Place};
 pub use invariant::{Invariant, Violation};
+pub use memory_nodes::MemoryNodes;
 pub use nodes::{Code, Node, Nodes, NodesOutcome, Topology};
 pub use op::{Kind, Op};
 pub use record::{DeviceState, Met};

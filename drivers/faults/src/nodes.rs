@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use gaudi_device::Device;
 use gaudi_seam::fault::{Plan, Rule};
 use gaudi_seam::{DeviceSpec, Error, ErrorKind, Result};
-use gaudi_softnic::{NicFaults, SoftNic, SoftNicConfig};
+use gaudi_softnic::{FabricStep, NicFaults, SoftNic, SoftNicConfig};
 use gaudi_verbs::Context;
 
 use crate::invariant::{Invariant, Violation};
@@ -54,10 +54,11 @@ pub struct Nodes {
 /// A node, as its code sees it.
 #[derive(Debug)]
 pub struct Node<'a> {
-    number: usize,
-    devices: Vec<&'a Device>,
-    nics: Vec<Context>,
-    streams: Vec<Option<UnixStream>>,
+    pub(crate) number: usize,
+    pub(crate) devices: Vec<&'a Device>,
+    pub(crate) nics: Vec<Context>,
+    /// None of nodes in memory.
+    pub(crate) streams: Vec<Option<UnixStream>>,
 }
 
 impl Node<'_> {
@@ -85,9 +86,9 @@ impl Node<'_> {
     /// Takes the stream to another node. It hangs up when the code of one of both has ended.
     ///
     /// # Panics
-    /// If there is no such node, or the stream was taken before.
+    /// If there is no such node, the stream was taken before, or the nodes are in memory.
     pub fn take_stream(&mut self, node: usize) -> UnixStream {
-        let stream = self.streams[node].take();
+        let stream = self.streams.get_mut(node).and_then(Option::take);
         stream.unwrap_or_else(|| panic!("node {} has no stream to node {node}", self.number))
     }
 }
@@ -106,12 +107,32 @@ pub struct NodesOutcome {
     pub nic_fired: Vec<Rule>,
     /// The armed rules that injected nothing, of every node.
     pub unfired: Vec<Rule>,
+    /// The steps of the cables, of nodes in memory.
+    pub steps: Vec<FabricStep>,
 }
 
 impl NodesOutcome {
     /// Whether a fault was injected.
     pub fn has_fault(&self) -> bool {
         !self.nic_fired.is_empty() || self.cards.iter().any(|card| !card.met.is_empty())
+    }
+}
+
+impl NodesOutcome {
+    /// Adds the rules of a card that injected nothing. Those of NIC events are not the card's.
+    pub(crate) fn add_unfired(&mut self, card: &Outcome) {
+        let unfired = card.unfired.iter().filter(|rule| !rule.target.is_nic());
+        self.unfired.extend(unfired);
+    }
+
+    /// Adds the rules of NICs.
+    pub(crate) fn count_nics(&mut self, faults: &[NicFaults]) {
+        for count in faults.iter().flat_map(NicFaults::rules) {
+            match count.fired {
+                0 => self.unfired.push(count.rule),
+                _ => self.nic_fired.push(count.rule),
+            }
+        }
     }
 }
 
@@ -216,23 +237,16 @@ impl Nodes {
         });
         let all = all.into_iter().collect::<Result<Vec<End>>>()?;
         let mut outcome = NodesOutcome::default();
-        for count in nic_faults.iter().flat_map(NicFaults::rules) {
-            match count.fired {
-                0 => outcome.unfired.push(count.rule),
-                _ => outcome.nic_fired.push(count.rule),
-            }
-        }
+        outcome.count_nics(&nic_faults);
         let has_fault = !outcome.nic_fired.is_empty() || all.iter().any(|end| end.has_own_fault);
         for (number, end) in all.into_iter().enumerate() {
-            let judged = judge(&end, has_fault);
+            let judged = judge(end.error.as_ref(), has_fault, end.has_own_fault);
             let of_cards = end.cards.iter().flat_map(|card| card.violations.clone());
             for violation in end.violations.into_iter().chain(judged).chain(of_cards) {
                 let what = format!("node {number}: {}", violation.what);
                 violations.push(Violation { what, ..violation });
             }
-            outcome
-                .unfired
-                .extend(end.cards.iter().flat_map(|card| card.unfired.iter().copied()));
+            end.cards.iter().for_each(|card| outcome.add_unfired(card));
             outcome.cards.extend(end.cards);
             outcome.errors.push(end.error);
         }
@@ -318,13 +332,13 @@ impl Nodes {
 }
 
 /// An error needs a fault, and an error of the card a fault of a card of this node.
-fn judge(end: &End, has_fault: bool) -> Option<Violation> {
-    let error = end.error.as_ref()?;
+pub(crate) fn judge(error: Option<&Error>, has_fault: bool, has_own_fault: bool) -> Option<Violation> {
+    let error = error?;
     let is_of_card = matches!(
         error.kind(),
         ErrorKind::DeviceLost | ErrorKind::InReset | ErrorKind::Hung
     );
-    let what = match (has_fault, is_of_card && !end.has_own_fault) {
+    let what = match (has_fault, is_of_card && !has_own_fault) {
         (false, _) => format!("the code failed, and no fault was injected into any node: {error}"),
         (true, true) => format!("the error of another node's card is reported as this node's: {error}"),
         (true, false) => return None,
@@ -373,11 +387,7 @@ fn run_node(
         violations: Vec::new(),
     };
     let make = |card: usize| {
-        let spec = format!("{DEVICE}&index={card}");
-        let spec: DeviceSpec = spec
-            .parse()
-            .unwrap_or_else(|error| unreachable!("{spec}: {error}"));
-        World::with_descriptors(&spec).map(|world| world.in_real_time().inside(card > 0))
+        World::with_descriptors(&card_spec(card)).map(|world| world.in_real_time().inside(card > 0))
     };
     let worlds = (0..cards).map(make).collect::<Result<Vec<_>>>();
     let mut code = Some(code);
@@ -400,22 +410,36 @@ fn run_node(
             runs.iter().for_each(|run| run.arm(plan));
             *error = run_code(number, seat, runs, code, violations);
             goodbye.take();
-            for (run, canaries) in runs.iter().zip(canaries) {
-                let record = run.record.lock();
-                *has_own_fault |= !record.met.is_empty() || run.has_fired() || record.was_reset;
-                let trusts = !record.false_end && !record.work_failed;
-                drop(record);
-                run.disarm();
-                if trusts {
-                    canaries.check(run);
-                }
-            }
+            *has_own_fault |= end_cards(runs, canaries);
             Ok(())
         })
     });
     outcomes.reverse();
     end.cards = outcomes;
     ran.map(|()| end)
+}
+
+/// Disarms the plans of cards, and checks the canaries. Returns whether a card had a fault.
+pub(crate) fn end_cards(runs: &[&Run<'_>], canaries: Vec<Canaries>) -> bool {
+    let mut has_fault = false;
+    for (run, canaries) in runs.iter().zip(canaries) {
+        let record = run.record.lock();
+        has_fault |= !record.met.is_empty() || run.has_fired() || record.was_reset;
+        let trusts = !record.false_end && !record.work_failed;
+        drop(record);
+        run.disarm();
+        if trusts {
+            canaries.check(run);
+        }
+    }
+    has_fault
+}
+
+/// The device of a card.
+pub(crate) fn card_spec(card: usize) -> DeviceSpec {
+    let spec = format!("{DEVICE}&index={card}");
+    spec.parse()
+        .unwrap_or_else(|error| unreachable!("{spec}: {error}"))
 }
 
 /// Runs the code. Returns its error.
@@ -443,6 +467,12 @@ fn run_code(
     let quiet = Quiet::begin();
     let answer = catch_unwind(AssertUnwindSafe(|| code(&mut node)));
     drop(quiet);
+    close_nics(&mut node, violations);
+    error_of(answer, violations)
+}
+
+/// Closes the NICs of a node whose code has ended.
+pub(crate) fn close_nics(node: &mut Node<'_>, violations: &mut Vec<Violation>) {
     for (nic, context) in node.nics.drain(..).enumerate() {
         if let Err(failed) = context.close() {
             let (context, error) = failed.into_parts();
@@ -452,6 +482,10 @@ fn run_code(
             violations.push(Violation { invariant, what });
         }
     }
+}
+
+/// The error of code that ended, or a panic as a violation.
+pub(crate) fn error_of(answer: thread::Result<Result<()>>, violations: &mut Vec<Violation>) -> Option<Error> {
     match answer {
         Ok(answer) => answer.err(),
         Err(panic) => {
@@ -466,8 +500,8 @@ fn run_code(
 /// The innermost code of [`nest`].
 type OnCards<'a> = &'a mut dyn FnMut(&[&Run<'_>]) -> Result<()>;
 
-/// Runs code on all cards of a node. The innermost card's outcome is the first.
-fn nest(
+/// Runs code on all cards. The innermost card's outcome is the first.
+pub(crate) fn nest(
     worlds: &mut [World],
     seed: u64,
     outer: &[&Run<'_>],

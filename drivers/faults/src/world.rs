@@ -163,7 +163,12 @@ impl World {
         Self::make(spec, Mock::with_descriptors)
     }
 
-    fn make(spec: &DeviceSpec, make: fn(&MockSpec) -> Result<Mock>) -> Result<Self> {
+    /// As [`new`](Self::new), in the time of a clock that others use too. Its owner restarts it.
+    pub(crate) fn on_clock(spec: &DeviceSpec, clock: &VirtualClock) -> Result<Self> {
+        Self::make(spec, |mock| Mock::on_clock(mock, clock.clone()))
+    }
+
+    fn make(spec: &DeviceSpec, make: impl FnOnce(&MockSpec) -> Result<Mock>) -> Result<Self> {
         let invalid = |why: &str| {
             Error::new(ErrorKind::InvalidInput, "faults")
                 .because(why.to_owned())

@@ -9,6 +9,7 @@ use gaudi_sys::clock::VirtualClock;
 
 use crate::open::{Device, Ledger};
 use crate::registry::node;
+use crate::time::Timekeeper;
 
 /// A device with memory of its own, for many short runs: [`restart`](Self::restart) makes it as a
 /// new one and keeps what it allocated.
@@ -38,6 +39,17 @@ impl Mock {
     pub fn with_descriptors(spec: &MockSpec) -> Result<Self> {
         let device = Arc::new(Device::new(spec, MemoryKind::Recorded)?);
         Ok(Self { device })
+    }
+
+    /// As [`new`](Self::new), with a virtual clock that others use too.
+    /// [`restart`](Self::restart) does not set it back.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn on_clock(spec: &MockSpec, clock: VirtualClock) -> Result<Self> {
+        let mock = Self::new(spec)?;
+        mock.device.lock().clock = Timekeeper::Shared(clock);
+        Ok(mock)
     }
 
     /// The clock of a mock with `clock=virtual`. [`restart`](Self::restart) sets it back.

@@ -13,6 +13,8 @@ const START_NS: u64 = 1_000_000_000;
 pub(crate) enum Timekeeper {
     Monotonic(Instant),
     Virtual(VirtualClock),
+    /// A virtual clock that others use too.
+    Shared(VirtualClock),
 }
 
 impl Timekeeper {
@@ -26,7 +28,7 @@ impl Timekeeper {
     pub(crate) fn now_ns(&self) -> u64 {
         match self {
             Self::Monotonic(start) => nanoseconds(start.elapsed()),
-            Self::Virtual(clock) => clock.now_ns(),
+            Self::Virtual(clock) | Self::Shared(clock) => clock.now_ns(),
         }
     }
 
@@ -34,7 +36,7 @@ impl Timekeeper {
     pub(crate) fn jump_to(&mut self, then: u64) -> bool {
         match self {
             Self::Monotonic(_) => false,
-            Self::Virtual(clock) => {
+            Self::Virtual(clock) | Self::Shared(clock) => {
                 clock.advance_to(then);
                 true
             }
@@ -45,7 +47,7 @@ impl Timekeeper {
     pub(crate) fn as_virtual(&self) -> Option<VirtualClock> {
         match self {
             Self::Monotonic(_) => None,
-            Self::Virtual(clock) => Some(clock.clone()),
+            Self::Virtual(clock) | Self::Shared(clock) => Some(clock.clone()),
         }
     }
 
@@ -54,6 +56,8 @@ impl Timekeeper {
         match self {
             Self::Monotonic(start) => *start = Instant::now(),
             Self::Virtual(clock) => clock.restart(START_NS),
+            // Its owner does.
+            Self::Shared(_) => {}
         }
     }
 }

@@ -59,6 +59,16 @@ impl VirtualClock {
         self.0.load(Ordering::Acquire)
     }
 
+    /// The time as an `Instant`. Those of all virtual clocks count from one start.
+    pub fn instant(&self) -> Instant {
+        static START: OnceLock<Instant> = OnceLock::new();
+        let start = *START.get_or_init(Instant::now);
+        // An `Instant` cannot represent every time: the start is returned instead.
+        start
+            .checked_add(Duration::from_nanos(self.now_ns()))
+            .unwrap_or(start)
+    }
+
     /// Advances the clock to a time. An earlier time changes nothing.
     pub fn advance_to(&self, then_ns: u64) {
         self.0.fetch_max(then_ns, Ordering::AcqRel);
@@ -95,16 +105,8 @@ impl Drop for Entered {
 
 /// The time: of the virtual clock that this thread uses, otherwise the machine's.
 pub fn now() -> Instant {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let virtual_ns = CURRENT.with_borrow(|clock| clock.as_ref().map(VirtualClock::now_ns));
-    match virtual_ns {
-        None => Instant::now(),
-        Some(ns) => {
-            let start = *START.get_or_init(Instant::now);
-            // An `Instant` cannot represent every time: the start is returned instead.
-            start.checked_add(Duration::from_nanos(ns)).unwrap_or(start)
-        }
-    }
+    let virtual_time = CURRENT.with_borrow(|clock| clock.as_ref().map(VirtualClock::instant));
+    virtual_time.unwrap_or_else(Instant::now)
 }
 
 /// Sleeps: advances the virtual clock that this thread uses, otherwise blocks.

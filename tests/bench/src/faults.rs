@@ -1,12 +1,16 @@
 //! Random cases of the library under faults, beside the crate proptest-state-machine, which drives
-//! the same operations on the same kind of world.
+//! the same operations on the same kind of world; and NICs in memory beside those with sockets.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gaudi_faults::{Case, Kind, OPERATIONS, Op, Stack, Where, strategies};
-use gaudi_seam::fault::{Plan, Rule, Schedule};
+use gaudi_seam::fault::{NicEvent, Plan, Rule, Schedule, Target, Verdict};
+use gaudi_seam::{Error, RawMapping};
+use gaudi_softnic::{Fabric, SoftNic, SoftNicConfig};
+use gaudi_verbs::{Access, Context, QpInit, WorkCompletion};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
@@ -17,6 +21,12 @@ use crate::harness::{Goal, Made, Row, Work};
 const SEED: u64 = 18;
 /// How long the rate on all processors is measured.
 const RATE: Duration = Duration::from_secs(3);
+
+/// Writes of a scenario of two NICs, and bytes of each.
+const WRITES: u64 = 16;
+const BYTES: usize = 512;
+/// The lost frame of each NIC: the requester repeats from it, as the responder reports the gap.
+const LOST: u64 = 9;
 
 /// A case of 20 operations and up to three rules, with all invariants.
 ///
@@ -52,7 +62,96 @@ pub fn rows() -> Made<Vec<Row<'static>>> {
         goal: Goal::AtMost(1.0),
         note: Box::new(|| rate(Case::with_descriptors, 250_000)),
     };
-    Ok(vec![ours, descriptors])
+    Ok(vec![ours, descriptors, nics()])
+}
+
+/// Two NICs in memory beside the same with sockets and threads.
+fn nics() -> Row<'static> {
+    let mut seed = 0;
+    let in_memory = move |count: u32| {
+        for _ in 0..count {
+            seed += 1;
+            in_fabric(seed).unwrap_or_else(|error| panic!("writes end: {error}"));
+        }
+    };
+    let with_threads = |count: u32| {
+        for _ in 0..count {
+            let pair = SoftNic::pair(lossy());
+            pair.and_then(|(a, b)| write_all(a, b))
+                .unwrap_or_else(|error| panic!("writes end: {error}"));
+        }
+    };
+    Row {
+        name: format!("faults: {WRITES} writes between two NICs in memory, one frame lost"),
+        peer: "softnic with sockets".into(),
+        ours: Box::new(in_memory),
+        theirs: Ok(Box::new(with_threads)),
+        probe: None,
+        laps: None,
+        bytes: 0,
+        goal: Goal::AtMost(1.0),
+        note: Box::new(scenarios),
+    }
+}
+
+/// The scenarios in memory a minute, in one thread.
+fn scenarios() -> String {
+    let (begin, mut count) = (Instant::now(), 0_u64);
+    while begin.elapsed() < RATE {
+        count += 1;
+        in_fabric(count).unwrap_or_else(|error| panic!("writes end: {error}"));
+    }
+    let per_minute = count as f64 * 60.0 / begin.elapsed().as_secs_f64();
+    format!("{per_minute:.0} a minute in one thread")
+}
+
+fn lossy() -> SoftNicConfig {
+    let rule = Rule {
+        schedule: Schedule::nth(LOST),
+        ..Rule::new(Target::Nic(NicEvent::Packet), Verdict::Lose)
+    };
+    SoftNicConfig {
+        faults: Plan { rules: vec![rule] },
+        ..SoftNicConfig::default()
+    }
+}
+
+fn in_fabric(seed: u64) -> gaudi_seam::Result<()> {
+    let fabric = Fabric::new(seed);
+    let (a, b) = (fabric.nic("a", lossy())?, fabric.nic("b", lossy())?);
+    fabric.join(&a, &b)?;
+    write_all(a, b)
+}
+
+/// Connects two NICs, and writes from one to the other.
+fn write_all(a: Arc<SoftNic>, b: Arc<SoftNic>) -> gaudi_seam::Result<()> {
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let end = |nic: Arc<SoftNic>| {
+        let pd = Context::open(nic)?.alloc_pd()?;
+        let cq = pd.context().create_cq(64)?;
+        let memory = RawMapping::anonymous(BYTES * 16, false);
+        let memory = memory.map_err(|errno| Error::from_errno("mmap", errno))?;
+        let mr = pd.reg_mapping(Arc::new(memory), access)?;
+        let qp = pd.create_qp(&QpInit::new(&cq))?;
+        Ok::<_, Error>((qp, mr, cq))
+    };
+    let ((mut from, source, cq), (mut to, target, _to_cq)) = (end(a)?, end(b)?);
+    let (at_from, at_to) = (from.address()?, to.address()?);
+    from.connect(&at_to, access)?;
+    to.connect(&at_from, access)?;
+    for number in 0..WRITES {
+        let offset = number * BYTES as u64;
+        let local = [source.sge(offset, BYTES as u32)?];
+        let remote = target.remote().at(offset, BYTES as u64)?;
+        from.post_send(number).write(&local, remote).post()?;
+    }
+    let (mut done, mut wc) = (0, [WorkCompletion::EMPTY; 16]);
+    while done < WRITES {
+        let count = cq.wait(&mut wc, Duration::from_secs(60))?;
+        assert!(wc[..count].iter().all(WorkCompletion::is_success), "{wc:?}");
+        done += count as u64;
+    }
+    Ok(())
 }
 
 /// Generates and runs one case after the other.

@@ -26,6 +26,7 @@ impl Core {
         claim: &mut Claim,
     ) -> Option<Wanted> {
         let (qpn, msn) = (header.dst_qpn, header.msn);
+        let now = shared.clock.now();
         let requester = self.qps.rows.get_mut(&qpn).filter(|qp| {
             qp.qp_type == QpType::Rc
                 && qp.state == State::ReadyToSend
@@ -45,19 +46,19 @@ impl Core {
             return None;
         }
         let outcome = match (header.kind, header.nak) {
-            (Kind::Ack, _) if requester.has_sent(msn) => self.complete_before(qpn, msn.wrapping_add(1)),
+            (Kind::Ack, _) if requester.has_sent(msn) => self.complete_before(qpn, msn.wrapping_add(1), now),
             (Kind::ReadResponse, _) if requester.has_sent(msn) => {
-                let outcome = self.complete_before(qpn, msn);
+                let outcome = self.complete_before(qpn, msn, now);
                 if outcome == Ok(true) {
-                    return self.accept_read_data(shared, header, claim);
+                    return self.accept_read_data(shared, header, claim, now);
                 }
                 outcome
             }
-            (Kind::Nak, Some(NakCode::NotConnected)) if !requester.proven => self.retry_connecting(qpn),
+            (Kind::Nak, Some(NakCode::NotConnected)) if !requester.proven => self.retry_connecting(qpn, now),
             (Kind::Nak, Some(NakCode::NoPeer)) => Err(WcStatus::RETRY_EXC_ERR),
-            (Kind::Nak, Some(code)) => match (self.complete_before(qpn, msn), code) {
-                (Ok(true), NakCode::ReceiverNotReady) => self.retry_receiving(qpn, header.imm),
-                (Ok(true), NakCode::Sequence) => self.fill_gap(qpn).map(|()| true),
+            (Kind::Nak, Some(code)) => match (self.complete_before(qpn, msn, now), code) {
+                (Ok(true), NakCode::ReceiverNotReady) => self.retry_receiving(qpn, header.imm, now),
+                (Ok(true), NakCode::Sequence) => self.fill_gap(qpn, now).map(|()| true),
                 (Ok(true), NakCode::Access) => Err(WcStatus::REM_ACCESS_ERR),
                 (Ok(true), NakCode::InvalidRequest) => Err(WcStatus::REM_INV_REQ_ERR),
                 (Ok(true), NakCode::Operation) => Err(WcStatus::REM_OP_ERR),
@@ -76,7 +77,7 @@ impl Core {
                 .get(&qpn)
                 .is_some_and(|qp| qp.requester.base != base)
         {
-            self.restart_timeout(qpn);
+            self.restart_timeout(qpn, now);
         }
         match outcome {
             Ok(_) => {
@@ -89,16 +90,16 @@ impl Core {
     }
 
     /// Restarts the timeout for an answer.
-    fn restart_timeout(&mut self, qpn: u32) {
+    fn restart_timeout(&mut self, qpn: u32, now: Instant) {
         let qp = self.qps.known(qpn);
         if let Some(since) = qp.and_then(|qp| qp.requester.waiting_since.as_mut()) {
-            *since = Instant::now();
+            *since = now;
         }
     }
 
     /// Completes every request before `msn`. Returns false if a read among them has no data yet,
     /// which is requested again.
-    fn complete_before(&mut self, qpn: u32, msn: u64) -> Result<bool, WcStatus> {
+    fn complete_before(&mut self, qpn: u32, msn: u64, now: Instant) -> Result<bool, WcStatus> {
         let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         qp.requester.proven = true;
         while qp.requester.base < msn && qp.requester.base < qp.requester.sent_until {
@@ -106,7 +107,7 @@ impl Core {
                 return Err(WcStatus::BAD_RESP_ERR);
             };
             if entry.is_read() {
-                self.fill_gap(qpn)?;
+                self.fill_gap(qpn, now)?;
                 return Ok(false);
             }
             qp.complete_oldest(WcStatus::SUCCESS);
@@ -114,7 +115,13 @@ impl Core {
         Ok(true)
     }
 
-    fn accept_read_data(&mut self, shared: &Shared, header: &Header, claim: &mut Claim) -> Option<Wanted> {
+    fn accept_read_data(
+        &mut self,
+        shared: &Shared,
+        header: &Header,
+        claim: &mut Claim,
+        now: Instant,
+    ) -> Option<Wanted> {
         let qpn = header.dst_qpn;
         let qp = self.qps.known(qpn)?;
         let oldest = qp.requester.queue.front();
@@ -127,7 +134,7 @@ impl Core {
             self.counters.dropped += 1;
             // A duplicate is dropped. A gap is requested again once the last frame is here.
             if entry.done < header.offset && header.is_last() {
-                match self.fill_gap(qpn) {
+                match self.fill_gap(qpn, now) {
                     Ok(()) => self.list(qpn),
                     Err(status) => self.enter_error(shared, qpn, status),
                 }
@@ -137,7 +144,7 @@ impl Core {
         let (sges, right) = (entry.sges.as_slice(), Access::LOCAL_WRITE);
         let part = header.offset..header.offset + header.payload;
         if self.regions.claim_part(claim, sges, qp.pd, part, right) {
-            self.restart_timeout(qpn);
+            self.restart_timeout(qpn, now);
             return Some(Wanted::Payload);
         }
         self.enter_error(shared, qpn, WcStatus::LOC_PROT_ERR);
@@ -164,9 +171,9 @@ impl Core {
     }
 
     /// Schedules a retry: the peer's queue pair is not connected yet.
-    fn retry_connecting(&mut self, qpn: u32) -> Result<bool, WcStatus> {
+    fn retry_connecting(&mut self, qpn: u32, now: Instant) -> Result<bool, WcStatus> {
         let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
-        let (requester, now) = (&mut qp.requester, Instant::now());
+        let requester = &mut qp.requester;
         let since = *requester.unconnected_since.get_or_insert(now);
         let attempts = u32::from(requester.retry.count) + 1;
         let whole = requester.retry.timeout.saturating_mul(attempts);
@@ -179,7 +186,7 @@ impl Core {
     }
 
     /// Schedules a retry: the peer has no receive posted and asks for a wait of `micros`.
-    fn retry_receiving(&mut self, qpn: u32, micros: u32) -> Result<bool, WcStatus> {
+    fn retry_receiving(&mut self, qpn: u32, micros: u32, now: Instant) -> Result<bool, WcStatus> {
         let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         let requester = &mut qp.requester;
         if let Some(limit) = requester.retry.rnr_count {
@@ -190,7 +197,7 @@ impl Core {
         }
         requester.rewind();
         let wait = Duration::from_micros(micros.into()).min(MAX_RNR_WAIT);
-        requester.not_before = Instant::now().checked_add(wait);
+        requester.not_before = now.checked_add(wait);
         Ok(true)
     }
 }

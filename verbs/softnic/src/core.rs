@@ -14,6 +14,7 @@ use gaudi_verbs::provider::{CqHandle, QpHandle, QpType, SrqHandle};
 use gaudi_verbs::{AsyncElement, AsyncEventType, Gid, WcStatus};
 
 use crate::cable::Cable;
+use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::cq::SoftCq;
 use crate::error::defect;
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) gid: Gid,
     pub(crate) events: Events,
     pub(crate) faults: Arc<Faults>,
+    pub(crate) clock: Clock,
     core: Mutex<Core>,
     /// Signaled when there is something to send.
     work: Condvar,
@@ -95,9 +97,10 @@ impl Shared {
         faults: Faults,
         pending: Option<Pending>,
         first_handle: u32,
+        key_seed: Option<u64>,
     ) -> Result<Self> {
         let core = Core {
-            regions: Regions::new(),
+            regions: Regions::new(key_seed),
             pds: Objects::new("protection domain", MAX_PD, first_handle),
             cqs: Objects::new("completion queue", MAX_CQ, first_handle),
             qps: Objects::new("queue pair", MAX_QP, first_handle),
@@ -112,6 +115,7 @@ impl Shared {
             name,
             gid,
             events: Events::new()?,
+            clock: faults.clock.clone(),
             faults: Arc::new(faults),
             core: Mutex::new(core),
             work: Condvar::new(),
@@ -225,7 +229,10 @@ impl Shared {
         }
         let selected = |core: &Core, which: &dyn Fn(&Qp) -> bool| -> Vec<u32> {
             let qps = core.qps.rows.values().filter(|qp| which(qp));
-            qps.map(|qp| qp.qpn).collect()
+            let mut qpns: Vec<u32> = qps.map(|qp| qp.qpn).collect();
+            // In an order that does not depend on the map.
+            qpns.sort_unstable();
+            qpns
         };
         let connected = selected(core, &|qp| {
             let is_connected = matches!(qp.state, State::ReadyToReceive | State::ReadyToSend);

@@ -10,9 +10,10 @@ use gaudi_seam::fault::{Met, NicEvent, Verdict};
 use gaudi_seam::{Errno, Error, ErrorKind, Result};
 use gaudi_sys::lock;
 use gaudi_verbs::WorkCompletion;
-use gaudi_verbs::provider::CompletionQueue;
+use gaudi_verbs::provider::{CompletionQueue, event_within};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::fabric::{self, Net};
 use crate::fault::{Faults, REORDER_WAIT};
 
 /// A completion queue of a [`SoftNic`](crate::SoftNic).
@@ -22,6 +23,8 @@ pub(crate) struct SoftCq {
     ring: Mutex<Ring>,
     event: EventFd,
     faults: Arc<Faults>,
+    /// The fabric, if the NIC is of one.
+    net: Option<Arc<Net>>,
     /// Itself, for the timer of its late completions.
     own: Weak<Self>,
 }
@@ -52,7 +55,12 @@ enum Armed {
 }
 
 impl SoftCq {
-    pub(crate) fn new(handle: u32, depth: usize, faults: &Arc<Faults>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        handle: u32,
+        depth: usize,
+        faults: &Arc<Faults>,
+        net: Option<Arc<Net>>,
+    ) -> Result<Arc<Self>> {
         let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|errno| Error::from_errno("ibv_create_comp_channel", errno))?;
         let ring = Ring {
@@ -68,6 +76,7 @@ impl SoftCq {
             ring: Mutex::new(ring),
             event,
             faults: Arc::clone(faults),
+            net: net.clone(),
             own: Weak::clone(own),
         }))
     }
@@ -92,7 +101,7 @@ impl SoftCq {
     /// Adds a completion by its faults, and what follows it.
     #[cold]
     fn push_late(&self, ring: &mut Ring, entry: Entry, met: Met) {
-        let now = Instant::now();
+        let now = self.faults.clock.now();
         let mut times = 1;
         let mut happens = true;
         match met.verdict() {
@@ -160,6 +169,13 @@ impl SoftCq {
         }
     }
 
+    /// Whether a poll finds a completion or an overrun.
+    fn has_news(&self) -> bool {
+        let mut ring = lock(&self.ring);
+        self.release(&mut ring);
+        !ring.entries.is_empty() || ring.overrun
+    }
+
     /// Adds the late completions whose time has come.
     pub(crate) fn release_due(&self) {
         self.release(&mut lock(&self.ring));
@@ -169,7 +185,7 @@ impl SoftCq {
         if ring.late.is_empty() && ring.held.is_none() {
             return;
         }
-        let now = Instant::now();
+        let now = self.faults.clock.now();
         while let Some((entry, _)) = ring.late.front().copied().filter(|(_, due)| *due <= now) {
             ring.late.pop_front();
             self.add(ring, entry);
@@ -188,6 +204,9 @@ fn later(now: Instant, delay: Duration) -> Instant {
 
 impl CompletionQueue for SoftCq {
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
+        if let Some(net) = &self.net {
+            net.run(fabric::POLL, || self.has_news());
+        }
         let mut ring = lock(&self.ring);
         self.release(&mut ring);
         let count = into.len().min(ring.entries.len());
@@ -221,6 +240,14 @@ impl CompletionQueue for SoftCq {
 
     fn event_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
+    }
+
+    fn wait_event(&self, timeout: Duration) -> Result<bool> {
+        match &self.net {
+            None => event_within(self.event_fd(), timeout),
+            Some(net) if net.run(timeout, || self.has_news()) => Ok(true),
+            Some(_) => Err(Error::timed_out("completion queue wait")),
+        }
     }
 
     fn ack_event(&self) -> Result<()> {

@@ -13,6 +13,7 @@ use gaudi_seam::{Errno, Error};
 use gaudi_sys::{IgnorePoison, lock};
 use gaudi_verbs::WcStatus;
 
+use crate::clock::Clock;
 use crate::cq::SoftCq;
 use crate::error::defect;
 use crate::region::Piece;
@@ -25,6 +26,7 @@ pub(crate) const REORDER_WAIT: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct Faults {
     nic: String,
+    pub(crate) clock: Clock,
     is_armed: AtomicBool,
     rules: Mutex<ArmedRules>,
     timers: Mutex<Timers>,
@@ -40,10 +42,11 @@ struct Timers {
 
 impl Faults {
     /// Arms the rules of a plan for events of a NIC.
-    pub(crate) fn new(nic: &str, plan: &Plan) -> Self {
+    pub(crate) fn new(nic: &str, plan: &Plan, clock: Clock) -> Self {
         let rules = ArmedRules::new(&plan.of(Target::is_nic));
         Self {
             nic: nic.to_owned(),
+            clock,
             is_armed: AtomicBool::new(!rules.is_empty()),
             rules: Mutex::new(rules),
             timers: Mutex::default(),
@@ -135,7 +138,7 @@ impl Faults {
     pub(crate) fn run_timers(&self) {
         let mut timers = lock(&self.timers);
         while !timers.closing {
-            let now = Instant::now();
+            let now = self.clock.now();
             let ready = take_due(&mut timers.due, now);
             if !ready.is_empty() {
                 drop(timers);
@@ -154,6 +157,15 @@ impl Faults {
                 None => self.timer.wait(timers).ignore_poison(),
             };
         }
+    }
+
+    /// Releases the late completions that are due now. Returns when the next ones are.
+    pub(crate) fn release_due(&self) -> Option<Instant> {
+        let ready = take_due(&mut lock(&self.timers).due, self.clock.now());
+        for cq in ready.iter().filter_map(Weak::upgrade) {
+            cq.release_due();
+        }
+        lock(&self.timers).due.iter().map(|(due, _)| *due).min()
     }
 
     /// Ends [`run_timers`](Self::run_timers).

@@ -2,7 +2,8 @@
 //! `softnic (software)`: none of its figures are those of hardware.
 //!
 //! - A cable is a stream socket between two NICs, in one process or on two hosts. Two threads serve
-//!   it; the receiving one never writes, so that two busy NICs cannot block each other.
+//!   it; the receiving one never writes, so that two busy NICs cannot block each other. Or it is in
+//!   memory, and a [`Fabric`] steps it: without threads, in an order that a seed chooses.
 //! - Payload moves between socket and registered memory in one system call, without a copy.
 //! - Statuses and events are those of the architecture. gaudi-verbs-conformance lists where
 //!   rdma_rxe differs, [`SoftNic`] where this NIC differs from hardware.
@@ -11,15 +12,18 @@
 
 mod answer;
 mod cable;
+mod clock;
 mod control;
 mod core;
 mod counters;
 mod cq;
 mod error;
 mod events;
+mod fabric;
 mod fault;
 mod keys;
 mod link;
+mod memory;
 mod nic;
 mod objects;
 mod pending;
@@ -27,11 +31,13 @@ mod post;
 mod qp;
 mod region;
 mod rx;
+mod socket;
 mod tx;
 mod window;
 mod wire;
 
 pub use counters::{Count, Counters, Traffic};
+pub use fabric::{Fabric, FabricStep};
 pub use fault::{NicFaults, lossy_network};
 pub use gaudi_seam::fault::{Plan, PlanError, Rule, RuleCount};
 pub use nic::{PROVIDER, SoftNic, SoftNicConfig};

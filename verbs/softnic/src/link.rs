@@ -13,10 +13,11 @@ use crate::wire::{Header, Kind};
 /// Limit of queued answers that belong to no queue pair.
 const MAX_STRAYS: usize = 1024;
 
-/// A cable, and what its two threads work on.
+/// A cable, and what its two ends work on.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// Owned by its threads, which close the descriptor of a dead cable when they end.
+    /// Owned by its threads, which close the descriptor of a dead cable when they end, or by the
+    /// fabric.
     cable: Weak<Cable>,
     /// GID of the other end, once received.
     pub(crate) peer: Option<Gid>,
@@ -71,6 +72,11 @@ impl Link {
         }
     }
 
+    /// Whether there may be a frame to send.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.strays.is_empty() || !self.ready.is_empty()
+    }
+
     pub(crate) fn next_stray(&mut self) -> Option<Header> {
         self.strays.pop_front()
     }
@@ -104,9 +110,8 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use crate::memory::Memory;
     use crate::wire::NakCode;
 
     fn refusal(qpn: u32, msn: u64) -> Header {
@@ -118,7 +123,7 @@ mod tests {
 
     #[test]
     fn stray_frames_are_bounded_per_qp() {
-        let cable = Arc::new(Cable::looped(Duration::ZERO).expect("a socket pair"));
+        let cable = Arc::new(Cable::Memory(Memory::looped()));
         let hello = Header::new(Kind::Hello, 0, 0, 0);
         let mut link = Link::new(&cable, None, hello, 0);
         for qpn in 1..MAX_STRAYS as u32 {

@@ -15,11 +15,14 @@ use gaudi_sys::{IgnorePoison, lock};
 use gaudi_verbs::{Gid, Guid};
 
 use crate::cable::Cable;
+use crate::clock::Clock;
 use crate::core::Shared;
 use crate::counters::Counters;
+use crate::fabric::Net;
 use crate::fault::{Faults, NicFaults};
 use crate::link::Link;
 use crate::pending::Pending;
+use crate::socket::Socket;
 use crate::{rx, tx};
 
 /// Value of [`DeviceAttr::provider`](gaudi_verbs::DeviceAttr::provider).
@@ -85,6 +88,7 @@ pub struct SoftNic {
     owner: OwnerProcess,
     config: SoftNicConfig,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    net: Option<Arc<Net>>,
 }
 
 /// Body of a cable's thread.
@@ -106,16 +110,29 @@ impl SoftNic {
     /// # Errors
     /// The errno of eventfd(2).
     pub fn unplugged(name: &str, config: SoftNicConfig) -> Result<Arc<Self>> {
-        let random = RandomState::new().build_hasher().finish();
+        Self::in_fabric(name, config, None)
+    }
+
+    /// Opens a NIC without a cable, with threads of its own or in a fabric.
+    pub(crate) fn in_fabric(name: &str, config: SoftNicConfig, net: Option<&Arc<Net>>) -> Result<Arc<Self>> {
+        let random = match net {
+            Some(net) => net.random(),
+            None => RandomState::new().build_hasher().finish(),
+        };
         // Queue pair numbers start anywhere, so that those of an earlier NIC mostly do not match.
         let first = (random & 0xff_ffff) as u32;
         // Locally administered: of no vendor.
         let guid = Guid(random | 0x0200_0000_0000_0000);
         let pending = config.late_writes.map(Pending::new);
-        let faults = Faults::new(name, &config.faults);
-        let shared = Shared::new(name.to_owned(), gid_of(guid), faults, pending, first)?;
+        let clock = net.map_or_else(Clock::default, |net| net.clock());
+        let faults = Faults::new(name, &config.faults, clock);
+        let key_seed = net.map(|net| net.random());
+        let shared = Shared::new(name.to_owned(), gid_of(guid), faults, pending, first, key_seed)?;
+        let shared = Arc::new(shared);
         let mut threads = Vec::new();
-        if shared.faults.has_late_completions() {
+        if let Some(net) = net {
+            net.add(&shared);
+        } else if shared.faults.has_late_completions() {
             let faults = Arc::clone(&shared.faults);
             let spawned = std::thread::Builder::new()
                 .name("softnic-late".to_owned())
@@ -124,12 +141,18 @@ impl SoftNic {
             threads.push(spawned.map_err(failed)?);
         }
         Ok(Arc::new(Self {
-            shared: Arc::new(shared),
+            shared,
             guid,
             owner: OwnerProcess::current(),
             config,
             threads: Mutex::new(threads),
+            net: net.cloned(),
         }))
+    }
+
+    /// The fabric that it belongs to.
+    pub(crate) fn net(&self) -> Option<&Arc<Net>> {
+        self.net.as_ref()
     }
 
     /// Adds a cable: one end of a connected stream socket. Each end sends its GID over it, and a
@@ -137,16 +160,21 @@ impl SoftNic {
     /// sends everything over it that is not for itself.
     ///
     /// # Errors
-    /// `InvalidInput` if `cable` is not a stream socket; the errno of clone(2).
+    /// `InvalidInput` if `cable` is not a stream socket, or the NIC is of a
+    /// [`Fabric`](crate::Fabric); the errno of clone(2).
     pub fn plug(&self, cable: impl Into<OwnedFd>) -> Result<()> {
-        self.plug_cable(Cable::new(cable.into(), self.config.stall_timeout)?, None)
+        if self.net.is_some() {
+            return Err(Error::from_errno("softnic plug", Errno::EINVAL)
+                .because("a NIC of a fabric has cables in memory only"));
+        }
+        self.plug_socket(Socket::new(cable.into(), self.config.stall_timeout)?, None)
     }
 
-    fn plug_cable(&self, cable: Cable, peer: Option<Gid>) -> Result<()> {
+    fn plug_socket(&self, socket: Socket, peer: Option<Gid>) -> Result<()> {
         const OPERATION: &str = "softnic open";
         let mut threads = lock(&self.threads);
         threads.retain(|thread| !thread.is_finished());
-        let cable = Arc::new(cable);
+        let cable = Arc::new(Cable::Socket(socket));
         let link = self.shared.plug(&cable, peer);
         let mut spawn = |suffix: &str, body: Body| {
             let (shared, cable) = (self.shared.clone(), cable.clone());
@@ -184,8 +212,13 @@ impl SoftNic {
                 .because("no cable of this NIC leads to the peer's port")
                 .saw(gid, "the GID of a cable's other end"));
         }
-        let cable = Cable::looped(self.config.stall_timeout)?;
-        self.plug_cable(cable, Some(self.shared.gid))?;
+        match &self.net {
+            Some(net) => net.plug_loop(&self.shared),
+            None => {
+                let socket = Socket::looped(self.config.stall_timeout)?;
+                self.plug_socket(socket, Some(self.shared.gid))?;
+            }
+        }
         // Two threads may create two loops at once. Both work.
         let link = self.shared.route(self.shared.lock(), gid).1;
         link.ok_or_else(|| Error::new(ErrorKind::Disconnected, operation).because("the loop went down"))
@@ -247,6 +280,9 @@ impl Drop for SoftNic {
         core.closing = true;
         core.flush_pending(None);
         drop(core);
+        if let Some(net) = &self.net {
+            return net.remove(&self.shared);
+        }
         self.shared.wake_all();
         let mut core = self.shared.lock();
         let deadline = Instant::now() + LINGER;

@@ -298,11 +298,12 @@ impl Claim {
 }
 
 impl Regions {
-    pub(crate) fn new() -> Self {
+    /// No regions. `seed` is that of keys that repeat.
+    pub(crate) fn new(seed: Option<u64>) -> Self {
         Self {
             slots: HashMap::new(),
             windows: Windows::default(),
-            keys: Keys::new(),
+            keys: Keys::new(seed),
         }
     }
 

@@ -1,5 +1,6 @@
-//! The receiving thread of a cable, the only one that reads from it. It never writes to it, so
-//! that two busy NICs cannot block each other.
+//! [`Receiver`]: the receiving end of a cable, the only one that reads from it. It never writes to
+//! it, so that two busy NICs cannot block each other. A thread of its own steps it, or a
+//! [`Fabric`](crate::Fabric).
 
 #![expect(unsafe_code, reason = "claimed memory is handed to the cable")]
 
@@ -10,13 +11,14 @@ use gaudi_verbs::provider::QpType;
 use gaudi_verbs::{Access, GRH_BYTES, Gid, WcStatus};
 
 use crate::MAX_READS;
-use crate::cable::{Cable, FrameEnd};
+use crate::cable::Cable;
 use crate::core::{Core, Shared};
 use crate::error::defect;
 use crate::link::Link;
 use crate::pending::Write;
 use crate::qp::{Qp, ReadJob, RecvEntry, State};
 use crate::region::{AtomicOp, Claim, Piece, Reach, atomic, scatter};
+use crate::socket::FrameEnd;
 use crate::wire::{HEADER, Header, Kind, NakCode, OPERANDS};
 
 const OPERATION: &str = "softnic receive";
@@ -35,11 +37,34 @@ pub(crate) enum Wanted {
 
 /// Runs until the cable is down.
 pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
-    let mut claim = Claim::new();
-    let mut scratch = vec![0; SCRATCH];
-    loop {
-        let error = match receive_frame(shared, link, cable, &mut claim, &mut scratch) {
-            Ok(true) => continue,
+    let mut receiver = Receiver::new(link, SCRATCH);
+    while receiver.step(shared, cable) {}
+}
+
+/// The receiving end of a cable.
+pub(crate) struct Receiver {
+    link: usize,
+    claim: Claim,
+    /// A buffer for discarded payload.
+    scratch: Vec<u8>,
+}
+
+impl Receiver {
+    /// A receiving end with this many bytes for discarded payload, which a cable in memory does not
+    /// need.
+    pub(crate) fn new(link: usize, scratch: usize) -> Self {
+        Self {
+            link,
+            claim: Claim::new(),
+            scratch: vec![0; scratch],
+        }
+    }
+
+    /// Receives one frame. Returns false once the cable is down.
+    pub(crate) fn step(&mut self, shared: &Shared, cable: &Cable) -> bool {
+        let link = self.link;
+        let error = match receive_frame(shared, link, cable, &mut self.claim, &mut self.scratch) {
+            Ok(true) => return true,
             Ok(false) => Error::new(ErrorKind::Disconnected, OPERATION).because("the peer closed the cable"),
             Err(error) => error,
         };
@@ -50,8 +75,9 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
             core.complete_receive(qpn, entry, WcStatus::WR_FLUSH_ERR);
             core.flush_if_due(qpn);
         }
-        shared.release(&mut core, &mut claim);
-        return shared.cable_down(&mut core, link, error);
+        shared.release(&mut core, &mut self.claim);
+        shared.cable_down(&mut core, link, error);
+        false
     }
 }
 

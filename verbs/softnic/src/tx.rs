@@ -1,9 +1,11 @@
-//! The sending thread of a cable, the only one that writes to it.
+//! [`Sender`]: the sending end of a cable, the only one that writes to it. A thread of its own steps
+//! it, or a [`Fabric`](crate::Fabric).
 //!
 //! It takes queue pairs in turn, one frame each. Answers to the peer go before own requests.
 
 #![expect(unsafe_code, reason = "claimed memory is handed to the cable")]
 
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use gaudi_dmabuf::Directions;
@@ -26,54 +28,16 @@ const NAP: Duration = Duration::from_secs(3600);
 
 /// Runs until the cable is down, or until the NIC closes and all answers are sent.
 pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
-    let mut claim = Claim::new();
-    let mut wire = Wire {
-        cable,
-        faults: &shared.faults,
-        reordered: None,
-        flipped: [0],
-    };
-    while let Some(header) = next(shared, link, &mut claim) {
-        let met = shared.faults.meet_packet(&header);
-        let happens = wire.prepare(&mut claim, &met);
-        if happens || !met.delay.is_zero() {
-            shared.lock().counters.faults += 1;
-        }
-        let fate = wire.send(&header, &claim, &met, happens);
-        let mut core = shared.lock();
-        core.links[link].tx_qpn = None;
-        shared.release(&mut core, &mut claim);
-        core.flush_if_due(header.src_qpn);
-        match fate {
-            Ok(Fate::Sent | Fate::Delayed(_)) if header.kind == Kind::Datagram => {
-                core.complete_datagram(shared, &header);
+    let mut sender = Sender::new(link);
+    loop {
+        match sender.step(shared, cable) {
+            Step::Frame => {}
+            Step::Idle(core, until) => {
+                let now = shared.clock.now();
+                let sleep = until.map_or(NAP, |until| until.saturating_duration_since(now));
+                drop(shared.wait_work(core, sleep));
             }
-            Ok(Fate::Sent | Fate::Delayed(_)) => {}
-            Ok(Fate::Unreachable) => {
-                core.counters.tx.remove(&header);
-                core.fail_unreachable(shared, &header);
-            }
-            Ok(Fate::QpFails) => {
-                core.counters.tx.remove(&header);
-                if let Some(hit) = met.decided.filter(|_| core.can_fail(header.src_qpn)) {
-                    shared.faults.happened(hit);
-                    core.counters.faults += 1;
-                }
-                core.fail_qp(shared, header.src_qpn);
-            }
-            Ok(Fate::PortDown) => {
-                let error = Error::new(ErrorKind::Disconnected, OPERATION);
-                let error = error.because("a fault rule took the port down");
-                shared.port_down(&mut core, link, &error);
-            }
-            Err(ref error) => shared.cable_down(&mut core, link, error.clone()),
-        }
-        drop(core);
-        if let Ok(Fate::Delayed(frame)) = fate {
-            wait(shared, link, met.delay);
-            if let Err(error) = wire.send_copy(&frame) {
-                shared.cable_down(&mut shared.lock(), link, error);
-            }
+            Step::Ended => break,
         }
     }
     let mut core = shared.lock();
@@ -82,43 +46,15 @@ pub(crate) fn run(shared: &Shared, link: usize, cable: &Cable) {
     shared.idle.notify_all();
 }
 
-/// Waits for a time, or until the cable is down or the NIC closes.
-fn wait(shared: &Shared, link: usize, time: Duration) {
-    let start = Instant::now();
-    let mut core = shared.lock();
-    while !core.closing && core.links[link].down.is_none() {
-        let left = time.saturating_sub(start.elapsed());
-        if left.is_zero() {
-            return;
-        }
-        core = shared.wait_work(core, left);
-    }
-}
-
-/// Waits for the next frame. Returns `None` when the thread must end.
-fn next(shared: &Shared, link: usize, claim: &mut Claim) -> Option<Header> {
-    let mut core = shared.lock();
-    loop {
-        if core.links[link].down.is_some() {
-            return None;
-        }
-        let now = Instant::now();
-        if let Some(header) = core.next_frame(shared, link, claim, now) {
-            // Counted before it leaves, so that a peer that has the frame finds it counted.
-            core.counters.tx.add(&header);
-            return Some(header);
-        }
-        if core.closing {
-            return None;
-        }
-        let sleep = match core.tick(shared, link, now) {
-            Some(deadline) => deadline.saturating_duration_since(now),
-            None => NAP,
-        };
-        if core.links[link].ready.is_empty() {
-            core = shared.wait_work(core, sleep);
-        }
-    }
+/// What a step of a sending end did.
+pub(crate) enum Step<'a> {
+    /// It processed a frame: the frame was sent, or a fault rule changed its fate.
+    Frame,
+    /// Nothing can be sent before this time, or before other work comes. The lock is still held, so
+    /// that no work comes unseen.
+    Idle(MutexGuard<'a, Core>, Option<Instant>),
+    /// The cable is down, or the NIC closes and all answers are sent.
+    Ended,
 }
 
 /// A frame that leaves late: it has a copy of its payload, so that no memory stays claimed.
@@ -143,36 +79,135 @@ enum Fate {
 }
 
 /// The sending end of a cable.
-struct Wire<'a> {
-    cable: &'a Cable,
-    faults: &'a Faults,
+pub(crate) struct Sender {
+    link: usize,
+    claim: Claim,
+    /// A frame that a fault rule delays, and when it leaves. Nothing overtakes it.
+    late: Option<(Instant, Copied)>,
     /// A frame that a fault rule reorders: it follows the next one.
     reordered: Option<Copied>,
     /// The flipped byte, while it is being sent.
     flipped: [u8; 1],
 }
 
-impl Wire<'_> {
+impl Sender {
+    pub(crate) fn new(link: usize) -> Self {
+        Self {
+            link,
+            claim: Claim::new(),
+            late: None,
+            reordered: None,
+            flipped: [0],
+        }
+    }
+
+    /// When a frame that a fault rule delays leaves.
+    pub(crate) fn late(&self) -> Option<Instant> {
+        self.late.as_ref().map(|(due, _)| *due)
+    }
+
+    /// Sends one frame, if one can be sent now.
+    pub(crate) fn step<'a>(&mut self, shared: &'a Shared, cable: &Cable) -> Step<'a> {
+        let mut core = shared.lock();
+        if core.links[self.link].down.is_some() {
+            return Step::Ended;
+        }
+        if let Some((due, _)) = self.late {
+            if !core.closing && shared.clock.now() < due {
+                return Step::Idle(core, Some(due));
+            }
+        }
+        if let Some((_, frame)) = self.late.take() {
+            drop(core);
+            if let Err(error) = self.send_copy(cable, &frame) {
+                shared.cable_down(&mut shared.lock(), self.link, error);
+            }
+            return Step::Frame;
+        }
+        let header = loop {
+            let now = shared.clock.now();
+            if let Some(header) = core.next_frame(shared, self.link, &mut self.claim, now) {
+                break header;
+            }
+            if core.closing {
+                return Step::Ended;
+            }
+            let next = core.tick(shared, self.link, now);
+            if core.links[self.link].ready.is_empty() {
+                return Step::Idle(core, next);
+            }
+        };
+        // Counted before it leaves, so that a peer that has the frame finds it counted.
+        core.counters.tx.add(&header);
+        drop(core);
+        self.send_frame(shared, cable, &header);
+        Step::Frame
+    }
+
+    /// Sends a claimed frame with its faults, and handles what became of it.
+    fn send_frame(&mut self, shared: &Shared, cable: &Cable, header: &Header) {
+        let link = self.link;
+        let met = shared.faults.meet_packet(header);
+        let happens = self.prepare(&shared.faults, &met);
+        if happens || !met.delay.is_zero() {
+            shared.lock().counters.faults += 1;
+        }
+        let fate = self.send(cable, header, &met, happens);
+        let mut core = shared.lock();
+        core.links[link].tx_qpn = None;
+        shared.release(&mut core, &mut self.claim);
+        core.flush_if_due(header.src_qpn);
+        match fate {
+            Ok(Fate::Sent | Fate::Delayed(_)) if header.kind == Kind::Datagram => {
+                core.complete_datagram(shared, header);
+            }
+            Ok(Fate::Sent | Fate::Delayed(_)) => {}
+            Ok(Fate::Unreachable) => {
+                core.counters.tx.remove(header);
+                core.fail_unreachable(shared, header);
+            }
+            Ok(Fate::QpFails) => {
+                core.counters.tx.remove(header);
+                if let Some(hit) = met.decided.filter(|_| core.can_fail(header.src_qpn)) {
+                    shared.faults.happened(hit);
+                    core.counters.faults += 1;
+                }
+                core.fail_qp(shared, header.src_qpn);
+            }
+            Ok(Fate::PortDown) => {
+                let error = Error::new(ErrorKind::Disconnected, OPERATION);
+                let error = error.because("a fault rule took the port down");
+                shared.port_down(&mut core, link, &error);
+            }
+            Err(ref error) => shared.cable_down(&mut core, link, error.clone()),
+        }
+        if let Ok(Fate::Delayed(frame)) = fate {
+            let now = shared.clock.now();
+            // A time that the clock cannot represent is no delay.
+            self.late = Some((now.checked_add(met.delay).unwrap_or(now), frame));
+        }
+    }
+
     /// Decides whether the fault of a frame can happen, counts it, and flips a bit of its payload.
     /// Counted before the frame leaves, so that a peer that has the frame finds it counted.
-    fn prepare(&mut self, claim: &mut Claim, met: &Met) -> bool {
+    fn prepare(&mut self, faults: &Faults, met: &Met) -> bool {
         let Some(hit) = met.decided else { return false };
         let happens = match hit.rule.verdict {
             // Known only under the lock of the queue pair.
             Verdict::QpError => return false,
-            Verdict::Flip(bit) => flip(&mut claim.pieces, bit, &mut self.flipped),
+            Verdict::Flip(bit) => flip(&mut self.claim.pieces, bit, &mut self.flipped),
             // Only one frame waits at a time.
             Verdict::Reorder => self.reordered.is_none(),
             _ => true,
         };
         if happens {
-            self.faults.happened(hit);
+            faults.happened(hit);
         }
         happens
     }
 
     /// Sends a frame, with its faults.
-    fn send(&mut self, header: &Header, claim: &Claim, met: &Met, happens: bool) -> Result<Fate> {
+    fn send(&mut self, cable: &Cable, header: &Header, met: &Met, happens: bool) -> Result<Fate> {
         let mut header = *header;
         let mut times = 1;
         let mut reorders = false;
@@ -185,7 +220,7 @@ impl Wire<'_> {
             Some(Verdict::Reorder) => reorders = happens,
             _ => {}
         }
-        let guards = match claim.begin(Directions::Read) {
+        let guards = match self.claim.begin(Directions::Read) {
             Ok(guards) => guards,
             Err(error) => {
                 tracing::error!(%error, "softnic (software): CPU access to a registered dma-buf failed");
@@ -194,7 +229,7 @@ impl Wire<'_> {
         };
         if reorders || !met.delay.is_zero() {
             let mut payload = Vec::with_capacity(header.payload as usize);
-            for piece in &claim.pieces {
+            for piece in &self.claim.pieces {
                 // SAFETY: the claim keeps every region registered, hence mapped, until it is
                 // released after this call. Bytes outside of regions live in the claim and in
                 // `flipped`.
@@ -213,24 +248,24 @@ impl Wire<'_> {
         }
         for _ in 0..times {
             // SAFETY: as above.
-            unsafe { self.cable.send(&header.encode(), &claim.pieces) }?;
+            unsafe { cable.send(&header.encode(), &self.claim.pieces) }?;
         }
         drop(guards);
-        self.send_reordered()?;
+        self.send_reordered(cable)?;
         Ok(Fate::Sent)
     }
 
     /// Sends a frame that is late, and the one that follows it.
-    fn send_copy(&mut self, frame: &Copied) -> Result<()> {
+    fn send_copy(&mut self, cable: &Cable, frame: &Copied) -> Result<()> {
         for _ in 0..frame.times {
-            self.cable.send_own(&frame.header.encode(), &frame.payload)?;
+            cable.send_own(&frame.header.encode(), &frame.payload)?;
         }
-        self.send_reordered()
+        self.send_reordered(cable)
     }
 
-    fn send_reordered(&mut self) -> Result<()> {
+    fn send_reordered(&mut self, cable: &Cable) -> Result<()> {
         match self.reordered.take() {
-            Some(frame) => self.cable.send_own(&frame.header.encode(), &frame.payload),
+            Some(frame) => cable.send_own(&frame.header.encode(), &frame.payload),
             None => Ok(()),
         }
     }
@@ -559,7 +594,7 @@ impl Core {
 
     /// Sends again what timed out, or fails it, and lists the queue pairs whose wait is over.
     /// Returns the next deadline.
-    fn tick(&mut self, shared: &Shared, link: usize, now: Instant) -> Option<Instant> {
+    pub(crate) fn tick(&mut self, shared: &Shared, link: usize, now: Instant) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         let (mut silent, mut rested) = (Vec::new(), Vec::new());
         let receiving = self.links[link].rx_qpn;
@@ -579,6 +614,9 @@ impl Core {
                 }
             }
         }
+        // In an order that does not depend on the map.
+        silent.sort_unstable();
+        rested.sort_unstable();
         for qpn in silent {
             match self.retransmit(qpn, now) {
                 Ok(()) => self.list(qpn),
@@ -593,13 +631,13 @@ impl Core {
 
     /// Sends everything again that is not complete, once per loss: an answer shows that an earlier
     /// one was lost.
-    pub(crate) fn fill_gap(&mut self, qpn: u32) -> std::result::Result<(), WcStatus> {
+    pub(crate) fn fill_gap(&mut self, qpn: u32, now: Instant) -> std::result::Result<(), WcStatus> {
         let qp = self.qps.known(qpn).ok_or(WcStatus::GENERAL_ERR)?;
         let base = qp.requester.base;
         if qp.requester.gap.replace(base) == Some(base) {
             return Ok(());
         }
-        self.retransmit(qpn, Instant::now())
+        self.retransmit(qpn, now)
     }
 
     /// Sends everything again that is not complete.

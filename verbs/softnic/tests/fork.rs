@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaudi_seam::RawMapping;
-use gaudi_softnic::SoftNic;
+use gaudi_softnic::{Fabric, SoftNic};
 use gaudi_verbs::{Access, Context, ErrorKind, QpInit, WorkCompletion};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
@@ -15,6 +15,18 @@ use nix::unistd::{ForkResult, fork};
 #[test]
 fn fork_child_calls_fail_with_forked() {
     let (a, b) = SoftNic::pair(Default::default()).unwrap();
+    check_child(a, b);
+}
+
+#[test]
+fn fork_child_of_fabric_fails_with_forked() {
+    let fabric = Fabric::new(1);
+    let [a, b] = ["a", "b"].map(|name| fabric.nic(name, Default::default()).unwrap());
+    fabric.join(&a, &b).unwrap();
+    check_child(a, b);
+}
+
+fn check_child(a: Arc<SoftNic>, b: Arc<SoftNic>) {
     let make = |nic: Arc<SoftNic>| {
         let context = Context::open(nic).unwrap();
         let pd = context.alloc_pd().unwrap();

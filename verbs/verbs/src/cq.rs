@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use gaudi_seam::{CloseError, Error, Result};
 use gaudi_sys::Deadline;
-use gaudi_sys::poll::readable;
 
 use crate::context::Context;
 use crate::handle::CqHandle;
@@ -124,9 +123,7 @@ impl Cq {
             if left.is_zero() {
                 return Err(Error::timed_out(OPERATION));
             }
-            let [signaled] =
-                readable([self.event_fd()], left).map_err(|errno| Error::from_errno(OPERATION, errno))?;
-            if signaled {
+            if self.0.parts.queue.wait_event(left)? {
                 self.ack_event()?;
             }
         }

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use gaudi_dmabuf::Window;
 use gaudi_seam::{Error, HostVa, Result};
+use gaudi_sys::poll::readable;
 
 use crate::access::Access;
 use crate::device::{DeviceAttr, Gid, GidEntry, GidKind, Mtu, PortAttr};
@@ -430,11 +431,31 @@ pub trait CompletionQueue: fmt::Debug + Send + Sync {
     /// Returns the descriptor of the completion channel.
     fn event_fd(&self) -> BorrowedFd<'_>;
 
+    /// Waits until an event is pending, or the descriptor cannot be waited for any longer. Returns
+    /// whether one may be pending. A provider without threads does its work meanwhile.
+    ///
+    /// # Errors
+    /// The errno of poll(2); `TimedOut` if the timeout has passed in a time that is not the
+    /// machine's.
+    fn wait_event(&self, timeout: Duration) -> Result<bool> {
+        event_within(self.event_fd(), timeout)
+    }
+
     /// Takes the pending event, if any, so that the descriptor is no longer readable. Never blocks.
     ///
     /// # Errors
     /// The errno of `ibv_get_cq_event`.
     fn ack_event(&self) -> Result<()>;
+}
+
+/// Waits until a completion channel is readable. Returns whether it is.
+///
+/// # Errors
+/// The errno of poll(2).
+pub fn event_within(fd: BorrowedFd<'_>, timeout: Duration) -> Result<bool> {
+    let [signaled] =
+        readable([fd], timeout).map_err(|errno| Error::from_errno("completion queue wait", errno))?;
+    Ok(signaled)
 }
 
 /// The posting side of a queue pair (`struct ibv_qp`). Each method is called by one thread at a

@@ -7,6 +7,7 @@ mod faults;
 mod hostile;
 mod hostile_wire;
 mod keys;
+mod memory;
 mod node;
 mod operations;
 mod peer;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gaudi_dmabuf::{DmaBuf, Window};
 use gaudi_seam::RawMapping;
-use gaudi_softnic::{SoftNic, SoftNicConfig};
+use gaudi_softnic::{Fabric, SoftNic, SoftNicConfig};
 use gaudi_sys::{Memfd, standin};
 use gaudi_verbs::{Access, Context, Cq, Mr, MrAddr, Pd, Qp, QpInit, WcStatus, WorkCompletion};
 
@@ -100,13 +100,28 @@ pub(crate) fn export(memory: &Memfd, offset: u64, len: u64) -> Window {
     DmaBuf::from_fd(fd).unwrap().whole().unwrap()
 }
 
+/// Makes [`pair_with`] use a cable in memory.
+pub(crate) const FABRIC: &str = "SOFTNIC_TEST_FABRIC";
+
+/// Two NICs of a fabric, joined.
+pub(crate) fn fabric_pair(seed: u64, config: SoftNicConfig) -> (Arc<SoftNic>, Arc<SoftNic>) {
+    let fabric = Fabric::new(seed);
+    let [a, b] = ["softnic0", "softnic1"].map(|name| fabric.nic(name, config.clone()).unwrap());
+    fabric.join(&a, &b).unwrap();
+    (a, b)
+}
+
 /// Two nodes in this process, connected.
 pub(crate) fn pair() -> (Node, Node) {
     pair_with(SoftNicConfig::default())
 }
 
+/// As [`pair`], over a cable in memory if [`FABRIC`] is set.
 pub(crate) fn pair_with(config: SoftNicConfig) -> (Node, Node) {
-    let (a, b) = SoftNic::pair(config).unwrap();
+    let (a, b) = match std::env::var_os(FABRIC) {
+        None => SoftNic::pair(config).unwrap(),
+        Some(_) => fabric_pair(1, config),
+    };
     let (mut a, mut b) = (Node::new(a), Node::new(b));
     connect(&mut a.qp, &mut b.qp);
     (a, b)
