@@ -19,7 +19,7 @@ use crate::nic::Nic;
 use crate::offer::{Offer, OfferPath, Remote, RemoteRange, Rights};
 use crate::options::EndpointOptions;
 use crate::path::{MemoryPath, PathReport, is_device_loss};
-use crate::region::{Region, RegionRequest, Regions};
+use crate::region::{OwnRegions, Region, RegionRequest};
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::stage::Stage;
@@ -53,7 +53,7 @@ pub struct Endpoint {
     /// First: the peer must not access what is dropped after it.
     responder: Responder,
     requester: Requester,
-    regions: Arc<Regions>,
+    regions: OwnRegions,
     stream: Framed,
     nic: Nic,
     device: Option<Device>,
@@ -546,11 +546,40 @@ impl fmt::Debug for Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use gaudi_softnic::{SoftNic, SoftNicConfig};
+    use gaudi_verbs::Context;
+
     use super::*;
 
     #[test]
     fn endpoint_can_move_between_threads() {
         fn is_send<T: Send>() {}
         is_send::<Endpoint>();
+    }
+
+    #[test]
+    fn dropped_endpoint_leaves_nothing_to_the_watching_thread() {
+        let (nic, other) = SoftNic::pair(SoftNicConfig::default()).expect("two NICs");
+        let (context, other) = [nic, other]
+            .map(|nic| Context::open(nic).expect("a context"))
+            .into();
+        let (stream, peer) = UnixStream::pair().expect("a socket pair");
+        let connect = |stream, context: &Context| {
+            let nic = Nic::new(context).expect("a NIC");
+            Endpoint::over(stream, &nic, None, EndpointOptions::default()).expect("an endpoint")
+        };
+        let (mut endpoint, _peer) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| connect(peer, &other));
+            (connect(stream, &context), other.join().expect("no panic"))
+        });
+        let memory = Arc::new(HostBuffer::new(64).expect("memory"));
+        endpoint.offer(&memory, Rights::BOTH).expect("an offer");
+        // As the thread does while it ends the use of a lost device.
+        let held = Arc::clone(&endpoint.regions);
+        drop(endpoint);
+        context.close().expect("nothing holds the context");
+        drop(held);
     }
 }

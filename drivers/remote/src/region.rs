@@ -1,11 +1,12 @@
 //! How the NIC reaches the allocations of one endpoint: registered, or staged.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use gaudi_device::Buffer;
 use gaudi_seam::{Error, ErrorKind, Result};
+use gaudi_sys::fork::OwnerProcess;
 use gaudi_sys::sync::lock;
 use gaudi_verbs::{Access, MrAddr, Pd, RemoteRegion, Sge};
 
@@ -257,6 +258,38 @@ impl Regions {
             first = first.and(closed);
         }
         first
+    }
+}
+
+/// An endpoint's hold of its regions. A drop deregisters them, also while the NIC's thread, which
+/// ends the use of a lost device, holds them too. Then it ends the connection, which another
+/// process or a clone of the descriptor may hold open.
+pub(crate) struct OwnRegions(Arc<Regions>, OwnerProcess);
+
+impl OwnRegions {
+    pub(crate) fn new(regions: Arc<Regions>) -> Self {
+        Self(regions, OwnerProcess::current())
+    }
+}
+
+impl Deref for OwnRegions {
+    type Target = Arc<Regions>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Drop for OwnRegions {
+    fn drop(&mut self) {
+        // In a fork child the lock may have been held at the fork.
+        if self.1.is_foreign() {
+            return;
+        }
+        if let Err(error) = self.0.clear() {
+            tracing::error!(%error, "a memory region was not deregistered; its memory stays allocated");
+        }
+        self.0.hang_up();
     }
 }
 

@@ -16,7 +16,7 @@ use super::Endpoint;
 use crate::channel::Channel;
 use crate::nic::Nic;
 use crate::options::EndpointOptions;
-use crate::region::Regions;
+use crate::region::{OwnRegions, Regions};
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::stream::{Body, HELLO, MAX_BODY, READY, io, protocol, put_text};
@@ -142,7 +142,7 @@ impl Endpoint {
             owner: OwnerProcess::current(),
             responder: Responder::new(serving, domain),
             requester: Requester::new(nic, device, asking),
-            regions,
+            regions: OwnRegions::new(regions),
             stream,
             nic: nic.clone(),
             device: device.cloned(),
