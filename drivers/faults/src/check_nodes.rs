@@ -1,4 +1,5 @@
-//! [`Nodes::check`] and [`MemoryNodes::check`]: a property test of code on several nodes under faults.
+//! [`Nodes::check`] and [`MemoryNodes::check`]: a property test of code on several nodes under
+//! faults.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;

@@ -13,8 +13,18 @@ use gaudi_verbs::WorkCompletion;
 use gaudi_verbs::provider::{CompletionQueue, event_within};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::fabric::{self, Net};
 use crate::fault::{Faults, REORDER_WAIT};
+
+/// The most virtual time of a poll of an empty completion queue.
+const POLL: Duration = Duration::from_micros(100);
+
+/// What moves frames while a thread polls.
+pub(crate) trait Steps: fmt::Debug + Send + Sync {
+    /// Moves frames until `is_done`, or for some virtual time. Returns whether it is done.
+    ///
+    /// The caller holds no lock of a NIC.
+    fn run(&self, time: Duration, is_done: &dyn Fn() -> bool) -> bool;
+}
 
 /// A completion queue of a [`SoftNic`](crate::SoftNic).
 pub(crate) struct SoftCq {
@@ -24,7 +34,7 @@ pub(crate) struct SoftCq {
     event: EventFd,
     faults: Arc<Faults>,
     /// The fabric, if the NIC is of one.
-    net: Option<Arc<Net>>,
+    net: Option<Arc<dyn Steps>>,
     /// Itself, for the timer of its late completions.
     own: Weak<Self>,
 }
@@ -59,7 +69,7 @@ impl SoftCq {
         handle: u32,
         depth: usize,
         faults: &Arc<Faults>,
-        net: Option<Arc<Net>>,
+        net: Option<Arc<dyn Steps>>,
     ) -> Result<Arc<Self>> {
         let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|errno| Error::from_errno("ibv_create_comp_channel", errno))?;
@@ -205,7 +215,7 @@ fn later(now: Instant, delay: Duration) -> Instant {
 impl CompletionQueue for SoftCq {
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
         if let Some(net) = &self.net {
-            net.run(fabric::POLL, || self.has_news());
+            net.run(POLL, &|| self.has_news());
         }
         let mut ring = lock(&self.ring);
         self.release(&mut ring);
@@ -245,7 +255,7 @@ impl CompletionQueue for SoftCq {
     fn wait_event(&self, timeout: Duration) -> Result<bool> {
         match &self.net {
             None => event_within(self.event_fd(), timeout),
-            Some(net) if net.run(timeout, || self.has_news()) => Ok(true),
+            Some(net) if net.run(timeout, &|| self.has_news()) => Ok(true),
             Some(_) => Err(Error::timed_out("completion queue wait")),
         }
     }

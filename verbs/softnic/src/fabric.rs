@@ -17,6 +17,7 @@ use gaudi_sys::random::SplitMix64;
 use crate::cable::Cable;
 use crate::clock::Clock;
 use crate::core::Shared;
+use crate::cq::Steps;
 use crate::link::Link;
 use crate::memory::Memory;
 use crate::nic::{SoftNic, SoftNicConfig};
@@ -27,8 +28,6 @@ const OPERATION: &str = "softnic fabric";
 /// Virtual time of a step. With it, ends that only refuse each other's messages do not stop the
 /// clock.
 const STEP: Duration = Duration::from_micros(1);
-/// The most virtual time of a poll of an empty completion queue.
-pub(crate) const POLL: Duration = Duration::from_micros(100);
 /// The most frames of answers that a closing NIC sends.
 const LINGER: usize = 1024;
 
@@ -176,7 +175,7 @@ impl Fabric {
 
     /// Steps the fabric for some virtual time.
     pub fn run(&self, time: Duration) {
-        self.0.run(time, || false);
+        self.0.run(time, &|| false);
     }
 
     /// The virtual time since the fabric was made.
@@ -259,20 +258,6 @@ impl Net {
         state.nics.retain(|(_, other)| !Arc::ptr_eq(other, shared));
     }
 
-    /// Steps until `is_done`, or for some virtual time. Returns whether it is done.
-    ///
-    /// The caller holds no lock of a NIC.
-    pub(crate) fn run(&self, time: Duration, is_done: impl Fn() -> bool) -> bool {
-        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let until = self.clock.now_ns().saturating_add(time);
-        while !is_done() {
-            if !self.step(until) {
-                return is_done();
-            }
-        }
-        true
-    }
-
     /// Lets one end send or receive one frame. If none can, advances the clock to the next timer or
     /// to `until`. Returns false once the time is `until`.
     fn step(&self, until_ns: u64) -> bool {
@@ -321,6 +306,19 @@ impl Net {
             drop(end.sender.step(&end.shared, &end.cable));
         } else {
             end.receiver.step(&end.shared, &end.cable);
+        }
+        true
+    }
+}
+
+impl Steps for Net {
+    fn run(&self, time: Duration, is_done: &dyn Fn() -> bool) -> bool {
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let until = self.clock.now_ns().saturating_add(time);
+        while !is_done() {
+            if !self.step(until) {
+                return is_done();
+            }
         }
         true
     }

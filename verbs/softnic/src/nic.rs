@@ -18,6 +18,7 @@ use crate::cable::Cable;
 use crate::clock::Clock;
 use crate::core::Shared;
 use crate::counters::Counters;
+use crate::cq::Steps;
 use crate::fabric::Net;
 use crate::fault::{Faults, NicFaults};
 use crate::link::Link;
@@ -153,6 +154,12 @@ impl SoftNic {
     /// The fabric that it belongs to.
     pub(crate) fn net(&self) -> Option<&Arc<Net>> {
         self.net.as_ref()
+    }
+
+    /// The fabric, as completion queues use it.
+    pub(crate) fn steps(&self) -> Option<Arc<dyn Steps>> {
+        let net = self.net.clone()?;
+        Some(net)
     }
 
     /// Adds a cable: one end of a connected stream socket. Each end sends its GID over it, and a

@@ -1,5 +1,5 @@
-//! [`Socket`]: a cable that is a stream socket, and the two system calls that move payload between it and registered
-//! memory without a copy.
+//! [`Socket`]: a cable that is a stream socket, and the two system calls that move payload between
+//! it and registered memory without a copy.
 
 #![expect(
     unsafe_code,
@@ -33,8 +33,8 @@ pub(crate) struct Socket {
     stall: Duration,
 }
 
-/// Deadline of a frame that has begun, or none. There is one for the whole frame: a peer that moves a byte
-/// now and then must not hold queue pairs and memory longer than a peer that stops.
+/// Deadline of a frame that has begun, or none. There is one for the whole frame: a peer that moves
+/// a byte now and then must not hold queue pairs and memory longer than a peer that stops.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameEnd(pub(crate) Option<Instant>);
 

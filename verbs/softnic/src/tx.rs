@@ -1,5 +1,5 @@
-//! [`Sender`]: the sending end of a cable, the only one that writes to it. A thread of its own steps
-//! it, or a [`Fabric`](crate::Fabric).
+//! [`Sender`]: the sending end of a cable, the only one that writes to it. A thread of its own
+//! steps it, or a [`Fabric`](crate::Fabric).
 //!
 //! It takes queue pairs in turn, one frame each. Answers to the peer go before own requests.
 
