@@ -7,7 +7,7 @@ use gaudi_sys::socket::receive_with_fds;
 use gaudi_sys::{Errno, standin};
 use nix::fcntl::SealFlag;
 
-use crate::victim::{Role, Victim, is_errno, seal};
+use crate::victim::{Role, Victim, is_errno, release, seal};
 
 /// Starts an exporter and takes the stand-in that it sends.
 fn imported() -> (Victim, OwnedFd) {
@@ -44,7 +44,7 @@ fn importer_cannot_seal_device_memory() {
             assert!(is_errno(answer, Errno::EPERM), "{answer:?}");
         }
     }
-    drop(fd);
+    release(fd);
     // The next allocation gets the same pages: they are zeros, and they can be discarded again.
     victim.after_close().is("done", "none").contains("kept=0");
 }
@@ -56,7 +56,7 @@ fn importer_cannot_resize_device_memory() {
         let answer = nix::unistd::ftruncate(&fd, len);
         assert!(answer.is_err(), "{len}: {answer:?}");
     }
-    drop(fd);
+    release(fd);
     victim.after_close().is("done", "none").contains("kept=0");
 }
 
@@ -73,7 +73,7 @@ fn released_memory_closes_on_retry() {
     let (mut victim, fd) = imported();
     victim.go_on();
     victim.hears(b'b');
-    drop(fd);
+    release(fd);
     victim.go_on();
     victim.report().is("done", "none").contains("kept=0");
 }
@@ -100,7 +100,7 @@ fn buffer_queued_to_its_importer_is_held() {
 #[test]
 fn importer_that_dies_releases_the_memory() {
     let (victim, fd) = imported();
-    drop(fd);
+    release(fd);
     victim.after_close().is("done", "none").contains("kept=0");
 }
 
@@ -111,7 +111,7 @@ fn peer_that_reads_nothing_times_out() {
 
 #[test]
 fn peer_that_closes_is_disconnected() {
-    let victim = Victim::start(Role::SendToFull);
+    let victim = Victim::start(Role::SendToClosed);
     victim
         .socket
         .shutdown(std::net::Shutdown::Read)

@@ -4,12 +4,14 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use gaudi_dmabuf::{Error, MESSAGE_BYTES, OFFER_BYTES, Offer, Result, Window, leaks, receive, send};
 use gaudi_seam::{CloseError, DeviceSpec, Errno, SharedIo};
 use gaudi_sys::dmabuf::udmabuf_open;
 use gaudi_sys::limits::without_descriptors;
+
 use gaudi_uapi::memory::MemFlags;
 use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
@@ -26,6 +28,9 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const BRIEF: Duration = Duration::from_millis(700);
 /// What the attacked process prints before its report.
 const REPORT: &str = "report:";
+/// Held while a process is being spawned: until it executes its program, it has copies of all
+/// descriptors.
+static SPAWNING: Mutex<()> = Mutex::new(());
 /// Bytes that the exporter offers, and their value.
 pub(crate) const EXPORTED: u64 = 64 << 10;
 pub(crate) const PATTERN: u8 = 0x5a;
@@ -47,10 +52,12 @@ pub(crate) enum Role {
     Export,
     /// Sends a window to a peer that reads nothing.
     SendToFull,
+    /// As `SendToFull`, and waits longer.
+    SendToClosed,
 }
 
 impl Role {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Receive,
         Self::Brief,
         Self::Full,
@@ -58,6 +65,7 @@ impl Role {
         Self::Fetch,
         Self::Export,
         Self::SendToFull,
+        Self::SendToClosed,
     ];
 
     fn name(self) -> String {
@@ -104,10 +112,17 @@ pub(crate) struct Victim {
     begin: Instant,
 }
 
+/// Drops a descriptor of which no new process has a copy.
+pub(crate) fn release(fd: OwnedFd) {
+    let _spawning = gaudi_sys::lock(&SPAWNING);
+    drop(fd);
+}
+
 impl Victim {
     pub(crate) fn start(role: Role) -> Self {
         let (socket, theirs) = UnixStream::pair().expect("a socket");
         socket.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+        let spawning = gaudi_sys::lock(&SPAWNING);
         let child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "victim::an_honest_window_is_used", "--nocapture"])
             .env(ROLE, role.name())
@@ -115,6 +130,7 @@ impl Victim {
             .stdout(Stdio::piped())
             .spawn()
             .expect("a process");
+        drop(spawning);
         Self {
             child,
             socket,
@@ -320,11 +336,12 @@ fn attacked(role: Role) {
             window.and_then(|window| touch(&window, &mut socket, &mut step))
         }
         Role::Export => export(io.as_ref().expect("it is open"), &mut socket, &mut step),
-        Role::SendToFull => {
+        Role::SendToFull | Role::SendToClosed => {
             step = "send";
+            let timeout = if role == Role::SendToFull { BRIEF } else { TIMEOUT };
             let window = crate::object::buffer(1 << 12).whole().expect("bytes");
             (0..1 << 20)
-                .try_for_each(|_| send(&socket, &window, BRIEF))
+                .try_for_each(|_| send(&socket, &window, timeout))
                 .map(|()| "it was sent".to_owned())
         }
     };

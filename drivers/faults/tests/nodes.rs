@@ -226,7 +226,7 @@ fn send_to_next(node: &mut Node<'_>, topology: Topology) -> gaudi_device::Result
                 let mut seen = vec![0; 4096];
                 device.read(&buffer, 0, &mut seen)?;
                 assert!(seen.iter().all(|&byte| byte == 9), "the peer's bytes arrive");
-                Ok::<(), Error>(())
+                endpoint.offer(&buffer, Rights::BOTH).map(drop)
             })
         });
         if let Some(stream) = sender {
@@ -235,8 +235,8 @@ fn send_to_next(node: &mut Node<'_>, topology: Topology) -> gaudi_device::Result
             endpoint.put_bytes(&[9; 4096], &remote, MAX_WAIT)?;
             let end = device.alloc_host(1)?;
             endpoint.offer(&end, Rights::PUT)?;
-            // The peer ends the connection when it has compared the bytes.
-            let _ = endpoint.receive_offer(MAX_WAIT);
+            // The peer offers again when it has compared the bytes.
+            endpoint.receive_offer(MAX_WAIT)?;
         }
         received.map_or(Ok(()), |thread| thread.join().expect("no panic"))
     })

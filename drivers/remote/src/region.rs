@@ -262,8 +262,7 @@ impl Regions {
 }
 
 /// An endpoint's hold of its regions. A drop deregisters them, also while the NIC's thread, which
-/// ends the use of a lost device, holds them too. Then it ends the connection, which another
-/// process or a clone of the descriptor may hold open.
+/// ends the use of a lost device, holds them too.
 pub(crate) struct OwnRegions(Arc<Regions>, OwnerProcess);
 
 impl OwnRegions {
@@ -289,7 +288,6 @@ impl Drop for OwnRegions {
         if let Err(error) = self.0.clear() {
             tracing::error!(%error, "a memory region was not deregistered; its memory stays allocated");
         }
-        self.0.hang_up();
     }
 }
 
