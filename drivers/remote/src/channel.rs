@@ -12,8 +12,10 @@ use crate::nic::Nic;
 use crate::registered::Registered;
 use crate::stream::protocol;
 
-/// The kind of a work request, in the second byte of its number; the slot is in the first.
+/// The kind of a work request, in the second byte of its number; the slot is in the first. Above
+/// them is a number that no other work request has.
 pub(crate) const KIND: u64 = 0xff << 8;
+pub(crate) const DATA: u64 = 1 << 8;
 pub(crate) const MESSAGE: u64 = 2 << 8;
 pub(crate) const RECEIVE: u64 = 3 << 8;
 
@@ -25,6 +27,10 @@ pub(crate) struct Channel {
     messages: Option<Messages>,
     /// Receives that were posted when it was opened.
     posted: usize,
+    /// The number of the newest work request.
+    newest: u64,
+    /// The work request of each kind and slot that has not completed; 0 without one.
+    pending: [[u64; SLOTS]; 3],
 }
 
 /// Registered memory: a message to send and one to receive for each slot, and a few bytes for
@@ -61,6 +67,8 @@ impl Channel {
             cq,
             messages: None,
             posted: 0,
+            newest: 0,
+            pending: [[0; SLOTS]; 3],
         })
     }
 
@@ -93,7 +101,36 @@ impl Channel {
 
     fn receive(&mut self, slot: usize) -> Result<()> {
         let place = self.sge(IN + slot * BYTES, BYTES)?;
-        self.qp.post_recv(RECEIVE | slot as u64).post(&[place])
+        let wr = self.number(RECEIVE, slot);
+        self.qp.post_recv(wr).post(&[place])
+    }
+
+    /// Returns the number of the next work request of a kind and a slot.
+    pub(crate) fn number(&mut self, kind: u64, slot: usize) -> u64 {
+        self.newest += 1;
+        let number = self.newest << 16 | kind | slot as u64;
+        if let Some(pending) = self.pending(number) {
+            *pending = number;
+        }
+        number
+    }
+
+    fn pending(&mut self, number: u64) -> Option<&mut u64> {
+        let kind = usize::try_from((number & KIND) >> 8).ok()?.checked_sub(1)?;
+        let slot = usize::try_from(number & 0xff).ok()?;
+        self.pending.get_mut(kind)?.get_mut(slot)
+    }
+
+    /// Whether a completion is the first one of its work request. The second one of a NIC that
+    /// reports it twice would otherwise complete the slot's next work request.
+    pub(crate) fn is_first(&mut self, completion: &WorkCompletion) -> bool {
+        let number = completion.wr_id;
+        let pending = self.pending(number).filter(|pending| **pending == number);
+        let is_first = pending.map(|pending| *pending = 0).is_some();
+        if !is_first {
+            tracing::warn!(number, "the NIC reported a completion twice");
+        }
+        is_first
     }
 
     /// Sends the message of a slot.
@@ -101,7 +138,8 @@ impl Channel {
         let at = OUT + slot * BYTES;
         self.messages().memory.write(at, bytes)?;
         let element = self.sge(at, BYTES)?;
-        self.qp.post_send(MESSAGE | slot as u64).send(&[element]).post()
+        let wr = self.number(MESSAGE, slot);
+        self.qp.post_send(wr).send(&[element]).post()
     }
 
     /// Returns a message that was received, and posts its receive again.

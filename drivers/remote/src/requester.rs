@@ -16,7 +16,7 @@ use gaudi_device::{Device, HostBuffer, Location};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_verbs::{MrAddr, RemoteAddr, Sge, WorkCompletion};
 
-use crate::channel::{Channel, KIND, MESSAGE, RECEIVE, slot_of};
+use crate::channel::{Channel, DATA, KIND, MESSAGE, RECEIVE, slot_of};
 use crate::job::{Chunk, Done, Job, LocalEnd, Phase};
 use crate::message::{Answer, Request, RequestKind, SLOTS, failed};
 use crate::nic::Nic;
@@ -25,8 +25,7 @@ use crate::path::is_device_loss;
 use crate::stage::Stage;
 use crate::stream::protocol;
 
-/// Kinds of work requests beside those of the channel; the number of a flush is above its kind.
-const DATA: u64 = 1 << 8;
+/// A kind of work request beside those of the channel; the number of a flush is above it.
 const FLUSH: u64 = 4 << 8;
 /// The most flushes in flight: the send queue has room for them.
 const FLUSHES: u64 = 2;
@@ -370,7 +369,7 @@ impl Requester {
     fn write(&mut self, slot: usize) -> Result<()> {
         let (from, to, staged) = self.ends(slot)?;
         self.phase(slot, Phase::Writing);
-        let wr = DATA | slot as u64;
+        let wr = self.channel.number(DATA, slot);
         self.channel
             .qp
             .post_send(wr)
@@ -389,11 +388,8 @@ impl Requester {
     fn read(&mut self, slot: usize) -> Result<()> {
         let (into, from, _) = self.ends(slot)?;
         self.phase(slot, Phase::Reading);
-        self.channel
-            .qp
-            .post_send(DATA | slot as u64)
-            .read(&[into], from)
-            .post()?;
+        let wr = self.channel.number(DATA, slot);
+        self.channel.qp.post_send(wr).read(&[into], from).post()?;
         self.on_wire += 1;
         self.nic.counters().nic_got_bytes.add(into.length.into());
         Ok(())
@@ -422,10 +418,17 @@ impl Requester {
         if !completion.is_success() {
             return Err(failed(completion));
         }
+        let is_first = match completion.wr_id & KIND {
+            FLUSH => completion.wr_id >> 16 > self.flushed,
+            _ => self.channel.is_first(completion),
+        };
+        if !is_first {
+            return Ok(());
+        }
         self.on_wire = self.on_wire.saturating_sub(1);
         let slot = slot_of(completion);
         match completion.wr_id & KIND {
-            FLUSH => self.flushed = self.flushed.max(completion.wr_id >> 16),
+            FLUSH => self.flushed = completion.wr_id >> 16,
             RECEIVE => return self.answered(completion),
             MESSAGE => {
                 if let Some(chunk) = self.chunk(slot) {

@@ -440,6 +440,9 @@ impl Thread {
             if !completion.is_success() {
                 return Err(failed(completion));
             }
+            if !self.channel.is_first(completion) {
+                continue;
+            }
             match completion.wr_id & KIND {
                 MESSAGE => self.answering[slot_of(completion)] = false,
                 _ => self.request(completion)?,
@@ -545,7 +548,8 @@ impl Thread {
         while self.answering.contains(&true) {
             let count = self.channel.cq.wait(&mut done, Duration::from_secs(2))?;
             for completion in done.iter().take(count) {
-                if !completion.is_success() || completion.wr_id & KIND == MESSAGE {
+                let is_sent = completion.wr_id & KIND == MESSAGE && self.channel.is_first(completion);
+                if !completion.is_success() || is_sent {
                     self.answering[slot_of(completion)] = false;
                 }
             }

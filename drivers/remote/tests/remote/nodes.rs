@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gaudi_device::{Buffer, Device};
 use gaudi_remote::{Endpoint, EndpointOptions, Nic, Remote, Result, Rights};
+use gaudi_seam::fault::Plan;
 use gaudi_seam::{Errno, Error, HostVa};
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_verbs::provider::{
@@ -183,6 +184,8 @@ pub(crate) struct Setup {
     /// The longest message of its port.
     pub(crate) max_msg_sz: Option<u32>,
     pub(crate) options: EndpointOptions,
+    /// Of both NICs, if it is node A's.
+    pub(crate) faults: Plan,
 }
 
 impl Setup {
@@ -192,6 +195,7 @@ impl Setup {
             address: None,
             max_msg_sz: None,
             options: EndpointOptions::default(),
+            faults: Plan::default(),
         }
     }
 
@@ -248,7 +252,11 @@ pub(crate) fn pair(name: &str, a: &Setup, b: &Setup) -> (Node, Node) {
 
 /// Two connected nodes on these devices.
 pub(crate) fn pair_on(spec_a: &str, spec_b: &str, a: &Setup, b: &Setup) -> (Node, Node) {
-    let (nic_a, nic_b) = SoftNic::pair(SoftNicConfig::default()).expect("two NICs");
+    let config = SoftNicConfig {
+        faults: a.faults.clone(),
+        ..SoftNicConfig::default()
+    };
+    let (nic_a, nic_b) = SoftNic::pair(config).expect("two NICs");
     let (stream_a, stream_b) = UnixStream::pair().expect("two sockets");
     std::thread::scope(|scope| {
         let b = scope.spawn(|| node(spec_b, nic_b, stream_b, b));

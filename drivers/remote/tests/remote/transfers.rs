@@ -46,6 +46,32 @@ fn put_and_get_use_every_path_pair() {
     }
 }
 
+/// A NIC may report a completion twice. The second one is not that of the slot's next chunk.
+#[test]
+fn doubled_completions_end_no_other_chunk() {
+    for (name, mut a, b) in ways() {
+        a.faults = "nic.completion:duplicate".parse().expect("a plan");
+        let (mut a, mut b) = pair(&format!("twice-{name}"), &a, &b);
+        let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
+        let remote = b.offer_to(&mut a, &to, Rights::BOTH);
+        for seed in 3..9 {
+            a.device
+                .write(&from, 0, &noise(seed, LEN as usize))
+                .expect("new bytes");
+            let put = a.endpoint.put(&from, &remote).expect("begun");
+            a.endpoint.wait(put, MAX_WAIT).expect("put");
+            a.endpoint.flush_remote(&remote, MAX_WAIT).expect("flushed");
+            assert!(b.bytes(&to) == noise(seed, LEN as usize), "{name}: put");
+            b.device
+                .write(&to, 0, &noise(!seed, LEN as usize))
+                .expect("new bytes");
+            let get = a.endpoint.get(&from, &remote).expect("begun");
+            a.endpoint.wait(get, MAX_WAIT).expect("got");
+            assert!(a.bytes(&from) == noise(!seed, LEN as usize), "{name}: get");
+        }
+    }
+}
+
 /// Lengths around a chunk: the last byte may be a chunk of its own.
 #[test]
 fn last_chunk_of_one_byte_is_copied() {
