@@ -3,13 +3,30 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use gaudi_seam::{CsSeq, DeviceId, Errno, Error, ErrorKind, KernelIo, Result, WaitStatus};
+use gaudi_seam::{CsSeq, DeviceId, Errno, Error, ErrorKind, KernelIo, Result, WaitAnswer, WaitStatus};
 
 use crate::shared::{exclusive, lock};
 
+/// How often a question is repeated that a signal interrupted.
+const MOST_SIGNALS: u32 = 64;
+
+/// Asks the driver about a submission without waiting. A signal proves nothing, and memory whose
+/// use is not known to have ended stays mapped: the question is repeated.
+pub(crate) fn ask(io: &dyn KernelIo, seq: u64) -> Result<WaitAnswer> {
+    let mut signals = 0;
+    loop {
+        let answer = io.wait_cs(CsSeq(seq), Duration::ZERO);
+        let is_signal = matches!(&answer, Err(error) if error.errno() == Some(Errno::EINTR));
+        if !is_signal || signals == MOST_SIGNALS {
+            return answer;
+        }
+        signals += 1;
+    }
+}
+
 /// Whether no engine works on a submission any more, however the submission ended.
 pub(crate) fn has_ended(io: &dyn KernelIo, seq: u64) -> bool {
-    match io.wait_cs(CsSeq(seq), Duration::ZERO) {
+    match ask(io, seq) {
         Ok(answer) => answer.status == WaitStatus::Completed,
         Err(error) => is_end(&error),
     }
@@ -48,17 +65,16 @@ impl Submissions {
     /// another one because the device was reset: most often until the node closes.
     fn reap(&mut self, io: &dyn KernelIo) -> Option<Error> {
         let mut reset = None;
-        self.0
-            .retain(|&seq| match io.wait_cs(CsSeq(seq), Duration::ZERO) {
-                Ok(answer) => answer.status != WaitStatus::Completed,
-                Err(error) if is_end(&error) => false,
-                Err(error) => {
-                    if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
-                        reset = Some(error);
-                    }
-                    true
+        self.0.retain(|&seq| match ask(io, seq) {
+            Ok(answer) => answer.status != WaitStatus::Completed,
+            Err(error) if is_end(&error) => false,
+            Err(error) => {
+                if matches!(error.kind(), ErrorKind::DeviceLost | ErrorKind::InReset) {
+                    reset = Some(error);
                 }
-            });
+                true
+            }
+        });
         reset
     }
 

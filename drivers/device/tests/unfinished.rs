@@ -229,12 +229,12 @@ fn timeout_with_events_keeps_memory() {
     assert_eq!(bytes, [0x11; LEN as usize], "the late copy does not write here");
 }
 
-/// A copy whose queue is dropped, on a device that refuses each wait for it: pages, mapping, and
-/// the submission.
+/// A copy whose queue is dropped, on a device that refuses each wait for it: the device's seam,
+/// pages, mapping, and the submission.
 fn copy_with_refused_waits(
     name: &str,
     refusal: fn() -> gaudi_seam::Error,
-) -> (Device, Buffer, HostMapping, u64) {
+) -> (Device, seam::Seam, Buffer, HostMapping, u64) {
     let spec = format!("mock:gaudi2?name={name}").parse().expect("a spec");
     let mut options = Options::default();
     options.timeout = Duration::from_millis(20);
@@ -247,14 +247,35 @@ fn copy_with_refused_waits(
     let seq = copy.sequence().expect("a submission");
     seam.set(|hooks| hooks.wait_cs = Some(Box::new(move |_, _| Err(refusal()))));
     drop((copy, queue));
-    (device, pages, host, seq)
+    (device, seam, pages, host, seq)
 }
 
 /// `ENODEV`: the device is removed, and no engine runs any more.
 #[test]
 fn removed_device_frees_memory_of_dropped_queue() {
-    let (_device, pages, host, _) = copy_with_refused_waits("late-removed", || {
+    let (_device, _, pages, host, _) = copy_with_refused_waits("late-removed", || {
         gaudi_seam::Error::from_errno("HL_IOCTL_WAIT_CS", gaudi_seam::Errno::ENODEV)
+    });
+    pages.close().expect("nothing writes to it any more");
+    host.close().expect("nothing reads from it any more");
+}
+
+/// A signal interrupts some questions for the copy's end: they are asked again.
+#[test]
+fn signals_keep_no_memory_of_dropped_queue() {
+    let interrupted = || gaudi_seam::Error::from_errno("HL_IOCTL_WAIT_CS", gaudi_seam::Errno::EINTR);
+    let (_device, seam, pages, host, _) = copy_with_refused_waits("late-signals", interrupted);
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    seam.set(|hooks| {
+        hooks.wait_cs = Some(Box::new(move |_, _| {
+            match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 4 {
+                3 => Err(gaudi_seam::Error::from_errno(
+                    "HL_IOCTL_WAIT_CS",
+                    gaudi_seam::Errno::ENODEV,
+                )),
+                _ => Err(interrupted()),
+            }
+        }));
     });
     pages.close().expect("nothing writes to it any more");
     host.close().expect("nothing reads from it any more");
@@ -263,7 +284,7 @@ fn removed_device_frees_memory_of_dropped_queue() {
 /// After a reset the driver refuses waits on this node for as long as it is open.
 #[test]
 fn close_after_reset_reports_lost_device() {
-    let (device, pages, host, seq) = copy_with_refused_waits("late-reset", || {
+    let (device, _, pages, host, seq) = copy_with_refused_waits("late-reset", || {
         let refused = gaudi_seam::Error::from_errno("HL_IOCTL_WAIT_CS", gaudi_seam::Errno::EBUSY);
         refused.with_kind(ErrorKind::DeviceLost)
     });
