@@ -11,7 +11,6 @@ use gaudi_dmabuf::{Error, MESSAGE_BYTES, OFFER_BYTES, Offer, Result, Window, lea
 use gaudi_seam::{CloseError, DeviceSpec, Errno, SharedIo};
 use gaudi_sys::dmabuf::udmabuf_open;
 use gaudi_sys::limits::without_descriptors;
-
 use gaudi_uapi::memory::MemFlags;
 use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};

@@ -55,7 +55,7 @@ impl Location {
         self.clone().into_part(offset, len)
     }
 
-    /// As [`part`](Self::part), and does not touch the counts of the memory's owners.
+    /// As [`part`](Self::part), without a clone.
     #[must_use]
     pub fn into_part(self, offset: u64, len: u64) -> Self {
         let offset = offset.min(self.len);

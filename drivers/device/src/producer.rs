@@ -21,7 +21,7 @@ use crate::location::Memory;
 use crate::ring::Ring;
 use crate::shared::{exclusive, lock};
 use crate::sob::Sob;
-use crate::unfinished::{ask, has_ended, is_end};
+use crate::unfinished::{has_ended, is_end, query};
 
 const SUBMIT: &str = "HL_IOCTL_CS";
 const WAIT: &str = "HL_IOCTL_WAIT_CS";
@@ -378,7 +378,7 @@ impl Producer {
     /// Records the end or the failure that proves it: the caller releases the submission, so a
     /// drain does not ask the driver about it.
     fn has_ended(&self, seq: u64) -> bool {
-        match ask(&*self.context.io, seq) {
+        match query(&*self.context.io, seq) {
             Ok(answer) if answer.status == WaitStatus::Completed => {
                 if seq < self.failed_from.load(Ordering::Acquire) {
                     self.done_through.fetch_max(seq, Ordering::AcqRel);

@@ -7,12 +7,12 @@ use gaudi_seam::{CsSeq, DeviceId, Errno, Error, ErrorKind, KernelIo, Result, Wai
 
 use crate::shared::{exclusive, lock};
 
-/// How often a question is repeated that a signal interrupted.
+/// The most repeats of a query that signals interrupt.
 const MOST_SIGNALS: u32 = 64;
 
-/// Asks the driver about a submission without waiting. A signal proves nothing, and memory whose
-/// use is not known to have ended stays mapped: the question is repeated.
-pub(crate) fn ask(io: &dyn KernelIo, seq: u64) -> Result<WaitAnswer> {
+/// Queries a submission without waiting. Repeats a query that a signal interrupts: it proves no end,
+/// and the submission's memory would stay mapped.
+pub(crate) fn query(io: &dyn KernelIo, seq: u64) -> Result<WaitAnswer> {
     let mut signals = 0;
     loop {
         let answer = io.wait_cs(CsSeq(seq), Duration::ZERO);
@@ -26,7 +26,7 @@ pub(crate) fn ask(io: &dyn KernelIo, seq: u64) -> Result<WaitAnswer> {
 
 /// Whether no engine works on a submission any more, however the submission ended.
 pub(crate) fn has_ended(io: &dyn KernelIo, seq: u64) -> bool {
-    match ask(io, seq) {
+    match query(io, seq) {
         Ok(answer) => answer.status == WaitStatus::Completed,
         Err(error) => is_end(&error),
     }
@@ -65,7 +65,7 @@ impl Submissions {
     /// another one because the device was reset: most often until the node closes.
     fn reap(&mut self, io: &dyn KernelIo) -> Option<Error> {
         let mut reset = None;
-        self.0.retain(|&seq| match ask(io, seq) {
+        self.0.retain(|&seq| match query(io, seq) {
             Ok(answer) => answer.status != WaitStatus::Completed,
             Err(error) if is_end(&error) => false,
             Err(error) => {

@@ -260,7 +260,7 @@ fn removed_device_frees_memory_of_dropped_queue() {
     host.close().expect("nothing reads from it any more");
 }
 
-/// A signal interrupts some questions for the copy's end: they are asked again.
+/// A query for the copy's end is repeated if a signal interrupts it.
 #[test]
 fn signals_keep_no_memory_of_dropped_queue() {
     let interrupted = || gaudi_seam::Error::from_errno("HL_IOCTL_WAIT_CS", gaudi_seam::Errno::EINTR);

@@ -57,7 +57,7 @@ pub struct Node<'a> {
     pub(crate) number: usize,
     pub(crate) devices: Vec<&'a Device>,
     pub(crate) nics: Vec<Context>,
-    /// None of nodes in memory.
+    /// Empty for nodes in memory.
     pub(crate) streams: Vec<Option<UnixStream>>,
 }
 
@@ -86,7 +86,7 @@ impl Node<'_> {
     /// Takes the stream to another node. It hangs up when the code of one of both has ended.
     ///
     /// # Panics
-    /// If there is no such node, the stream was taken before, or the nodes are in memory.
+    /// If the number is invalid, the stream was taken before, or the nodes are in memory.
     pub fn take_stream(&mut self, node: usize) -> UnixStream {
         let stream = self.streams.get_mut(node).and_then(Option::take);
         stream.unwrap_or_else(|| panic!("node {} has no stream to node {node}", self.number))
@@ -116,9 +116,7 @@ impl NodesOutcome {
     pub fn has_fault(&self) -> bool {
         !self.nic_fired.is_empty() || self.cards.iter().any(|card| !card.met.is_empty())
     }
-}
 
-impl NodesOutcome {
     /// Adds the rules of a card that injected nothing. Those of NIC events are not the card's.
     pub(crate) fn add_unfired(&mut self, card: &Outcome) {
         let unfired = card.unfired.iter().filter(|rule| !rule.target.is_nic());

@@ -163,7 +163,8 @@ impl World {
         Self::make(spec, Mock::with_descriptors)
     }
 
-    /// As [`new`](Self::new), in the time of a clock that others use too. Its owner restarts it.
+    /// As [`new`](Self::new), in the time of a clock that other worlds use too. Its owner
+    /// restarts it.
     pub(crate) fn on_clock(spec: &DeviceSpec, clock: &VirtualClock) -> Result<Self> {
         Self::make(spec, |mock| Mock::on_clock(mock, clock.clone()))
     }

@@ -263,11 +263,17 @@ impl Regions {
 
 /// An endpoint's hold of its regions. A drop deregisters them, also while the NIC's thread, which
 /// ends the use of a lost device, holds them too.
-pub(crate) struct OwnRegions(Arc<Regions>, OwnerProcess);
+pub(crate) struct OwnRegions {
+    regions: Arc<Regions>,
+    owner: OwnerProcess,
+}
 
 impl OwnRegions {
     pub(crate) fn new(regions: Arc<Regions>) -> Self {
-        Self(regions, OwnerProcess::current())
+        Self {
+            regions,
+            owner: OwnerProcess::current(),
+        }
     }
 }
 
@@ -275,17 +281,17 @@ impl Deref for OwnRegions {
     type Target = Arc<Regions>;
 
     fn deref(&self) -> &Self::Target {
-        &self.0
+        &self.regions
     }
 }
 
 impl Drop for OwnRegions {
     fn drop(&mut self) {
         // In a fork child the lock may have been held at the fork.
-        if self.1.is_foreign() {
+        if self.owner.is_foreign() {
             return;
         }
-        if let Err(error) = self.0.clear() {
+        if let Err(error) = self.regions.clear() {
             tracing::error!(%error, "a memory region was not deregistered; its memory stays allocated");
         }
     }

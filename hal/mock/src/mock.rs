@@ -41,7 +41,7 @@ impl Mock {
         Ok(Self { device })
     }
 
-    /// As [`new`](Self::new), with a virtual clock that others use too.
+    /// As [`new`](Self::new), with a virtual clock that other devices or NICs use too.
     /// [`restart`](Self::restart) does not set it back.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ const START_NS: u64 = 1_000_000_000;
 pub(crate) enum Timekeeper {
     Monotonic(Instant),
     Virtual(VirtualClock),
-    /// A virtual clock that others use too.
+    /// A virtual clock that other devices or NICs use too.
     Shared(VirtualClock),
 }
 
@@ -56,7 +56,7 @@ impl Timekeeper {
         match self {
             Self::Monotonic(start) => *start = Instant::now(),
             Self::Virtual(clock) => clock.restart(START_NS),
-            // Its owner does.
+            // Its owner restarts it.
             Self::Shared(_) => {}
         }
     }

@@ -183,7 +183,7 @@ impl Sender {
         }
         if let Ok(Fate::Delayed(frame)) = fate {
             let now = shared.clock.now();
-            // A time that the clock cannot represent is no delay.
+            // If the clock cannot represent the time, the frame leaves at once.
             self.late = Some((now.checked_add(met.delay).unwrap_or(now), frame));
         }
     }

@@ -431,12 +431,11 @@ pub trait CompletionQueue: fmt::Debug + Send + Sync {
     /// Returns the descriptor of the completion channel.
     fn event_fd(&self) -> BorrowedFd<'_>;
 
-    /// Waits until an event is pending, or the descriptor cannot be waited for any longer. Returns
-    /// whether one may be pending. A provider without threads does its work meanwhile.
+    /// Waits for an event. Returns false if none is pending after this time. A provider without
+    /// threads does its work in this call.
     ///
     /// # Errors
-    /// The errno of poll(2); `TimedOut` if the timeout has passed in a time that is not the
-    /// machine's.
+    /// The errno of poll(2); `TimedOut` after this time of a clock that is not the machine's.
     fn wait_event(&self, timeout: Duration) -> Result<bool> {
         event_within(self.event_fd(), timeout)
     }
