@@ -10,8 +10,8 @@ use crate::shared::{exclusive, lock};
 /// The most repeats of a query that signals interrupt.
 const MOST_SIGNALS: u32 = 64;
 
-/// Queries a submission without waiting. Repeats a query that a signal interrupts: it proves no end,
-/// and the submission's memory would stay mapped.
+/// Queries a submission without waiting. Repeats a query that a signal interrupts: it proves no
+/// end, and the submission's memory would stay mapped.
 pub(crate) fn query(io: &dyn KernelIo, seq: u64) -> Result<WaitAnswer> {
     let mut signals = 0;
     loop {

@@ -3,11 +3,14 @@
 
 #![expect(unsafe_code, reason = "raw addresses of registered memory are passed on")]
 
+pub(crate) mod memory;
+pub(crate) mod socket;
+
 use gaudi_seam::Result;
 
-use crate::memory::Memory;
+use self::memory::Memory;
+use self::socket::{FrameEnd, Socket};
 use crate::region::Piece;
-use crate::socket::{FrameEnd, Socket};
 
 /// One end of a cable.
 #[derive(Debug)]

@@ -360,7 +360,7 @@ impl Device for SoftNic {
     fn create_cq(&self, depth: u32) -> Result<(CqHandle, Arc<dyn CompletionQueue>)> {
         const OPERATION: &str = "ibv_create_cq";
         let mut core = self.shared.lock();
-        let create = |handle| SoftCq::new(handle, depth as usize, &self.shared.faults, self.steps());
+        let create = |handle| SoftCq::new(handle, depth as usize, &self.shared.faults, self.stepper());
         let handle = core.cqs.insert(OPERATION, create)?;
         let cq = core.cqs.find(OPERATION, handle)?.clone();
         Ok((CqHandle(handle), cq))

@@ -19,7 +19,7 @@ use crate::fault::{Faults, REORDER_WAIT};
 const POLL: Duration = Duration::from_micros(100);
 
 /// What moves frames while a thread polls.
-pub(crate) trait Steps: fmt::Debug + Send + Sync {
+pub(crate) trait Stepper: fmt::Debug + Send + Sync {
     /// Moves frames until `is_done`, or for some virtual time. Returns whether it is done.
     ///
     /// The caller holds no lock of a NIC.
@@ -34,7 +34,7 @@ pub(crate) struct SoftCq {
     event: EventFd,
     faults: Arc<Faults>,
     /// The fabric, if the NIC is of one.
-    net: Option<Arc<dyn Steps>>,
+    stepper: Option<Arc<dyn Stepper>>,
     /// Itself, for the timer of its late completions.
     own: Weak<Self>,
 }
@@ -69,7 +69,7 @@ impl SoftCq {
         handle: u32,
         depth: usize,
         faults: &Arc<Faults>,
-        net: Option<Arc<dyn Steps>>,
+        stepper: Option<Arc<dyn Stepper>>,
     ) -> Result<Arc<Self>> {
         let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|errno| Error::from_errno("ibv_create_comp_channel", errno))?;
@@ -86,7 +86,7 @@ impl SoftCq {
             ring: Mutex::new(ring),
             event,
             faults: Arc::clone(faults),
-            net: net.clone(),
+            stepper: stepper.clone(),
             own: Weak::clone(own),
         }))
     }
@@ -214,8 +214,8 @@ fn later(now: Instant, delay: Duration) -> Instant {
 
 impl CompletionQueue for SoftCq {
     fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize> {
-        if let Some(net) = &self.net {
-            net.run(POLL, &|| self.has_news());
+        if let Some(stepper) = &self.stepper {
+            stepper.run(POLL, &|| self.has_news());
         }
         let mut ring = lock(&self.ring);
         self.release(&mut ring);
@@ -253,9 +253,9 @@ impl CompletionQueue for SoftCq {
     }
 
     fn wait_event(&self, timeout: Duration) -> Result<bool> {
-        match &self.net {
+        match &self.stepper {
             None => event_within(self.event_fd(), timeout),
-            Some(net) if net.run(timeout, &|| self.has_news()) => Ok(true),
+            Some(stepper) if stepper.run(timeout, &|| self.has_news()) => Ok(true),
             Some(_) => Err(Error::timed_out("completion queue wait")),
         }
     }

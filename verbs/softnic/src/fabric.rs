@@ -15,11 +15,11 @@ use gaudi_sys::lock;
 use gaudi_sys::random::SplitMix64;
 
 use crate::cable::Cable;
+use crate::cable::memory::Memory;
 use crate::clock::Clock;
 use crate::core::Shared;
-use crate::cq::Steps;
+use crate::cq::Stepper;
 use crate::link::Link;
-use crate::memory::Memory;
 use crate::nic::{SoftNic, SoftNicConfig};
 use crate::rx::Receiver;
 use crate::tx::{Sender, Step};
@@ -311,7 +311,7 @@ impl Net {
     }
 }
 
-impl Steps for Net {
+impl Stepper for Net {
     fn run(&self, time: Duration, is_done: &dyn Fn() -> bool) -> bool {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let until = self.clock.now_ns().saturating_add(time);

@@ -111,7 +111,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Memory;
+    use crate::cable::memory::Memory;
     use crate::wire::NakCode;
 
     fn refusal(qpn: u32, msn: u64) -> Header {

@@ -15,15 +15,15 @@ use gaudi_sys::{IgnorePoison, lock};
 use gaudi_verbs::{Gid, Guid};
 
 use crate::cable::Cable;
+use crate::cable::socket::Socket;
 use crate::clock::Clock;
 use crate::core::Shared;
 use crate::counters::Counters;
-use crate::cq::Steps;
+use crate::cq::Stepper;
 use crate::fabric::Net;
 use crate::fault::{Faults, NicFaults};
 use crate::link::Link;
 use crate::pending::Pending;
-use crate::socket::Socket;
 use crate::{rx, tx};
 
 /// Value of [`DeviceAttr::provider`](gaudi_verbs::DeviceAttr::provider).
@@ -157,7 +157,7 @@ impl SoftNic {
     }
 
     /// The fabric, as completion queues use it.
-    pub(crate) fn steps(&self) -> Option<Arc<dyn Steps>> {
+    pub(crate) fn stepper(&self) -> Option<Arc<dyn Stepper>> {
         let net = self.net.clone()?;
         Some(net)
     }

@@ -12,13 +12,13 @@ use gaudi_verbs::{Access, GRH_BYTES, Gid, WcStatus};
 
 use crate::MAX_READS;
 use crate::cable::Cable;
+use crate::cable::socket::FrameEnd;
 use crate::core::{Core, Shared};
 use crate::error::defect;
 use crate::link::Link;
 use crate::pending::Write;
 use crate::qp::{Qp, ReadJob, RecvEntry, State};
 use crate::region::{AtomicOp, Claim, Piece, Reach, atomic, scatter};
-use crate::socket::FrameEnd;
 use crate::wire::{HEADER, Header, Kind, NakCode, OPERANDS};
 
 const OPERATION: &str = "softnic receive";

@@ -1,267 +1,238 @@
-//! More than one cable, cables that lose frames, and writes that become visible late.
+//! [`Fabric`]: the tests of sockets on cables in memory, the order of steps, virtual time.
 
-use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gaudi_seam::ErrorKind;
-use gaudi_softnic::{SoftNic, SoftNicConfig, lossy_network};
-use gaudi_verbs::provider::QpTransition;
-use gaudi_verbs::{AsyncElement, AsyncEventType, Gid, Mtu, PortState, Qp, QpAddress, QpInit, WcStatus};
-use proptest::prelude::*;
+use gaudi_seam::{Errno, ErrorKind};
+use gaudi_softnic::{Fabric, FabricStep, SoftNic, SoftNicConfig, lossy_network};
+use gaudi_verbs::{Qp, QpInit, WcStatus, WorkCompletion};
 
 use crate::node::*;
 
-fn plug(a: &Arc<SoftNic>, b: &Arc<SoftNic>) {
-    let (left, right) = UnixStream::pair().unwrap();
-    a.plug(left).unwrap();
-    b.plug(right).unwrap();
+const NODES: usize = 3;
+
+#[test]
+fn tests_of_sockets_pass_over_memory() {
+    let tests = std::env::current_exe().unwrap();
+    let mut command = Command::new(tests);
+    command.env(FABRIC, "1").args(["--test-threads=2", "--quiet"]);
+    command.args(["cables::", "errors::", "faults::", "keys::", "operations::"]);
+    // It waits on the descriptor, and nothing steps the fabric meanwhile.
+    command.args(["--skip", "events_come_once_per_request"]);
+    let output = command.args(["--skip", "throughput"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("test result: ok"), "{text}");
 }
 
-fn join(qp: &mut Qp, own: &QpAddress, remote: &QpAddress, timeout: Duration) {
-    qp.modify(&QpTransition::Init { access: FULL }).unwrap();
-    qp.modify(&QpTransition::ReadyToReceive {
-        remote: *remote,
-        path_mtu: Mtu::MTU_4096,
-        max_dest_rd_atomic: 16,
-        min_rnr_timer: Duration::from_millis(1),
-    })
-    .unwrap();
-    qp.modify(&QpTransition::ReadyToSend {
-        sq_psn: own.psn,
-        max_rd_atomic: 16,
-        timeout,
-        retry_cnt: 100,
-        rnr_retry: 7,
-    })
-    .unwrap();
+/// Three nodes, each with a queue pair to both others, on one completion queue a node.
+struct Ring {
+    fabric: Fabric,
+    // Closed before the nodes.
+    qps: Vec<Vec<Qp>>,
+    nodes: Vec<Node>,
 }
 
-/// Three NICs, each with a cable to both others.
-fn triangle() -> [Node; 3] {
-    let nics =
-        [0, 1, 2].map(|n| SoftNic::unplugged(&format!("softnic{n}"), SoftNicConfig::default()).unwrap());
-    plug(&nics[0], &nics[1]);
-    plug(&nics[1], &nics[2]);
-    plug(&nics[2], &nics[0]);
-    nics.map(Node::new)
+impl Ring {
+    fn new(seed: u64, faults: impl Fn(usize) -> SoftNicConfig) -> Self {
+        let fabric = Fabric::new(seed);
+        let nics = [0, 1, 2].map(|n| fabric.nic(&format!("nic{n}"), faults(n)).unwrap());
+        for (a, b) in [(0, 1), (1, 2), (2, 0)] {
+            fabric.join(&nics[a], &nics[b]).unwrap();
+        }
+        let nodes: Vec<Node> = nics.into_iter().map(Node::new).collect();
+        let make = |node: &Node| -> Vec<Qp> {
+            (1..NODES)
+                .map(|_| node.pd.create_qp(&QpInit::new(&node.cq)).unwrap())
+                .collect()
+        };
+        let mut qps: Vec<Vec<Qp>> = nodes.iter().map(make).collect();
+        let addresses: Vec<Vec<_>> = (qps.iter())
+            .map(|qps| qps.iter().map(|qp| qp.address().unwrap()).collect())
+            .collect();
+        for (node, qps) in qps.iter_mut().enumerate() {
+            for (number, qp) in qps.iter_mut().enumerate() {
+                // Its number 0 leads to the next node, its number 1 to the one after that.
+                let peer = (node + 1 + number) % NODES;
+                let (own, remote) = (&addresses[node][number], &addresses[peer][1 - number]);
+                join(qp, own, remote, Duration::from_millis(40));
+            }
+        }
+        Self { fabric, qps, nodes }
+    }
+}
+
+/// What happened in a run: each step, and each completion with its node.
+type Events = (Vec<FabricStep>, Vec<(usize, u64, WcStatus)>, Duration);
+
+/// Each node writes to, reads from and sends to both others, over cables that lose frames.
+fn exchange(seed: u64) -> Events {
+    let faults = |node: usize| SoftNicConfig {
+        faults: lossy_network(3, node as u64),
+        ..SoftNicConfig::default()
+    };
+    let mut ring = Ring::new(seed, faults);
+    ring.fabric.record();
+    let (len, rounds) = (1500, 6);
+    for (node, qps) in ring.qps.iter_mut().enumerate() {
+        let own = &ring.nodes[node];
+        own.host.fill(0, 1 << 20, node as u8 + 1).unwrap();
+        for (number, qp) in qps.iter_mut().enumerate() {
+            let peer = &ring.nodes[(node + 1 + number) % NODES];
+            for round in 0..rounds {
+                let at = (number as u64 * rounds + round) * len;
+                let into = own.host_mr.sge((2 << 20) + at, len as u32).unwrap();
+                qp.post_recv(100 + at).post(&[into]).unwrap();
+                let local = [own.host_mr.sge(at, len as u32).unwrap()];
+                let there = peer
+                    .device_mr
+                    .remote()
+                    .at((node as u64 * 64 + round) * len, len)
+                    .unwrap();
+                qp.post_send(1).write(&local, there).post().unwrap();
+                qp.post_send(2).send(&local).post().unwrap();
+                let back = [own.host_mr.sge((1 << 20) + at, len as u32).unwrap()];
+                qp.post_send(3).read(&back, there).post().unwrap();
+            }
+        }
+    }
+    let mut completions = Vec::new();
+    let expected = 4 * rounds as usize * (NODES - 1);
+    let mut counts = [0; NODES];
+    while counts != [expected; NODES] {
+        for (node, own) in ring.nodes.iter().enumerate() {
+            if counts[node] < expected {
+                let wc = own.completion();
+                assert_eq!(wc.status, WcStatus::SUCCESS, "seed {seed}: {wc:?}");
+                completions.push((node, wc.wr_id, wc.status));
+                counts[node] += 1;
+            }
+        }
+    }
+    for (node, own) in ring.nodes.iter().enumerate() {
+        let all = (2 * rounds * len) as usize;
+        assert!(
+            bytes_of(&own.host, 1 << 20, all) == vec![node as u8 + 1; all],
+            "reads, seed {seed}"
+        );
+        let half = all / 2;
+        let sent = [(node + 1) % NODES, (node + 2) % NODES].map(|peer| vec![peer as u8 + 1; half]);
+        assert!(
+            bytes_of(&own.host, 2 << 20, all) == sent.concat(),
+            "sends, seed {seed}"
+        );
+    }
+    (ring.fabric.take_record(), completions, ring.fabric.now())
 }
 
 #[test]
-fn queue_pair_uses_cable_of_its_peer() {
-    let [mut a, mut b, mut c] = triangle();
-    let mut second = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
-    connect(&mut a.qp, &mut b.qp);
-    connect(&mut second, &mut c.qp);
-    let text = pattern(700_000, 1);
-    a.host.write(0, &text).unwrap();
-    let local = [a.host_mr.sge(0, 700_000).unwrap()];
-    a.qp.post_send(1)
-        .write(&local, b.device_mr.remote().at(0, 700_000).unwrap())
-        .post()
-        .unwrap();
-    a.completes(1, WcStatus::SUCCESS);
-    second
-        .post_send(2)
-        .write(&local, c.device_mr.remote().at(9, 700_000).unwrap())
-        .post()
-        .unwrap();
-    a.completes(2, WcStatus::SUCCESS);
-    assert!(bytes_of(&b.device, 0, 700_000) == text && bytes_of(&c.device, 9, 700_000) == text);
-    assert_eq!(
-        (
-            b.nic.counters().rx.write.messages,
-            c.nic.counters().rx.write.messages
-        ),
-        (1, 1),
-        "each got its own and no more"
+fn one_seed_gives_one_order() {
+    let began = Instant::now();
+    let first = exchange(7);
+    assert!(first.0.len() > 200, "{} steps", first.0.len());
+    assert!(first == exchange(7), "two runs with one seed differ");
+    let others: Vec<Events> = (8..12).map(exchange).collect();
+    assert!(
+        others.iter().all(|other| other.0 != first.0),
+        "a seed chooses the order of steps"
     );
+    assert!(
+        others.iter().any(|other| other.1 != first.1),
+        "some seed changes the order of completions"
+    );
+    assert!(
+        first.2 > Duration::from_millis(40),
+        "a lost frame is sent again: {:?}",
+        first.2
+    );
+    assert!(began.elapsed() < MAX_WAIT, "timeouts take no time of the machine");
 }
 
-#[test]
-fn port_without_cable_is_refused() {
-    let [mut a, _b, _c] = triangle();
-    let mut remote = a.qp.address().unwrap();
-    remote.gid = Gid([9; 16]);
-    let error = a.qp.connect(&remote, FULL).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
-    assert!(error.to_string().contains("no cable"), "{error}");
-}
-
-#[test]
-fn dead_cable_ends_its_connections_only() {
-    let [mut a, mut b, mut c] = triangle();
-    let mut second = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
+fn silent_pair(config: SoftNicConfig) -> (Fabric, Node, Node) {
+    let fabric = Fabric::new(3);
+    let [a, b] = ["a", "b"].map(|name| Node::new(fabric.nic(name, config.clone()).unwrap()));
+    fabric.join(&a.nic, &b.nic).unwrap();
+    let (mut a, mut b) = (a, b);
     connect(&mut a.qp, &mut b.qp);
-    connect(&mut second, &mut c.qp);
+    (fabric, a, b)
+}
+
+#[test]
+fn wait_times_out_in_virtual_time() {
+    let (fabric, a, _b) = silent_pair(SoftNicConfig::default());
+    let (before, began) = (fabric.now(), Instant::now());
+    let hour = Duration::from_secs(3600);
+    let error = a.cq.wait(&mut [WorkCompletion::EMPTY], hour).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(fabric.now() - before >= hour, "{:?}", fabric.now());
+    assert!(began.elapsed() < MAX_WAIT);
+}
+
+#[test]
+fn delayed_frames_and_completions_arrive_in_virtual_time() {
+    for plan in ["nic.packet:when=1:delay=5s", "nic.completion:delay=5s"] {
+        let config = SoftNicConfig {
+            faults: plan.parse().unwrap(),
+            ..SoftNicConfig::default()
+        };
+        let (fabric, mut a, b) = silent_pair(config);
+        let began = Instant::now();
+        let to = b.device_mr.remote().at(0, 8).unwrap();
+        let local = [a.host_mr.sge(0, 8).unwrap()];
+        a.qp.post_send(1).write(&local, to).post().unwrap();
+        a.completes(1, WcStatus::SUCCESS);
+        assert!(
+            fabric.now() >= Duration::from_secs(5),
+            "{plan}: {:?}",
+            fabric.now()
+        );
+        assert!(began.elapsed() < Duration::from_secs(5), "{plan}");
+    }
+}
+
+#[test]
+fn closed_nic_ends_its_peers_connections() {
+    let (_fabric, mut a, b) = silent_pair(SoftNicConfig::default());
     a.qp.post_recv(1).post(&[]).unwrap();
     drop(b);
     a.completes(1, WcStatus::WR_FLUSH_ERR);
-    let event = a
-        .context
-        .get_async_event()
-        .unwrap()
-        .expect("a dead cable is reported");
+    let error = a.nic.cable_error().expect("the cable is down");
+    assert_eq!(error.kind(), ErrorKind::Disconnected, "{error}");
+    let sent = a.qp.post_send(2).send(&[]).post();
+    assert!(sent.is_ok(), "{sent:?}");
+    a.completes(2, WcStatus::WR_FLUSH_ERR);
+}
+
+#[test]
+fn fabric_refuses_other_cables() {
+    let fabric = Fabric::new(1);
+    let make = |fabric: &Fabric| fabric.nic("nic", SoftNicConfig::default()).unwrap();
+    let (a, b, foreign) = (make(&fabric), make(&fabric), make(&Fabric::new(2)));
+    let errno = |result: gaudi_seam::Result<()>| result.unwrap_err().errno();
+    fabric.join(&a, &b).unwrap();
     assert_eq!(
-        (event.event_type, event.element),
-        (AsyncEventType::PORT_ERR, AsyncElement::Port(1))
+        errno(fabric.join(&b, &a)),
+        Some(Errno::EEXIST),
+        "one cable joins two NICs"
     );
-    let to = c.device_mr.remote().at(0, 8).unwrap();
-    second
-        .post_send(2)
+    assert_eq!(errno(fabric.join(&a, &a)), Some(Errno::EINVAL));
+    assert_eq!(errno(fabric.join(&a, &foreign)), Some(Errno::EINVAL));
+    let with_threads: Arc<SoftNic> = SoftNic::unplugged("nic", SoftNicConfig::default()).unwrap();
+    assert_eq!(errno(fabric.join(&a, &with_threads)), Some(Errno::EINVAL));
+    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert_eq!(errno(a.plug(socket)), Some(Errno::EINVAL));
+}
+
+#[test]
+fn polls_move_frames() {
+    let (_fabric, mut a, b) = silent_pair(SoftNicConfig::default());
+    let to = b.device_mr.remote().at(0, 8).unwrap();
+    a.qp.post_send(1)
         .write(&[a.host_mr.sge(0, 8).unwrap()], to)
         .post()
         .unwrap();
-    a.completes(2, WcStatus::SUCCESS);
-    assert_eq!(
-        a.context.query_port().unwrap().state,
-        PortState::ACTIVE,
-        "one cable is left"
-    );
-}
-
-#[test]
-fn a_nic_without_a_cable_reaches_itself() {
-    let nic = SoftNic::unplugged("softnic0", SoftNicConfig::default()).unwrap();
-    let mut a = Node::new(nic);
-    let mut other = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
-    connect(&mut a.qp, &mut other);
-    let text = pattern(500_000, 2);
-    a.host.write(0, &text).unwrap();
-    let to = a.device_mr.remote().at(1, 500_000).unwrap();
-    a.qp.post_send(1)
-        .write(&[a.host_mr.sge(0, 500_000).unwrap()], to)
-        .post()
-        .unwrap();
-    a.completes(1, WcStatus::SUCCESS);
-    assert!(bytes_of(&a.device, 1, 500_000) == text);
-}
-
-#[test]
-fn a_cut_cable_ends_what_is_outstanding() {
-    let (mut a, _b) = pair_with(SoftNicConfig {
-        faults: "nic.packet:when=4:down".parse().unwrap(),
-        ..SoftNicConfig::default()
-    });
-    let local = [a.host_mr.sge(0, 1 << 20).unwrap()];
-    let to = _b.device_mr.remote().at(0, 1 << 20).unwrap();
-    for wr_id in 0..5 {
-        a.qp.post_send(wr_id).write(&local, to).post().unwrap();
-    }
-    a.completes(0, WcStatus::RETRY_EXC_ERR);
-    for wr_id in 1..5 {
-        a.completes(wr_id, WcStatus::WR_FLUSH_ERR);
-    }
-}
-
-/// What a consumer of device memory sees after a write's completion, with and without a flush in
-/// between.
-fn seen_after_a_write(seed: u64, flush: bool) -> bool {
-    let config = SoftNicConfig {
-        late_writes: Some(seed),
-        ..SoftNicConfig::default()
-    };
-    let (mut a, b) = pair_with(config);
-    let text = pattern(300_000, seed);
-    a.host.write(0, &text).unwrap();
-    let to = b.device_mr.remote().at(0, 300_000).unwrap();
-    a.qp.post_send(1)
-        .write(&[a.host_mr.sge(0, 300_000).unwrap()], to)
-        .post()
-        .unwrap();
-    a.completes(1, WcStatus::SUCCESS);
-    if flush {
-        let scratch = a.host_mr.sge(1 << 20, 1).unwrap();
-        let last = b.device_mr.remote().at(299_999, 1).unwrap();
-        a.qp.post_send(2).flush_remote(&scratch, last).post().unwrap();
-        a.completes(2, WcStatus::SUCCESS);
-    }
-    bytes_of(&b.device, 0, 300_000) == text
-}
-
-#[test]
-fn flush_makes_device_write_visible() {
-    for seed in 1..20 {
-        assert!(
-            seen_after_a_write(seed, true),
-            "seed {seed}: a flush makes it visible"
-        );
-        assert!(
-            !seen_after_a_write(seed, false),
-            "seed {seed}: without one it is not, or this test shows nothing"
-        );
-    }
-}
-
-#[test]
-fn flag_may_precede_data_without_flush() {
-    // The trap that a flush avoids: the flag is written after the data, on the same queue pair, and
-    // overtakes it.
-    let overtaken = (1..40u64).any(|seed| {
-        let config = SoftNicConfig {
-            late_writes: Some(seed),
-            ..SoftNicConfig::default()
-        };
-        let (mut a, b) = pair_with(config);
-        a.host.fill(0, 64, 1).unwrap();
-        let remote = b.device_mr.remote();
-        for wr_id in 0..6 {
-            let to = remote.at(wr_id * 4096, 64).unwrap();
-            a.qp.post_send(wr_id)
-                .write(&[a.host_mr.sge(0, 64).unwrap()], to)
-                .post()
-                .unwrap();
-            a.completes(wr_id, WcStatus::SUCCESS);
-        }
-        let seen: Vec<bool> = (0..6)
-            .map(|at| bytes_of(&b.device, at * 4096, 1) == [1])
-            .collect();
-        seen.windows(2).any(|pair| pair == [false, true])
-    });
-    assert!(overtaken, "some seed shows a later write before an earlier one");
-}
-
-proptest! {
-    #![proptest_config(gaudi_random::config(6))]
-
-    /// Whatever a cable does to frames, a connection moves exactly the bytes that it was asked to,
-    /// in order.
-    #[test]
-    fn a_lossy_cable_does_not_show(seed in any::<u64>(), percent in 1u8..5, count in 1u64..30) {
-        let (a, b) = SoftNic::pair(SoftNicConfig {
-            faults: lossy_network(percent, seed),
-            ..SoftNicConfig::default()
-        }).unwrap();
-        let (mut a, mut b) = (Node::new(a), Node::new(b));
-        let (at_a, at_b) = (a.qp.address().unwrap(), b.qp.address().unwrap());
-        for (qp, own, remote) in [(&mut a.qp, at_a, at_b), (&mut b.qp, at_b, at_a)] {
-            join(qp, &own, &remote, Duration::from_millis(40));
-        }
-        let text = pattern(60_000, seed);
-        a.host.write(0, &text).unwrap();
-        b.device.write(1 << 20, &text).unwrap();
-        for wr_id in 0..count {
-            let offset = wr_id * 1999;
-            b.qp.post_recv(wr_id).post(&[b.host_mr.sge(offset, 1999).unwrap()]).unwrap();
-            let local = [a.host_mr.sge(offset, 1999).unwrap()];
-            let there = b.device_mr.remote().at(offset, 1999).unwrap();
-            let from = b.device_mr.remote().at((1 << 20) + offset, 1999).unwrap();
-            let into = [a.host_mr.sge((1 << 20) + offset, 1999).unwrap()];
-            a.qp.post_send(3 * wr_id).write(&local, there).post().unwrap();
-            a.qp.post_send(3 * wr_id + 1).send(&local).post().unwrap();
-            a.qp.post_send(3 * wr_id + 2).read(&into, from).post().unwrap();
-            // The room of a queue is not what is tested here.
-            for done in 0..3 {
-                a.completes(3 * wr_id + done, WcStatus::SUCCESS);
-            }
-        }
-        for wr_id in 0..count {
-            let wc = b.completes(wr_id, WcStatus::SUCCESS);
-            prop_assert_eq!(wc.byte_len, 1999);
-        }
-        let len = count as usize * 1999;
-        prop_assert!(bytes_of(&b.device, 0, len) == text[..len], "writes");
-        prop_assert!(bytes_of(&b.host, 0, len) == text[..len], "sends");
-        prop_assert!(bytes_of(&a.host, 1 << 20, len) == text[..len], "reads");
-    }
+    let mut wc = [WorkCompletion::EMPTY];
+    let polled = (0..10).any(|_| a.cq.poll(&mut wc).unwrap() > 0);
+    assert!(polled, "polls alone move the frames");
 }

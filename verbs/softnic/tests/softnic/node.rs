@@ -8,7 +8,10 @@ use gaudi_dmabuf::{DmaBuf, Window};
 use gaudi_seam::RawMapping;
 use gaudi_softnic::{Fabric, SoftNic, SoftNicConfig};
 use gaudi_sys::{Memfd, standin};
-use gaudi_verbs::{Access, Context, Cq, Mr, MrAddr, Pd, Qp, QpInit, WcStatus, WorkCompletion};
+use gaudi_verbs::provider::QpTransition;
+use gaudi_verbs::{
+    Access, Context, Cq, Mr, MrAddr, Mtu, Pd, Qp, QpAddress, QpInit, WcStatus, WorkCompletion,
+};
 
 /// Bytes of host memory.
 pub(crate) const HOST: usize = 4 << 20;
@@ -150,4 +153,24 @@ pub(crate) fn bytes_of(mapping: &RawMapping, offset: usize, len: usize) -> Vec<u
     let mut bytes = vec![0; len];
     mapping.read(offset, &mut bytes).unwrap();
     bytes
+}
+
+/// Connects a queue pair, whose address is `own`, with this timeout.
+pub(crate) fn join(qp: &mut Qp, own: &QpAddress, remote: &QpAddress, timeout: Duration) {
+    qp.modify(&QpTransition::Init { access: FULL }).unwrap();
+    qp.modify(&QpTransition::ReadyToReceive {
+        remote: *remote,
+        path_mtu: Mtu::MTU_4096,
+        max_dest_rd_atomic: 16,
+        min_rnr_timer: Duration::from_millis(1),
+    })
+    .unwrap();
+    qp.modify(&QpTransition::ReadyToSend {
+        sq_psn: own.psn,
+        max_rd_atomic: 16,
+        timeout,
+        retry_cnt: 100,
+        rnr_retry: 7,
+    })
+    .unwrap();
 }

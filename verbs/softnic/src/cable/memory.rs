@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use gaudi_seam::{Error, ErrorKind, Result};
 use gaudi_sys::lock;
 
+use crate::cable::socket::FrameEnd;
 use crate::region::{Piece, scatter};
-use crate::socket::FrameEnd;
 
 /// Frames in flight in one direction. Then the sending end waits, as with a full socket.
 const ROOM: usize = 64;
