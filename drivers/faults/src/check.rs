@@ -46,12 +46,16 @@ where
 {
     let spec = DEVICE.parse().unwrap_or_else(|error| unreachable!("{error}"));
     let world = World::new(&spec).unwrap_or_else(|error| panic!("no device for fault runs: {error}"));
-    // proptest's file of regressions lies beside the caller's source.
-    let config = Config {
+    check_in(world, config(), input, code);
+}
+
+/// The configuration of a check: proptest's file of regressions lies beside the caller's source.
+#[track_caller]
+pub(crate) fn config() -> Config {
+    Config {
         source_file: Some(std::panic::Location::caller().file()),
         ..Config::default()
-    };
-    check_in(world, config, input, code);
+    }
 }
 
 /// As [`check`], in a world with options, layers or switched-off invariants, and with a

@@ -10,7 +10,7 @@ use proptest::arbitrary::any;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 
-use crate::check::again;
+use crate::check::{self, again};
 use crate::invariant::Invariant;
 use crate::memory_nodes::MemoryNodes;
 use crate::nodes::{Code, Node, Nodes, NodesOutcome};
@@ -72,11 +72,7 @@ impl Nodes {
     where
         I::Value: fmt::Debug + Sync,
     {
-        let config = Config {
-            source_file: Some(std::panic::Location::caller().file()),
-            ..Config::default()
-        };
-        if let Some(failure) = self.find(config, input, code) {
+        if let Some(failure) = self.find(check::config(), input, code) {
             panic!("{failure}");
         }
     }
@@ -112,11 +108,7 @@ impl MemoryNodes {
     where
         I::Value: fmt::Debug,
     {
-        let config = Config {
-            source_file: Some(std::panic::Location::caller().file()),
-            ..Config::default()
-        };
-        if let Some(failure) = self.find(config, input, code) {
+        if let Some(failure) = self.find(check::config(), input, code) {
             panic!("{failure}");
         }
     }
