@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "host memory is handed to the chip as a driver pins it")]
 
 use std::cell::RefCell;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use gaudi_model::pci::{ModelDevice, PciConfig};
 use gaudi_model::{Cb, Chip, ChipConfig, Event, HostRange, MemoryKind, Mode, Reset, RunOutcome};
@@ -147,22 +147,23 @@ const MEMORY: usize = 256 << 10;
 /// The offset of the registers in their BAR, and their number of bytes.
 const REGISTERS: (u64, u64) = (0x400_0000, 128 << 20);
 
-/// One card for all inputs; each ends with a power cycle.
-pub(crate) fn card() -> &'static ModelDevice {
-    static CARD: OnceLock<ModelDevice> = OnceLock::new();
-    CARD.get_or_init(|| {
-        let config = PciConfig {
-            dram_bar: 1 << 30,
-            ..PciConfig::default()
-        };
-        ModelDevice::new(config).expect("a card")
+thread_local! {
+    /// One card for all inputs of a thread; each ends with a power cycle. The tests of the targets
+    /// run in threads of one process.
+    pub(crate) static CARD: ModelDevice = ModelDevice::new(PciConfig {
+        dram_bar: 1 << 30,
+        ..PciConfig::default()
     })
+    .expect("a card");
 }
 
 /// The input is accesses of 9 bytes: what, 4 bytes of an offset, 4 of a value. Every 16th value is
 /// written to host memory instead, as rings, descriptors and command buffers.
 pub(crate) fn registers(bytes: &[u8]) {
-    let card = card();
+    CARD.with(|card| access_registers(card, bytes));
+}
+
+fn access_registers(card: &ModelDevice, bytes: &[u8]) {
     let memory = Arc::new(RawMapping::anonymous(MEMORY, false).expect("host memory"));
     card.dma_map(Iova(0), Arc::clone(&memory))
         .expect("nothing is mapped");

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use gaudi_copy::key::{ProcessKey, RemoteKey};
 use gaudi_dmabuf::Offer;
+use gaudi_model::pci::ModelDevice;
 use gaudi_seam::Event;
 use gaudi_softnic::{SoftNic, SoftNicConfig};
 use gaudi_sys::socket::send_with_fds;
@@ -18,7 +19,7 @@ use gaudi_verbs::{Access, Context, Gid, Mtu, Psn, QpAddress, QpInit, Qpn, WorkCo
 use vgaudi::server::{Disconnect, Server};
 use vgaudi::wire::{HEADER, Header, MAX_MESSAGE};
 
-use crate::chip::card;
+use crate::chip::CARD;
 
 /// Longer than any input takes on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -70,9 +71,13 @@ fn send<'a>(stream: &UnixStream, input: &'a [u8]) -> Option<&'a [u8]> {
 }
 
 pub(crate) fn vfio_user(bytes: &[u8]) {
+    CARD.with(|card| serve(card, bytes));
+}
+
+fn serve(card: &ModelDevice, bytes: &[u8]) {
     let (here, there) = UnixStream::pair().expect("sockets");
     let answers = thread::scope(|scope| {
-        let server = scope.spawn(|| Server::new(card(), there).run(|| card().is_busy() && card().run()));
+        let server = scope.spawn(|| Server::new(card, there).run(|| card.is_busy() && card.run()));
         let mut reader = here.try_clone().expect("a descriptor");
         let drain = scope.spawn(move || {
             let mut answers = Vec::new();
