@@ -51,23 +51,25 @@ fn pair(protocol: Protocol, is_active: bool) -> Result<(), Failure> {
         transfer(control, protocol, is_active, Some(victim))
     })?;
     drop(mine.take());
-    // The killed process ends first, unless the survivor fails. Until it is waited for, UCX's
-    // shared memory takes it for alive.
+    // Until the killed process is waited for, UCX's shared memory takes it for alive. It may end
+    // after the survivor, whose sockets are closed first.
     let first = waitpid(None::<Pid>, None);
-    let second = match first.map(|ended| ended.pid()) {
-        Ok(Some(pid)) if pid == victim => waitpid(survivor, None),
+    let second = match first {
+        Ok(ended) if ended.pid() == Some(victim) => waitpid(survivor, None),
+        Ok(WaitStatus::Exited(_, 0)) => waitpid(victim, None), // the survivor has killed it
         _ => {
             let _ = kill(victim, Signal::SIGKILL); // it may have ended
             waitpid(victim, None)
         }
     };
-    match (first, second) {
-        (Ok(WaitStatus::Signaled(_, Signal::SIGKILL, _)), Ok(WaitStatus::Exited(pid, 0)))
-            if pid == survivor =>
-        {
-            Ok(())
-        }
-        ended => Err(format!("survivor {survivor}, killed process {victim}: {ended:?}")),
+    let ends = [first, second];
+    let expected = [
+        Ok(WaitStatus::Signaled(victim, Signal::SIGKILL, false)),
+        Ok(WaitStatus::Exited(survivor, 0)),
+    ];
+    match expected.iter().all(|end| ends.contains(end)) {
+        true => Ok(()),
+        false => Err(format!("survivor {survivor}, killed process {victim}: {ends:?}")),
     }
 }
 

@@ -57,7 +57,9 @@ functions! {
     type_commit = "MPI_Type_commit": fn(*mut Handle);
     type_free = "MPI_Type_free": fn(*mut Handle);
     win_create = "MPI_Win_create": fn(Memory, isize, c_int, Handle, Handle, *mut Handle);
-    win_fence = "MPI_Win_fence": fn(c_int, Handle);
+    win_lock_all = "MPI_Win_lock_all": fn(c_int, Handle);
+    win_flush = "MPI_Win_flush": fn(c_int, Handle);
+    win_unlock_all = "MPI_Win_unlock_all": fn(Handle);
     win_free = "MPI_Win_free": fn(*mut Handle);
     put = "MPI_Put": fn(Memory, c_int, Handle, c_int, isize, c_int, Handle, Handle);
     get = "MPI_Get": fn(Memory, c_int, Handle, c_int, isize, c_int, Handle, Handle);
@@ -260,16 +262,32 @@ pub(crate) struct Window<'a> {
 }
 
 impl Window<'_> {
-    pub(crate) fn fence(&self) -> Result<(), Failure> {
+    /// Performs operations on the memory of `target`. They are complete there and here when it
+    /// returns.
+    pub(crate) fn access(
+        &self,
+        target: usize,
+        operations: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let call = &self.mpi.call;
         // SAFETY: a window.
-        check("MPI_Win_fence", unsafe {
-            (self.mpi.call.win_fence)(0, self.handle)
+        check("MPI_Win_lock_all", unsafe { (call.win_lock_all)(0, self.handle) })?;
+        operations()?;
+        // Not MPI_Win_fence or MPI_Win_unlock_all alone: Open MPI ends them with ucp_worker_flush,
+        // which does not see requests that wait for room in the peer's shared memory.
+        // SAFETY: a window.
+        check("MPI_Win_flush", unsafe {
+            (call.win_flush)(int(target), self.handle)
+        })?;
+        // SAFETY: a window.
+        check("MPI_Win_unlock_all", unsafe {
+            (call.win_unlock_all)(self.handle)
         })
     }
 
     pub(crate) fn put(&self, at: Memory, len: usize, to: usize, offset: usize) -> Result<(), Failure> {
         let (byte, count) = (self.mpi.byte, int(len));
-        // SAFETY: the caller's memory has the bytes until the next fence.
+        // SAFETY: the caller's memory has the bytes until `access` returns.
         let code = unsafe {
             (self.mpi.call.put)(
                 at,
@@ -287,7 +305,7 @@ impl Window<'_> {
 
     pub(crate) fn get(&self, at: Memory, len: usize, from: usize, offset: usize) -> Result<(), Failure> {
         let (byte, count) = (self.mpi.byte, int(len));
-        // SAFETY: the caller's memory has room for the bytes until the next fence.
+        // SAFETY: the caller's memory has room for the bytes until `access` returns.
         let code = unsafe {
             (self.mpi.call.get)(
                 at,

@@ -165,9 +165,8 @@ fn put(mpi: &Mpi, sizes: &[usize]) -> Result<String, Failure> {
         let (from, to) = (device(len)?, device(len)?);
         from.write(0, &pattern(mpi.rank + len, len))?;
         let window = mpi.window(to.address(), len)?;
-        window.fence()?;
-        window.put(from.address(), len, next, 0)?;
-        window.fence()?;
+        window.access(next, || window.put(from.address(), len, next, 0))?;
+        mpi.barrier()?;
         let answer = compare(&to, 0, &pattern(previous + len, len));
         window.free()?;
         answer.map_err(|failure| format!("{len} bytes: {failure}"))?;
@@ -181,9 +180,8 @@ fn get(mpi: &Mpi, sizes: &[usize]) -> Result<String, Failure> {
         let (from, to) = (device(len)?, device(len)?);
         from.write(0, &pattern(mpi.rank + len, len))?;
         let window = mpi.window(from.address(), len)?;
-        window.fence()?;
-        window.get(to.address(), len, next, 0)?;
-        window.fence()?;
+        window.access(next, || window.get(to.address(), len, next, 0))?;
+        mpi.barrier()?;
         let answer = compare(&to, 0, &pattern(next + len, len));
         window.free()?;
         answer.map_err(|failure| format!("{len} bytes: {failure}"))?;

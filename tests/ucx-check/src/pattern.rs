@@ -31,13 +31,15 @@ pub(crate) fn compare(memory: &Memory, start: usize, wanted: &[u8]) -> Result<()
     if seen == wanted {
         return Ok(());
     }
-    match seen.iter().zip(wanted).position(|(seen, wanted)| seen != wanted) {
-        None => Ok(()),
-        Some(at) => Err(format!(
-            "byte {at} of {} is {:#04x}, wanted {:#04x}",
-            wanted.len(),
-            seen[at],
-            wanted[at]
-        )),
-    }
+    let differs: Vec<usize> = (0..wanted.len()).filter(|&at| seen[at] != wanted[at]).collect();
+    let (Some(&first), Some(&last)) = (differs.first(), differs.last()) else {
+        return Ok(());
+    };
+    Err(format!(
+        "byte {first} of {} is {:#04x}, wanted {:#04x}; {} differ, the last is byte {last}",
+        wanted.len(),
+        seen[first],
+        wanted[first],
+        differs.len()
+    ))
 }
