@@ -7,6 +7,9 @@ use gaudi_seam::fault::Plan;
 use gaudi_sys::random::SplitMix64;
 
 use crate::domains::DomainRig;
+use crate::fabric;
+use crate::memory_nodes::MemoryNodes;
+use crate::nodes::Topology;
 use crate::op::{OP, Op};
 use crate::peers;
 use crate::rig::Rig;
@@ -20,7 +23,7 @@ const DESCRIPTORS: u64 = 256;
 /// One in so many of those exports memory under a rule for the export, so that every such fault
 /// happens.
 const EXPORTS: u64 = 4;
-/// One in so many of them is of a memory domain instead.
+/// One in so many of them is of a memory domain instead, and one of nodes in memory.
 const DOMAINS: u64 = 8;
 /// One in so many of them runs on two nodes instead.
 const NODES: u64 = 32;
@@ -43,11 +46,19 @@ pub enum Where {
     Domain,
     /// On two nodes with NICs.
     Nodes,
+    /// On two or three nodes in memory, with NICs and no cards.
+    Fabric,
 }
 
 impl Where {
     /// Every place.
-    pub const ALL: [Self; 4] = [Self::Memory, Self::Descriptors, Self::Domain, Self::Nodes];
+    pub const ALL: [Self; 5] = [
+        Self::Memory,
+        Self::Descriptors,
+        Self::Domain,
+        Self::Nodes,
+        Self::Fabric,
+    ];
 
     /// The name in tables.
     pub const fn name(self) -> &'static str {
@@ -56,6 +67,7 @@ impl Where {
             Self::Descriptors => "descriptors",
             Self::Domain => "domain",
             Self::Nodes => "nodes",
+            Self::Fabric => "fabric",
         }
     }
 
@@ -66,6 +78,7 @@ impl Where {
             Self::Descriptors => "gaudi_device and dma-bufs, with real descriptors",
             Self::Domain => "the memory domain and the transport of gaudi_copy",
             Self::Nodes => "gaudi_remote between two nodes with NICs",
+            Self::Fabric => "queue pairs of gaudi_verbs between nodes in memory",
         }
     }
 }
@@ -137,21 +150,38 @@ impl Case {
         }
     }
 
-    /// The node to which the plan of a case on two nodes belongs.
+    /// As [`generate`](Self::generate), on two or three nodes in memory: requests of their queue
+    /// pairs, with up to three rules for the NIC of one node. One case in eight has none.
+    pub fn on_fabric(seed: u64, number: u64) -> Self {
+        let mut random = SplitMix64::new(SplitMix64::nth(seed, number.wrapping_add(1)));
+        let rules = 0..random.below(8).min(3);
+        let rules = rules.map(|_| words::nic_rule(words(&mut random))).collect();
+        let ops = (0..OPERATIONS).map(|_| Op::on_fabric(words(&mut random)));
+        Self {
+            seed,
+            number,
+            place: Where::Fabric,
+            plan: Plan { rules },
+            ops: ops.enumerate().collect(),
+        }
+    }
+
+    /// The node to which the plan of a case on several nodes belongs.
     pub fn faulty_node(&self) -> usize {
         (self.number % 2) as usize
     }
 
     /// Case `number` of those that `gaudi faults` runs: about one in 256 is a case
     /// [`with_descriptors`](Self::with_descriptors), of which every eighth is
-    /// [`on_domain`](Self::on_domain) instead, and one in 8192 is
-    /// [`between_nodes`](Self::between_nodes); the others are in memory.
+    /// [`on_domain`](Self::on_domain) and every eighth [`on_fabric`](Self::on_fabric) instead, and
+    /// one in 8192 is [`between_nodes`](Self::between_nodes); the others are in memory.
     pub fn mixed(seed: u64, number: u64) -> Self {
         // Not every 256th: the number also chooses the order of the chip's work.
         let random = SplitMix64::nth(!seed, number);
         match (random % DESCRIPTORS, random % (DESCRIPTORS * NODES)) {
             (_, 0) => Self::between_nodes(seed, number),
             (0, of) if of / DESCRIPTORS % DOMAINS == 1 => Self::on_domain(seed, number),
+            (0, of) if of / DESCRIPTORS % DOMAINS == 2 => Self::on_fabric(seed, number),
             (0, _) => Self::with_descriptors(seed, number),
             _ => Self::generate(seed, number),
         }
@@ -350,6 +380,8 @@ fn words<const N: usize>(random: &mut SplitMix64) -> [u16; N] {
 #[derive(Default)]
 pub struct Stack {
     worlds: [Option<World>; 6],
+    /// Two nodes in memory, and three.
+    fabrics: [Option<MemoryNodes>; 2],
 }
 
 impl Stack {
@@ -373,7 +405,7 @@ impl Stack {
         let is_stepped = case.number % 4 == 3;
         let place = match case.place {
             Where::Memory => 0,
-            Where::Descriptors | Where::Nodes => 1,
+            Where::Descriptors | Where::Nodes | Where::Fabric => 1,
             Where::Domain => 2,
         };
         let world = &mut self.worlds[usize::from(is_stepped) + 2 * place];
@@ -385,13 +417,27 @@ impl Stack {
                 .unwrap_or_else(|error| unreachable!("{spec}: {error}"));
             *world = Some(match case.place {
                 Where::Memory => World::new(&spec)?,
-                Where::Descriptors | Where::Nodes => World::with_descriptors(&spec)?,
+                Where::Descriptors | Where::Nodes | Where::Fabric => World::with_descriptors(&spec)?,
                 Where::Domain => World::with_descriptors(&spec)?.with_domain(),
             });
         }
         match world {
             Some(world) => Ok(world),
             None => unreachable!("it was made above"),
+        }
+    }
+
+    /// The nodes in memory of a case.
+    fn fabric(&mut self, case: &Case) -> Result<&mut MemoryNodes> {
+        let more = (case.number / 2 % 2) as usize;
+        let fabric = &mut self.fabrics[more];
+        match fabric {
+            Some(nodes) => Ok(nodes),
+            none => Ok(none.insert(MemoryNodes::new(Topology {
+                nodes: 2 + more,
+                cards: 0,
+                nics: 1,
+            })?)),
         }
     }
 
@@ -402,6 +448,7 @@ impl Stack {
     pub fn run(&mut self, case: &Case) -> Result<Outcome> {
         match case.place {
             Where::Nodes => peers::run(case).map(Outcome::from),
+            Where::Fabric => fabric::run(case, self.fabric(case)?).map(Outcome::from),
             _ => case.run(self.world(case)?),
         }
     }
@@ -431,7 +478,7 @@ impl fmt::Display for Case {
     /// The plan in one line, then one line for each operation.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
-            Where::Nodes => write!(f, "plan of node {}: {}", self.faulty_node(), self.plan)?,
+            Where::Nodes | Where::Fabric => write!(f, "plan of node {}: {}", self.faulty_node(), self.plan)?,
             _ => write!(f, "plan: {}", self.plan)?,
         }
         for (place, op) in &self.ops {

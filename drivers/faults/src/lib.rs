@@ -32,6 +32,7 @@ mod completions;
 mod coverage;
 mod domains;
 mod exports;
+mod fabric;
 mod invariant;
 mod lifetimes;
 mod memory_nodes;

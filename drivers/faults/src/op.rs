@@ -1,4 +1,4 @@
-//! [`Op`]: an operation of `gaudi_device`.
+//! [`Op`]: an operation of a case.
 
 use std::fmt;
 
@@ -9,7 +9,8 @@ macro_rules! kinds {
         $($(#[$doc:meta])* $name:ident $weight:literal,)*;
         $($(#[$more:meta])* $other:ident,)*;
         $($(#[$far:meta])* $remote:ident,)*;
-        $($(#[$of:meta])* $domain:ident,)*
+        $($(#[$of:meta])* $domain:ident,)*;
+        $($(#[$on:meta])* $fabric:ident,)*
     ) => {
         /// The kind of an operation.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,6 +20,7 @@ macro_rules! kinds {
             $($(#[$more])* $other,)*
             $($(#[$far])* $remote,)*
             $($(#[$of])* $domain,)*
+            $($(#[$on])* $fabric,)*
         }
 
         /// The kinds that need real descriptors.
@@ -29,6 +31,9 @@ macro_rules! kinds {
 
         /// The kinds of a memory domain.
         const OF_DOMAINS: &[Kind] = &[$(Kind::$domain,)*];
+
+        /// The kinds of queue pairs between nodes in memory.
+        const OF_FABRICS: &[Kind] = &[$(Kind::$fabric,)*];
 
         /// Each kind as often as its weight.
         const KINDS: &[Kind] = &{
@@ -149,6 +154,19 @@ kinds! {
     Progress,
     /// `Transport::flush_wait`.
     Flush,
+    ;
+    /// `SendPost::write`.
+    RdmaWrite,
+    /// `SendPost::write_imm`.
+    RdmaWriteImm,
+    /// `SendPost::read`.
+    RdmaRead,
+    /// `SendPost::send`.
+    Send,
+    /// `SendPost::send_inline`.
+    SendInline,
+    /// `SendPost::fetch_add`.
+    FetchAdd,
 }
 
 /// One operation. Its numbers choose slots, lengths and values; on an unsuitable slot it does
@@ -196,6 +214,12 @@ impl Op {
     /// An operation of a memory domain.
     pub(crate) fn on_domain([kind, a, b, c]: [u16; OP]) -> Self {
         let kind = pick(OF_DOMAINS, kind);
+        Self { kind, a, b, c }
+    }
+
+    /// A request of a queue pair between nodes in memory.
+    pub(crate) fn on_fabric([kind, a, b, c]: [u16; OP]) -> Self {
+        let kind = pick(OF_FABRICS, kind);
         Self { kind, a, b, c }
     }
 
