@@ -165,7 +165,7 @@ fn connect(qp: &mut Qp, remote: QpAddress) -> Result<()> {
     })
 }
 
-/// Connects each node with each other one.
+/// Makes the objects of all nodes, and connects each node with each other one.
 fn seats(nodes: &[Node<'_>]) -> Result<Vec<Seat>> {
     let count = nodes.len();
     let seats = nodes.iter().map(|node| Seat::new(node, count - 1));
@@ -211,6 +211,7 @@ impl Ends {
         self.requests.iter().any(|one| one.0 == node && one.2.is_none())
     }
 
+    /// Records a completion. It must be that of a request, and its first.
     fn end(&mut self, node: usize, wc: &WorkCompletion) -> Option<Violation> {
         let mut requests = self.requests.iter_mut();
         let request = requests.find(|one| (one.0, one.1) == (node, wc.wr_id));
@@ -249,8 +250,8 @@ fn perform(
         }
     }
     compare(&seats, requests, &ends, found);
-    let failed = ends.requests.iter().filter_map(|one| one.2);
-    for status in failed.filter(|&status| status != WcStatus::SUCCESS).take(1) {
+    let mut statuses = ends.requests.iter().filter_map(|one| one.2);
+    if let Some(status) = statuses.find(|&status| status != WcStatus::SUCCESS) {
         answer = Err(Error::new(ErrorKind::Io, "completion").saw(status, WcStatus::SUCCESS));
     }
     answer
@@ -270,6 +271,7 @@ fn post_receives(seats: &mut [Seat], requests: &[Request]) -> Result<()> {
     Ok(())
 }
 
+/// Posts the requests, in the order of the sequence.
 fn post_sends(seats: &mut [Seat], requests: &[Request]) -> Result<()> {
     let count = seats.len();
     for request in requests {
