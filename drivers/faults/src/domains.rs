@@ -89,9 +89,12 @@ impl<'a, 'r> DomainRig<'a, 'r> {
         self.run.record.lock().violated(invariant, what);
     }
 
-    /// Whether bytes may be compared.
+    /// Whether bytes may be compared. An operation that was accepted may have ended with an error
+    /// that no flush has reported yet.
     fn trusts(&self) -> bool {
-        !self.has_error && !self.run.record.has_false_end()
+        !self.has_error
+            && !self.run.record.has_false_end()
+            && lock(&self.ends).iter().all(|(_, error)| error.is_none())
     }
 
     fn judge<T>(&mut self, what: &str, answer: &Result<T>, needs: &[Operation], own: &[ErrorKind]) {
