@@ -10,14 +10,12 @@ use crate::domains::DomainRig;
 use crate::fabric;
 use crate::memory_nodes::MemoryNodes;
 use crate::nodes::Topology;
-use crate::op::{OP, Op};
+use crate::op::{OP, OPERATIONS, Op};
 use crate::peers;
 use crate::rig::Rig;
 use crate::words::{self, RULE, Vocabulary};
 use crate::world::{DEVICE, Outcome, World};
 
-/// Operations of a case.
-pub const OPERATIONS: usize = 20;
 /// About one in so many cases of [`Case::mixed`] needs real descriptors.
 const DESCRIPTORS: u64 = 256;
 /// One in so many of those exports memory under a rule for the export, so that every such fault
@@ -46,7 +44,7 @@ pub enum Where {
     Domain,
     /// On two nodes with NICs.
     Nodes,
-    /// On two or three nodes in memory, with NICs and no cards.
+    /// On two or three nodes in memory, with cards and NICs.
     Fabric,
 }
 
@@ -151,11 +149,20 @@ impl Case {
     }
 
     /// As [`generate`](Self::generate), on two or three nodes in memory: requests of their queue
-    /// pairs, with up to three rules for the NIC of one node. One case in eight has none.
+    /// pairs, with up to three rules. One case in eight has none. In every fourth group of four
+    /// cases, each node has the plan; in the others, one node has it.
     pub fn on_fabric(seed: u64, number: u64) -> Self {
         let mut random = SplitMix64::new(SplitMix64::nth(seed, number.wrapping_add(1)));
-        let rules = 0..random.below(8).min(3);
-        let rules = rules.map(|_| words::nic_rule(words(&mut random))).collect();
+        let rules = random.below(8).min(3);
+        let mut rule = || {
+            let words = words(&mut random);
+            // A fault of a card mostly ends the code before its NIC works.
+            match words[1] % 9 {
+                0 => words::rule(words, Vocabulary::IN_MEMORY),
+                _ => words::nic_rule(words),
+            }
+        };
+        let rules = (0..rules).map(|_| rule()).collect();
         let ops = (0..OPERATIONS).map(|_| Op::on_fabric(words(&mut random)));
         Self {
             seed,
@@ -166,7 +173,19 @@ impl Case {
         }
     }
 
-    /// The node to which the plan of a case on several nodes belongs.
+    /// Whether the plan is that of every node.
+    fn is_of_every_node(&self) -> bool {
+        self.place == Where::Fabric && self.number / 4 % 4 == 0
+    }
+
+    /// The plan of each node.
+    pub(crate) fn plans(&self, nodes: usize) -> Vec<Plan> {
+        let has_it = |node| self.is_of_every_node() || node == self.faulty_node();
+        let plan = |node| has_it(node).then(|| self.plan.clone());
+        (0..nodes).map(|node| plan(node).unwrap_or_default()).collect()
+    }
+
+    /// The node that has the plan, if one node of several has it.
     pub fn faulty_node(&self) -> usize {
         (self.number % 2) as usize
     }
@@ -427,18 +446,20 @@ impl Stack {
         }
     }
 
-    /// The nodes in memory of a case.
-    fn fabric(&mut self, case: &Case) -> Result<&mut MemoryNodes> {
+    /// Runs a case on nodes in memory.
+    fn run_on_fabric(&mut self, case: &Case) -> Result<Outcome> {
         let more = (case.number / 2 % 2) as usize;
+        let topology = Topology {
+            nodes: 2 + more,
+            ..Topology::PAIR
+        };
         let fabric = &mut self.fabrics[more];
-        match fabric {
-            Some(nodes) => Ok(nodes),
-            none => Ok(none.insert(MemoryNodes::new(Topology {
-                nodes: 2 + more,
-                cards: 0,
-                nics: 1,
-            })?)),
-        }
+        let nodes = match fabric {
+            Some(nodes) => nodes,
+            none => none.insert(MemoryNodes::new(topology)?),
+        };
+        let plans = case.plans(topology.nodes);
+        fabric::run(nodes, &plans, case.seed ^ case.number, &case.ops).map(Outcome::from)
     }
 
     /// Runs a case.
@@ -448,7 +469,7 @@ impl Stack {
     pub fn run(&mut self, case: &Case) -> Result<Outcome> {
         match case.place {
             Where::Nodes => peers::run(case).map(Outcome::from),
-            Where::Fabric => fabric::run(case, self.fabric(case)?).map(Outcome::from),
+            Where::Fabric => self.run_on_fabric(case),
             _ => case.run(self.world(case)?),
         }
     }
@@ -478,7 +499,10 @@ impl fmt::Display for Case {
     /// The plan in one line, then one line for each operation.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
-            Where::Nodes | Where::Fabric => write!(f, "plan of node {}: {}", self.faulty_node(), self.plan)?,
+            Where::Nodes | Where::Fabric if !self.is_of_every_node() => {
+                write!(f, "plan of node {}: {}", self.faulty_node(), self.plan)?;
+            }
+            Where::Fabric => write!(f, "plan of every node: {}", self.plan)?,
             _ => write!(f, "plan: {}", self.plan)?,
         }
         for (place, op) in &self.ops {

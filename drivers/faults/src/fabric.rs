@@ -9,14 +9,12 @@ use std::time::Duration;
 
 use gaudi_seam::fault::{NicEvent, Plan, Target, Verdict};
 use gaudi_seam::{Error, ErrorKind, RawMapping, Result};
-use gaudi_verbs::provider::QpTransition;
-use gaudi_verbs::{Access, Cq, Mr, Mtu, Qp, QpAddress, QpInit, WcStatus, WorkCompletion};
+use gaudi_verbs::{Access, Cq, Mr, Qp, QpAddress, QpInit, WcStatus, WorkCompletion};
 
-use crate::case::{Case, OPERATIONS};
 use crate::invariant::{Invariant, Violation};
 use crate::memory_nodes::MemoryNodes;
 use crate::nodes::{Node, NodesOutcome};
-use crate::op::{Kind, Op};
+use crate::op::{Kind, OPERATIONS, Op};
 
 /// Bytes of a slot.
 const SLOT: usize = 512;
@@ -37,26 +35,29 @@ const ACCESS: Access = Access::LOCAL_WRITE
 /// Longer than all retries of a queue pair.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// Runs a case on nodes in memory. Its plan is that of one node.
-pub(crate) fn run(case: &Case, nodes: &mut MemoryNodes) -> Result<NodesOutcome> {
+/// Runs the operations on nodes in memory, under a plan for each node.
+pub(crate) fn run(
+    nodes: &mut MemoryNodes,
+    plans: &[Plan],
+    seed: u64,
+    ops: &[(usize, Op)],
+) -> Result<NodesOutcome> {
     let count = nodes.topology().nodes;
-    let mut plans = vec![Plan::default(); count];
-    plans[case.faulty_node()] = case.plan.clone();
-    let requests: Vec<Request> = case
-        .ops
-        .iter()
-        .filter_map(|&(slot, op)| Request::of(slot, op, count))
-        .collect();
-    let mut found = Vec::new();
-    let repeats =
-        case.plan.rules.iter().any(|rule| {
-            rule.target == Target::Nic(NicEvent::Completion) && rule.verdict == Verdict::Duplicate
-        });
-    let mut outcome = nodes.run(&plans, case.seed ^ case.number, |nodes| {
-        perform(nodes, &requests, repeats, &mut found)
+    let requests = ops.iter().filter_map(|&(slot, op)| Request::of(slot, op, count));
+    let requests: Vec<Request> = requests.collect();
+    let mut ends = Ends::of(&requests, plans.iter().any(duplicates));
+    let mut violations = Vec::new();
+    let mut outcome = nodes.run(plans, seed, |nodes| {
+        perform(nodes, &requests, &mut ends, &mut violations)
     })?;
-    outcome.violations.extend(found);
+    outcome.violations.extend(violations);
     Ok(outcome)
+}
+
+/// Whether a plan reports a completion twice.
+fn duplicates(plan: &Plan) -> bool {
+    let mut rules = plan.rules.iter();
+    rules.any(|rule| rule.target == Target::Nic(NicEvent::Completion) && rule.verdict == Verdict::Duplicate)
 }
 
 /// A request of a node.
@@ -128,13 +129,16 @@ impl Seat {
     fn new(node: &Node<'_>, peers: usize) -> Result<Self> {
         let pd = node.nic(0).alloc_pd()?;
         let cq = node.nic(0).create_cq(256)?;
-        let memory =
-            RawMapping::anonymous(REGION, false).map_err(|errno| Error::from_errno("mmap", errno))?;
-        let bytes: Vec<u8> = (0..PART).map(|at| sent(node.number(), at)).collect();
-        memory
-            .write(SENT, &bytes)
-            .map_err(|errno| Error::from_errno("write", errno))?;
-        let memory = Arc::new(memory);
+        let memory = RawMapping::anonymous(REGION, false);
+        let memory = Arc::new(memory.map_err(|errno| Error::from_errno("mmap", errno))?);
+        // What it sends comes from the card.
+        let mut bytes: Vec<u8> = (0..PART).map(|at| sent(node.number(), at)).collect();
+        let buffer = node.device(0).alloc(PART as u64)?;
+        node.device(0).write(&buffer, 0, &bytes)?;
+        bytes.fill(0);
+        node.device(0).read(&buffer, 0, &mut bytes)?;
+        let copied = memory.write(SENT, &bytes);
+        copied.map_err(|errno| Error::from_errno("copy", errno))?;
         let mr = pd.reg_mapping(Arc::clone(&memory), ACCESS)?;
         let mut init = QpInit::new(&cq);
         init.max_inline_data = INLINE as u32;
@@ -147,22 +151,9 @@ impl Seat {
     }
 }
 
-fn connect(qp: &mut Qp, remote: QpAddress) -> Result<()> {
-    let own = qp.address()?;
-    qp.modify(&QpTransition::Init { access: ACCESS })?;
-    qp.modify(&QpTransition::ReadyToReceive {
-        remote,
-        path_mtu: Mtu::MTU_4096,
-        max_dest_rd_atomic: 16,
-        min_rnr_timer: Duration::from_millis(1),
-    })?;
-    qp.modify(&QpTransition::ReadyToSend {
-        sq_psn: own.psn,
-        max_rd_atomic: 16,
-        timeout: Duration::from_millis(50),
-        retry_cnt: 7,
-        rnr_retry: 7,
-    })
+/// The index of the queue pair from one node to another one.
+fn qp_to(peer: usize, node: usize, nodes: usize) -> usize {
+    (peer + nodes - node - 1) % nodes
 }
 
 /// Makes the objects of all nodes, and connects each node with each other one.
@@ -174,7 +165,7 @@ fn seats(nodes: &[Node<'_>]) -> Result<Vec<Seat>> {
     for (node, seat) in seats.iter_mut().enumerate() {
         for (index, qp) in seat.qps.iter_mut().enumerate() {
             let peer = (node + index + 1) % count;
-            connect(qp, addresses[peer][count - 2 - index])?;
+            qp.connect(&addresses[peer][qp_to(node, peer, count)], ACCESS)?;
         }
     }
     Ok(seats)
@@ -186,18 +177,18 @@ const RECEIVE: u64 = 1 << 32;
 /// What the sequence expects and has seen.
 struct Ends {
     /// Whether a completion may be reported twice.
-    repeats: bool,
+    may_repeat: bool,
     /// Node, `wr_id`, and the status once it has ended.
     requests: Vec<(usize, u64, Option<WcStatus>)>,
 }
 
 impl Ends {
-    fn of(requests: &[Request], repeats: bool) -> Self {
+    fn of(requests: &[Request], may_repeat: bool) -> Self {
         let sends = requests.iter().map(|one| (one.node, one.slot as u64, None));
         let taken = requests.iter().filter(|one| one.is_received());
         let receives = taken.map(|one| (one.peer, RECEIVE + one.slot as u64, None));
         Self {
-            repeats,
+            may_repeat,
             requests: sends.chain(receives).collect(),
         }
     }
@@ -217,7 +208,7 @@ impl Ends {
         let request = requests.find(|one| (one.0, one.1) == (node, wc.wr_id));
         let what = match request.map(|one| one.2.replace(wc.status)) {
             None => format!("node {node}: the completion of no request: {wc:?}"),
-            Some(Some(_)) if !self.repeats => format!("node {node}: a second completion: {wc:?}"),
+            Some(Some(_)) if !self.may_repeat => format!("node {node}: a second completion: {wc:?}"),
             _ => return None,
         };
         let invariant = Invariant::EndsOnce;
@@ -229,19 +220,18 @@ impl Ends {
 fn perform(
     nodes: &[Node<'_>],
     requests: &[Request],
-    repeats: bool,
-    found: &mut Vec<Violation>,
+    ends: &mut Ends,
+    violations: &mut Vec<Violation>,
 ) -> Result<()> {
     let mut seats = seats(nodes)?;
     post_receives(&mut seats, requests)?;
     post_sends(&mut seats, requests)?;
-    let mut ends = Ends::of(requests, repeats);
     let mut answer = Ok(());
+    let mut wc = [WorkCompletion::EMPTY; 4];
     for (node, seat) in seats.iter().enumerate() {
-        let mut wc = [WorkCompletion::EMPTY; 4];
         while ends.has_left(node) {
             match seat.cq.wait(&mut wc, WAIT) {
-                Ok(count) => found.extend(wc[..count].iter().filter_map(|wc| ends.end(node, wc))),
+                Ok(count) => violations.extend(wc[..count].iter().filter_map(|wc| ends.end(node, wc))),
                 Err(error) => {
                     answer = Err(error);
                     break;
@@ -249,8 +239,17 @@ fn perform(
             }
         }
     }
-    compare(&seats, requests, &ends, found);
-    let mut statuses = ends.requests.iter().filter_map(|one| one.2);
+    // A request that has ended must not complete again.
+    for (node, seat) in seats.iter().enumerate() {
+        loop {
+            match seat.cq.poll(&mut wc)? {
+                0 => break,
+                count => violations.extend(wc[..count].iter().filter_map(|wc| ends.end(node, wc))),
+            }
+        }
+    }
+    compare(&seats, requests, ends, violations);
+    let mut statuses = ends.requests.iter().filter_map(|request| request.2);
     if let Some(status) = statuses.find(|&status| status != WcStatus::SUCCESS) {
         answer = Err(Error::new(ErrorKind::Io, "completion").saw(status, WcStatus::SUCCESS));
     }
@@ -263,8 +262,7 @@ fn post_receives(seats: &mut [Seat], requests: &[Request]) -> Result<()> {
     for request in requests.iter().filter(|request| request.is_received()) {
         let seat = &mut seats[request.peer];
         let into = seat.mr.sge(request.at(RECEIVED) as u64, SLOT as u32)?;
-        let qp = (request.node + count - request.peer - 1) % count;
-        seat.qps[qp]
+        seat.qps[qp_to(request.node, request.peer, count)]
             .post_recv(RECEIVE + request.slot as u64)
             .post(&[into])?;
     }
@@ -288,8 +286,8 @@ fn post_sends(seats: &mut [Seat], requests: &[Request]) -> Result<()> {
             .map(|at| sent(request.node, request.at(SENT) + at))
             .collect();
         let written = there.at(request.at(WRITTEN) as u64, bytes)?;
-        let qp = (request.peer + count - request.node - 1) % count;
-        let post = seat.qps[qp].post_send(request.slot as u64);
+        let qp = &mut seat.qps[qp_to(request.peer, request.node, count)];
+        let post = qp.post_send(request.slot as u64);
         match request.kind {
             Kind::RdmaWriteImm => post.write_imm(&local, written, request.slot as u32),
             Kind::RdmaRead => post.read(&into, there.at(request.at(SENT) as u64, bytes)?),
@@ -305,12 +303,12 @@ fn post_sends(seats: &mut [Seat], requests: &[Request]) -> Result<()> {
 
 /// Compares the memory of all nodes with the model. The bytes of a request that has not succeeded
 /// have arrived or not.
-fn compare(seats: &[Seat], requests: &[Request], ends: &Ends, found: &mut Vec<Violation>) {
+fn compare(seats: &[Seat], requests: &[Request], ends: &Ends, violations: &mut Vec<Violation>) {
     let memory = seats.iter().map(|seat| bytes_of(&seat.memory, 0, REGION));
     let mut memory: Vec<Vec<u8>> = memory.collect();
     let mut violated = |what: String| {
         let invariant = Invariant::ForeignBytes;
-        found.push(Violation { invariant, what });
+        violations.push(Violation { invariant, what });
     };
     for request in requests {
         let Some(((node, at), (from, source))) = request.transfer() else {
@@ -373,4 +371,100 @@ fn bytes_of(memory: &RawMapping, at: usize, len: usize) -> Vec<u8> {
 fn word(bytes: &[u8]) -> u64 {
     let word = bytes.first_chunk().copied().unwrap_or_default(); // the callers pass 8 bytes or more
     u64::from_ne_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Case;
+    use crate::nodes::Topology;
+
+    const THREE: Topology = Topology {
+        nodes: 3,
+        ..Topology::PAIR
+    };
+
+    fn nodes(topology: Topology) -> MemoryNodes {
+        MemoryNodes::new(topology).expect("memory")
+    }
+
+    #[test]
+    fn case_repeats_exactly() {
+        let mut nodes = nodes(THREE);
+        for number in 0..40 {
+            let case = Case::on_fabric(5, number);
+            let mut all = || {
+                let outcome = run(&mut nodes, &case.plans(3), number, &case.ops).expect("nodes are made");
+                assert!(outcome.violations.is_empty(), "{:?}\n{case}", outcome.violations);
+                // The texts may have packet sequence numbers, which start at random.
+                let kind = |error: &Error| (error.kind(), error.errno());
+                let errors: Vec<_> = outcome.errors.iter().flatten().map(kind).collect();
+                (outcome.steps, outcome.nic_fired, outcome.unfired, errors)
+            };
+            assert!(all() == all(), "two runs differ\n{case}");
+        }
+    }
+
+    #[test]
+    fn duplicated_completion_is_reported() {
+        let plan = "nic.completion:when=1:duplicate".parse().expect("a plan");
+        let request = Request {
+            kind: Kind::RdmaWrite,
+            slot: 0,
+            node: 0,
+            peer: 1,
+            len: 100,
+        };
+        for (may_repeat, expected) in [(false, &[Invariant::EndsOnce][..]), (true, &[])] {
+            let mut ends = Ends::of(&[request], may_repeat);
+            let mut violations = Vec::new();
+            let outcome = nodes(Topology::PAIR).run(std::slice::from_ref(&plan), 1, |nodes| {
+                perform(nodes, &[request], &mut ends, &mut violations)
+            });
+            assert!(outcome.expect("nodes are made").violations.is_empty());
+            let found: Vec<Invariant> = violations.iter().map(|violation| violation.invariant).collect();
+            assert_eq!(found, expected, "{violations:?}");
+        }
+    }
+
+    #[test]
+    fn changed_byte_of_each_part_is_reported() {
+        let request = Request {
+            kind: Kind::RdmaWrite,
+            slot: 1,
+            node: 0,
+            peer: 1,
+            len: 100,
+        };
+        let places = [
+            ("sent", SENT),
+            ("not received", RECEIVED + 3),
+            ("written by the request", request.at(WRITTEN) + 99),
+            ("beside the request", request.at(WRITTEN) + 100),
+            ("added", COUNTER),
+        ];
+        let outcome = nodes(Topology::PAIR).run(&[], 1, |nodes| {
+            let mut seats = seats(nodes)?;
+            post_sends(&mut seats, &[request])?;
+            let mut ends = Ends::of(&[request], false);
+            let mut wc = [WorkCompletion::EMPTY; 1];
+            seats[0].cq.wait(&mut wc, WAIT)?;
+            assert_eq!(ends.end(0, &wc[0]), None);
+            let mut violations = Vec::new();
+            compare(&seats, &[request], &ends, &mut violations);
+            assert_eq!(violations, []);
+            for (name, at) in places {
+                let memory = &seats[1].memory;
+                let before = bytes_of(memory, at, 1);
+                memory.write(at, &[before[0] ^ 1]).expect("in range");
+                compare(&seats, &[request], &ends, &mut violations);
+                assert_eq!(violations.len(), 1, "{name}: {violations:?}");
+                violations.clear();
+                memory.write(at, &before).expect("in range");
+            }
+            Ok(())
+        });
+        let violations = outcome.expect("nodes are made").violations;
+        assert!(violations.is_empty(), "{violations:?}");
+    }
 }

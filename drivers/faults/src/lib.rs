@@ -49,13 +49,13 @@ mod watch;
 mod words;
 mod world;
 
-pub use case::{Case, OPERATIONS, Stack, Where};
+pub use case::{Case, Stack, Where};
 pub use check::{Failure, check, check_in, find};
 pub use check_nodes::NodesFailure;
 pub use coverage::{Coverage, NicPair, Pair, Place};
 pub use invariant::{Invariant, Violation};
 pub use memory_nodes::MemoryNodes;
 pub use nodes::{Code, Node, Nodes, NodesOutcome, Topology};
-pub use op::{Kind, Op};
+pub use op::{Kind, OPERATIONS, Op};
 pub use record::{DeviceState, Met};
 pub use world::{DEVICE, Outcome, World};

@@ -183,6 +183,8 @@ pub struct Op {
     pub c: u16,
 }
 
+/// Operations of a case.
+pub const OPERATIONS: usize = 20;
 /// Words that make one operation.
 pub(crate) const OP: usize = 4;
 

@@ -53,8 +53,6 @@ fn run_with(case: &Case, timeout: Duration) -> Result<NodesOutcome> {
     let (shared, options) = (&Mutex::new(None), &options);
     let requests = move |node: &mut Node<'_>| request(node, case, options, timeout, shared);
     let serves = move |node: &mut Node<'_>| serve(node, case, options, timeout);
-    let mut plans = [Plan::default(), Plan::default()];
-    plans[case.faulty_node()] = case.plan.clone();
     let served = Mutex::new(None);
     let serves = |node: &mut Node<'_>| {
         *lock(&served) = Some(serves(node)?);
@@ -62,7 +60,7 @@ fn run_with(case: &Case, timeout: Duration) -> Result<NodesOutcome> {
     };
     let nodes = Nodes::new(Topology::PAIR);
     let mut outcome = nodes.run(
-        &plans,
+        &case.plans(Topology::PAIR.nodes),
         case.seed ^ case.number,
         vec![Box::new(requests), Box::new(serves)],
     )?;
