@@ -35,6 +35,12 @@ macro_rules! kinds {
         /// The kinds of queue pairs between nodes in memory.
         const OF_FABRICS: &[Kind] = &[$(Kind::$fabric,)*];
 
+        impl Kind {
+            /// The kinds of operations in memory, with their weights: a case has each as often as
+            /// its part of the sum.
+            pub const IN_MEMORY: &[(Self, u32)] = &[$((Self::$name, $weight),)*];
+        }
+
         /// Each kind as often as its weight.
         const KINDS: &[Kind] = &{
             const COUNT: usize = 0 $(+ $weight)*;
