@@ -149,7 +149,7 @@ fn trickling_peer_times_out() {
     let trickle = std::thread::spawn(move || {
         for byte in &bytes[1..] {
             // Each byte comes well before the deadline, all of them well after it.
-            std::thread::sleep(BRIEF / 10);
+            std::thread::sleep(BRIEF / 2);
             if socket.write_all(&[*byte]).is_err() {
                 break;
             }
@@ -163,7 +163,7 @@ fn trickling_peer_times_out() {
 fn out_of_band_byte_does_not_block() {
     // poll(2) reports the byte as readable; recvmsg(2) without MSG_OOB skips it and waits for the
     // next one.
-    let victim = Victim::start(Role::Brief);
+    let victim = Victim::start(Role::Receive);
     send(victim.socket.as_raw_fd(), b"x", MsgFlags::MSG_OOB).expect("the kernel has MSG_OOB");
     victim.report().is("receive", "protocol").contains("out-of-band");
 }
@@ -172,7 +172,7 @@ fn out_of_band_byte_does_not_block() {
 fn out_of_band_byte_is_rejected() {
     let fd = stand_in(LEN);
     let bytes = Message::about(fd.as_fd(), LEN).bytes();
-    let victim = Victim::start(Role::Brief);
+    let victim = Victim::start(Role::Receive);
     victim.pass(&bytes[..32], &[fd.as_fd()]).expect("it is sent");
     send(victim.socket.as_raw_fd(), b"x", MsgFlags::MSG_OOB).expect("the kernel has MSG_OOB");
     let report = victim.report();

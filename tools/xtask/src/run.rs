@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn hung_child_times_out() {
-        let (_folder, outcome) = shell("echo begun; sleep 60", 1);
+        let (_folder, outcome) = shell("echo begun; sleep 60", 3);
         assert!(
             outcome.timed_out && !outcome.ok(),
             "a child over its limit must fail, saw {outcome:?}"

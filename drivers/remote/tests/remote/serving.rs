@@ -20,7 +20,7 @@ fn staged() -> Setup {
     Setup::staged().chunks(64 << 10, 4)
 }
 
-/// Deadline the peer's NIC has written the one chunk, and a little longer: its engine is at work
+/// Waits until the peer's NIC has written the one chunk, and a little longer: its engine is at work
 /// then.
 fn begun(node: &crate::nodes::Node) {
     let started = Instant::now();
@@ -28,6 +28,16 @@ fn begun(node: &crate::nodes::Node) {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(Duration::from_millis(300));
+}
+
+/// As [`begun`], until the engine of the other end has the copy, which is its second submission.
+fn submitted(from: &crate::nodes::Node, to: &crate::nodes::Node) {
+    begun(from);
+    let started = Instant::now();
+    while to.device.stats().submissions < 2 {
+        assert!(started.elapsed() < MAX_WAIT, "the copy is submitted");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The next submission resets the device: else its close would wait for the lost one until the
@@ -74,7 +84,7 @@ fn memory_of_hung_engine_cannot_be_forgotten() {
     let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
     let remote = b.offer_to(&mut a, &to, Rights::BOTH);
     let put = a.endpoint.put(&from, &remote).expect("begun");
-    begun(&a);
+    submitted(&a, &b);
     // Twice: it stays withdrawn, and in use.
     for _ in 0..2 {
         let error = b.endpoint.forget(&to).expect_err("the engine has it");
@@ -95,7 +105,7 @@ fn device_with_hung_engine_is_abandoned() {
         let (from, to) = (a.buffer(LEN, 1), b.buffer(LEN, 2));
         let remote = b.offer_to(&mut a, &to, Rights::BOTH);
         let put = a.endpoint.put(&from, &remote).expect("begun");
-        begun(&a);
+        submitted(&a, &b);
         let started = Instant::now();
         if given_up {
             b.endpoint.device_lost().expect("abandoned");

@@ -338,7 +338,7 @@ fn dropped_by_reset(bench: &mut Bench) -> Verdict {
     refused("a submission that hangs", io.wait_cs(seq, LONG), Errno::EIO)?;
     // The driver drops registrations after it has woken the waits of submissions
     // (device.c:hl_abort_waiting_for_completions), and it does not report that.
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_secs(1));
     // Its engines continue. Waits are refused from now on, so a mock that works only during waits
     // raises no interrupt.
     ring.submit(queue::PDMA_1_0)?;

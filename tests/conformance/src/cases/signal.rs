@@ -109,7 +109,7 @@ fn ended_frees_object(bench: &mut Bench) -> Verdict {
         // The driver wakes waiters shortly before the submission releases its object.
         let begin = Instant::now();
         let mut reserved = reserve();
-        while reserved.is_err() && begin.elapsed() < Duration::from_secs(1) {
+        while reserved.is_err() && begin.elapsed() < LONG {
             std::thread::sleep(Duration::from_millis(1));
             reserved = reserve();
         }

@@ -446,7 +446,7 @@ fn stamped(bench: &mut Bench) -> Verdict {
     let before = stamps.read(0)?;
     counters.ring(1, 4)?;
     // The driver takes the timestamp when it handles the interrupt.
-    for _ in 0..100 {
+    for _ in 0..1000 {
         if stamps.read(0)? > 0 {
             break;
         }

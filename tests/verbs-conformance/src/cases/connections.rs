@@ -98,7 +98,7 @@ cases! {
     }
 
     fn late_peer_is_waited_for(f) {
-        let link = Link { timeout: Duration::from_millis(100), retry_cnt: 6, ..Link::default() };
+        let link = Link { timeout: Duration::from_millis(500), retry_cnt: 7, ..Link::default() };
         let (mut a, mut b) = (End::new(&f.a), End::new(&f.b));
         let (at_a, at_b) = (a.qp.address().unwrap(), b.qp.address().unwrap());
         join_one(&mut a.qp, &at_a, &at_b, &link).unwrap();

@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn receive_times_out_while_bytes_trickle() {
         let (mut a, mut b) = pair();
-        a.set_timeout(Duration::from_millis(300));
+        a.set_timeout(Duration::from_secs(1));
         let trickle = std::thread::spawn(move || {
             let mut sent = 0;
             // 60 000 bytes at this rate take ten minutes.
@@ -250,10 +250,7 @@ mod tests {
         let taken = start.elapsed();
         drop(a);
         assert!(trickle.join().unwrap() > 5, "bytes came all the time");
-        assert!(
-            taken < Duration::from_secs(3),
-            "{taken:?} for a deadline of 300 ms"
-        );
+        assert!(taken < Duration::from_secs(10), "{taken:?} for a deadline of 1 s");
     }
 
     #[test]

@@ -210,8 +210,8 @@ fn slow_peer_does_not_block_destroy() {
     creeping.join().unwrap();
 }
 
-/// Connects a queue pair that gives its peer up after 200 ms without an answer.
-fn connect_impatiently(qp: &mut Qp) {
+/// Connects a queue pair that gives its peer up after two timeouts without an answer.
+fn connect_impatiently(qp: &mut Qp, timeout: Duration) {
     let steps = [
         QpTransition::Init { access: FULL },
         QpTransition::ReadyToReceive {
@@ -223,7 +223,7 @@ fn connect_impatiently(qp: &mut Qp) {
         QpTransition::ReadyToSend {
             sq_psn: Psn(0),
             max_rd_atomic: 1,
-            timeout: Duration::from_millis(100),
+            timeout,
             retry_cnt: 1,
             rnr_retry: 0,
         },
@@ -238,7 +238,7 @@ fn connect_impatiently(qp: &mut Qp) {
 fn traffic_elsewhere_does_not_renew_timeout() {
     let (cable, mut peer) = UnixStream::pair().unwrap();
     let mut a = Node::new(SoftNic::open("softnic0", cable, SoftNicConfig::default()).unwrap());
-    connect_impatiently(&mut a.qp);
+    connect_impatiently(&mut a.qp, Duration::from_millis(100));
     let local = [a.host_mr.sge(0, 8).unwrap()];
     let unknown = gaudi_verbs::RemoteAddr {
         addr: gaudi_verbs::MrAddr(0),
@@ -373,7 +373,7 @@ impl Drop for Over<'_> {
 fn repeated_answers_do_not_renew_timeout() {
     let (a, [mut peer, _other]) = against_two_sockets();
     let mut impatient = a.pd.create_qp(&QpInit::new(&a.cq)).unwrap();
-    connect_impatiently(&mut impatient);
+    connect_impatiently(&mut impatient, Duration::from_secs(1));
     let local = [a.host_mr.sge(0, 8).unwrap()];
     impatient.post_send(1).signaled(true).send(&local).post().unwrap();
     let mut request = [0; HEADER + 8];

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaudi_dmabuf::{DmaBuf, Window};
 use gaudi_seam::RawMapping;
@@ -10,7 +10,8 @@ use gaudi_softnic::{Fabric, SoftNic, SoftNicConfig};
 use gaudi_sys::{Memfd, standin};
 use gaudi_verbs::provider::QpTransition;
 use gaudi_verbs::{
-    Access, Context, Cq, Mr, MrAddr, Mtu, Pd, Qp, QpAddress, QpInit, WcStatus, WorkCompletion,
+    Access, AsyncElement, AsyncEventType, Context, Cq, Mr, MrAddr, Mtu, Pd, Qp, QpAddress, QpInit, WcStatus,
+    WorkCompletion,
 };
 
 /// Bytes of host memory.
@@ -96,6 +97,24 @@ impl Node {
         let mut wc = [WorkCompletion::EMPTY];
         assert_eq!(self.cq.poll(&mut wc).unwrap(), 0, "unexpected {wc:?}");
     }
+}
+
+/// Waits for an asynchronous event of the node.
+pub(crate) fn has_event(node: &Node, wanted: AsyncEventType) {
+    let deadline = Instant::now() + MAX_WAIT;
+    while Instant::now() < deadline {
+        match node.context.get_async_event().unwrap() {
+            Some(event) if event.event_type == wanted => {
+                if wanted == AsyncEventType::QP_FATAL {
+                    assert!(matches!(event.element, AsyncElement::Qp(_)), "{event:?}");
+                }
+                return;
+            }
+            Some(_) => {}
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    panic!("no event {wanted}");
 }
 
 pub(crate) fn export(memory: &Memfd, offset: u64, len: u64) -> Window {
