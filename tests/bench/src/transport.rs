@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::hint::black_box;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use gaudi_copy::{AllocOptions, Attached, Deadline, Local, Memory, MemoryDomain, Result, Transport};
 use gaudi_device::{Device, Fallback, Pages};
@@ -140,11 +141,7 @@ fn scattered(pages: Pages, of: &str) -> Made<Row<'static>> {
     }
     let bytes = pieces * PIECE;
     let ends = Rc::new(Ends::new(&format!("pieces-{of}"), bytes, pieces * STRIDE, pages)?);
-    let mut order: Vec<u64> = (0..pieces).collect();
-    let mut random = SplitMix64::new(1);
-    for last in (1..order.len()).rev() {
-        order.swap(last, random.below(last as u64 + 1) as usize);
-    }
+    let order = shuffled(pieces);
     let whole = Rc::clone(&ends);
     Ok(Row {
         name: format!(
@@ -168,8 +165,41 @@ fn scattered(pages: Pages, of: &str) -> Made<Row<'static>> {
         laps: None,
         bytes,
         goal: Goal::AtLeast(0.5),
-        note: nothing(),
+        note: Box::new(memory_alone),
     })
+}
+
+fn shuffled(count: u64) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..count).collect();
+    let mut random = SplitMix64::new(1);
+    for last in (1..order.len()).rev() {
+        order.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    order
+}
+
+/// What memcpy makes of such pieces: no copy of them is faster than the machine's memory.
+fn memory_alone() -> String {
+    const COUNT: usize = 32 << 10;
+    const LEN: usize = PIECE as usize;
+    let source = vec![1_u8; COUNT * STRIDE as usize];
+    let mut target = vec![0_u8; COUNT * LEN];
+    let order = shuffled(COUNT as u64);
+    // The first of the rounds touches the pages.
+    let [mut pieces, mut one] = [Duration::MAX; 2];
+    for _ in 0..8 {
+        let begin = Instant::now();
+        for (into, &piece) in target.chunks_exact_mut(LEN).zip(&order) {
+            let at = piece as usize * STRIDE as usize;
+            into.copy_from_slice(&source[at..at + LEN]);
+        }
+        pieces = pieces.min(begin.elapsed());
+        let begin = Instant::now();
+        black_box(&mut target).copy_from_slice(&source[..COUNT * LEN]);
+        one = one.min(begin.elapsed());
+    }
+    let ratio = one.as_secs_f64() / pieces.as_secs_f64();
+    format!("memcpy of such pieces has {ratio:.2} of its rate for one")
 }
 
 /// Allocations of one length, or log-uniform ones of 256 bytes to 64 MiB.
