@@ -8,7 +8,7 @@ use gaudi_device::{Device, DeviceId, DeviceSpec, Error, ErrorKind, Info, Options
 use gaudi_ranges::{RangeMap, Span, Tag};
 use gaudi_seam::{BackendSpec, KernelSelector, PciAddress, SharedIo};
 use gaudi_sys::fork::OwnerProcess;
-use gaudi_sys::lock;
+use gaudi_sys::{PerProcess, lock};
 
 use crate::config::Config;
 use crate::kind::MemoryType;
@@ -46,14 +46,14 @@ pub(crate) struct Known {
     pub(crate) kind: MemoryType,
 }
 
-/// The cards that this process uses.
-static CARDS: Mutex<Vec<Weak<Card>>> = Mutex::new(Vec::new());
+/// The cards that this process uses. Not its parent's: at the fork a close may hold their lock.
+static CARDS: PerProcess<Mutex<Vec<Weak<Card>>>> = PerProcess::new();
 
 /// A number that no other process has: keys of this process carry it.
 pub(crate) fn nonce() -> u64 {
-    static NONCE: OnceLock<u64> = OnceLock::new();
+    static NONCE: PerProcess<u64> = PerProcess::new();
     // The hasher's keys come from the kernel's random numbers. 0 means no process.
-    *NONCE.get_or_init(|| RandomState::new().hash_one(std::process::id()).max(1))
+    *NONCE.get_or(|| RandomState::new().hash_one(std::process::id()).max(1))
 }
 
 /// The cards that something holds. Removes the others from the list.
@@ -65,8 +65,8 @@ fn live(cards: &mut Vec<Weak<Card>>) -> Vec<Arc<Card>> {
 impl Card {
     /// Returns the card of a target: the one that this process uses already, or a new one.
     pub(crate) fn of(target: &DeviceSpec, config: Config) -> Arc<Self> {
-        let own = |card: &&Arc<Self>| !card.owner.is_foreign() && card.is_shared && card.target == *target;
-        let mut cards = lock(&CARDS);
+        let own = |card: &&Arc<Self>| card.is_shared && card.target == *target;
+        let mut cards = lock(CARDS.get());
         let live = live(&mut cards);
         match live.iter().find(own) {
             Some(card) => Arc::clone(card),
@@ -84,7 +84,7 @@ impl Card {
         config: Config,
         mut options: Options,
     ) -> Result<Arc<Self>> {
-        let mut cards = lock(&CARDS);
+        let mut cards = lock(CARDS.get());
         let live = live(&mut cards);
         let card = Self::list(&mut cards, &live, target, config, false);
         drop((cards, live));
@@ -132,7 +132,7 @@ impl Card {
     /// # Errors
     /// `InUse`: others hold the card. The error of [`Device::close`]; the card keeps its device.
     pub(crate) fn close(card: &mut Arc<Self>, operation: &'static str) -> Result<()> {
-        let mut cards = lock(&CARDS);
+        let mut cards = lock(CARDS.get());
         let this = Arc::as_ptr(card);
         cards.retain(|listed| listed.as_ptr() != this);
         let answer = match Arc::get_mut(card) {
@@ -165,7 +165,7 @@ impl Card {
         }
         Err(Error::new(ErrorKind::Forked, operation)
             .because("the memory domain belongs to the parent of this process")
-            .helped_by("create a memory domain after the fork"))
+            .helped_by("call exec(3); a child of a process with one thread can create a domain instead"))
     }
 
     /// Returns the control node, which is opened once.
@@ -291,12 +291,9 @@ impl Card {
     /// Returns the memory of any card that contains a range, its addresses and its number.
     pub(crate) fn find_any(span: Span) -> Option<(Span, u64)> {
         // Under the lock, so that a close does not see the cards held.
-        let cards = lock(&CARDS);
+        let cards = lock(CARDS.get());
         let mut live = cards.iter().filter_map(Weak::upgrade);
-        live.find_map(|card| match card.owner.is_foreign() {
-            true => None,
-            false => card.find(span).map(|(whole, known)| (whole, known.id)),
-        })
+        live.find_map(|card| card.find(span).map(|(whole, known)| (whole, known.id)))
     }
 
     /// Returns the memory that has a part of a range.
@@ -308,5 +305,36 @@ impl Card {
 impl fmt::Debug for Card {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Card({})", self.target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc;
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
+
+    use super::*;
+
+    #[test]
+    #[expect(unsafe_code, reason = "fork(2)")]
+    fn fork_child_waits_for_no_close_of_its_parent() {
+        let target = "mock:gaudi2?name=cardfork".parse().expect("a spec");
+        let parents = Card::of(&target, Config::default());
+        let closing = lock(CARDS.get());
+        // SAFETY: the child takes no lock that the parent holds, and ends itself.
+        match unsafe { fork() }.expect("a child") {
+            ForkResult::Child => {
+                // SAFETY: ends a child that waits for the lock.
+                unsafe { libc::alarm(20) };
+                let is_own = !Arc::ptr_eq(&parents, &Card::of(&target, Config::default()));
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(i32::from(!is_own)) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+            }
+        }
+        drop(closing);
     }
 }

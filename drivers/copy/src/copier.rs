@@ -3,7 +3,7 @@
 
 #![expect(unsafe_code, reason = "host memory that a caller names by its address")]
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use gaudi_device::{Deadline, Error, ErrorKind, Result};
 use gaudi_ranges::Span;
@@ -24,7 +24,8 @@ const OP: &str = "gaudi_copy copy";
 /// No program's memory is at or above this address, on any processor that the driver supports.
 const USER_END: u64 = 1 << 56;
 
-/// Copies by address. Each thread that copies has a transport of its own, which is used again.
+/// Copies by address. Each thread that copies has a transport of its own, which is used again. A
+/// copy between memory of the program and another card's makes a transport of that card.
 pub struct Copier {
     domain: MemoryDomain,
     idle: Mutex<Vec<Transport>>,
@@ -156,16 +157,32 @@ impl Copier {
         Ok(Side::Plain(address))
     }
 
+    /// Another card's domain, if only its engines copy between the two ends.
+    fn other(&self, remote: &Attached, address: u64, near: &Side, len: u64) -> Result<Option<MemoryDomain>> {
+        if matches!(near, Side::Known(..)) || remote.kind() == MemoryType::Host {
+            return Ok(None);
+        }
+        let (memory, _) = remote.resolve(OP, address, len)?;
+        let card = Arc::clone(&memory.shared.card);
+        Ok(Some(MemoryDomain { card }).filter(|other| !other.is_same(&self.domain)))
+    }
+
     /// Copies between the remote and the local end. A failed transport is dropped, which waits: no
     /// copy is in flight when the call returns.
     ///
     /// # Safety
     /// As [`copy`](Self::copy).
     unsafe fn run(&self, is_put: bool, remote: &Attached, address: u64, near: &Side, len: u64) -> Result<()> {
-        let idle = lock(&self.idle).pop();
-        let mut transport = match idle {
-            Some(transport) => transport,
-            None => Transport::new(&self.domain)?,
+        let other = self.other(remote, address, near, len)?;
+        let mut transport = match &other {
+            Some(other) => Transport::new(other)?,
+            None => {
+                let idle = lock(&self.idle).pop();
+                match idle {
+                    Some(transport) => transport,
+                    None => Transport::new(&self.domain)?,
+                }
+            }
         };
         match near {
             Side::Known(memory, offset) => {
@@ -190,7 +207,10 @@ impl Copier {
             }
         }
         transport.flush_wait(Deadline::NEVER)?;
-        lock(&self.idle).push(transport);
+        // An idle transport of another card would keep that open.
+        if other.is_none() {
+            lock(&self.idle).push(transport);
+        }
         Ok(())
     }
 }

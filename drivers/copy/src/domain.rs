@@ -118,7 +118,7 @@ pub struct DmabufPart {
 /// The memory domain of one card. A clone is the same domain, `Send` and `Sync`.
 ///
 /// All domains of one target in a process share the card's compute node, which has one user at a
-/// time. In a fork child every call fails with `Forked`.
+/// time. In a fork child of its process every call fails with `Forked`.
 #[derive(Clone)]
 pub struct MemoryDomain {
     pub(crate) card: Arc<Card>,

@@ -323,7 +323,12 @@ impl Lane {
     /// - The failure of a submission.
     /// - Another error of the wait: the operations stay in flight.
     pub(crate) fn drain(&mut self, deadline: Deadline) -> Result<()> {
-        self.submit()?;
+        // A submission that fails does not end those before it.
+        let submitted = self.submit();
+        submitted.and(self.wait_all(deadline))
+    }
+
+    fn wait_all(&mut self, deadline: Deadline) -> Result<()> {
         let Some(newest) = self.in_flight.back() else {
             return Ok(());
         };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use gaudi_device::{Buffer, CloseError, DeviceId, Error, ErrorKind, HostMapping, Location, Result};
 use gaudi_dmabuf::{CpuAttachment, Window};
 use gaudi_seam::Errno;
-use gaudi_sys::lock;
+use gaudi_sys::{PerProcess, lock};
 
 use crate::card::{Card, Known};
 use crate::kind::MemoryType;
@@ -53,8 +53,8 @@ pub(crate) enum Backing {
     },
 }
 
-/// Memory by number, for keys.
-static LIVE: Mutex<BTreeMap<u64, Weak<Shared>>> = Mutex::new(BTreeMap::new());
+/// Memory of this process by number, for keys.
+static LIVE: PerProcess<Mutex<BTreeMap<u64, Weak<Shared>>>> = PerProcess::new();
 
 /// What becomes memory.
 pub(crate) struct Parts {
@@ -101,13 +101,13 @@ impl Memory {
         };
         shared.list()?;
         let shared = Arc::new(shared);
-        lock(&LIVE).insert(id, Arc::downgrade(&shared));
+        lock(LIVE.get()).insert(id, Arc::downgrade(&shared));
         Ok(Self { shared })
     }
 
     /// Returns live memory by its number.
     pub(crate) fn by_id(id: u64) -> Option<Self> {
-        let shared = lock(&LIVE).get(&id)?.upgrade()?;
+        let shared = lock(LIVE.get()).get(&id)?.upgrade()?;
         Some(Self { shared })
     }
 
@@ -243,7 +243,7 @@ impl Memory {
                 let id = shared.known.id;
                 let shared = Arc::new(shared);
                 if is_mapped {
-                    lock(&LIVE).insert(id, Arc::downgrade(&shared));
+                    lock(LIVE.get()).insert(id, Arc::downgrade(&shared));
                 }
                 Err(CloseError::new(Self { shared }, error))
             }
@@ -274,7 +274,7 @@ impl Shared {
         } else {
             self.card.deregister(self.address, self.len, self.known);
         }
-        lock(&LIVE).remove(&self.known.id);
+        lock(LIVE.get()).remove(&self.known.id);
     }
 
     /// The memory as the engines see it; `None` if only the processor can access it.

@@ -63,8 +63,9 @@ pub struct TransportStats {
 pub struct Transport {
     domain: MemoryDomain,
     lanes: [Option<Lane>; 3],
-    /// Operations after a fence wait for those of other directions before it.
-    is_fenced: bool,
+    /// One bit for each lane that has operations from before a fence. The next operation of another
+    /// lane waits for them.
+    fenced: u8,
     pending: Pending<Self, Error>,
     stage: Stage,
     stats: TransportStats,
@@ -90,7 +91,7 @@ impl Transport {
         Ok(Self {
             domain: domain.clone(),
             lanes: [None, None, None],
-            is_fenced: false,
+            fenced: 0,
             pending: Pending::default(),
             stage: Stage::default(),
             stats: TransportStats::default(),
@@ -114,13 +115,14 @@ impl Transport {
         let card = &*self.domain.card;
         card.check_process(operation)?;
         let at = index(direction);
-        if self.is_fenced {
+        if self.fenced & !(1 << at) != 0 {
             for (other, lane) in self.lanes.iter_mut().enumerate() {
-                if let Some(lane) = lane.as_mut().filter(|_| other != at) {
+                let is_fenced = other != at && self.fenced & 1 << other != 0;
+                if let Some(lane) = lane.as_mut().filter(|_| is_fenced) {
                     lane.drain(Deadline::NEVER)?;
+                    self.fenced &= !(1 << other);
                 }
             }
-            self.is_fenced = false;
         }
         let lane = match &mut self.lanes[at] {
             Some(lane) => lane,
@@ -274,7 +276,8 @@ impl Transport {
     }
 
     /// Copies remote device memory and calls `unpack` with it, in [`progress`](Self::progress) or a
-    /// flush. A failed operation does not call it.
+    /// flush. A failed operation does not call it. If the submission fails, `completion` has the
+    /// error, and the call returns `Ok`.
     ///
     /// # Errors
     /// As [`put_short`](Self::put_short), with the limit [`Config::bcopy_bytes`](crate::Config).
@@ -299,9 +302,11 @@ impl Transport {
             unreachable!("`get_place` opened the lane");
         };
         lane.unpack_on_end(place, Box::new(unpack), completion);
-        // The completion has the error of a submission that failed.
-        lane.submit()?;
-        Ok(Posted::InProgress)
+        match lane.submit() {
+            // The completion has the error of a submission that failed.
+            Err(error) if completion.is_none() => Err(error),
+            _ => Ok(Posted::InProgress),
+        }
     }
 
     /// Adds a copy of remote memory into pinned memory. `None` for no bytes.
@@ -502,7 +507,10 @@ impl Transport {
     /// Orders operations: those that follow begin when all before are complete. The next operation
     /// in another direction waits for them.
     pub fn fence(&mut self) {
-        self.is_fenced = true;
+        for (at, lane) in self.lanes.iter().enumerate() {
+            let is_busy = lane.as_ref().is_some_and(Lane::is_busy);
+            self.fenced |= u8::from(is_busy) << at;
+        }
     }
 
     /// Submits what waits to be, ends operations that are complete, and tries pending operations.
@@ -591,6 +599,9 @@ impl Transport {
             // Every lane is drained, also after a failure.
             answer = answer.and(lane.drain(deadline));
         }
+        if answer.is_ok() {
+            self.fenced = 0;
+        }
         answer
     }
 }
@@ -635,11 +646,10 @@ impl Drop for Transport {
         if self.domain.card.owner.is_foreign() {
             return;
         }
-        if let Err(error) = self.drain(Deadline::NEVER) {
-            tracing::warn!("transport of {}: {error}", self.domain.target());
-            let answer = Err(error);
-            for lane in self.lanes.iter_mut().flatten() {
-                lane.end_all(&answer);
+        for lane in self.lanes.iter_mut().flatten() {
+            if let Err(error) = lane.drain(Deadline::NEVER) {
+                tracing::warn!("transport of {}: {error}", self.domain.target());
+                lane.end_all(&Err(error));
             }
         }
     }

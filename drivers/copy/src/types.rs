@@ -13,8 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use gaudi_device::{DeviceId, Error, ErrorKind, Result};
 use gaudi_ranges::{RangeMap, Span, Tag};
-use gaudi_sys::fork::OwnerProcess;
-use gaudi_sys::lock;
+use gaudi_sys::{PerProcess, lock};
 
 use crate::config::Config;
 use crate::kind::MemoryType;
@@ -28,13 +27,19 @@ const TAG: Tag = [0, 0];
 pub struct Typed {
     /// Where the memory lies.
     pub kind: MemoryType,
-    /// The card that has the memory; `None` for host memory, and in a fork child.
+    /// The card that has the memory; `None` for host memory, and for the parent's memory in a fork
+    /// child.
     pub device: Option<DeviceId>,
 }
 
 impl Typed {
     const HOST: Self = Self {
         kind: MemoryType::Host,
+        device: None,
+    };
+    /// Of the parent of a fork child.
+    const INHERITED: Self = Self {
+        kind: MemoryType::Device,
         device: None,
     };
 
@@ -91,15 +96,23 @@ pub struct TypeStats {
     pub removed: u64,
 }
 
-/// The ranges of device memory of this process.
+/// The ranges of device memory of this process. A fork child begins with none.
 ///
 /// [`memory_types`] returns the one that this library fills.
 pub struct MemoryTypeCache {
-    owner: OwnerProcess,
     is_on: AtomicBool,
-    /// The lowest and the highest address of device memory since the cache was empty.
+    /// The lowest and the highest address of device memory since the cache was empty, of this
+    /// process and of its parents.
     low: AtomicU64,
     high: AtomicU64,
+    own: PerProcess<Own>,
+}
+
+/// The ranges of one process. A fork child makes its own: the map and the lock of its parent may be
+/// in the middle of a change of another thread.
+struct Own {
+    /// The bounds of its parents' memory.
+    inherited: (u64, u64),
     map: RangeMap<DeviceId>,
     state: Mutex<State>,
 }
@@ -126,13 +139,23 @@ impl MemoryTypeCache {
     /// Returns an empty cache. If it is off, lookups search a table under a lock.
     pub fn new(is_on: bool) -> Self {
         Self {
-            owner: OwnerProcess::current(),
             is_on: AtomicBool::new(is_on),
             low: AtomicU64::new(u64::MAX),
             high: AtomicU64::new(0),
+            own: PerProcess::new(),
+        }
+    }
+
+    fn own(&self) -> &Own {
+        self.own.get_or(|| Own {
+            // This process has added no memory yet.
+            inherited: (
+                self.low.load(Ordering::Relaxed),
+                self.high.load(Ordering::Relaxed),
+            ),
             map: RangeMap::new(),
             state: Mutex::default(),
-        }
+        })
     }
 
     /// Whether lookups use the lock-free map (`GAUDI_MEMTYPE_CACHE`).
@@ -158,28 +181,18 @@ impl MemoryTypeCache {
         let Some(span) = Span::new(address, len.max(1)) else {
             return Typed::HOST;
         };
-        if self.owner.is_foreign() {
-            // The map and the lock may be in the middle of a change of another thread.
-            return Typed {
-                kind: MemoryType::Device,
-                device: None,
-            };
-        }
-        if !self.is_on() {
-            return self.lookup_in_table(span);
-        }
-        self.map
-            .copied(span, TAG)
-            .map_or(Typed::HOST, |(_, device)| Typed::of(device))
-    }
-
-    #[cold]
-    fn lookup_in_table(&self, span: Span) -> Typed {
-        let state = lock(&self.state);
-        let before = state.ranges.range(..=span.start()).next_back();
-        match before {
-            Some((_, &(last, device))) if span.last() <= last => Typed::of(device),
-            _ => Typed::HOST,
+        // All memory within the bounds is the parents' if this process has added none.
+        let Some(own) = self.own.made() else {
+            return Typed::INHERITED;
+        };
+        let device = match self.is_on() {
+            true => own.map.copied(span, TAG).map(|(_, device)| device),
+            false => own.lookup_in_table(span),
+        };
+        match device {
+            Some(device) => Typed::of(device),
+            None if (own.inherited.0..=own.inherited.1).contains(&address) => Typed::INHERITED,
+            None => Typed::HOST,
         }
     }
 
@@ -189,11 +202,11 @@ impl MemoryTypeCache {
     /// # Errors
     /// - `InvalidInput`: the range is empty or leaves the address space.
     /// - `InUse`: a part of it is in the cache already.
-    /// - `Forked`: the cache belongs to the parent of this process.
     pub fn insert(&self, address: u64, len: u64, device: DeviceId) -> Result<()> {
         const OP: &str = "memory type insert";
-        let span = self.span(OP, address, len)?;
-        let mut state = lock(&self.state);
+        let span = span(OP, address, len)?;
+        let own = self.own();
+        let mut state = lock(&own.state);
         let neighbour = state.ranges.range(..=span.last()).next_back();
         if let Some((&start, &(last, other))) = neighbour {
             if last >= span.start() {
@@ -207,7 +220,7 @@ impl MemoryTypeCache {
         state.added += 1;
         self.low.fetch_min(span.start(), Ordering::Relaxed);
         self.high.fetch_max(span.last(), Ordering::Relaxed);
-        drop(self.map.insert(span, TAG, device));
+        drop(own.map.insert(span, TAG, device));
         let listeners = state.listeners();
         drop(state);
         let event = MemoryEvent::Alloc { address, len, device };
@@ -218,10 +231,10 @@ impl MemoryTypeCache {
     /// Removes the range that starts at an address, before its memory is freed. Receivers of events
     /// get [`MemoryEvent::Free`] first. Returns whether the cache had the range.
     pub fn remove(&self, address: u64) -> bool {
-        if self.owner.is_foreign() {
+        let Some(own) = self.own.made() else {
             return false;
-        }
-        let mut state = lock(&self.state);
+        };
+        let mut state = lock(&own.state);
         let Some(&(last, device)) = state.ranges.get(&address) else {
             return false;
         };
@@ -231,7 +244,7 @@ impl MemoryTypeCache {
             let len = last - address + 1;
             let event = MemoryEvent::Free { address, len, device };
             listeners.iter().for_each(|listener| listener.on_event(event));
-            state = lock(&self.state);
+            state = lock(&own.state);
         }
         if state.ranges.remove(&address).is_none() {
             // Another thread removed it meanwhile.
@@ -239,31 +252,28 @@ impl MemoryTypeCache {
         }
         state.removed += 1;
         if let Some(span) = Span::new(address, last - address + 1) {
-            drop(self.map.remove(span, |pin| pin.span() == span));
+            drop(own.map.remove(span, |pin| pin.span() == span));
         }
         if state.ranges.is_empty() {
-            self.low.store(u64::MAX, Ordering::Relaxed);
-            self.high.store(0, Ordering::Relaxed);
+            self.low.store(own.inherited.0, Ordering::Relaxed);
+            self.high.store(own.inherited.1, Ordering::Relaxed);
         }
         true
     }
 
     /// Adds a receiver of events. The cache holds a weak reference.
     pub fn subscribe(&self, listener: &Arc<dyn MemoryEvents>) {
-        if self.owner.is_foreign() {
-            return;
-        }
-        let listeners = &mut lock(&self.state).listeners;
+        let listeners = &mut lock(&self.own().state).listeners;
         listeners.retain(|known| known.strong_count() > 0);
         listeners.push(Arc::downgrade(listener));
     }
 
-    /// Returns the counters; zeros in a fork child.
+    /// Returns the counters.
     pub fn stats(&self) -> TypeStats {
-        if self.owner.is_foreign() {
+        let Some(own) = self.own.made() else {
             return TypeStats::default();
-        }
-        let state = lock(&self.state);
+        };
+        let state = lock(&own.state);
         let bytes = state.ranges.iter().map(|(start, (last, _))| last - start + 1);
         TypeStats {
             ranges: state.ranges.len(),
@@ -272,23 +282,28 @@ impl MemoryTypeCache {
             removed: state.removed,
         }
     }
+}
 
-    fn span(&self, operation: &'static str, address: u64, len: u64) -> Result<Span> {
-        if self.owner.is_foreign() {
-            return Err(Error::new(ErrorKind::Forked, operation)
-                .because("the memory types belong to the parent of this process"));
-        }
-        // No range has the last address: its length fits 64 bits.
-        Span::new(address, len)
-            .filter(|span| span.last() < u64::MAX)
-            .ok_or_else(|| {
-                Error::new(ErrorKind::InvalidInput, operation)
-                    .because("the range is empty or leaves the address space")
-                    .saw(
-                        format!("{len} bytes at {address:#x}"),
-                        "1 byte or more below 2^64 - 1",
-                    )
-            })
+fn span(operation: &'static str, address: u64, len: u64) -> Result<Span> {
+    // No range has the last address: its length fits 64 bits.
+    Span::new(address, len)
+        .filter(|span| span.last() < u64::MAX)
+        .ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, operation)
+                .because("the range is empty or leaves the address space")
+                .saw(
+                    format!("{len} bytes at {address:#x}"),
+                    "1 byte or more below 2^64 - 1",
+                )
+        })
+}
+
+impl Own {
+    #[cold]
+    fn lookup_in_table(&self, span: Span) -> Option<DeviceId> {
+        let state = lock(&self.state);
+        let (_, &(last, device)) = state.ranges.range(..=span.start()).next_back()?;
+        (span.last() <= last).then_some(device)
     }
 }
 

@@ -457,10 +457,7 @@ impl<'a, 'r> DomainRig<'a, 'r> {
         let answer = self
             .transport()
             .get_bcopy(len, unpack, &remote, address, Some(&completion));
-        // A submission that fails ends the completion as well.
-        if answer.is_err() && !completion.is_done() {
-            self.posted(&answer);
-        }
+        self.posted(&answer);
         self.judge("Transport::get_bcopy", &answer, &[Operation::CbCreate], FULL);
     }
 

@@ -8,10 +8,9 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gaudi_sys::lock;
+use gaudi_sys::{PerProcess, lock};
 
 use crate::cards::Card;
-use crate::per_process::PerProcess;
 use crate::status::Status;
 
 /// What a handle stands for.

@@ -32,7 +32,6 @@ mod load;
 mod log;
 mod memory;
 mod opal;
-mod per_process;
 mod perftest;
 mod release;
 mod status;

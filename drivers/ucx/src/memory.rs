@@ -11,10 +11,10 @@ use gaudi_copy::key::PROCESS_KEY_BYTES;
 use gaudi_copy::{
     AllocOptions, Attached, Deadline, ErrorKind, Export, Local, Memory, MemoryType, Transport, memory_types,
 };
+use gaudi_sys::PerProcess;
 
 use crate::cards::{Card, cards};
 use crate::counters;
-use crate::per_process::PerProcess;
 use crate::status::{self, Status};
 
 type Answer<T> = Result<T, Status>;

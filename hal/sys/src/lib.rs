@@ -23,6 +23,7 @@ pub mod mapping;
 pub mod maps;
 pub mod memfd;
 pub mod parse;
+mod per_process;
 pub mod pidfd;
 pub mod pin;
 pub mod poll;
@@ -40,6 +41,7 @@ pub use event::Event;
 pub use mapping::RawMapping;
 pub use memfd::Memfd;
 pub use nix::errno::Errno;
+pub use per_process::PerProcess;
 pub use sync::{IgnorePoison, lock};
 
 /// The result of a system call: the value, or the errno.

@@ -8,7 +8,8 @@
  * of the program.
  *
  * Every structure starts with its size: set it to sizeof, and all other fields that are not used
- * to 0. A size below that of this header fails with EINVAL; an unknown field that is set with E2BIG.
+ * to 0. A program works with a library of an older or newer release. A size below that of the first
+ * release fails with EINVAL; a field that is set and that the library does not know with E2BIG.
  *
  * Every function may be called by any thread. In a fork child of a process that used the library
  * each fails with ENODEV; the child can exec.
@@ -82,7 +83,7 @@ struct gaudi_copy_alloc_options {
 	uint32_t export_mode;
 	/** 0. */
 	uint32_t flags;
-	/** A power of two up to 1 MiB; 0 counts as 1. Host memory starts on a page. */
+	/** A power of two up to 1 MiB, of host memory up to 4096; 0 counts as 1. */
 	uint64_t align;
 	/** The page of the driver in bytes; 0 for its default, and for host memory. */
 	uint64_t page_bytes;
@@ -203,7 +204,7 @@ struct gaudi_copy_counters {
  */
 int gaudi_copy_open(const char *spec, uint64_t *domain);
 
-/** Closes a domain, and its card with the last domain of that.
+/** Closes a domain, and the card, if no other domain of it is open.
  *
  * EBUSY: memory of the domain or attached keys exist, or a call uses it. After any other
  * failure, which is one of the card, the domain is closed.
@@ -235,7 +236,7 @@ int gaudi_copy_free(uint64_t domain, uint64_t address);
 int gaudi_copy_copy(uint64_t domain, uint64_t dst, uint64_t src, uint64_t len);
 
 /** Stores in 'type' whether the 'len' bytes at 'address' are device memory or host memory.
- * Takes no lock. A length of 0 counts as 1.
+ * Takes no lock unless GAUDI_MEMTYPE_CACHE is n. A length of 0 counts as 1.
  */
 int gaudi_copy_memory_type(uint64_t address, uint64_t len, uint32_t *type);
 
@@ -276,9 +277,8 @@ int gaudi_copy_subscribe(void (*callback)(const struct gaudi_copy_event *event,
  */
 int gaudi_copy_unsubscribe(uint64_t listener);
 
-/** Packs the key of the allocation at 'address' for this process: GAUDI_COPY_PROCESS_KEY_BYTES
- * at
- * 'key', where there is room for 'room' bytes.
+/** Packs the key of the allocation at 'address' for this process. Writes
+ * GAUDI_COPY_PROCESS_KEY_BYTES at 'key', where there is room for 'room' bytes.
  *
  * ENOENT: the program allocated no memory there. ENOSPC: too little room.
  */

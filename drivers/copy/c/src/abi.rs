@@ -90,11 +90,12 @@ macro_rules! c_constants {
 }
 
 /// Declares structures with C's layout, and `$rows` with all of them. `size` is the first field of
-/// each, so a structure of zeros has an invalid one.
+/// each, so a structure of zeros has an invalid one. `first of` is the size in its first release: a
+/// later one adds fields at the end.
 macro_rules! c_structs {
     ($rows:ident: $(
         $(#[doc = $text:literal])*
-        struct $name:ident as $c:ident {
+        struct $name:ident as $c:ident, first of $first:literal bytes {
             $($(#[doc = $field_text:literal])* $field:ident as $c_field:ident: $type:ty,)*
         }
     )*) => {
@@ -125,7 +126,10 @@ macro_rules! c_structs {
                 }
             }
 
-            impl $crate::pointer::Sized32 for $name {}
+            impl $crate::pointer::Sized32 for $name {
+                const FIRST: usize = $first;
+            }
+            const _: () = assert!($first <= size_of::<$name>());
         )*
         pub(crate) const $rows: &[$crate::abi::StructRow] = &[$($crate::abi::StructRow {
             text: &[$($text),*],

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_char;
 use std::os::fd::IntoRawFd as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gaudi_copy::{
     Copier, DeviceSpec, DeviceVa, ErrorKind, Export, MemInfo, Memory, MemoryDomain, MemoryType, memory_types,
@@ -80,13 +80,20 @@ pub(crate) fn number_of(kind: MemoryType) -> u32 {
     }
 }
 
+/// Whether memory that starts on a page has an alignment. 0 counts as 1.
+fn is_page_alignment(align: u64) -> bool {
+    align == 0 || align.is_power_of_two() && align <= 4096
+}
+
 fn allocate(domain: &MemoryDomain, len: u64, options: &AllocOptions) -> Result<Memory, Failure> {
     if options.flags != 0 {
         return Err(Failure::invalid(format!("unknown flags {:#x}", options.flags)));
     }
     match options.kind {
         GAUDI_COPY_HOST => {
-            if (options.export, options.page_bytes, options.hint) != (0, 0, 0) || options.align > 4096 {
+            if (options.export, options.page_bytes, options.hint) != (0, 0, 0)
+                || !is_page_alignment(options.align)
+            {
                 return Err(Failure::invalid("an option is not one of host memory"));
             }
             let len = usize::try_from(len).map_err(|_| Failure::from(Errno::ENOMEM))?;
@@ -154,7 +161,7 @@ c_functions! { FUNCTIONS:
         Ok(())
     }
 
-    /// Closes a domain, and its card with the last domain of that.
+    /// Closes a domain, and the card, if no other domain of it is open.
     ///
     /// EBUSY: memory of the domain or attached keys exist, or a call uses it. After any other
     /// failure, which is one of the card, the domain is closed.
@@ -162,13 +169,15 @@ c_functions! { FUNCTIONS:
         let closed = DOMAINS.remove(domain, |slot| {
             let in_use = |what: &str| Failure::new(Errno::EBUSY, format!("gaudi_copy close: {what}"));
             let shared = slot.take().ok_or_else(|| Failure::from(Errno::EBADF))?;
-            let held = lock(&shared.memory).len();
             match Arc::try_unwrap(shared) {
-                Ok(own) if held == 0 => Ok(own),
-                Ok(own) => {
-                    *slot = Some(Arc::new(own));
-                    Err(in_use(&format!("the program has not freed {held} allocations")))
-                }
+                // No call adds an allocation any more.
+                Ok(mut own) => match own.memory.get_mut().unwrap_or_else(PoisonError::into_inner).len() {
+                    0 => Ok(own),
+                    held => {
+                        *slot = Some(Arc::new(own));
+                        Err(in_use(&format!("the program has not freed {held} allocations")))
+                    }
+                },
                 Err(shared) => {
                     *slot = Some(shared);
                     Err(in_use("calls or attached keys use the domain"))
@@ -239,7 +248,7 @@ c_functions! { FUNCTIONS:
     }
 
     /// Stores in `type` whether the `len` bytes at `address` are device memory or host memory.
-    /// Takes no lock. A length of 0 counts as 1.
+    /// Takes no lock unless GAUDI_MEMTYPE_CACHE is n. A length of 0 counts as 1.
     fn gaudi_copy_memory_type(address: u64, len: u64, r#type: *mut u32) {
         // SAFETY: guaranteed by the caller.
         let place = unsafe { pointer::place(r#type) }?;
@@ -293,5 +302,41 @@ c_functions! { FUNCTIONS:
             ..Counters::default()
         });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A close that counts the allocations while a call uses the domain misses the one that the
+    /// call adds.
+    #[test]
+    fn close_counts_no_memory_of_a_used_domain() {
+        let mut domain = 0;
+        // SAFETY: a C string, and a place of this test.
+        let opened = unsafe { gaudi_copy_open(c"mock:gaudi2?name=copyclose".as_ptr(), &raw mut domain) };
+        assert_eq!(opened, 0);
+        // SAFETY: the function has no pointers.
+        let close = || unsafe { gaudi_copy_close(domain) };
+        let used = DOMAINS.get(domain).expect("it is open");
+        let memory = lock(&used.memory);
+        let (sender, closed) = mpsc::channel();
+        let answer = std::thread::scope(|scope| {
+            scope.spawn(|| sender.send(close()));
+            let answer = closed.recv_timeout(Duration::from_secs(10));
+            drop(memory);
+            answer
+        });
+        assert_eq!(
+            answer,
+            Ok(-(Errno::EBUSY as i32)),
+            "the close does not wait for the count"
+        );
+        drop(used);
+        assert_eq!(close(), 0);
     }
 }

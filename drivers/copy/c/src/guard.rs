@@ -1,8 +1,9 @@
 //! The boundary of a C function: its errno, its message, panics, fork children and thread
 //! cancellation.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
@@ -66,7 +67,7 @@ impl From<Errno> for Failure {
 
 thread_local! {
     /// The message of this thread's last failure.
-    static MESSAGE: RefCell<CString> = RefCell::default();
+    static MESSAGE: RefCell<Cow<'static, CStr>> = const { RefCell::new(Cow::Borrowed(c"")) };
 }
 
 /// The process that made the first call.
@@ -76,7 +77,8 @@ static OWNER: OnceLock<OwnerProcess> = OnceLock::new();
 /// library, `body` does not run: its locks may be held by threads that the child does not have.
 pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     if OWNER.get_or_init(OwnerProcess::current).is_foreign() {
-        return -(Errno::ENODEV as c_int);
+        let message = c"the library belongs to the parent of this process; the child can exec";
+        return fail(Errno::ENODEV, Cow::Borrowed(message));
     }
     let _uncancelled = Uncancelled::begin();
     // A panic leaves no inconsistent state: the crate's locks recover from poison.
@@ -89,11 +91,14 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
             Failure::new(Errno::EIO, "internal error (panic); see stderr")
         }
     };
-    let errno = failure.errno as c_int;
     let text: Vec<u8> = failure.message.bytes().filter(|&byte| byte != 0).collect();
+    fail(failure.errno, Cow::Owned(CString::new(text).unwrap_or_default()))
+}
+
+fn fail(errno: Errno, text: Cow<'static, CStr>) -> c_int {
     // No message is kept in a thread that is ending.
-    let _ = MESSAGE.try_with(|message| message.replace(CString::new(text).unwrap_or_default()));
-    -errno
+    let _ = MESSAGE.try_with(|message| message.replace(text));
+    -(errno as c_int)
 }
 
 /// Describes the last failure of a function of this library in this thread: cause, evidence, next
@@ -117,8 +122,6 @@ pub(crate) const FUNCTIONS: &[FunctionRow] = &[FunctionRow {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::CStr;
-
     use super::*;
 
     #[test]

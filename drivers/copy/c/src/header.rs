@@ -19,7 +19,8 @@ const HEAD: &str = "\
  * of the program.
  *
  * Every structure starts with its size: set it to sizeof, and all other fields that are not used
- * to 0. A size below that of this header fails with EINVAL; an unknown field that is set with E2BIG.
+ * to 0. A program works with a library of an older or newer release. A size below that of the first
+ * release fails with EINVAL; a field that is set and that the library does not know with E2BIG.
  *
  * Every function may be called by any thread. In a fork child of a process that used the library
  * each fails with ENODEV; the child can exec.

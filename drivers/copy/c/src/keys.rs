@@ -103,9 +103,8 @@ fn region_of(region: &NicRegion) -> Result<Region, Failure> {
 }
 
 c_functions! { FUNCTIONS:
-    /// Packs the key of the allocation at `address` for this process: GAUDI_COPY_PROCESS_KEY_BYTES
-    /// at
-    /// `key`, where there is room for `room` bytes.
+    /// Packs the key of the allocation at `address` for this process. Writes
+    /// GAUDI_COPY_PROCESS_KEY_BYTES at `key`, where there is room for `room` bytes.
     ///
     /// ENOENT: the program allocated no memory there. ENOSPC: too little room.
     fn gaudi_copy_pack(domain: u64, address: u64, key: *mut u8, room: u64) {

@@ -43,7 +43,7 @@ c_constants! { CONSTANTS:
 
 c_structs! { STRUCTS:
     /// Options of an allocation.
-    struct AllocOptions as gaudi_copy_alloc_options {
+    struct AllocOptions as gaudi_copy_alloc_options, first of 40 bytes {
         /// sizeof of the structure.
         size as size: u32,
         /// GAUDI_COPY_DEVICE or GAUDI_COPY_HOST.
@@ -52,7 +52,7 @@ c_structs! { STRUCTS:
         export as export_mode: u32,
         /// 0.
         flags as flags: u32,
-        /// A power of two up to 1 MiB; 0 counts as 1. Host memory starts on a page.
+        /// A power of two up to 1 MiB, of host memory up to 4096; 0 counts as 1.
         align as align: u64,
         /// The page of the driver in bytes; 0 for its default, and for host memory.
         page_bytes as page_bytes: u64,
@@ -61,7 +61,7 @@ c_structs! { STRUCTS:
     }
 
     /// The memory around an address.
-    struct MemoryInfo as gaudi_copy_memory {
+    struct MemoryInfo as gaudi_copy_memory, first of 48 bytes {
         /// sizeof of the structure.
         size as size: u32,
         /// GAUDI_COPY_DEVICE or GAUDI_COPY_HOST.
@@ -85,7 +85,7 @@ c_structs! { STRUCTS:
     }
 
     /// A dma-buf of a range of memory, as ibv_reg_dmabuf_mr and FI_MR_DMABUF take it.
-    struct Dmabuf as gaudi_copy_dmabuf {
+    struct Dmabuf as gaudi_copy_dmabuf, first of 32 bytes {
         /// sizeof of the structure.
         size as size: u32,
         /// A descriptor of the program, close-on-exec. Close it.
@@ -99,7 +99,7 @@ c_structs! { STRUCTS:
     }
 
     /// Device memory appeared, or is about to disappear.
-    struct Event as gaudi_copy_event {
+    struct Event as gaudi_copy_event, first of 32 bytes {
         /// sizeof of the structure.
         size as size: u32,
         /// GAUDI_COPY_EVENT_...
@@ -115,7 +115,7 @@ c_structs! { STRUCTS:
     }
 
     /// A region of memory that the program registered with a NIC.
-    struct NicRegion as gaudi_copy_nic_region {
+    struct NicRegion as gaudi_copy_nic_region, first of 64 bytes {
         /// sizeof of the structure.
         size as size: u32,
         /// The key that a peer's NIC sends.
@@ -137,7 +137,7 @@ c_structs! { STRUCTS:
     }
 
     /// What an attached key names.
-    struct KeyInfo as gaudi_copy_key_info {
+    struct KeyInfo as gaudi_copy_key_info, first of 32 bytes {
         /// sizeof of the structure.
         size as size: u32,
         /// GAUDI_COPY_KEY_...
@@ -153,7 +153,7 @@ c_structs! { STRUCTS:
     }
 
     /// What this process did with the library.
-    struct Counters as gaudi_copy_counters {
+    struct Counters as gaudi_copy_counters, first of 32 bytes {
         /// sizeof of the structure.
         size as size: u32,
         /// 0.

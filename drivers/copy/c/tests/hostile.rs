@@ -209,6 +209,12 @@ impl Pool {
                     answer
                 }
                 17 => {
+                    let place = self.structure::<Dmabuf>();
+                    if gaudi_copy_key_dmabuf(handle, place) == 0 {
+                        drop(<std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(
+                            (*place).fd,
+                        ));
+                    }
                     gaudi_copy_key_query(handle, self.structure());
                     gaudi_copy_key_region(handle, self.structure())
                 }
@@ -298,5 +304,35 @@ fn card_closes_and_reopens_after_a_reset() {
     );
     assert_eq!(unsafe { gaudi_copy_copy(domain, address, source, 64) }, 0);
     assert_eq!(unsafe { gaudi_copy_free(domain, address) }, 0);
+    assert_eq!(unsafe { gaudi_copy_close(domain) }, 0);
+}
+
+#[test]
+fn host_memory_has_alignment_of_a_page_at_most() {
+    let (mut domain, mut address) = (0, 0);
+    assert_eq!(
+        unsafe { gaudi_copy_open(c"mock:gaudi2?name=copyalign".as_ptr(), &raw mut domain) },
+        0
+    );
+    for (align, wanted) in [
+        (0, 0),
+        (1, 0),
+        (4096, 0),
+        (3, -nix::libc::EINVAL),
+        (8192, -nix::libc::EINVAL),
+        (u64::MAX, -nix::libc::EINVAL),
+    ] {
+        let kind = GAUDI_COPY_HOST;
+        let options = AllocOptions {
+            kind,
+            align,
+            ..AllocOptions::default()
+        };
+        let answer = unsafe { gaudi_copy_alloc(domain, 64, &raw const options, &raw mut address) };
+        assert_eq!(answer, wanted, "alignment {align}");
+        if answer == 0 {
+            assert_eq!(unsafe { gaudi_copy_free(domain, address) }, 0);
+        }
+    }
     assert_eq!(unsafe { gaudi_copy_close(domain) }, 0);
 }

@@ -416,6 +416,7 @@ static void fork_child_gets_enodev(void)
 		uint32_t type;
 
 		FAILS(gaudi_copy_open(NULL, &other), ENODEV);
+		IS(strstr(gaudi_copy_error(), "parent of this process") != NULL);
 		FAILS(gaudi_copy_alloc(domain, 8, NULL, &other), ENODEV);
 		FAILS(gaudi_copy_copy(domain, device, address_of(first), 8), ENODEV);
 		FAILS(gaudi_copy_memory_type(device, 8, &type), ENODEV);

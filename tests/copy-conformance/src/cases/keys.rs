@@ -8,7 +8,7 @@ use gaudi_copy::{AllocOptions, Attached, ErrorKind, Memory, MemoryDomain};
 
 use crate::suite::{cases, in_child, kind, pattern, read_back, write};
 
-const SECOND: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn device(domain: &MemoryDomain) -> Memory {
     domain.alloc(4096, AllocOptions::default()).expect("allocated")
@@ -123,9 +123,9 @@ cases! { "keys";
         let info = domain.mem_query(memory.address(), 4096).expect("found");
         let window = domain.window(&info).expect("exported");
         let (here, there) = UnixStream::pair().expect("a socket");
-        key::send(&here, &memory, &window, SECOND).expect("sent");
+        key::send(&here, &memory, &window, TIMEOUT).expect("sent");
         let code = in_child(|| {
-            let key = key::receive(&there, SECOND).expect("received");
+            let key = key::receive(&there, TIMEOUT).expect("received");
             let fields = key.address() == memory.address() && key.len() == 4096 && key.kind() == memory.kind();
             let cpu = key.window().attach_cpu("child").expect("mapped");
             let mut bytes = vec![0; 4096];
@@ -145,8 +145,8 @@ cases! { "keys";
         let info = domain.mem_query(memory.address(), 4096).expect("found");
         let window = domain.window(&info).expect("exported");
         let (here, there) = UnixStream::pair().expect("a socket");
-        key::send(&here, &memory, &window, SECOND).expect("sent");
-        let key = key::receive(&there, SECOND).expect("received");
+        key::send(&here, &memory, &window, TIMEOUT).expect("sent");
+        let key = key::receive(&there, TIMEOUT).expect("received");
         let attached = Attached::of_host(&domain, &key).expect("attached");
         let source = device(&domain);
         write(&domain, &source, 0, &pattern(4096, 9));
@@ -162,7 +162,7 @@ cases! { "keys";
         let info = domain.mem_query(memory.address(), 100).expect("found");
         let window = domain.window(&info).expect("exported");
         let (here, _there) = UnixStream::pair().expect("a socket");
-        assert_eq!(kind(key::send(&here, &memory, &window, SECOND)), ErrorKind::InvalidInput);
+        assert_eq!(kind(key::send(&here, &memory, &window, TIMEOUT)), ErrorKind::InvalidInput);
     }
     fn silent_peer_times_out(fixture) {
         let _ = fixture;
@@ -174,7 +174,7 @@ cases! { "keys";
         let _ = fixture;
         let (here, there) = UnixStream::pair().expect("a socket");
         drop(here);
-        assert_eq!(kind(key::receive(&there, SECOND)), ErrorKind::Disconnected);
+        assert_eq!(kind(key::receive(&there, TIMEOUT)), ErrorKind::Disconnected);
     }
     fn dmabuf_without_key_is_refused(fixture) {
         use std::io::Write as _;
@@ -190,10 +190,10 @@ cases! { "keys";
             (&key[..32], ErrorKind::Disconnected),
         ] {
             let (mut here, there) = UnixStream::pair().expect("a socket");
-            gaudi_dmabuf::send(&here, &window, SECOND).expect("sent");
+            gaudi_dmabuf::send(&here, &window, TIMEOUT).expect("sent");
             here.write_all(bytes).expect("sent");
             drop(here);
-            assert_eq!(kind(key::receive(&there, SECOND)), wanted);
+            assert_eq!(kind(key::receive(&there, TIMEOUT)), wanted);
         }
         drop(window);
         domain.free(memory).expect("no refused message keeps a descriptor");

@@ -61,6 +61,42 @@ cases! { "processes";
         assert_eq!(code, 0, "check {code} in the child");
         assert_eq!(read_back(&domain, &device, 0, 6), b"before");
     }
+    fn fork_child_makes_its_own_domain(fixture) [Closed] {
+        let parents = {
+            let domain = fixture.domain();
+            let memory = domain.alloc(4096, AllocOptions::PRIVATE).expect("allocated");
+            memory.address()
+        };
+        let types = memory_types();
+        assert_eq!(types.lookup(parents, 1).kind, MemoryType::Host, "it is freed");
+        let device = fixture.domain().query().expect("queried").device;
+        types.insert(0x5000_0000_0000_0000, 100, device).expect("inserted");
+        let is_inherited = || {
+            let typed = types.lookup(0x5000_0000_0000_0063, 1);
+            (typed.kind, typed.device) == (MemoryType::Device, None)
+        };
+        let code = in_child(|| {
+            let first = is_inherited();
+            let domain = fixture.domain();
+            let memory = domain.alloc(4096, AllocOptions::PRIVATE).expect("allocated");
+            let typed = types.lookup(memory.address() + 4095, 1);
+            write(&domain, &memory, 0, &pattern(4096, 2));
+            let seen = read_back(&domain, &memory, 0, 4096);
+            let key = domain.pack(&memory).expect("packed").to_bytes();
+            let checks = [
+                first && is_inherited(),
+                typed.device == Some(memory.device()),
+                seen == pattern(4096, 2),
+                Attached::unpack(&key).is_ok(),
+                domain.free(memory).is_ok(),
+                types.stats().ranges == 0 && is_inherited(),
+                domain.close().is_ok(),
+            ];
+            first_false(&checks)
+        });
+        assert!(types.remove(0x5000_0000_0000_0000));
+        assert_eq!(code, 0, "check {code} in the child");
+    }
     fn fork_childs_drops_spare_parent(fixture) {
         let domain = fixture.domain();
         let device = domain.alloc(4096, AllocOptions::EXPORTED).expect("allocated");

@@ -88,10 +88,13 @@ cases! { "transfers";
     fn progress_submits_short_puts(fixture) {
         let mut bench = bench(fixture, 4096);
         let at = bench.at(0);
+        let submissions = |bench: &Bench| bench.domain.device().expect("open").stats().submissions;
+        let before = submissions(&bench);
         bench.transport.put_short(b"batched", &bench.target, at).expect("posted");
-        while bench.transport.flush(None).expect("flushed") == Posted::InProgress {
-            bench.transport.progress().expect("progress");
-        }
+        assert_eq!(submissions(&bench), before, "it waits for others");
+        bench.transport.progress().expect("progress");
+        assert_eq!(submissions(&bench), before + 1);
+        bench.transport.flush_wait(NEVER).expect("flushed");
         assert_eq!(bench.seen(0, 7), b"batched");
     }
     fn short_puts_share_submissions(fixture) {
@@ -421,6 +424,30 @@ cases! { "transfers";
             assert_eq!(last, [round]);
             bench.transport.flush_wait(NEVER).expect("flushed");
         }
+    }
+    fn fence_outlives_operations_of_one_direction(fixture) {
+        let mut bench = bench(fixture, 4096);
+        let (put, at) = (Completion::new(1), bench.at(0));
+        let all = Local::all(&bench.host);
+        bench.transport.put_zcopy(&[all], &bench.target, at, Some(&put)).expect("posted");
+        bench.transport.fence();
+        bench.transport.put_short(b"y", &bench.target, at).expect("posted");
+        assert!(!put.is_done(), "one direction is in order without a wait");
+        bench.transport.get_short(&mut [0], &bench.target, at).expect("read");
+        assert_eq!(put.result(), Some(Ok(())), "the get began after the put");
+    }
+    fn fence_waits_once_for_each_direction(fixture) {
+        let mut bench = bench(fixture, 4096);
+        let (first, later, at) = (Completion::new(1), Completion::new(1), bench.at(0));
+        let all = Local::all(&bench.host);
+        bench.transport.put_zcopy(&[all], &bench.target, at, Some(&first)).expect("posted");
+        bench.transport.fence();
+        bench.transport.get_short(&mut [0], &bench.target, at).expect("read");
+        assert!(first.is_done());
+        bench.transport.put_zcopy(&[all], &bench.target, at, Some(&later)).expect("posted");
+        bench.transport.get_short(&mut [0], &bench.target, at).expect("read");
+        assert!(!later.is_done(), "no fence is between them");
+        bench.transport.flush_wait(NEVER).expect("flushed");
     }
     fn flush_completes_with_all_before(fixture) {
         let mut bench = bench(fixture, 4096);

@@ -16,6 +16,15 @@ impl MemoryEvents for Log {
     }
 }
 
+/// Ends the other threads of a case, also after a panic.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 cases! { "memory types";
     fn device_memory_is_typed_at_any_address(fixture) {
         let domain = fixture.domain();
@@ -94,8 +103,10 @@ cases! { "memory types";
         let stop = AtomicBool::new(false);
         let looked = AtomicU64::new(0);
         std::thread::scope(|scope| {
+            let _stop = StopOnDrop(&stop);
             for _ in 0..2 {
                 scope.spawn(|| {
+                    let _stop = StopOnDrop(&stop);
                     let local = 0_u8;
                     while !stop.load(Ordering::Relaxed) {
                         let typed = memory_types().lookup(keep.address() + 4095, 1);
@@ -111,10 +122,9 @@ cases! { "memory types";
                 assert_eq!(memory_types().lookup(memory.address(), 4096).kind, MemoryType::Device);
                 domain.free(memory).expect("freed");
             }
-            while looked.load(Ordering::Relaxed) < 1000 {
+            while looked.load(Ordering::Relaxed) < 1000 && !stop.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
-            stop.store(true, Ordering::Relaxed);
         });
     }
     fn tables_count_what_is_left(fixture) {
