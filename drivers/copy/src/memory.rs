@@ -287,6 +287,15 @@ impl Shared {
         }
     }
 
+    /// Whether the engines see the memory.
+    pub(crate) fn is_located(&self) -> bool {
+        match &self.backing {
+            Some(Backing::Device(_) | Backing::Host(_) | Backing::Registered(_)) => true,
+            Some(Backing::Dmabuf { engines, .. }) => engines.is_some(),
+            None => false,
+        }
+    }
+
     /// The device memory behind the memory, and the offset of its first byte.
     pub(crate) fn buffer(&self) -> Option<(&Buffer, u64)> {
         match self.backing.as_ref()? {

@@ -381,8 +381,7 @@ impl Transport {
         self.domain.card.check_process(operation)?;
         let is_put = operation == PUT;
         let far = memory.shared.location().filter(|_| self.reaches(&memory));
-        let is_near =
-            |local: &Local<'_>| self.reaches(local.memory) && local.memory.shared.location().is_some();
+        let is_near = |local: &Local<'_>| self.reaches(local.memory) && local.memory.shared.is_located();
         let kind = iov
             .iter()
             .find(|local| local.len > 0)

@@ -159,6 +159,7 @@ impl MemoryTypeCache {
     }
 
     /// Whether lookups use the lock-free map (`GAUDI_MEMTYPE_CACHE`).
+    #[inline]
     pub fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
