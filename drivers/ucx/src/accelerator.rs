@@ -1,8 +1,10 @@
-//! Open MPI 5's accelerator component: `mca_accelerator_gaudi.so` is another name of this library.
+//! Open MPI 5.0's accelerator component: `mca_accelerator_gaudi.so` is another name of this
+//! library.
 //!
 //! Open MPI needs it to pack derived datatypes and to stage device memory itself. The component
-//! offers itself only if UCX has this copy of the library, whose allocations it knows. Copies are
-//! complete when their call returns, so streams and events are empty objects.
+//! offers itself only if UCX has this copy of the library, whose allocations it knows, and to
+//! Open MPI 5.0 only. Copies are complete when their call returns, so streams and events are empty
+//! objects.
 
 #![allow(unsafe_code, reason = "functions that Open MPI calls with C's pointers")]
 
@@ -19,7 +21,7 @@ use crate::opal::{
     OUT_OF_RESOURCE, PciAttr, SUCCESS,
 };
 use crate::status::{Status, caught};
-use crate::{copy, domain, events, load};
+use crate::{copy, domain, events, load, log};
 
 /// What Open MPI looks up in the file `mca_accelerator_gaudi.so`.
 #[used]
@@ -60,10 +62,24 @@ pub(crate) struct Shared<T>(T);
 unsafe impl<T> Sync for Shared<T> {}
 
 extern "C" fn init() -> *const Module {
-    match load::is_registered() {
-        true => &raw const MODULE.0,
-        false => null(),
+    let table = || {
+        let is_offered = load::is_registered() && is_supported(library::opal().map(|opal| opal.version));
+        is_offered.then_some(&raw const MODULE.0)
+    };
+    caught("accelerator_init", table).flatten().unwrap_or(null())
+}
+
+/// Whether the table of functions is that of an Open MPI of this version. Logs an error otherwise:
+/// later tables have other functions in these places, under the same version of the framework.
+fn is_supported(version: Option<&str>) -> bool {
+    let is_known = version.is_some_and(|version| version.starts_with("5.0."));
+    if !is_known {
+        let version = version.unwrap_or("of an unknown version");
+        log::error(&format!(
+            "Open MPI {version} is not supported: it gets no accelerator component; supported is 5.0"
+        ));
     }
+    is_known
 }
 
 extern "C" fn finalize(_module: *const Module) {}
@@ -250,6 +266,9 @@ unsafe extern "C" fn mem_alloc(device: c_int, into: *mut *mut c_void, len: usize
 
 extern "C" fn mem_release(_device: c_int, address: *mut c_void) -> c_int {
     guarded("mem_release", || {
+        if address.is_null() {
+            return Ok(SUCCESS);
+        }
         domain::release(address as u64).map_err(error)?;
         Ok(SUCCESS)
     })
@@ -341,4 +360,32 @@ unsafe extern "C" fn get_buffer_id(_device: c_int, address: *const c_void, id: *
         *unsafe { id.as_mut() }.ok_or(BAD_PARAM)? = allocation.number;
         Ok(SUCCESS)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stub;
+
+    #[test]
+    fn other_open_mpi_gets_no_component() {
+        for version in ["5.0.0", "5.0.7", "5.0.10rc1"] {
+            assert!(is_supported(Some(version)), "{version}");
+        }
+        for version in ["", "4.1.8", "5.0", "5.1.0", "5.1.0a1", "6.0.0", "15.0.1", "50.1"] {
+            assert!(!is_supported(Some(version)), "{version}");
+        }
+        assert!(!is_supported(None), "unknown");
+    }
+
+    #[test]
+    fn release_of_null_succeeds() {
+        let _alone = stub::install();
+        assert_eq!(mem_release(0, null_mut()), SUCCESS, "as accelerator.h requires");
+        assert_eq!(
+            mem_release(0, 4096 as *mut c_void),
+            BAD_PARAM,
+            "not device memory"
+        );
+    }
 }

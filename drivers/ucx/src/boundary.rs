@@ -406,7 +406,7 @@ impl World {
             }
             _ => {
                 let name = match self.random.below(3) {
-                    0 => "gaudi_copy".to_owned(),
+                    0 => "gaudi_copy0".to_owned(),
                     1 => String::new(),
                     _ => "gaudi_copy1".repeat(1 + self.random.below(40) as usize),
                 };
@@ -424,12 +424,12 @@ impl World {
     }
 }
 
-/// An open domain, interface and endpoint on a mock.
+/// An open domain, interface and endpoint on the first mock.
 fn world(seed: u64) -> World {
     let (mut md, mut iface, mut ep) = (null_mut(), null_mut(), null_mut());
     unsafe {
         assert_eq!(
-            domain::open(null_mut(), c"gaudi_copy".as_ptr(), null(), &raw mut md),
+            domain::open(null_mut(), c"gaudi_copy0".as_ptr(), null(), &raw mut md),
             0
         );
         let config = TransportConfig::of([0; IFACE_CONFIG]);

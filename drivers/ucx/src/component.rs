@@ -104,7 +104,7 @@ fn is_registered(ucx: &Ucx) -> bool {
     false
 }
 
-/// One resource a card.
+/// One resource for each card.
 ///
 /// # Safety
 /// The pointers are null or valid.
@@ -130,7 +130,7 @@ pub(crate) unsafe extern "C" fn query_md_resources(
         }
         for (index, card) in cards.iter().enumerate() {
             let name = bytes::<MD_NAME>(card.domain.as_bytes());
-            // SAFETY: the array has an element a card.
+            // SAFETY: the array has an element for each card.
             unsafe { array.add(index).write(MdResource { name }) };
         }
         // SAFETY: guaranteed by the caller.

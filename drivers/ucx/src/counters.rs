@@ -23,15 +23,20 @@ pub(crate) fn print_at_end() {
     IS_WANTED.store(true, Relaxed);
 }
 
-/// UCX or Open MPI moves bytes to or from device memory with a copy.
-pub(crate) fn copied(bytes: u64) {
+/// A copy of UCX or Open MPI to or from device memory succeeded. The bytes of a staged one passed
+/// through host memory of the plugin.
+pub(crate) fn copied(bytes: u64, is_staged: bool) {
     COPIES.fetch_add(1, Relaxed);
     COPIED_BYTES.fetch_add(bytes, Relaxed);
+    if is_staged {
+        STAGED_BYTES.fetch_add(bytes, Relaxed);
+    }
 }
 
-/// Bytes of a copy pass through pinned memory of the plugin.
-pub(crate) fn staged(bytes: u64) {
-    STAGED_BYTES.fetch_add(bytes, Relaxed);
+/// The numbers of copies, copied bytes and staged bytes.
+#[cfg(test)]
+pub(crate) fn copies() -> [u64; 3] {
+    [&COPIES, &COPIED_BYTES, &STAGED_BYTES].map(|number| number.load(Relaxed))
 }
 
 /// UCX takes a dma-buf.

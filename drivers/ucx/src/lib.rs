@@ -2,8 +2,8 @@
 //! and a transport `gaudi`.
 //!
 //! - *No UCX at build time*: the structures of UCX's private interface are declared here, one table
-//!   a release (`release.rs`). The plugin has no `DT_NEEDED` entry for UCX; it finds the libraries
-//!   that the process has loaded.
+//!   for each release (`release.rs`). The plugin has no `DT_NEEDED` entry for UCX; it finds the
+//!   libraries that the process has loaded.
 //! - *Also Open MPI's accelerator component*, under another name: it must know the same memory.
 //! - *An unknown release registers nothing* and logs one error, because a wrong layout would crash.
 //! - *Queries open the control node only*. The compute node opens at the first allocation or copy.

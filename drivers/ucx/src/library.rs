@@ -166,8 +166,9 @@ pub(crate) fn logger() -> Option<&'static Logger> {
     }
 }
 
-/// What an accelerator component needs of Open MPI to make objects.
+/// Open MPI's version, and what an accelerator component needs to make objects.
 pub(crate) struct Opal {
+    pub(crate) version: &'static str,
     pub(crate) initialize: unsafe extern "C" fn(*mut opal::Class),
     pub(crate) stream: *mut opal::Class,
     pub(crate) event: *mut opal::Class,
@@ -183,9 +184,12 @@ pub(crate) fn opal() -> Option<&'static Opal> {
     static OPAL: OnceLock<Option<Opal>> = OnceLock::new();
     let make = || {
         let library = open(loaded().opal.as_deref()?)?;
-        // SAFETY: `opal/class/opal_object.h` and `opal/mca/accelerator/accelerator.h` declare them.
+        // SAFETY: `opal/runtime/opal.h`, `opal/class/opal_object.h` and
+        // `opal/mca/accelerator/accelerator.h` declare them; the version is a terminated string.
         unsafe {
+            let version: *const c_char = symbol(library, "opal_version_string").ok()?;
             Some(Opal {
+                version: CStr::from_ptr(version).to_str().ok()?,
                 initialize: symbol(library, "opal_class_initialize").ok()?,
                 stream: symbol(library, "opal_accelerator_stream_t_class").ok()?,
                 event: symbol(library, "opal_accelerator_event_t_class").ok()?,

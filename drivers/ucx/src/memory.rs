@@ -237,27 +237,35 @@ impl Copy {
             (Side::Host, Side::Host) => return Err(Status::Unsupported),
         })
     }
+
+    /// Whether the bytes pass through host memory of the plugin.
+    pub(crate) fn is_staged(&self) -> bool {
+        match self {
+            Self::Empty => false,
+            Self::ToDevice(..) | Self::FromDevice(..) => true,
+            Self::Between { dst, src } => dst.0.card.index() != src.0.card.index(),
+        }
+    }
 }
 
-/// Runs operations on a card's transport, and waits for them. A failed operation ends the
-/// transport, whose drop waits too: no copy is in flight when the call returns.
+/// Runs operations on a card's transport, and waits for them. A failure or a panic drops the
+/// transport, which waits too: no copy is in flight when the call returns or unwinds.
 fn wait(
     card: &'static Card,
     operations: impl FnOnce(&mut Transport) -> gaudi_copy::Result<()>,
 ) -> Answer<()> {
     let mut slot = gaudi_sys::lock(&card.transport);
     let run = || {
-        let transport = match &mut *slot {
+        let mut transport = match slot.take() {
             Some(transport) => transport,
-            none => none.insert(Transport::new(card.memory()?)?),
+            None => Transport::new(card.memory()?)?,
         };
-        operations(transport)?;
-        transport.flush_wait(Deadline::NEVER)
+        operations(&mut transport)?;
+        transport.flush_wait(Deadline::NEVER)?;
+        *slot = Some(transport);
+        Ok(())
     };
-    run().map_err(|error| {
-        *slot = None;
-        status::of(&error)
-    })
+    run().map_err(|error| status::of(&error))
 }
 
 /// The configuration of an allocation's domain.
@@ -310,7 +318,7 @@ pub(crate) fn is_long(allocation: &Allocation, len: u64) -> bool {
 /// Reads device memory into bytes of the program.
 pub(crate) fn read(from: &Allocation, offset: u64, bytes: &mut [u8]) -> Answer<()> {
     let (source, address) = (Attached::to(&from.memory), from.base() + offset);
-    // SAFETY: `wait` flushes the transport, or drops it.
+    // SAFETY: `wait` flushes the transport or drops it, also when it unwinds.
     wait(from.card, |transport| unsafe {
         transport.read_bytes(bytes, &source, address)
     })
@@ -343,6 +351,8 @@ pub(crate) fn fill(address: u64, value: u8, len: u64) -> Answer<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use nix::libc;
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{ForkResult, fork};
@@ -374,6 +384,33 @@ mod tests {
             }
         }
         drop(held);
+        free(base).expect("freed");
+    }
+
+    #[test]
+    fn panic_leaves_no_copy_for_the_next() {
+        let _alone = stub::install();
+        let card = &cards()[0];
+        let (base, len) = alloc(card, 4096).expect("device memory");
+        let allocation = find(base).expect("live");
+        let calls = Arc::new(AtomicU64::new(0));
+        let count = calls.clone();
+        let unwound = status::caught("test", || {
+            wait(card, |transport| {
+                let unpack = move |_: &[u8]| {
+                    count.fetch_add(1, Ordering::Relaxed);
+                };
+                let source = Attached::to(&allocation.memory);
+                transport.get_bcopy(len as usize, unpack, &source, base, None)?;
+                panic!("a defect after a copy began")
+            })
+        });
+        assert!(unwound.is_none(), "it panicked");
+        let before = calls.load(Ordering::Relaxed);
+        assert_eq!(wait(card, |_| Ok(())), Ok(()), "a later call works");
+        let after = calls.load(Ordering::Relaxed);
+        assert_eq!(after, before, "the later call does not end the copy");
+        drop(allocation);
         free(base).expect("freed");
     }
 

@@ -1,4 +1,4 @@
-//! The structures of Open MPI 5's accelerator framework that a component fills in, as
+//! The structures of Open MPI 5.0's accelerator framework that a component fills in, as
 //! `opal/mca/accelerator/accelerator.h`, `opal/mca/mca.h` and `opal/class/opal_object.h` have them.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};

@@ -17,12 +17,12 @@ use crate::library::{self, Parsers, Ucx};
 use crate::status::OK;
 use crate::{cards, release};
 
-/// Makes the process one with a UCX of the newest release and a mock. The tests that use them run
-/// one at a time.
+/// Makes the process one with a UCX of the newest release and two mocks. The tests that use them
+/// run one at a time.
 pub(crate) fn install() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     library::set(ucx);
-    cards::set(&["mock?name=stub"]);
+    cards::set(&["mock?name=stub", "mock?name=stub2"]);
     lock(&ALONE)
 }
 

@@ -33,7 +33,7 @@ const OPERATIONS: [(&str, Operation); 6] = [
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let library = arguments.next().unwrap_or_default(); // an empty name is no library
+    let library = arguments.next().unwrap_or_default(); // an empty name is not a library
     let mut operations = Vec::new();
     let mut sizes = SIZES.to_vec();
     for name in arguments {
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     for (name, operation) in operations {
         let answer = mpi.barrier().and_then(|()| operation(&mpi, &sizes));
         match answer {
-            Ok(said) => println!("ok {name} rank {}: {said}", mpi.rank),
+            Ok(summary) => println!("ok {name} rank {}: {summary}", mpi.rank),
             Err(failure) => {
                 all = false;
                 println!("FAIL {name} rank {}: {failure}", mpi.rank);
