@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
 use gaudi_copy::{Config, MemoryDomain};
@@ -36,6 +36,8 @@ type Wrap = Box<dyn Fn(SharedIo) -> SharedIo>;
 /// During a run, small anonymous mappings of the thread are parts of one region
 /// ([`gaudi_sys::arena::Region`]).
 pub struct World {
+    spec: DeviceSpec,
+    make: Make,
     mock: Mock,
     clock: VirtualClock,
     /// The clock, for the layers.
@@ -86,8 +88,13 @@ pub(crate) struct Run<'a> {
     rules: &'a Rules,
 }
 
+/// Makes the mock of a world.
+type Make = Arc<dyn Fn(&MockSpec) -> Result<Mock>>;
+
 /// An open device.
 struct Opened {
+    /// The node. It stays open while an object of the device is held.
+    node: Weak<CodeWatch>,
     device: Device,
     faults: FaultHandle,
     domain: Option<MemoryDomain>,
@@ -151,7 +158,7 @@ impl World {
     /// - `InvalidInput`: the spec is not such a mock.
     /// - `OutOfMemory`: the host has no memory for it.
     pub fn new(spec: &DeviceSpec) -> Result<Self> {
-        Self::make(spec, Mock::new)
+        Self::make(spec, Arc::new(Mock::new))
     }
 
     /// As [`new`](Self::new), with device memory that code may export as real descriptors. Exports
@@ -160,16 +167,17 @@ impl World {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_descriptors(spec: &DeviceSpec) -> Result<Self> {
-        Self::make(spec, Mock::with_descriptors)
+        Self::make(spec, Arc::new(Mock::with_descriptors))
     }
 
     /// As [`new`](Self::new), in the time of a clock that other worlds use too. Its owner
     /// restarts it.
     pub(crate) fn on_clock(spec: &DeviceSpec, clock: &VirtualClock) -> Result<Self> {
-        Self::make(spec, |mock| Mock::on_clock(mock, clock.clone()))
+        let clock = clock.clone();
+        Self::make(spec, Arc::new(move |mock| Mock::on_clock(mock, clock.clone())))
     }
 
-    fn make(spec: &DeviceSpec, make: impl FnOnce(&MockSpec) -> Result<Mock>) -> Result<Self> {
+    fn make(spec: &DeviceSpec, make: Make) -> Result<Self> {
         let invalid = |why: &str| {
             Error::new(ErrorKind::InvalidInput, "faults")
                 .because(why.to_owned())
@@ -202,6 +210,8 @@ impl World {
         // The mock allocates its memory at the first open, and keeps the memory.
         drop((mock.open()?, entered));
         Ok(Self {
+            spec: spec.clone(),
+            make,
             mock,
             time: Arc::new(clock.clone()),
             clock,
@@ -321,7 +331,13 @@ impl World {
         code: impl FnOnce(&Run<'_>) -> Result<()>,
     ) -> Result<Outcome> {
         hush();
-        self.mock.restart(seed)?;
+        match self.mock.restart(seed) {
+            Err(error) if error.kind() == ErrorKind::InUse => {
+                self.renew()?;
+                self.mock.restart(seed)?;
+            }
+            answer => answer?,
+        }
         self.record.restart();
         let _clock = self.is_virtual.then(|| self.clock.enter());
         let _region = (!self.is_inner).then(|| self.region.enter());
@@ -329,6 +345,7 @@ impl World {
         let begin = self.clock.now_ns();
         let quiet = Quiet::begin();
         let Opened {
+            node,
             device,
             faults,
             domain,
@@ -353,7 +370,7 @@ impl World {
         };
         self.record.begin();
         drop(domain);
-        let closed = catch_unwind(AssertUnwindSafe(|| self.close(device)));
+        let closed = catch_unwind(AssertUnwindSafe(|| self.close(device, &node)));
         if let Err(panic) = closed {
             self.record.lock().violated(Invariant::Panics, message(&*panic));
         }
@@ -382,7 +399,9 @@ impl World {
             );
         }
         drop(record);
-        self.check_reset();
+        if node.strong_count() == 0 {
+            self.check_reset();
+        }
         let mut record = self.record.lock();
         let mut violations = std::mem::take(&mut record.violations);
         violations.retain(|violation| !self.off.contains(&violation.invariant));
@@ -401,6 +420,22 @@ impl World {
         })
     }
 
+    /// Makes another device: an object of an earlier run holds the node of this one.
+    fn renew(&mut self) -> Result<()> {
+        let Self {
+            mock,
+            clock,
+            time,
+            record,
+            region,
+            ..
+        } = Self::make(&self.spec, Arc::clone(&self.make))?;
+        // The old record is that of the earlier run's layers, the old region that of its memory.
+        (self.mock, self.clock, self.time) = (mock, clock, time);
+        (self.record, self.region) = (record, region);
+        Ok(())
+    }
+
     fn open(&self) -> Result<Opened> {
         let wrap = |layer: &Option<Wrap>, io: SharedIo| match layer {
             Some(wrap) => wrap(io),
@@ -417,6 +452,7 @@ impl World {
             record: self.record.clone(),
             faults: faults.clone(),
         });
+        let node = Arc::downgrade(&io);
         let (io, options) = (wrap(&self.code_layer, io), self.options.clone());
         let (device, domain) = match self.has_domain {
             false => (Device::with_options(io, options)?, None),
@@ -426,14 +462,16 @@ impl World {
             }
         };
         Ok(Opened {
+            node,
             device,
             faults,
             domain,
         })
     }
 
-    /// Closes the device. Only a refusal, or work that may run, excuses that it is held.
-    fn close(&self, device: Device) {
+    /// Closes the device. Only a refusal, or work that may run, excuses that it is held. Neither
+    /// excuses that the node stays open.
+    fn close(&self, device: Device, node: &Weak<CodeWatch>) {
         let ledger = self.mock.ledger();
         let mut record = self.record.lock();
         let counts = |name: &str, held: usize, known: usize| {
@@ -459,7 +497,7 @@ impl World {
         drop(device);
         let mut record = self.record.lock();
         let excused = record.work_failed || !record.refused.is_empty() || !record.refusals.is_empty();
-        if !excused {
+        if !excused || node.strong_count() > 0 {
             record.violated(
                 Invariant::Leaks,
                 format!("the device is still held after the run: {error}"),
@@ -478,6 +516,7 @@ impl World {
                  device,
                  faults,
                  domain,
+                 ..
              }| {
                 let buffer = device.alloc(64)?;
                 device.fill(&buffer, 1)?.wait(Duration::from_secs(60))?;
