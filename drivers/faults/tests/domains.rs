@@ -20,7 +20,8 @@ fn memory_domain_breaks_no_invariant() {
         let case = Case::on_domain(seed, number);
         let outcome = stack.run(&case).expect("the device opens");
         if let Some(violation) = outcome.violations.first() {
-            let smallest = stack.reduce(case);
+            let violation = violation.to_string();
+            let (smallest, _) = stack.reduce(case, outcome);
             panic!("seed {seed} case {number} on a domain: {violation}\n{smallest}");
         }
         faulty += u64::from(!outcome.met.is_empty());

@@ -30,7 +30,8 @@ fn requests_break_no_invariant() {
         let case = Case::on_fabric(seed, number);
         let outcome = stack.run(&case).expect("nodes are made");
         if let Some(violation) = outcome.violations.first() {
-            let smallest = stack.reduce(case);
+            let violation = violation.to_string();
+            let (smallest, _) = stack.reduce(case, outcome);
             panic!("seed {seed} case {number}: {violation}\n{smallest}");
         }
         coverage.add(&outcome);

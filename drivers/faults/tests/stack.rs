@@ -25,7 +25,8 @@ fn stack_breaks_no_invariant() {
         let case = Case::generate(seed, number);
         let outcome = stack.run(&case).expect("the device opens");
         if let Some(violation) = outcome.violations.first() {
-            let smallest = stack.reduce(case);
+            let violation = violation.to_string();
+            let (smallest, _) = stack.reduce(case, outcome);
             panic!("seed {seed} case {number}: {violation}\n{smallest}");
         }
         faulty += u64::from(!outcome.met.is_empty());
@@ -38,7 +39,8 @@ fn stack_breaks_no_invariant() {
         let case = Case::with_descriptors(seed, number);
         let outcome = stack.run(&case).expect("the device opens");
         if let Some(violation) = outcome.violations.first() {
-            let smallest = stack.reduce(case);
+            let violation = violation.to_string();
+            let (smallest, _) = stack.reduce(case, outcome);
             panic!("seed {seed} case {number} with descriptors: {violation}\n{smallest}");
         }
         coverage.add(&outcome);
