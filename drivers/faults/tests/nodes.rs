@@ -265,3 +265,40 @@ fn every_topology_transfers_without_faults() {
     });
     answer.unwrap_or_else(|error| panic!("{error}"));
 }
+
+/// A subscriber that its caller knows by its type.
+struct Silent;
+
+impl tracing::Subscriber for Silent {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        false
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn nodes_log_as_their_caller() {
+    let code = || -> Code<'static> {
+        Box::new(|_: &mut Node<'_>| {
+            assert!(tracing::dispatcher::get_default(|log| log.is::<Silent>()));
+            Ok(())
+        })
+    };
+    tracing::subscriber::with_default(Silent, || {
+        let outcome = pair(["", ""], Nodes::new(Topology::PAIR), code(), code());
+        assert!(outcome.violations.is_empty(), "{:?}", outcome.violations);
+    });
+}
