@@ -73,7 +73,8 @@ struct Run {
     html: Option<PathBuf>,
     /// Run a program instead, once under the plan of each seed from A to the one before B:
     /// GAUDI_DEVICE names a mock with the plan. Crashes, hangs and leaks are reported.
-    #[arg(long, value_name = "A..B", requires = "program", value_parser = faults_program::seeds)]
+    #[arg(long, value_name = "A..B", requires = "program", value_parser = faults_program::seeds,
+          conflicts_with_all = ["minutes", "cases", "jobs"])]
     seeds: Option<Range<u64>>,
     /// Seconds that one case may take, and its reduction, or the program under one plan.
     #[arg(long, value_name = "SEC", default_value = "60", value_parser = seconds)]
