@@ -74,10 +74,9 @@ impl Coverage {
 
     /// Counts a case of a place, and adds its faults.
     pub fn add_case(&mut self, place: Where, outcome: &Outcome) {
-        let has_fault = !outcome.met.is_empty() || !outcome.nic_fired.is_empty();
         let count = &mut self.places[place as usize];
         count.cases += 1;
-        count.with_faults += u64::from(has_fault);
+        count.with_faults += u64::from(outcome.has_fault());
         self.add(outcome);
     }
 

@@ -114,7 +114,7 @@ pub struct NodesOutcome {
 impl NodesOutcome {
     /// Whether a fault was injected.
     pub fn has_fault(&self) -> bool {
-        !self.nic_fired.is_empty() || self.cards.iter().any(|card| !card.met.is_empty())
+        !self.nic_fired.is_empty() || self.cards.iter().any(Outcome::has_fault)
     }
 
     /// Adds the rules of a card that injected nothing. Those of NIC events are not the card's.
@@ -145,6 +145,7 @@ impl From<NodesOutcome> for Outcome {
         };
         for card in nodes.cards {
             all.met.extend(card.met);
+            all.has_device_fault |= card.has_device_fault;
             all.calls += card.calls;
             all.took = all.took.max(card.took);
         }

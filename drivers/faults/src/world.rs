@@ -69,12 +69,21 @@ pub struct Outcome {
     pub met: Vec<Met>,
     /// The armed rules of NIC events that injected a fault, in a run of nodes.
     pub nic_fired: Vec<Rule>,
+    /// Whether a rule of the device injected a fault, also one of the chip.
+    pub has_device_fault: bool,
     /// The armed rules that injected nothing.
     pub unfired: Vec<Rule>,
     /// Calls of the driver.
     pub calls: u64,
     /// Virtual time of the run.
     pub took: Duration,
+}
+
+impl Outcome {
+    /// Whether a fault was injected.
+    pub fn has_fault(&self) -> bool {
+        self.has_device_fault || !self.nic_fired.is_empty()
+    }
 }
 
 /// What code under test may use in a run.
@@ -122,9 +131,10 @@ impl Rules {
         self.disarmed.borrow_mut().extend(counts);
     }
 
-    /// Whether an armed rule has injected a fault.
+    /// Whether a rule of the run has injected a fault.
     fn has_fired(&self) -> bool {
-        self.armed.borrow().iter().any(|(_, fault)| fault.fired() > 0)
+        let is_armed = self.armed.borrow().iter().any(|(_, fault)| fault.fired() > 0);
+        is_armed || self.disarmed.borrow().iter().any(|&(_, fired)| fired > 0)
     }
 
     /// The disarmed rules that injected nothing, each once.
@@ -414,6 +424,7 @@ impl World {
                 .filter_map(|(&(operation, state), event)| Some(Met::new(event.rule?, operation, state)))
                 .collect(),
             nic_fired: Vec::new(),
+            has_device_fault: rules.has_fired(),
             unfired,
             calls: self.record.calls(),
             took,
@@ -546,7 +557,7 @@ impl Run<'_> {
         self.rules.disarm();
     }
 
-    /// Whether an armed rule has injected a fault.
+    /// Whether a rule of the run has injected a fault.
     pub(crate) fn has_fired(&self) -> bool {
         self.rules.has_fired()
     }

