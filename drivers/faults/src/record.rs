@@ -108,7 +108,7 @@ pub(crate) struct Record {
     pub(crate) accepted: u64,
     /// Submissions without a wait that proves their end.
     pub(crate) unproven: Vec<(u64, u32)>,
-    /// A submission or a wait failed: engines may still use memory.
+    /// A submission or a wait failed: engines may still use memory if a submission is unproven.
     pub(crate) work_failed: bool,
     /// A wait failed with an error that proves no end.
     pub(crate) end_uncertain: bool,
@@ -221,6 +221,7 @@ impl Record {
     /// Reports every object that was neither released nor refused its release. The node closes.
     pub(crate) fn close(&mut self) {
         let tried = |operation, what| self.refused.contains(&(operation, what));
+        let may_run = self.work_may_run();
         let mut left = Vec::new();
         for &handle in &self.allocations {
             // A mapped allocation cannot be freed; its mapping is checked below.
@@ -231,14 +232,13 @@ impl Record {
         }
         for &Mapping { va, allocation } in &self.mappings {
             let is_host = allocation.is_none();
-            let may_be_used = self.work_may_run() || (self.work_failed && !is_host);
-            if !tried(Operation::MemUnmap, va) && !may_be_used {
+            if !tried(Operation::MemUnmap, va) && !may_run {
                 let what = if is_host { "host" } else { "device" };
                 left.push(format!("the mapping of {what} memory at {va:#x}"));
             }
         }
         for &handle in &self.buffers {
-            if !tried(Operation::CbDestroy, handle) && !self.work_failed {
+            if !tried(Operation::CbDestroy, handle) && !may_run {
                 left.push(format!("command buffer {handle:#x}"));
             }
         }

@@ -505,9 +505,13 @@ impl World {
         drop(record);
         let Err(failed) = device.close() else { return };
         let (device, error) = failed.into_parts();
+        let record = self.record.lock();
+        let is_refused = !record.refused.is_empty() || !record.refusals.is_empty();
+        let excused = is_refused || record.work_may_run();
+        // The drop of the node locks it.
+        drop(record);
         drop(device);
         let mut record = self.record.lock();
-        let excused = record.work_failed || !record.refused.is_empty() || !record.refusals.is_empty();
         if !excused || node.strong_count() > 0 {
             record.violated(
                 Invariant::Leaks,
