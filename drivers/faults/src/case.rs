@@ -297,23 +297,34 @@ impl Case {
         })
     }
 
-    /// Returns a smaller case that breaks the same invariant: fewer rules and operations, and
-    /// simpler ones. Rules and operations are reduced together.
-    pub fn reduce(self, world: &mut World) -> Self {
-        self.reduce_by(|case| case.run(world), MOST_RUNS)
+    /// Returns a smaller case that breaks the invariant that a run broke first, with the run in
+    /// which it did: fewer rules and operations, and simpler ones. Rules and operations are reduced
+    /// together. Without a smaller one, returns the case and `outcome`.
+    pub fn reduce(self, outcome: Outcome, world: &mut World) -> (Self, Outcome) {
+        self.reduce_by(outcome, |case| case.run(world), MOST_RUNS, |_, _| {})
     }
 
-    fn reduce_by(self, mut run: impl FnMut(&Self) -> Result<Outcome>, most: usize) -> Self {
-        // The invariant that a case breaks first.
-        let mut broken = |case: &Self| Some(run(case).ok()?.violations.first()?.invariant);
-        let Some(wanted) = broken(&self) else {
-            return self;
+    /// `report` gets each smaller case that fails, with its run.
+    fn reduce_by(
+        self,
+        outcome: Outcome,
+        mut run: impl FnMut(&Self) -> Result<Outcome>,
+        most: usize,
+        mut report: impl FnMut(&Self, &Outcome),
+    ) -> (Self, Outcome) {
+        let broken = |outcome: &Outcome| Some(outcome.violations.first()?.invariant);
+        let Some(wanted) = broken(&outcome) else {
+            return (self, outcome);
         };
-        let mut best = self;
+        let (mut best, mut last) = (self, outcome);
         let mut runs = 0;
         let mut fails = |case: &Self, runs: &mut usize| {
             *runs += 1;
-            broken(case) == Some(wanted)
+            let failed = run(case).ok().filter(|outcome| broken(outcome) == Some(wanted));
+            let Some(outcome) = failed else { return false };
+            report(case, &outcome);
+            last = outcome;
+            true
         };
         // Parts, halves first, then ever smaller ones.
         let mut part = (best.ops.len() + best.plan.rules.len()).div_ceil(2);
@@ -358,7 +369,7 @@ impl Case {
             }
             index += 1;
         }
-        best
+        (best, last)
     }
 
     /// The case without `part` of its rules and operations from the `at`th on; the rules come
@@ -486,12 +497,23 @@ impl Stack {
     }
 
     /// As [`Case::reduce`]. Two runs on nodes may differ, so each such case gets three runs.
-    pub fn reduce(&mut self, case: Case) -> Case {
+    pub fn reduce(&mut self, case: Case, outcome: Outcome) -> (Case, Outcome) {
+        self.reduce_and(case, outcome, |_, _| {})
+    }
+
+    /// As [`reduce`](Self::reduce), and passes each smaller case that fails to `report`, with its
+    /// run: a later one may never end.
+    pub fn reduce_and(
+        &mut self,
+        case: Case,
+        outcome: Outcome,
+        report: impl FnMut(&Case, &Outcome),
+    ) -> (Case, Outcome) {
         let most = match case.place {
             Where::Nodes => MOST_RUNS_OF_NODES,
             _ => MOST_RUNS,
         };
-        case.reduce_by(|case| self.repeat(case), most)
+        case.reduce_by(outcome, |case| self.repeat(case), most, report)
     }
 }
 
@@ -533,13 +555,19 @@ mod tests {
             if calls % 2 == 0 && has_rule && case.ops.iter().any(is_flush) {
                 outcome.violations.push(Violation {
                     invariant: Invariant::PeersEnd,
-                    what: String::new(),
+                    what: format!("{} operations", case.ops.len()),
                 });
             }
             Ok(outcome)
         };
-        let smallest = case.reduce_by(repeated(run), MOST_RUNS_OF_NODES);
+        let mut run = repeated(run);
+        let first = run(&case).expect("it runs");
+        let (smallest, last) = case.reduce_by(first, run, MOST_RUNS_OF_NODES, |_, _| {});
         assert_eq!(smallest.plan.to_string(), "nic.packet:lose");
         assert_eq!(smallest.ops.len(), 1, "{smallest}");
+        assert_eq!(
+            last.violations[0].what, "1 operations",
+            "the run of the smallest case"
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use gaudi_device::{Device, Result};
+use gaudi_device::{Device, Error, Result};
 use gaudi_seam::fault::{Plan, Rule, Schedule};
 use proptest::strategy::{Just, Strategy};
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
@@ -185,6 +185,26 @@ const EARLY: RangeInclusive<u64> = 1..=3;
 const SEARCHES: usize = 4;
 const MORE_CASES: u32 = 500;
 
+/// The first error that made a run impossible. Later runs are skipped, so that proptest does not
+/// take the error for a failure that it can shrink.
+#[derive(Default)]
+pub(crate) struct Abort(RefCell<Option<Error>>);
+
+impl Abort {
+    /// Runs a case; `None` if the run, or an earlier one, was impossible.
+    pub(crate) fn run<T>(&self, run: impl FnOnce() -> Result<T>) -> Option<T> {
+        if self.0.borrow().is_some() {
+            return None;
+        }
+        run().map_err(|error| *self.0.borrow_mut() = Some(error)).ok()
+    }
+
+    /// The error as text.
+    pub(crate) fn why(self) -> Option<String> {
+        self.0.into_inner().map(|error| error.to_string())
+    }
+}
+
 fn find_one<I: Strategy>(
     world: &RefCell<World>,
     config: &Config,
@@ -200,9 +220,12 @@ where
         RngSeed::Random => 0,
     };
     let mut runner = TestRunner::new(config.clone());
+    let abort = Abort::default();
     let ran = runner.run(&(plans, input), |(plan, input)| {
-        let outcome = world.borrow_mut().run(&plan, 0, |device| code(device, &input));
-        let outcome = outcome.map_err(|error| TestCaseError::fail(error.to_string()))?;
+        let run = || world.borrow_mut().run(&plan, 0, |device| code(device, &input));
+        let Some(outcome) = abort.run(run) else {
+            return Ok(());
+        };
         match &outcome.violations[..] {
             [] => Ok(()),
             violations => {
@@ -211,14 +234,15 @@ where
             }
         }
     });
+    let aborted = |why| Failure {
+        why,
+        seed,
+        plan: Plan::default(),
+        input: None,
+    };
     match ran {
-        Ok(()) => None,
-        Err(TestError::Abort(why)) => Some(Failure {
-            why: why.to_string(),
-            seed,
-            plan: Plan::default(),
-            input: None,
-        }),
+        Ok(()) => abort.why().map(aborted),
+        Err(TestError::Abort(why)) => Some(aborted(why.to_string())),
         Err(TestError::Fail(why, (plan, input))) => Some(Failure {
             why: why.to_string(),
             seed,

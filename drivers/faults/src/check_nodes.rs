@@ -10,7 +10,7 @@ use proptest::arbitrary::any;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 
-use crate::check::{self, again};
+use crate::check::{self, Abort, again};
 use crate::invariant::Invariant;
 use crate::memory_nodes::MemoryNodes;
 use crate::nodes::{Code, Node, Nodes, NodesOutcome};
@@ -160,11 +160,13 @@ where
     let plans = strategies::node_plans(nodes, MOST_RULES);
     // The invariant that the first failure broke.
     let wanted: Cell<Option<Invariant>> = Cell::new(None);
+    let abort = Abort::default();
     let ran = runner.run(&(plans, input), |(plans, input)| {
         let runs = if wanted.get().is_some() { repeats } else { 1 };
         for _ in 0..runs {
-            let outcome = run(&plans, &input);
-            let outcome = outcome.map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let Some(outcome) = abort.run(|| run(&plans, &input)) else {
+                return Ok(());
+            };
             let Some(first) = outcome.violations.first() else {
                 continue;
             };
@@ -176,14 +178,15 @@ where
         }
         Ok(())
     });
+    let aborted = |why| NodesFailure {
+        why,
+        seed,
+        plans: Vec::new(),
+        input: None,
+    };
     match ran {
-        Ok(()) => None,
-        Err(TestError::Abort(why)) => Some(NodesFailure {
-            why: why.to_string(),
-            seed,
-            plans: Vec::new(),
-            input: None,
-        }),
+        Ok(()) => abort.why().map(aborted),
+        Err(TestError::Abort(why)) => Some(aborted(why.to_string())),
         Err(TestError::Fail(why, (plans, input))) => Some(NodesFailure {
             why: why.to_string(),
             seed,

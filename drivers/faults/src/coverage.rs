@@ -7,7 +7,7 @@ use gaudi_seam::Operation;
 use gaudi_seam::fault::{NicEvent, Target, Verdict};
 
 use crate::case::Where;
-use crate::record::{DeviceState, Met, kind_of};
+use crate::record::{DeviceState, Met};
 use crate::words::Vocabulary;
 use crate::world::Outcome;
 
@@ -64,17 +64,19 @@ impl Coverage {
         }
         for &rule in &outcome.nic_fired {
             if let Target::Nic(event) = rule.target {
-                *self.nic.entry((kind_of(rule).form, event.name())).or_default() += 1;
+                *self
+                    .nic
+                    .entry((rule.verdict.kind().form, event.name()))
+                    .or_default() += 1;
             }
         }
     }
 
     /// Counts a case of a place, and adds its faults.
     pub fn add_case(&mut self, place: Where, outcome: &Outcome) {
-        let has_fault = !outcome.met.is_empty() || !outcome.nic_fired.is_empty();
         let count = &mut self.places[place as usize];
         count.cases += 1;
-        count.with_faults += u64::from(has_fault);
+        count.with_faults += u64::from(outcome.has_fault());
         self.add(outcome);
     }
 
@@ -165,11 +167,6 @@ impl Coverage {
 
 /// Whether random plans have a verdict of this kind.
 fn is_drawn(example: Verdict) -> bool {
-    Vocabulary::WITH_DESCRIPTORS
-        .verdicts
-        .iter()
-        .any(|drawn| match (*drawn, example) {
-            (Verdict::Full(one), Verdict::Full(other)) => one == other,
-            (one, other) => std::mem::discriminant(&one) == std::mem::discriminant(&other),
-        })
+    let mut drawn = Vocabulary::WITH_DESCRIPTORS.verdicts.iter();
+    drawn.any(|drawn| drawn.kind().form == example.kind().form)
 }

@@ -104,6 +104,12 @@ impl<'a, 'r> DomainRig<'a, 'r> {
         }
     }
 
+    /// As [`judge`](Self::judge), for an operation on memory.
+    fn judge_memory<T>(&mut self, what: &str, answer: &Result<T>, needs: &[Operation]) {
+        self.run.judge_memory(what, answer, needs, &[]);
+        self.has_error |= answer.is_err();
+    }
+
     fn transport(&mut self) -> &mut Transport {
         match &mut self.transport {
             Some(transport) => transport,
@@ -188,7 +194,7 @@ impl<'a, 'r> DomainRig<'a, 'r> {
         };
         let answer = self.domain.alloc(length(c), options);
         let needs = [Operation::MemAlloc, Operation::MemMapDevice];
-        self.judge("MemoryDomain::alloc", &answer, &needs, &[]);
+        self.judge_memory("MemoryDomain::alloc", &answer, &needs);
         if let Ok(memory) = answer {
             self.hold(memory, None, false);
         }
@@ -200,7 +206,7 @@ impl<'a, 'r> DomainRig<'a, 'r> {
         }
         let len = length(c) as usize;
         let answer = self.domain.alloc_host(len);
-        self.judge("MemoryDomain::alloc_host", &answer, &[Operation::MemMapHost], &[]);
+        self.judge_memory("MemoryDomain::alloc_host", &answer, &[Operation::MemMapHost]);
         if let Ok(memory) = answer {
             let zeros = self.run.pool.filled(0, len);
             self.hold(memory, Some(zeros), false);
@@ -222,7 +228,7 @@ impl<'a, 'r> DomainRig<'a, 'r> {
         // - The bytes stay mapped, readable and writable: the allocation is never freed.
         // - Only the memory object accesses them; no reference to them exists.
         let answer = unsafe { self.domain.register(start, len) };
-        self.judge("MemoryDomain::register", &answer, &[Operation::MemMapHost], &[]);
+        self.judge_memory("MemoryDomain::register", &answer, &[Operation::MemMapHost]);
         if let Ok(memory) = answer {
             self.hold(memory, None, true);
         }
@@ -296,7 +302,7 @@ impl<'a, 'r> DomainRig<'a, 'r> {
     fn query(&mut self, a: u16, of_device: bool, c: u16) {
         let answer = self.domain.query();
         // Queries that older drivers lack may fail.
-        self.run.judge("MemoryDomain::query", &answer, &[], &[]);
+        self.run.judge_memory("MemoryDomain::query", &answer, &[], &[]);
         let slots = if of_device { &self.device } else { &self.host };
         let Some(held) = &slots[among(slots, a, true)] else {
             return;

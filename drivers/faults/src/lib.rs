@@ -6,7 +6,8 @@
 //! - *The world is the mock of `gaudi_mock`, restarted*: no second model, virtual time. A warm run
 //!   makes no descriptor, mapping or thread.
 //! - *Every [`Invariant`] is checked after every run*, and switched off by name only.
-//! - *The same [`Case`] for a seed and a number*: `gaudi faults` runs those of `gaudi_device`.
+//! - *The same [`Case`] for a seed and a number*: `gaudi faults` runs those of `gaudi_device`,
+//!   `gaudi_copy`, `gaudi_verbs` and `gaudi_remote`.
 //! - *Deterministic in one thread*: threads that the code starts run as the machine schedules them.
 //!
 //! ```

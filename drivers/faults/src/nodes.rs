@@ -114,7 +114,7 @@ pub struct NodesOutcome {
 impl NodesOutcome {
     /// Whether a fault was injected.
     pub fn has_fault(&self) -> bool {
-        !self.nic_fired.is_empty() || self.cards.iter().any(|card| !card.met.is_empty())
+        !self.nic_fired.is_empty() || self.cards.iter().any(Outcome::has_fault)
     }
 
     /// Adds the rules of a card that injected nothing. Those of NIC events are not the card's.
@@ -145,6 +145,7 @@ impl From<NodesOutcome> for Outcome {
         };
         for card in nodes.cards {
             all.met.extend(card.met);
+            all.has_device_fault |= card.has_device_fault;
             all.calls += card.calls;
             all.took = all.took.max(card.took);
         }
@@ -156,6 +157,14 @@ impl From<NodesOutcome> for Outcome {
 struct Seat {
     nics: Vec<Arc<SoftNic>>,
     streams: Vec<Option<UnixStream>>,
+}
+
+/// What a node's thread reports to the thread that waits.
+enum Event {
+    /// The node has its devices.
+    Begun(usize),
+    /// The code has ended.
+    Ended(usize),
 }
 
 /// The end of a node.
@@ -178,7 +187,7 @@ impl Nodes {
     }
 
     /// Sets how long the other nodes may run after the first one has ended, and how long the first
-    /// one may run.
+    /// one may run once every node has its devices.
     #[must_use]
     pub fn with_budget(mut self, budget: Duration) -> Self {
         self.budget = budget;
@@ -215,17 +224,20 @@ impl Nodes {
             .iter()
             .flat_map(|seat| seat.nics.iter().map(|nic| nic.faults()))
             .collect();
-        let (ended, ends) = channel();
+        let (events, seen) = channel();
+        // Of the calling thread, which may log nothing.
+        let log = tracing::dispatcher::get_default(Clone::clone);
         let mut violations = Vec::new();
         let all: Vec<Result<End>> = thread::scope(|scope| {
             let spawn = |(number, (seat, code))| {
-                let (plan, ended) = (plan_of(number), ended.clone());
+                let (plan, events) = (plan_of(number), events.clone());
                 let cards = self.topology.cards;
-                let run = move || run_node(number, cards, seat, &plan, seed, code, &ended);
-                scope.spawn(run)
+                let log = log.clone();
+                let run = move || run_node(number, cards, seat, &plan, seed, code, &events);
+                scope.spawn(move || tracing::dispatcher::with_default(&log, run))
             };
             let running: Vec<_> = seats.into_iter().zip(code).enumerate().map(spawn).collect();
-            violations.extend(self.watch(&ends, &wires));
+            violations.extend(self.watch(&seen, &wires));
             let join = |running: thread::ScopedJoinHandle<'_, Result<End>>| {
                 running
                     .join()
@@ -291,22 +303,30 @@ impl Nodes {
 
     /// Waits until every node has ended. Reports those that do not end in time, and cuts their
     /// connections so that they do.
-    fn watch(&self, ends: &Receiver<usize>, wires: &[UnixStream]) -> Vec<Violation> {
+    fn watch(&self, events: &Receiver<Event>, wires: &[UnixStream]) -> Vec<Violation> {
         let mut violations = Vec::new();
         let mut running: Vec<usize> = (0..self.topology.nodes).collect();
+        // The nodes that still make their devices, which takes long on a busy machine.
+        let mut waiting = running.clone();
         let mut begin = Instant::now();
-        let mut limit = Some(self.budget);
+        let mut is_cut = false;
         while !running.is_empty() {
-            let ended = match limit {
-                Some(limit) => ends.recv_timeout(limit.saturating_sub(begin.elapsed())),
-                None => ends.recv().map_err(RecvTimeoutError::from),
+            let event = match waiting.is_empty() && !is_cut {
+                true => events.recv_timeout(self.budget.saturating_sub(begin.elapsed())),
+                false => events.recv().map_err(RecvTimeoutError::from),
             };
-            match ended {
-                Ok(number) => {
+            match event {
+                Ok(Event::Begun(number)) => {
+                    waiting.retain(|&other| other != number);
+                    begin = Instant::now();
+                }
+                Ok(Event::Ended(number)) => {
                     if running.len() == self.topology.nodes {
                         begin = Instant::now();
                     }
                     running.retain(|&other| other != number);
+                    // It may not have begun.
+                    waiting.retain(|&other| other != number);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let (invariant, since) = match running.len() == self.topology.nodes {
@@ -319,7 +339,7 @@ impl Nodes {
                         // Fails if the other end has closed it.
                         let _ = wire.shutdown(Shutdown::Both);
                     }
-                    limit = None;
+                    is_cut = true;
                 }
                 // Every thread has ended.
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -349,7 +369,7 @@ pub(crate) fn judge(error: Option<&Error>, has_fault: bool, has_own_fault: bool)
 struct Goodbye<'a> {
     number: usize,
     streams: Vec<UnixStream>,
-    ended: &'a Sender<usize>,
+    events: &'a Sender<Event>,
 }
 
 impl Drop for Goodbye<'_> {
@@ -359,7 +379,7 @@ impl Drop for Goodbye<'_> {
             let _ = stream.shutdown(Shutdown::Both);
         }
         // Fails only if nothing waits for the node.
-        let _ = self.ended.send(self.number);
+        let _ = self.events.send(Event::Ended(self.number));
     }
 }
 
@@ -370,13 +390,13 @@ fn run_node(
     plan: &Plan,
     seed: u64,
     code: Code<'_>,
-    ended: &Sender<usize>,
+    events: &Sender<Event>,
 ) -> Result<End> {
     let streams = seat.streams.iter().flatten();
     let mut goodbye = Some(Goodbye {
         number,
         streams: streams.filter_map(|stream| stream.try_clone().ok()).collect(),
-        ended,
+        events,
     });
     let mut end = End {
         cards: Vec::new(),
@@ -406,6 +426,8 @@ fn run_node(
             let canaries = runs.iter().map(|run| Canaries::new(run.device));
             let canaries = canaries.collect::<Result<Vec<_>>>()?;
             runs.iter().for_each(|run| run.arm(plan));
+            // Fails only if nothing waits for the node.
+            let _ = events.send(Event::Begun(number));
             *error = run_code(number, seat, runs, code, violations);
             goodbye.take();
             *has_own_fault |= end_cards(runs, canaries);

@@ -23,6 +23,10 @@ const LONG: Duration = Duration::from_secs(30);
 /// The timeout of the others.
 const SHORT: Duration = Duration::from_millis(200);
 
+/// How long one node may run, and the other one after its end. Less than the time limit of a case
+/// of `gaudi faults run`, which reports no violation of the nodes.
+const BUDGET: Duration = Duration::from_secs(20);
+
 /// Runs a case on two nodes. Its plan is that of node `number % 2`.
 pub(crate) fn run(case: &Case) -> Result<NodesOutcome> {
     if !is_silent(&case.plan) {
@@ -58,7 +62,7 @@ fn run_with(case: &Case, timeout: Duration) -> Result<NodesOutcome> {
         *lock(&served) = Some(serves(node)?);
         Ok(())
     };
-    let nodes = Nodes::new(Topology::PAIR);
+    let nodes = Nodes::new(Topology::PAIR).with_budget(BUDGET);
     let mut outcome = nodes.run(
         &case.plans(Topology::PAIR.nodes),
         case.seed ^ case.number,

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gaudi_seam::fault::{Rule, VerdictKind};
+use gaudi_seam::fault::Rule;
 use gaudi_seam::{Errno, ErrorKind, Operation};
 use gaudi_sys::lock;
 
@@ -71,22 +71,19 @@ pub struct Met {
 impl Met {
     pub(crate) fn new(rule: Rule, operation: Operation, state: DeviceState) -> Self {
         Self {
-            verdict: kind_of(rule).form,
+            verdict: rule.verdict.kind().form,
             operation,
             state,
         }
     }
 }
 
-/// The kind of a rule's verdict.
-pub(crate) fn kind_of(rule: Rule) -> &'static VerdictKind {
-    use gaudi_seam::fault::Verdict;
-    let same = |example: Verdict| match (example, rule.verdict) {
-        (Verdict::Full(one), Verdict::Full(other)) => one == other,
-        (one, other) => std::mem::discriminant(&one) == std::mem::discriminant(&other),
-    };
-    let kind = Verdict::KINDS.iter().find(|kind| same(kind.example));
-    kind.unwrap_or_else(|| unreachable!("every verdict has a kind"))
+/// A mapping for the device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mapping {
+    pub(crate) va: u64,
+    /// The allocation; `None` for host memory.
+    pub(crate) allocation: Option<u64>,
 }
 
 /// The observations of the watchers.
@@ -97,9 +94,9 @@ pub(crate) struct Record {
     pub(crate) refusals: Vec<Refusal>,
     /// The refusals that ended submissions: later polls and waits may return them again.
     pub(crate) ended: Vec<Refusal>,
-    /// Mapped allocations by handle, mappings (and whether of host memory) and command buffers.
+    /// Allocations by handle, mappings and command buffers.
     pub(crate) allocations: Vec<u64>,
-    pub(crate) mappings: Vec<(u64, bool)>,
+    pub(crate) mappings: Vec<Mapping>,
     pub(crate) buffers: Vec<u64>,
     /// Refused releases, by operation and by what was to be released.
     pub(crate) refused: Vec<(Operation, u64)>,
@@ -111,7 +108,7 @@ pub(crate) struct Record {
     pub(crate) accepted: u64,
     /// Submissions without a wait that proves their end.
     pub(crate) unproven: Vec<(u64, u32)>,
-    /// A submission or a wait failed: engines may still use memory.
+    /// A submission or a wait failed: engines may still use memory if a submission is unproven.
     pub(crate) work_failed: bool,
     /// A wait failed with an error that proves no end.
     pub(crate) end_uncertain: bool,
@@ -224,22 +221,24 @@ impl Record {
     /// Reports every object that was neither released nor refused its release. The node closes.
     pub(crate) fn close(&mut self) {
         let tried = |operation, what| self.refused.contains(&(operation, what));
+        let may_run = self.work_may_run();
         let mut left = Vec::new();
         for &handle in &self.allocations {
             // A mapped allocation cannot be freed; its mapping is checked below.
-            if !tried(Operation::MemFree, handle) && self.mappings.iter().all(|&(_, is_host)| is_host) {
+            let is_mapped = |mapping: &Mapping| mapping.allocation == Some(handle);
+            if !tried(Operation::MemFree, handle) && !self.mappings.iter().any(is_mapped) {
                 left.push(format!("allocation {handle}"));
             }
         }
-        for &(va, is_host) in &self.mappings {
-            let may_be_used = self.work_may_run() || (self.work_failed && !is_host);
-            if !tried(Operation::MemUnmap, va) && !may_be_used {
+        for &Mapping { va, allocation } in &self.mappings {
+            let is_host = allocation.is_none();
+            if !tried(Operation::MemUnmap, va) && !may_run {
                 let what = if is_host { "host" } else { "device" };
                 left.push(format!("the mapping of {what} memory at {va:#x}"));
             }
         }
         for &handle in &self.buffers {
-            if !tried(Operation::CbDestroy, handle) && !self.work_failed {
+            if !tried(Operation::CbDestroy, handle) && !may_run {
                 left.push(format!("command buffer {handle:#x}"));
             }
         }
@@ -381,5 +380,31 @@ impl Deref for Locked<'_> {
 impl DerefMut for Locked<'_> {
     fn deref_mut(&mut self) -> &mut Record {
         &mut self.record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_mapping_does_not_excuse_allocation() {
+        let mut record = Record {
+            allocations: vec![1, 2],
+            mappings: vec![Mapping {
+                va: 0x1000,
+                allocation: Some(1),
+            }],
+            refused: vec![(Operation::MemUnmap, 0x1000)],
+            ..Record::default()
+        };
+        record.close();
+        let [violation] = &record.violations[..] else {
+            panic!("expected one violation, seen {:?}", record.violations);
+        };
+        assert!(
+            violation.what.starts_with("allocation 2 was not released"),
+            "{violation}"
+        );
     }
 }

@@ -105,9 +105,33 @@ pub(crate) fn length(c: u16) -> u64 {
 }
 
 impl Run<'_> {
-    /// Checks a result. An error must come from the driver or a fault in this operation, or have
-    /// ended a submission earlier. A success must not hide the refusal of an operation in `needs`.
+    /// Checks the result of an operation that may report the end of a submission. An error must
+    /// come from the driver or a fault in this operation, or have ended a submission earlier. A
+    /// success must not hide the refusal of an operation in `needs`.
     pub(crate) fn judge<T>(&self, what: &str, answer: &Result<T>, needs: &[Operation], own: &[ErrorKind]) {
+        self.judge_by(what, answer, needs, own, true);
+    }
+
+    /// As [`judge`](Self::judge), for an operation on memory, which reports the end of no
+    /// submission.
+    pub(crate) fn judge_memory<T>(
+        &self,
+        what: &str,
+        answer: &Result<T>,
+        needs: &[Operation],
+        own: &[ErrorKind],
+    ) {
+        self.judge_by(what, answer, needs, own, false);
+    }
+
+    fn judge_by<T>(
+        &self,
+        what: &str,
+        answer: &Result<T>,
+        needs: &[Operation],
+        own: &[ErrorKind],
+        reports_ends: bool,
+    ) {
         if answer.is_ok() && !self.record.is_refused() {
             return;
         }
@@ -120,7 +144,8 @@ impl Run<'_> {
             Err(error) => {
                 let (kind, errno) = (error.kind(), error.errno());
                 let is_cause = |refusal: &Refusal| refusal.kind == kind && refusal.errno == errno;
-                let mut causes = record.refusals.iter().chain(&record.ended);
+                let ended = record.ended.iter().filter(|_| reports_ends);
+                let mut causes = record.refusals.iter().chain(ended);
                 if !own.contains(&kind) && !causes.any(is_cause) {
                     let text = format!(
                         "{what} failed with an error that no call returned: {error}; the refusals: {:?}",
@@ -174,6 +199,17 @@ impl<'a, 'r> Rig<'a, 'r> {
     /// Whether memory may be compared: no answer reported the end of work that still runs.
     pub(crate) fn trusts(&self) -> bool {
         !self.run.record.has_false_end()
+    }
+
+    /// As [`Run::judge_memory`].
+    pub(crate) fn judge_memory<T>(
+        &self,
+        what: &str,
+        answer: &Result<T>,
+        needs: &[Operation],
+        own: &[ErrorKind],
+    ) {
+        self.run.judge_memory(what, answer, needs, own);
     }
 
     /// As [`Run::judge`].
@@ -240,5 +276,37 @@ impl<'a, 'r> Rig<'a, 'r> {
                 seen[place]
             ),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gaudi_seam::Errno;
+
+    use super::*;
+    use crate::record::DeviceState;
+    use crate::world::{DEVICE, World};
+
+    #[test]
+    fn end_of_earlier_work_excuses_no_allocation() {
+        let mut world = World::new(&DEVICE.parse().expect("a spec")).expect("made");
+        let outcome = world.run_with(0, |run| {
+            let failed: Result<()> = Err(Error::from_errno("test", Errno::EIO));
+            let mut record = run.record.lock();
+            record.met.push((Operation::WaitCs, DeviceState::Busy));
+            record.ended.push(Refusal {
+                operation: Operation::WaitCs,
+                kind: failed.as_ref().expect_err("an error").kind(),
+                errno: Some(Errno::EIO),
+            });
+            drop(record);
+            run.judge("a copy", &failed, &[], &[]);
+            assert!(!run.record.has_failed());
+            run.judge_memory("an allocation", &failed, &[], &[]);
+            Ok(())
+        });
+        let violations = outcome.expect("the device opens").violations;
+        let seen: Vec<_> = violations.iter().map(|one| one.invariant).collect();
+        assert_eq!(seen, [Invariant::TruthfulErrors], "{violations:?}");
     }
 }

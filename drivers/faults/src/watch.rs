@@ -7,7 +7,7 @@ use gaudi_seam::{
 };
 
 use crate::invariant::Invariant;
-use crate::record::{Refusal, SharedRecord};
+use crate::record::{Mapping, Refusal, SharedRecord};
 
 /// The most calls of one operation of the code; more are a livelock.
 const MOST_CALLS: u64 = 20_000;
@@ -49,14 +49,20 @@ impl Layer for DriverWatch {
                 (AnyRequest::MemFree(free), _) => {
                     lock().allocations.retain(|&handle| handle != free.0.0);
                 }
-                (AnyRequest::MemMapDevice(_), AnyAnswer::DeviceVa(va)) => {
-                    lock().mappings.push((va.0, false));
+                (AnyRequest::MemMapDevice(map), AnyAnswer::DeviceVa(va)) => {
+                    lock().mappings.push(Mapping {
+                        va: va.0,
+                        allocation: Some(map.handle.0),
+                    });
                 }
                 (AnyRequest::MemMapHost(_), AnyAnswer::DeviceVa(va)) => {
-                    lock().mappings.push((va.0, true));
+                    lock().mappings.push(Mapping {
+                        va: va.0,
+                        allocation: None,
+                    });
                 }
                 (AnyRequest::MemUnmap(unmap), _) => {
-                    lock().mappings.retain(|&(va, _)| va != unmap.0.0);
+                    lock().mappings.retain(|mapping| mapping.va != unmap.0.0);
                 }
                 (AnyRequest::CbCreate(_), AnyAnswer::CbHandle(handle)) => {
                     lock().buffers.push(handle.0);

@@ -256,11 +256,11 @@ mod tests {
             make_export(&mut words, turn);
             let rule = rule(words, Vocabulary::WITH_DESCRIPTORS);
             assert_eq!(rule.target, target, "{rule}");
-            crate::record::kind_of(rule).form
+            rule.verdict.kind().form
         });
         let drawn: std::collections::BTreeSet<_> = turns.collect();
         let wanted = verdicts.iter().filter(|verdict| verdict.meets(target).is_ok());
-        let wanted = wanted.map(|&verdict| crate::record::kind_of(Rule::new(target, verdict)).form);
+        let wanted = wanted.map(|verdict| verdict.kind().form);
         assert_eq!(drawn, wanted.collect());
     }
 

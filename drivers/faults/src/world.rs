@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
 use gaudi_copy::{Config, MemoryDomain};
@@ -36,6 +36,8 @@ type Wrap = Box<dyn Fn(SharedIo) -> SharedIo>;
 /// During a run, small anonymous mappings of the thread are parts of one region
 /// ([`gaudi_sys::arena::Region`]).
 pub struct World {
+    spec: DeviceSpec,
+    make: Make,
     mock: Mock,
     clock: VirtualClock,
     /// The clock, for the layers.
@@ -67,12 +69,21 @@ pub struct Outcome {
     pub met: Vec<Met>,
     /// The armed rules of NIC events that injected a fault, in a run of nodes.
     pub nic_fired: Vec<Rule>,
+    /// Whether a rule of the device injected a fault, also one of the chip.
+    pub has_device_fault: bool,
     /// The armed rules that injected nothing.
     pub unfired: Vec<Rule>,
     /// Calls of the driver.
     pub calls: u64,
     /// Virtual time of the run.
     pub took: Duration,
+}
+
+impl Outcome {
+    /// Whether a fault was injected.
+    pub fn has_fault(&self) -> bool {
+        self.has_device_fault || !self.nic_fired.is_empty()
+    }
 }
 
 /// What code under test may use in a run.
@@ -86,8 +97,13 @@ pub(crate) struct Run<'a> {
     rules: &'a Rules,
 }
 
+/// Makes the mock of a world.
+type Make = Arc<dyn Fn(&MockSpec) -> Result<Mock>>;
+
 /// An open device.
 struct Opened {
+    /// The node. It stays open while an object of the device is held.
+    node: Weak<CodeWatch>,
     device: Device,
     faults: FaultHandle,
     domain: Option<MemoryDomain>,
@@ -115,9 +131,10 @@ impl Rules {
         self.disarmed.borrow_mut().extend(counts);
     }
 
-    /// Whether an armed rule has injected a fault.
+    /// Whether a rule of the run has injected a fault.
     fn has_fired(&self) -> bool {
-        self.armed.borrow().iter().any(|(_, fault)| fault.fired() > 0)
+        let is_armed = self.armed.borrow().iter().any(|(_, fault)| fault.fired() > 0);
+        is_armed || self.disarmed.borrow().iter().any(|&(_, fired)| fired > 0)
     }
 
     /// The disarmed rules that injected nothing, each once.
@@ -151,7 +168,7 @@ impl World {
     /// - `InvalidInput`: the spec is not such a mock.
     /// - `OutOfMemory`: the host has no memory for it.
     pub fn new(spec: &DeviceSpec) -> Result<Self> {
-        Self::make(spec, Mock::new)
+        Self::make(spec, Arc::new(Mock::new))
     }
 
     /// As [`new`](Self::new), with device memory that code may export as real descriptors. Exports
@@ -160,16 +177,17 @@ impl World {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_descriptors(spec: &DeviceSpec) -> Result<Self> {
-        Self::make(spec, Mock::with_descriptors)
+        Self::make(spec, Arc::new(Mock::with_descriptors))
     }
 
     /// As [`new`](Self::new), in the time of a clock that other worlds use too. Its owner
     /// restarts it.
     pub(crate) fn on_clock(spec: &DeviceSpec, clock: &VirtualClock) -> Result<Self> {
-        Self::make(spec, |mock| Mock::on_clock(mock, clock.clone()))
+        let clock = clock.clone();
+        Self::make(spec, Arc::new(move |mock| Mock::on_clock(mock, clock.clone())))
     }
 
-    fn make(spec: &DeviceSpec, make: impl FnOnce(&MockSpec) -> Result<Mock>) -> Result<Self> {
+    fn make(spec: &DeviceSpec, make: Make) -> Result<Self> {
         let invalid = |why: &str| {
             Error::new(ErrorKind::InvalidInput, "faults")
                 .because(why.to_owned())
@@ -202,6 +220,8 @@ impl World {
         // The mock allocates its memory at the first open, and keeps the memory.
         drop((mock.open()?, entered));
         Ok(Self {
+            spec: spec.clone(),
+            make,
             mock,
             time: Arc::new(clock.clone()),
             clock,
@@ -321,7 +341,13 @@ impl World {
         code: impl FnOnce(&Run<'_>) -> Result<()>,
     ) -> Result<Outcome> {
         hush();
-        self.mock.restart(seed)?;
+        match self.mock.restart(seed) {
+            Err(error) if error.kind() == ErrorKind::InUse => {
+                self.renew()?;
+                self.mock.restart(seed)?;
+            }
+            answer => answer?,
+        }
         self.record.restart();
         let _clock = self.is_virtual.then(|| self.clock.enter());
         let _region = (!self.is_inner).then(|| self.region.enter());
@@ -329,6 +355,7 @@ impl World {
         let begin = self.clock.now_ns();
         let quiet = Quiet::begin();
         let Opened {
+            node,
             device,
             faults,
             domain,
@@ -353,7 +380,7 @@ impl World {
         };
         self.record.begin();
         drop(domain);
-        let closed = catch_unwind(AssertUnwindSafe(|| self.close(device)));
+        let closed = catch_unwind(AssertUnwindSafe(|| self.close(device, &node)));
         if let Err(panic) = closed {
             self.record.lock().violated(Invariant::Panics, message(&*panic));
         }
@@ -382,7 +409,9 @@ impl World {
             );
         }
         drop(record);
-        self.check_reset();
+        if node.strong_count() == 0 {
+            self.check_reset();
+        }
         let mut record = self.record.lock();
         let mut violations = std::mem::take(&mut record.violations);
         violations.retain(|violation| !self.off.contains(&violation.invariant));
@@ -395,10 +424,27 @@ impl World {
                 .filter_map(|(&(operation, state), event)| Some(Met::new(event.rule?, operation, state)))
                 .collect(),
             nic_fired: Vec::new(),
+            has_device_fault: rules.has_fired(),
             unfired,
             calls: self.record.calls(),
             took,
         })
+    }
+
+    /// Makes another device: an object of an earlier run holds the node of this one.
+    fn renew(&mut self) -> Result<()> {
+        let Self {
+            mock,
+            clock,
+            time,
+            record,
+            region,
+            ..
+        } = Self::make(&self.spec, Arc::clone(&self.make))?;
+        // The old record is that of the earlier run's layers, the old region that of its memory.
+        (self.mock, self.clock, self.time) = (mock, clock, time);
+        (self.record, self.region) = (record, region);
+        Ok(())
     }
 
     fn open(&self) -> Result<Opened> {
@@ -417,6 +463,7 @@ impl World {
             record: self.record.clone(),
             faults: faults.clone(),
         });
+        let node = Arc::downgrade(&io);
         let (io, options) = (wrap(&self.code_layer, io), self.options.clone());
         let (device, domain) = match self.has_domain {
             false => (Device::with_options(io, options)?, None),
@@ -426,14 +473,16 @@ impl World {
             }
         };
         Ok(Opened {
+            node,
             device,
             faults,
             domain,
         })
     }
 
-    /// Closes the device. Only a refusal, or work that may run, excuses that it is held.
-    fn close(&self, device: Device) {
+    /// Closes the device. Only a refusal, or work that may run, excuses that it is held. Neither
+    /// excuses that the node stays open.
+    fn close(&self, device: Device, node: &Weak<CodeWatch>) {
         let ledger = self.mock.ledger();
         let mut record = self.record.lock();
         let counts = |name: &str, held: usize, known: usize| {
@@ -456,10 +505,14 @@ impl World {
         drop(record);
         let Err(failed) = device.close() else { return };
         let (device, error) = failed.into_parts();
+        let record = self.record.lock();
+        let is_refused = !record.refused.is_empty() || !record.refusals.is_empty();
+        let excused = is_refused || record.work_may_run();
+        // The drop of the node locks it.
+        drop(record);
         drop(device);
         let mut record = self.record.lock();
-        let excused = record.work_failed || !record.refused.is_empty() || !record.refusals.is_empty();
-        if !excused {
+        if !excused || node.strong_count() > 0 {
             record.violated(
                 Invariant::Leaks,
                 format!("the device is still held after the run: {error}"),
@@ -478,6 +531,7 @@ impl World {
                  device,
                  faults,
                  domain,
+                 ..
              }| {
                 let buffer = device.alloc(64)?;
                 device.fill(&buffer, 1)?.wait(Duration::from_secs(60))?;
@@ -507,7 +561,7 @@ impl Run<'_> {
         self.rules.disarm();
     }
 
-    /// Whether an armed rule has injected a fault.
+    /// Whether a rule of the run has injected a fault.
     pub(crate) fn has_fired(&self) -> bool {
         self.rules.has_fired()
     }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use gaudi_device::{Device, Result};
-use gaudi_faults::{DEVICE, World};
+use gaudi_device::{Device, Options, Result};
+use gaudi_faults::{DEVICE, Invariant, World};
+use gaudi_seam::fault::Plan;
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed};
 
 fn world() -> World {
@@ -65,5 +66,66 @@ fn regression_file_repeats_the_failure() {
     assert!(
         again.is_some_and(|failure| failure.input.is_some()),
         "the file's case runs first"
+    );
+}
+
+/// An object that is leaked keeps the compute node open for the rest of the process.
+#[test]
+fn leaked_object_is_reported_and_shrunk() {
+    let leaks = |device: &Device, &len: &u64| {
+        let buffer = device.alloc(len)?;
+        let has_failed = device.fill(&buffer, 1)?.wait(Duration::from_secs(60)).is_err();
+        if has_failed {
+            std::mem::forget(buffer);
+        }
+        Ok(())
+    };
+    let failure = gaudi_faults::find(world(), config(7), 1_u64..5000, leaks).expect("found");
+    println!("{failure}");
+    assert!(failure.why.starts_with("leaks: "), "{failure}");
+    assert_eq!(failure.input, Some(1), "{failure}");
+    let rules = &failure.plan.rules;
+    assert_eq!(rules.len(), 1, "{failure}");
+    let plan = failure.plan.to_string();
+    assert!(
+        ["wait_cs:", "submit:", "chip."]
+            .iter()
+            .any(|of| plan.starts_with(of)),
+        "{plan}"
+    );
+}
+
+#[test]
+fn world_runs_again_after_a_leak() {
+    let mut world = world();
+    let plan = Plan::default();
+    let mut run = |is_leaked: bool| {
+        let outcome = world.run(&plan, 0, |device| {
+            let buffer = device.alloc(64)?;
+            if is_leaked {
+                std::mem::forget(buffer);
+            }
+            Ok(())
+        });
+        let broken = outcome.expect("the device opens").violations;
+        broken.iter().map(|one| one.invariant).collect::<Vec<_>>()
+    };
+    for _ in 0..3 {
+        assert!(run(true).contains(&Invariant::Leaks));
+        assert_eq!(run(false), []);
+    }
+}
+
+/// proptest would shrink the input of a failure.
+#[test]
+fn impossible_run_aborts_the_check() {
+    let mut options = Options::default();
+    options.packet_bytes = 0;
+    let world = world().with_options(options);
+    let failure = gaudi_faults::find(world, config(7), 1_u64..5000, |_, _| Ok(())).expect("aborted");
+    assert_eq!(failure.input, None, "{failure}");
+    assert!(
+        failure.to_string().starts_with("the fault runs were aborted: "),
+        "{failure}"
     );
 }

@@ -20,16 +20,20 @@ fn memory_domain_breaks_no_invariant() {
         let case = Case::on_domain(seed, number);
         let outcome = stack.run(&case).expect("the device opens");
         if let Some(violation) = outcome.violations.first() {
-            let smallest = stack.reduce(case);
+            let violation = violation.to_string();
+            let (smallest, _) = stack.reduce(case, outcome);
             panic!("seed {seed} case {number} on a domain: {violation}\n{smallest}");
         }
-        faulty += u64::from(!outcome.met.is_empty());
+        faulty += u64::from(outcome.has_fault());
         calls += outcome.calls;
     }
     let rate = cases as f64 * 60.0 / begin.elapsed().as_secs_f64();
     let percent = faulty * 100 / cases;
     println!("seed={seed} cases={cases} faults in {percent} % calls={calls} {rate:.0} a minute");
-    assert!(percent >= 80, "faults in {percent} % of the cases");
+    assert!(
+        percent >= 80 || cases < CASES,
+        "faults in {percent} % of the cases"
+    );
 }
 
 /// The put is accepted and its completion has the error, which no flush has reported yet.

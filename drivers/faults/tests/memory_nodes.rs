@@ -30,18 +30,22 @@ fn requests_break_no_invariant() {
         let case = Case::on_fabric(seed, number);
         let outcome = stack.run(&case).expect("nodes are made");
         if let Some(violation) = outcome.violations.first() {
-            let smallest = stack.reduce(case);
+            let violation = violation.to_string();
+            let (smallest, _) = stack.reduce(case, outcome);
             panic!("seed {seed} case {number}: {violation}\n{smallest}");
         }
         coverage.add(&outcome);
-        faulty += u64::from(!outcome.nic_fired.is_empty() || !outcome.met.is_empty());
+        faulty += u64::from(outcome.has_fault());
     }
     let rate = cases as f64 * 60.0 / begin.elapsed().as_secs_f64();
     let pairs = coverage.nic_pairs();
     let can_meet = pairs.iter().filter(|pair| pair.never.is_none());
     let missing: Vec<_> = can_meet.filter(|pair| pair.runs == 0).collect();
     println!("seed={seed} cases={cases} with faults={faulty}; {rate:.0} a minute");
-    assert!(faulty * 4 >= cases * 3, "faults in {faulty} of {cases} cases");
+    assert!(
+        faulty * 4 >= cases * 3 || cases < CASES,
+        "faults in {faulty} of {cases} cases"
+    );
     assert!(missing.is_empty() || cases < CASES, "{missing:#?}");
 }
 

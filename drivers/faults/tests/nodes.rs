@@ -29,18 +29,22 @@ fn transfers_break_no_invariant() {
         let case = Case::between_nodes(seed, number);
         let outcome = stack.run(&case).expect("nodes are made");
         if let Some(violation) = outcome.violations.first() {
-            let smallest = stack.reduce(case);
+            let violation = violation.to_string();
+            let (smallest, _) = stack.reduce(case, outcome);
             panic!("seed {seed} case {number}: {violation}\n{smallest}");
         }
         coverage.add(&outcome);
         of_nic += u64::from(!outcome.nic_fired.is_empty());
-        faulty += u64::from(!outcome.nic_fired.is_empty() || !outcome.met.is_empty());
+        faulty += u64::from(outcome.has_fault());
     }
     let rate = cases as f64 * 60.0 / begin.elapsed().as_secs_f64();
     println!("seed={seed} cases={cases} with faults={faulty}, of a NIC={of_nic}; {rate:.0} a minute");
-    assert!(faulty * 4 >= cases * 3, "faults in {faulty} of {cases} cases");
     assert!(
-        of_nic * 4 >= cases,
+        faulty * 4 >= cases * 3 || cases < CASES,
+        "faults in {faulty} of {cases} cases"
+    );
+    assert!(
+        of_nic * 4 >= cases || cases < CASES,
         "faults of a NIC in {of_nic} of {cases} cases"
     );
 }
@@ -263,4 +267,41 @@ fn every_topology_transfers_without_faults() {
         Ok(())
     });
     answer.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// A subscriber that its caller knows by its type.
+struct Silent;
+
+impl tracing::Subscriber for Silent {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        false
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn nodes_log_as_their_caller() {
+    let code = || -> Code<'static> {
+        Box::new(|_: &mut Node<'_>| {
+            assert!(tracing::dispatcher::get_default(|log| log.is::<Silent>()));
+            Ok(())
+        })
+    };
+    tracing::subscriber::with_default(Silent, || {
+        let outcome = pair(["", ""], Nodes::new(Topology::PAIR), code(), code());
+        assert!(outcome.violations.is_empty(), "{:?}", outcome.violations);
+    });
 }

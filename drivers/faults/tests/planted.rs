@@ -441,17 +441,17 @@ fn every_planted_defect_is_found() {
         let found = (0..CASES).find_map(|number| {
             let case = Case::generate(7, number);
             let outcome = case.run(&mut world).ok()?;
-            let violation = outcome.violations.into_iter().next()?;
-            Some((case, violation))
+            let violation = outcome.violations.first()?.clone();
+            Some((case, outcome, violation))
         });
-        let Some((case, violation)) = found else {
+        let Some((case, outcome, violation)) = found else {
             missed.push(format!("{defect:?}: no violation"));
             continue;
         };
         let took = begin.elapsed();
         times.push(took);
         let number = case.number;
-        let smallest = case.reduce(&mut world);
+        let (smallest, _) = case.reduce(outcome, &mut world);
         println!(
             "{defect:?}: case {number}, {:.3} s, {} operations and {} rules: {violation}",
             took.as_secs_f64(),

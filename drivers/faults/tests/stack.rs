@@ -25,10 +25,11 @@ fn stack_breaks_no_invariant() {
         let case = Case::generate(seed, number);
         let outcome = stack.run(&case).expect("the device opens");
         if let Some(violation) = outcome.violations.first() {
-            let smallest = stack.reduce(case);
+            let violation = violation.to_string();
+            let (smallest, _) = stack.reduce(case, outcome);
             panic!("seed {seed} case {number}: {violation}\n{smallest}");
         }
-        faulty += u64::from(!outcome.met.is_empty());
+        faulty += u64::from(outcome.has_fault());
         calls += outcome.calls;
         coverage.add(&outcome);
     }
@@ -38,7 +39,8 @@ fn stack_breaks_no_invariant() {
         let case = Case::with_descriptors(seed, number);
         let outcome = stack.run(&case).expect("the device opens");
         if let Some(violation) = outcome.violations.first() {
-            let smallest = stack.reduce(case);
+            let violation = violation.to_string();
+            let (smallest, _) = stack.reduce(case, outcome);
             panic!("seed {seed} case {number} with descriptors: {violation}\n{smallest}");
         }
         coverage.add(&outcome);
@@ -52,7 +54,10 @@ fn stack_breaks_no_invariant() {
     );
     let percent = faulty * 100 / cases;
     println!("seed={seed} cases={cases} faults in {percent} % calls={calls} {rate:.0} a minute");
-    assert!(percent >= 90, "faults in {percent} % of the cases");
+    assert!(
+        percent >= 90 || cases < CASES,
+        "faults in {percent} % of the cases"
+    );
     let missing = coverage.missing();
     assert!(missing.is_empty() || cases < CASES, "{missing:#?}");
 }

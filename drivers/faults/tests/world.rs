@@ -38,6 +38,7 @@ fn chip_fault_excuses_the_error_of_code() {
     let outcome = outcome.expect("the device opens");
     assert_eq!(outcome.violations, []);
     assert_eq!(outcome.unfired, []);
+    assert!(outcome.has_fault());
 }
 
 /// The log of faults has the newest 4096 only.

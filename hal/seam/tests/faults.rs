@@ -23,7 +23,7 @@ fn rule(text: &str) -> Rule {
 #[test]
 fn earlier_plans_parse_unchanged() {
     for plan in [
-        "*:p=10:error=EINVAL",
+        "*:p=10:seed=0:error=EINVAL",
         "*:when=3+5:error=EBUSY",
         "*:when=3:reset",
         "cb_create:when=2:error=EIO",
@@ -63,7 +63,13 @@ fn earlier_plans_parse_unchanged() {
         .expect("a plan");
     assert_eq!(file.to_string(), "submit:when=3:lose");
     let half: Plan = "# half of them\r\nsubmit:p=50:lose\r\n".parse().expect("a plan");
-    assert_eq!(half.to_string(), "submit:lose:p=50");
+    assert_eq!(half.to_string(), "submit:lose:p=50:seed=0");
+    // The seed 0 is also one that differs from a plan's own.
+    let printed = "submit:p=50:seed=0:lose"
+        .parse::<Plan>()
+        .expect("a plan")
+        .to_string();
+    assert_eq!(Plan::seeded(&printed, 7).expect("a plan").to_string(), printed);
 }
 
 #[test]
@@ -114,6 +120,7 @@ fn invalid_plans_name_valid_form() {
             "known for submit: when=, error=ERRNO, delay=TIME, lose",
         ),
         ("submit:lose:seed=1:seed=2", "a second seed"),
+        ("submit:lose:seed=1", "a seed without p="),
         (
             "mem_free:queue=1:error=EIO",
             "mem_free has no queue at column 10; known: device, id",

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Common, seconds};
 use crate::exit;
-use crate::faults_limit::{Running, Worker};
+use crate::faults_limit::{Running, Stuck, Worker};
 use crate::faults_page;
 use crate::faults_program;
 use crate::output::Output;
@@ -52,7 +52,7 @@ enum Command {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exits with 1 if a case breaks an invariant; the result names the case, its smallest \
-                  form and the command that repeats it.\n\n\
+                  form and the command that repeats the whole case.\n\n\
                   Examples:\n  gaudi faults run --minutes 0.1\n  gaudi faults run --cases 100000 --seed 7 --jobs 2 --json\n  \
                   gaudi faults run --seeds 0..100 -- ./my-program"
 )]
@@ -73,9 +73,10 @@ struct Run {
     html: Option<PathBuf>,
     /// Run a program instead, once under the plan of each seed from A to the one before B:
     /// GAUDI_DEVICE names a mock with the plan. Crashes, hangs and leaks are reported.
-    #[arg(long, value_name = "A..B", requires = "program", value_parser = faults_program::seeds)]
+    #[arg(long, value_name = "A..B", requires = "program", value_parser = faults_program::seeds,
+          conflicts_with_all = ["minutes", "cases", "jobs"])]
     seeds: Option<Range<u64>>,
-    /// Seconds that one case may take, or the program under one plan.
+    /// Seconds that one case may take, and its reduction, or the program under one plan.
     #[arg(long, value_name = "SEC", default_value = "60", value_parser = seconds)]
     timeout: Duration,
     /// The program and its arguments.
@@ -93,6 +94,30 @@ struct Replay {
     /// The number of the case.
     #[arg(long, value_name = "N")]
     case: u64,
+    /// Seconds that the case may take, and its reduction.
+    #[arg(long, value_name = "SEC", default_value = "60", value_parser = seconds)]
+    timeout: Duration,
+}
+
+/// A case and a run in which it broke an invariant.
+type Failed = (Case, Outcome);
+
+/// A case that does not end.
+fn endless(case: Case, limit: Duration) -> Failed {
+    let mut outcome = Outcome::default();
+    outcome.violations.push(Violation {
+        invariant: Invariant::TimeBudget,
+        what: format!("the case runs for more than {limit:?} of real time"),
+    });
+    (case, outcome)
+}
+
+/// Reduces a failed case, and shows `running` every step.
+fn reduce(stack: &mut Stack, running: &Running<Failed>, case: Case, outcome: Outcome) -> Failed {
+    running.reduce((case.clone(), outcome.clone()));
+    stack.reduce_and(case, outcome, |case, outcome| {
+        running.reduce((case.clone(), outcome.clone()));
+    })
 }
 
 fn minutes(text: &str) -> Result<Duration, String> {
@@ -117,10 +142,6 @@ fn unlogged<T>(work: impl FnOnce() -> T) -> T {
     tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), work)
 }
 
-fn has_fault(outcome: &Outcome) -> bool {
-    !outcome.met.is_empty() || !outcome.nic_fired.is_empty()
-}
-
 /// What threads found.
 #[derive(Debug, Default)]
 struct Totals {
@@ -128,7 +149,7 @@ struct Totals {
     with_faults: u64,
     calls: u64,
     coverage: Coverage,
-    failed: Option<(Case, Vec<Violation>)>,
+    failed: Option<Failed>,
 }
 
 impl Totals {
@@ -138,8 +159,7 @@ impl Totals {
         self.calls += other.calls;
         self.coverage.merge(&other.coverage);
         // The case with the lowest number, so that the result does not depend on the threads.
-        let earlier =
-            |own: &(Case, Vec<Violation>), other: &(Case, Vec<Violation>)| own.0.number < other.0.number;
+        let earlier = |own: &Failed, other: &Failed| own.0.number < other.0.number;
         self.failed = match (self.failed.take(), other.failed) {
             (Some(own), Some(other)) => Some(if earlier(&own, &other) { own } else { other }),
             (own, other) => own.or(other),
@@ -160,7 +180,7 @@ struct Shared {
 impl Shared {
     /// Runs batches of cases. `nodes` takes the numbers of those on two nodes: they wait for
     /// timeouts in the machine's time, and this thread does not.
-    fn work(&self, running: &Running, nodes: &SyncSender<u64>) -> gaudi::Result<Totals> {
+    fn work(&self, running: &Running<Failed>, nodes: &SyncSender<u64>) -> Result<Totals> {
         let mut stack = Stack::new()?;
         let mut totals = Totals::default();
         while !self.stop.load(Ordering::Relaxed) {
@@ -175,7 +195,7 @@ impl Shared {
                     continue;
                 }
                 running.begin(number);
-                self.run(case, &mut stack, &mut totals)?;
+                self.run(case, running, &mut stack, &mut totals)?;
                 if totals.failed.is_some() {
                     return Ok(totals);
                 }
@@ -193,8 +213,7 @@ impl Shared {
     }
 
     /// Runs the cases with these numbers, until no thread sends more.
-    fn work_on_nodes(&self, running: &Running, numbers: &Receiver<u64>) -> gaudi::Result<Totals> {
-        running.rest();
+    fn work_on_nodes(&self, running: &Running<Failed>, numbers: &Receiver<u64>) -> Result<Totals> {
         let mut stack = Stack::default();
         let mut totals = Totals::default();
         while !self.stop.load(Ordering::Relaxed) {
@@ -202,7 +221,8 @@ impl Shared {
             match numbers.recv_timeout(LOOK) {
                 Ok(number) => {
                     running.begin(number);
-                    self.run(Case::mixed(self.seed, number), &mut stack, &mut totals)?;
+                    let case = Case::mixed(self.seed, number);
+                    self.run(case, running, &mut stack, &mut totals)?;
                     running.rest();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -213,15 +233,23 @@ impl Shared {
     }
 
     /// Runs a case. If it breaks an invariant, reduces it and stops all threads.
-    fn run(&self, case: Case, stack: &mut Stack, totals: &mut Totals) -> gaudi::Result<()> {
-        let outcome = stack.run(&case)?;
+    fn run(
+        &self,
+        case: Case,
+        running: &Running<Failed>,
+        stack: &mut Stack,
+        totals: &mut Totals,
+    ) -> Result<()> {
+        let outcome = stack
+            .run(&case)
+            .with_context(|| format!("case {} of seed {} cannot run", case.number, case.seed))?;
         totals.cases += 1;
-        totals.with_faults += u64::from(has_fault(&outcome));
+        totals.with_faults += u64::from(outcome.has_fault());
         totals.calls += outcome.calls;
         totals.coverage.add_case(case.place, &outcome);
         if !outcome.violations.is_empty() {
             self.stop.store(true, Ordering::Relaxed);
-            totals.failed = Some((stack.reduce(case), outcome.violations));
+            totals.failed = Some(reduce(stack, running, case, outcome));
         }
         Ok(())
     }
@@ -312,7 +340,7 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
             calls: totals.calls,
             seconds: seconds,
             per_minute: per_minute.round(),
-            failure: failure.map(|(case, violations)| described(case, violations)),
+            failure: failure.map(|(case, outcome)| described(case, &outcome.violations)),
             coverage: records(PAIRS, &pairs),
             nic_coverage: records(NIC_PAIRS, &nic_pairs),
             places: records(PLACES, &places),
@@ -341,8 +369,8 @@ fn run_cases(common: &Common, arguments: &Run, output: &mut Output) -> Result<u8
             "{} cases on a mock in {seconds:.1} s, {per_minute:.0} a minute; faults in {} of them; {} calls",
             totals.cases, totals.with_faults, totals.calls
         ))?;
-        if let Some((case, violations)) = failure {
-            print_case(case, violations, output)?;
+        if let Some((case, outcome)) = failure {
+            print_case(case, &outcome.violations, output)?;
         }
     }
     match arguments.html {
@@ -375,11 +403,11 @@ fn complete(missing: &[Pair]) -> Result<u8> {
 }
 
 /// What a thread does.
-type Work = Box<dyn FnOnce(&Shared, &Running) -> gaudi::Result<Totals> + Send>;
+type Work = Box<dyn FnOnce(&Shared, &Running<Failed>) -> Result<Totals> + Send>;
 
 /// Runs the cases in threads. A case that takes longer than `limit` has failed; its thread runs
 /// until the process ends.
-fn gather(shared: &Arc<Shared>, jobs: usize, limit: Duration) -> gaudi::Result<Totals> {
+fn gather(shared: &Arc<Shared>, jobs: usize, limit: Duration) -> Result<Totals> {
     let main = thread::current();
     let spawn = |work: Work| {
         let (running, main) = (Running::default(), main.clone());
@@ -408,15 +436,13 @@ fn gather(shared: &Arc<Shared>, jobs: usize, limit: Duration) -> gaudi::Result<T
         for mut worker in workers {
             if worker.is_finished() {
                 totals.merge(worker.join()?);
-            } else if let Some(number) = worker.stuck(limit) {
+            } else if let Some(stuck) = worker.stuck(limit) {
                 shared.stop.store(true, Ordering::Relaxed);
-                let what = format!("the case runs for more than {limit:?} of real time");
-                let violation = Violation {
-                    invariant: Invariant::TimeBudget,
-                    what,
-                };
                 totals.merge(Totals {
-                    failed: Some((Case::mixed(shared.seed, number), vec![violation])),
+                    failed: Some(match stuck {
+                        Stuck::Case(number) => endless(Case::mixed(shared.seed, number), limit),
+                        Stuck::Reduction(smallest) => smallest,
+                    }),
                     ..Totals::default()
                 });
             } else {
@@ -429,7 +455,7 @@ fn gather(shared: &Arc<Shared>, jobs: usize, limit: Duration) -> gaudi::Result<T
 }
 
 /// The exit code, and the error if a case breaks an invariant.
-fn verdict(failure: Option<&(Case, Vec<Violation>)>) -> Result<u8> {
+fn verdict(failure: Option<&Failed>) -> Result<u8> {
     exit::judged(failure.is_none(), Ok(()), || {
         let what = failure.map_or(String::new(), |(case, _)| {
             format!("case {} of seed {} breaks an invariant", case.number, case.seed)
@@ -477,28 +503,20 @@ fn print_case(case: &Case, violations: &[Violation], output: &mut Output) -> Res
 }
 
 fn replay(arguments: &Replay, minimize: bool, output: &mut Output) -> Result<u8> {
-    let mut stack = Stack::new()?;
-    let mut case = Case::mixed(arguments.seed, arguments.case);
-    let mut outcome = match minimize {
-        true => unlogged(|| stack.repeat(&case)),
-        false => stack.repeat(&case),
-    }?;
-    if minimize && !outcome.violations.is_empty() {
-        case = unlogged(|| stack.reduce(case));
-        outcome = stack.repeat(&case)?;
-    }
-    let failure = (!outcome.violations.is_empty()).then(|| (case.clone(), outcome.violations.clone()));
+    let case = Case::mixed(arguments.seed, arguments.case);
+    let ran = run_limited(case, minimize, arguments.timeout)?;
+    let (case, outcome) = &ran;
     if output.is_json() {
         let document = object! {
             backend: "mock",
-            case: described(&case, &outcome.violations),
+            case: described(case, &outcome.violations),
             calls: outcome.calls,
             faults: outcome.met.len() + outcome.nic_fired.len(),
             unfired: outcome.unfired.iter().map(ToString::to_string).collect::<Vec<_>>(),
         };
         output.document("gaudi.faults.case", &document)?;
     } else {
-        print_case(&case, &outcome.violations, output)?;
+        print_case(case, &outcome.violations, output)?;
         output.line(format!(
             "{} calls, {} faults on a mock",
             outcome.calls,
@@ -508,7 +526,38 @@ fn replay(arguments: &Replay, minimize: bool, output: &mut Output) -> Result<u8>
             output.note(format!("injected nothing: {rule}"));
         }
     }
-    verdict(failure.as_ref())
+    verdict((!outcome.violations.is_empty()).then_some(&ran))
+}
+
+/// Runs a case in a thread, which is left behind if it takes longer than `limit`. Returns the case,
+/// or its smallest form, and its run.
+fn run_limited(case: Case, minimize: bool, limit: Duration) -> Result<Failed> {
+    let running = Running::default();
+    running.begin(case.number);
+    let (own, same, main) = (running.clone(), case.clone(), thread::current());
+    let run = move || -> Result<Failed> {
+        let mut stack = Stack::default();
+        let outcome = stack.repeat(&case)?;
+        Ok(match minimize {
+            true => reduce(&mut stack, &own, case, outcome),
+            false => (case, outcome),
+        })
+    };
+    let thread = thread::spawn(move || {
+        let ran = if minimize { unlogged(run) } else { run() };
+        main.unpark();
+        ran
+    });
+    let mut worker = Worker::new(thread, running);
+    while !worker.is_finished() {
+        thread::park_timeout(LOOK);
+        match worker.stuck(limit) {
+            Some(Stuck::Case(_)) => return Ok(endless(same, limit)),
+            Some(Stuck::Reduction(smallest)) => return Ok(smallest),
+            None => {}
+        }
+    }
+    worker.join()
 }
 
 const INVARIANTS: &[Column<Invariant>] = &columns! { Invariant:

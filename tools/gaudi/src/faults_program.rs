@@ -11,16 +11,18 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use gaudi::faults::{Case, EXIT_REPORT_VARIABLE, ExitReport, OpenMock};
 use gaudi::{DeviceSpec, Error, ErrorKind, LayerSpec};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, killpg, raise};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::exit;
 use crate::output::Output;
 use crate::report::{Column, columns, object, records};
+use crate::trace::Watch;
 
 /// The time between two checks of a program.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -108,23 +110,39 @@ pub(crate) fn run(
     output: &mut Output,
 ) -> Result<u8> {
     let mut all = Vec::new();
+    let watch = Watch::begin(None)?;
     for seed in seeds {
-        all.push(run_one(words, seed, timeout)?);
+        all.push(run_one(words, seed, timeout, &watch)?);
+        if watch.is_interrupted() {
+            drop(watch);
+            raise(Signal::SIGINT)?;
+            bail!("interrupted");
+        }
     }
+    drop(watch);
     let bad = all.iter().filter(|ended| ended.is_bad()).count();
+    let reported = all.iter().filter(|ended| !ended.left.is_empty()).count();
     if output.is_json() {
         let document = object! {
             backend: "mock",
             bad: bad,
+            reported: reported,
             runs: records(COLUMNS, &all),
         };
         output.document("gaudi.faults.program", &document)?;
     } else {
         output.rows(COLUMNS, &all)?;
         output.line(format!(
-            "{bad} of {} runs on a mock crashed, did not end or leaked",
+            "{bad} of {} runs on a mock crashed, did not end or leaked; {reported} reported their leaks",
             all.len()
         ))?;
+    }
+    if bad == 0 && reported == 0 {
+        return exit::judged(false, Ok(()), || {
+            Error::new(ErrorKind::InvalidInput, "faults")
+                .because("no run opened the mock of GAUDI_DEVICE and reported its leaks: nothing was tested")
+                .helped_by("open the device of the environment, and end by exit(3) or a return from main")
+        });
     }
     exit::judged(bad == 0, Ok(()), || {
         Error::new(ErrorKind::Corrupt, "faults")
@@ -133,7 +151,7 @@ pub(crate) fn run(
     })
 }
 
-fn run_one(words: &[OsString], seed: u64, timeout: Duration) -> Result<Ended> {
+fn run_one(words: &[OsString], seed: u64, timeout: Duration, watch: &Watch) -> Result<Ended> {
     let plan = Case::generate(seed, 0).plan.to_string();
     let mut report = File::from(memfd_create(c"exit reports", MFdFlags::MFD_CLOEXEC)?);
     // The processes of the program open the same file while this one has it open.
@@ -151,7 +169,7 @@ fn run_one(words: &[OsString], seed: u64, timeout: Duration) -> Result<Ended> {
         .process_group(0)
         .spawn()
         .with_context(|| format!("cannot start {}", Path::new(program).display()))?;
-    let how = match wait(&mut child, begin + timeout)? {
+    let how = match wait(&mut child, begin + timeout, watch)? {
         Some(status) => match (status.code(), status.signal()) {
             (Some(code), _) => How::Exited(code),
             (None, signal) => How::Killed(signal.unwrap_or(0)),
@@ -191,23 +209,27 @@ fn reports(file: &mut File) -> Result<Vec<ExitReport>> {
         .collect())
 }
 
-/// Waits for a program's end. Kills it and its children at the deadline.
-fn wait(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
-    loop {
-        if let Some(status) = child.try_wait().context("waiting for the program")? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= deadline {
-            let group = i32::try_from(child.id()).map(Pid::from_raw);
-            if let Ok(group) = group {
-                // It may have ended just now.
-                let _ = killpg(group, Signal::SIGKILL);
-            }
-            child.wait().context("waiting for the program")?;
+/// Waits for a program's end, the deadline or a SIGINT. Kills what is left of the program, also the
+/// processes that it started.
+fn wait(child: &mut Child, deadline: Instant, watch: &Watch) -> Result<Option<ExitStatus>> {
+    let pid = Pid::from_raw(i32::try_from(child.id()).context("the program's process")?);
+    // The number of a process that was not awaited is no other process's, and no other group's.
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let has_ended = || Ok::<_, nix::Error>(waitid(Id::Pid(pid), flags)? != WaitStatus::StillAlive);
+    while !has_ended().context("waiting for the program")? {
+        if Instant::now() >= deadline || watch.is_interrupted() {
+            end(child, pid)?;
             return Ok(None);
         }
         thread::sleep(PAUSE);
     }
+    end(child, pid).map(Some)
+}
+
+/// Kills a program's group, and awaits the program.
+fn end(child: &mut Child, group: Pid) -> Result<ExitStatus> {
+    killpg(group, Signal::SIGKILL).context("cannot kill the processes of the program")?;
+    child.wait().context("waiting for the program")
 }
 
 #[cfg(test)]
@@ -224,9 +246,10 @@ mod tests {
 
     #[test]
     fn crash_and_hang_are_told_apart() {
+        let watch = Watch::begin(None).expect("SIGINT has a handler");
         let ended = |script: &str, timeout| {
             let words = ["sh", "-c", script].map(OsString::from);
-            run_one(&words, 1, timeout).expect("it starts")
+            run_one(&words, 1, timeout, &watch).expect("it starts")
         };
         let long = Duration::from_secs(60);
         assert_eq!(ended("exit 3", long).text(), "exit 3");

@@ -321,6 +321,11 @@ impl Watch {
         });
         Ok(Self { before, done, thread })
     }
+
+    /// Whether this process got a SIGINT.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        INTERRUPTED.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Watch {

@@ -2,9 +2,14 @@
 
 mod program;
 
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use gaudi::Device;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Runs a test of this file as the program, under the plans of three seeds.
@@ -108,4 +113,75 @@ fn short_run_leaves_missing_cells() {
     ] {
         assert!(page.contains(part), "{part}");
     }
+}
+
+#[test]
+fn program_without_mock_is_not_tested() {
+    let output = program::run(&["faults", "run", "--seeds", "0..2", "--", "true"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = program::text(&output.stderr);
+    assert!(
+        error.contains("no run opened the mock of GAUDI_DEVICE"),
+        "{error}"
+    );
+}
+
+#[test]
+fn options_of_cases_conflict_with_seeds() {
+    for option in ["--cases", "--jobs", "--minutes"] {
+        let output = program::run(&["faults", "run", option, "2", "--seeds", "0..2", "--", "true"]);
+        assert_eq!(output.status.code(), Some(2), "{option}");
+    }
+}
+
+/// The number of a process that a script writes to a file, once it is there.
+fn pid_in(file: &Path) -> Pid {
+    for _ in 0..2000 {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        if let Some(number) = text.strip_suffix('\n') {
+            return Pid::from_raw(number.parse().expect("a number"));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    panic!("the script did not start");
+}
+
+/// Waits until a process has ended. Its parent may not await it.
+fn ends(pid: Pid) -> bool {
+    (0..2000).any(|_| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let runs = stat
+            .rsplit(") ")
+            .next()
+            .is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'));
+        if runs {
+            thread::sleep(Duration::from_millis(5));
+        }
+        !runs
+    })
+}
+
+#[test]
+fn process_that_the_program_leaves_is_killed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("pid");
+    let script = format!("sleep 600 & echo $! > {}", file.display());
+    program::run(&["faults", "run", "--seeds", "0..1", "--", "sh", "-c", &script]);
+    assert!(ends(pid_in(&file)));
+}
+
+#[test]
+fn interrupt_ends_the_program_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("pid");
+    let script = format!("echo $$ > {}; exec sleep 600", file.display());
+    let mut gaudi = program::gaudi(&["faults", "run", "--seeds", "0..9", "--", "sh", "-c", &script])
+        .spawn()
+        .expect("the program starts");
+    let pid = pid_in(&file);
+    let own = i32::try_from(gaudi.id()).expect("a process");
+    kill(Pid::from_raw(own), Signal::SIGINT).expect("it runs");
+    let status = gaudi.wait().expect("it ends");
+    assert_eq!(status.signal(), Some(Signal::SIGINT as i32));
+    assert!(ends(pid));
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use gaudi_device::{Device, Result};
 use gaudi_faults::{DEVICE, World};
 use proptest::prelude::*;
-use proptest::test_runner::Config;
+use proptest::test_runner::{Config, RngSeed};
 
 use store::{LARGEST, Replace, Store};
 
@@ -72,11 +72,16 @@ fn config(cases: u32) -> Config {
 fn bug_is_found_and_shrunk() {
     let begin = Instant::now();
     let calls = prop::collection::vec(call(), 1..10);
-    let failure = gaudi_faults::find(world(), config(20_000), calls, |device, calls| {
+    // How small a failure becomes depends on the seed. This one is that of the tutorial.
+    let config = Config {
+        rng_seed: RngSeed::Fixed(1),
+        ..config(20_000)
+    };
+    let failure = gaudi_faults::find(world(), config, calls, |device, calls| {
         serve(device, calls, Replace::InPlace)
     });
     let failure = failure.expect("the bug is found");
-    println!("{:?}: {failure}", begin.elapsed());
+    println!("found in {:?}\n{failure}", begin.elapsed());
     let calls = failure.input.expect("calls");
     assert!(calls.len() <= 3, "{calls:?}");
     assert_eq!(failure.plan.rules.len(), 1, "{}", failure.plan);

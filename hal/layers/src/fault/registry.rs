@@ -8,13 +8,13 @@ use gaudi_seam::fault::RuleCount;
 
 use super::state::{FaultHandle, Shared};
 
-/// The most distinct rules that are counted.
+/// The most distinct rules of closed layers that are counted: those that closed last.
 const MOST_RULES: usize = 4096;
 
 #[derive(Default)]
 struct Registry {
     layers: Vec<(Weak<dyn KernelIo>, Weak<Shared>)>,
-    /// Counts of the rules of closed layers.
+    /// Counts of the rules of closed layers, in the order in which their last layer closed.
     closed: Vec<RuleCount>,
 }
 
@@ -60,7 +60,7 @@ pub fn handles(io: &SharedIo) -> Vec<FaultHandle> {
 
 /// Returns the counts of each rule in this process: the sum over every layer of a
 /// [`Stack`](crate::Stack) with that rule, open or closed. A rule that was disarmed before its
-/// layer closed is not counted.
+/// layer closed is not counted. Of closed layers, the newest 4096 rules are counted.
 pub fn tally() -> Vec<RuleCount> {
     let registry = lock();
     let open: Vec<Arc<Shared>> = registry
@@ -72,23 +72,64 @@ pub fn tally() -> Vec<RuleCount> {
     // Dropping the last reference to a layer, which `open` may hold, locks the registry.
     drop(registry);
     for shared in open {
-        add(&mut counts, shared.rules());
+        for one in shared.rules() {
+            match counts.iter_mut().find(|count| count.rule == one.rule) {
+                Some(count) => add(count, &one),
+                None => counts.push(one),
+            }
+        }
     }
     counts
 }
 
 /// Adds the counts of the rules of a layer that is closing.
 pub(super) fn close(rules: Vec<RuleCount>) {
-    add(&mut lock().closed, rules);
+    add_newest(&mut lock().closed, rules);
 }
 
-fn add(counts: &mut Vec<RuleCount>, rules: Vec<RuleCount>) {
-    for one in rules {
-        if let Some(count) = counts.iter_mut().find(|count| count.rule == one.rule) {
-            count.seen += one.seen;
-            count.fired += one.fired;
-        } else if counts.len() < MOST_RULES {
-            counts.push(one);
+/// Moves rules to the end of `counts`, and drops the oldest ones if there are too many.
+fn add_newest(counts: &mut Vec<RuleCount>, rules: Vec<RuleCount>) {
+    for mut one in rules {
+        if let Some(at) = counts.iter().position(|count| count.rule == one.rule) {
+            add(&mut one, &counts.remove(at));
         }
+        counts.push(one);
+    }
+    counts.drain(..counts.len().saturating_sub(MOST_RULES));
+}
+
+fn add(count: &mut RuleCount, other: &RuleCount) {
+    count.seen += other.seen;
+    count.fired += other.fired;
+}
+
+#[cfg(test)]
+mod tests {
+    use gaudi_seam::fault::ArmedRules;
+
+    use super::*;
+
+    #[test]
+    fn newest_rules_are_counted() {
+        let rule = |nth: usize| {
+            let plan = format!("submit:when={nth}:lose").parse().expect("a plan");
+            let mut count = ArmedRules::new(&plan).counts()[0];
+            count.fired = 1;
+            count
+        };
+        let mut counts = Vec::new();
+        for nth in 1..=MOST_RULES {
+            add_newest(&mut counts, vec![rule(nth)]);
+        }
+        // The oldest one is used again, and then a new one.
+        add_newest(&mut counts, vec![rule(1), rule(MOST_RULES + 1)]);
+        let fired = |nth| {
+            let found = counts.iter().find(|count| count.rule == rule(nth).rule);
+            found.map(|count| count.fired)
+        };
+        assert_eq!(counts.len(), MOST_RULES);
+        assert_eq!(fired(1), Some(2));
+        assert_eq!(fired(2), None);
+        assert_eq!(fired(MOST_RULES + 1), Some(1));
     }
 }

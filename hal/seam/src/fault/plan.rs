@@ -75,7 +75,7 @@ impl Rule {
                     "p"
                 }
                 ("seed", Some(value)) => {
-                    seed = Some(value.number(0, u64::MAX)?);
+                    seed = Some((part, value.number(0, u64::MAX)?));
                     "seed"
                 }
                 (key, value) => match value.and_then(|value| rule.filter.set(key, value)) {
@@ -125,10 +125,16 @@ impl Rule {
             _ => {}
         }
         rule.verdict = verdict;
-        // Only a choice has a seed.
-        let seed = seed.unwrap_or(percent.map_or(0, |_| default_seed));
-        let percent = percent.and_then(|percent| u8::try_from(percent).ok());
-        rule.schedule = rule.schedule.with_chance(percent.unwrap_or(100), seed);
+        match (percent.and_then(|percent| u8::try_from(percent).ok()), seed) {
+            (Some(percent), seed) => {
+                let seed = seed.map_or(default_seed, |(_, seed)| seed);
+                rule.schedule = rule.schedule.with_chance(percent, seed);
+            }
+            (None, Some((part, _))) => {
+                return part.wrong("a seed without p=", "only a choice has a seed: p=PERCENT:seed=N");
+            }
+            (None, None) => {}
+        }
         Ok(rule)
     }
 }

@@ -95,7 +95,8 @@ impl Schedule {
         let percent = percent.min(100);
         Self {
             percent,
-            seed,
+            // Every match is no choice.
+            seed: if percent == 100 { 0 } else { seed },
             ..self
         }
     }
@@ -111,11 +112,6 @@ impl Schedule {
     pub fn hits(self, n: u64) -> bool {
         let is_listed = n >= self.first && n <= self.last && (n - self.first) % self.step == 0;
         is_listed && (self.percent >= 100 || SplitMix64::nth(self.seed, n) % 100 < u64::from(self.percent))
-    }
-
-    /// Whether a match after the nth can get the fault.
-    pub fn has_more(self, n: u64) -> bool {
-        n < self.last && self.percent > 0
     }
 
     /// Takes over the matches of a `when=`.
@@ -155,12 +151,10 @@ impl Schedule {
 
     /// The parts after the verdict.
     pub(super) fn print_chance(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.percent != 100 {
-            write!(f, ":p={}", self.percent)?;
+        // A plan has a default seed for rules without one.
+        match self.percent {
+            100.. => Ok(()),
+            percent => write!(f, ":p={percent}:seed={}", self.seed),
         }
-        if self.seed != 0 {
-            write!(f, ":seed={}", self.seed)?;
-        }
-        Ok(())
     }
 }
