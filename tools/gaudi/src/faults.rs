@@ -37,6 +37,13 @@ pub(crate) struct Faults {
     command: Command,
 }
 
+impl Faults {
+    /// Whether injected faults are not logged unless the user asks: a run has millions.
+    pub(crate) fn is_quiet(&self) -> bool {
+        matches!(self.command, Command::Run(_) | Command::Minimize(_))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run random cases: 20 operations each under a random plan, with every invariant checked.
@@ -136,11 +143,6 @@ const BATCH: u64 = 64;
 const BACKLOG: usize = 4;
 /// The time between two looks at the state of the other threads.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// Does work whose injected faults are not logged: a run has millions.
-fn unlogged<T>(work: impl FnOnce() -> T) -> T {
-    tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), work)
-}
 
 /// What threads found.
 #[derive(Debug, Default)]
@@ -413,7 +415,7 @@ fn gather(shared: &Arc<Shared>, jobs: usize, limit: Duration) -> Result<Totals> 
         let (running, main) = (Running::default(), main.clone());
         let (shared, own) = (Arc::clone(shared), running.clone());
         let thread = thread::spawn(move || {
-            let found = unlogged(|| work(&shared, &own));
+            let found = work(&shared, &own);
             drop(shared);
             main.unpark();
             found
@@ -544,7 +546,7 @@ fn run_limited(case: Case, minimize: bool, limit: Duration) -> Result<Failed> {
         })
     };
     let thread = thread::spawn(move || {
-        let ran = if minimize { unlogged(run) } else { run() };
+        let ran = run();
         main.unpark();
         ran
     });

@@ -180,7 +180,8 @@ fn run() -> ExitCode {
     if let Some(Command::Record(record)) = &mut cli.command {
         record.prepare(cli.common.output.take());
     }
-    log_to_stderr(cli.common.verbose);
+    let is_quiet = matches!(&cli.command, Some(Command::Faults(faults)) if faults.is_quiet());
+    log_to_stderr(cli.common.verbose, is_quiet);
     let mut output = match Output::new(&cli.common) {
         Ok(output) => output,
         Err(error) => return exit::report(&error, None, ""),
@@ -222,9 +223,16 @@ fn print_usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-fn log_to_stderr(verbose: u8) {
+/// Logs warnings, and more if `verbose`. A quiet command has no warnings unless it is verbose.
+fn log_to_stderr(verbose: u8, is_quiet: bool) {
     use tracing_subscriber::EnvFilter;
-    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
+    let level = match verbose {
+        0 if is_quiet => "off",
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
     let filter = match std::env::var("GAUDI_LOG") {
         Ok(text) => EnvFilter::try_new(&text).unwrap_or_else(|error| {
             // The reader may be closed.
