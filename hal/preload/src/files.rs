@@ -107,11 +107,15 @@ pub(crate) fn set(session: &Session, fd: c_int, file: File) {
     }
 }
 
-/// Removes a descriptor's entry. Returns the file that it had.
+/// Removes a descriptor's entry, unless it is that of the process which lends the caller its memory.
+/// Returns the file that it had.
 pub(crate) fn forget(fd: c_int) -> File {
+    let cached = known(fd);
     match entry(fd) {
-        Some(entry) if entry.load(Ordering::Relaxed) != 0 => File(entry.swap(0, Ordering::Relaxed)),
-        _ => File::CLOSED,
+        Some(entry) if cached.0 != 0 && !Session::get().is_some_and(Session::has_own_files) => {
+            File(entry.swap(0, Ordering::Relaxed))
+        }
+        _ => cached,
     }
 }
 

@@ -7,20 +7,29 @@
 
 use std::ffi::{c_int, c_void};
 
-use gaudi_ring::Session;
+use gaudi_ring::{Child, Session};
 use nix::libc;
 
-use crate::next::{Next, call_next};
+use crate::author::with;
+use crate::next::{Next, call_next, errno, set_errno};
 
 pub(crate) static VFORK: Next = Next::new(c"vfork");
 pub(crate) static CLONE: Next = Next::new(c"clone");
 
+/// Prepares the thread's state for a child that shares it.
+fn share(child: Child) {
+    if let Some(session) = Session::get() {
+        let saved = errno();
+        with(session, |_, _| ());
+        session.share(child);
+        set_errno(saved);
+    }
+}
+
 /// Returns the address of libc's vfork(3).
 #[cfg(all(naked, any(target_arch = "x86_64", target_arch = "aarch64")))]
 extern "C" fn before_vfork() -> *mut c_void {
-    if let Some(session) = Session::get() {
-        session.share(false);
-    }
+    share(Child::Waited);
     VFORK.get()
 }
 
@@ -77,9 +86,10 @@ pub unsafe extern "C-unwind" fn clone(
     child_tid: *mut c_void,
 ) -> c_int {
     if flags & libc::CLONE_VM != 0 && flags & libc::CLONE_SETTLS == 0 {
-        if let Some(session) = Session::get() {
-            session.share(true);
-        }
+        share(match flags & libc::CLONE_FILES {
+            0 => Child::Concurrent,
+            _ => Child::SameFiles,
+        });
     }
     call_next!(
         CLONE,

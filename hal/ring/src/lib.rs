@@ -17,7 +17,7 @@ mod session;
 
 pub use drain::{Corrupt, Drain, Pull};
 pub use layout::{DeviceRow, Filter, MAX_DEVICES, Sizes};
-pub use session::{Author, Local, Reserved, Session};
+pub use session::{Author, Child, Local, Reserved, Session};
 
 /// The environment variable that names the session's memory.
 pub const VARIABLE: &str = "GAUDI_TRACE_RING";

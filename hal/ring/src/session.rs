@@ -60,6 +60,18 @@ unsafe impl Sync for Session {}
 
 static SESSION: OnceLock<Option<Session>> = OnceLock::new();
 
+/// A child that shares the memory of the thread that creates it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Child {
+    /// The thread waits until the child has left the memory: vfork(2).
+    Waited = 1,
+    /// The thread runs beside the child, which has descriptors of its own.
+    Concurrent = 2,
+    /// As `Concurrent`, with the same descriptors (`CLONE_FILES`).
+    SameFiles = 4,
+}
+
 /// The state of a thread. Signal handlers of the thread use it too.
 #[derive(Debug)]
 pub struct Local {
@@ -67,7 +79,7 @@ pub struct Local {
     /// The ring's number plus 1; 0 without a ring.
     ring: Cell<usize>,
     tid: Cell<u32>,
-    /// 1 after vfork(2); 2 after a clone(2) whose child shares this state while the thread runs.
+    /// A set of [`Child`], for the calls whose children share this state.
     shared: Cell<u8>,
     /// The last child that used this state.
     child: Cell<(u32, u32)>,
@@ -351,7 +363,7 @@ impl Session {
     fn check_author(&self, local: &Local, author: Author) -> Author {
         let tid = system_id(libc::SYS_gettid);
         if tid == local.tid.get() {
-            if local.shared.get() == 1 {
+            if local.shared.get() == Child::Waited as u8 {
                 // The parent runs, so the child of vfork(2) has left the memory.
                 local.shared.set(0);
             }
@@ -373,20 +385,28 @@ impl Session {
         self.map.word(self.sizes.ring(ring) + field)
     }
 
-    /// Marks that the next call of this thread creates a child that shares its memory: for as long
-    /// as the thread waits for it, or for good.
-    pub fn share(&self, for_good: bool) {
-        let _ = LOCAL.try_with(|local| {
-            local
-                .shared
-                .set(local.shared.get().max(if for_good { 2 } else { 1 }));
-        });
+    /// Marks that the next call of this thread creates a child that shares its memory. The thread
+    /// has called [`with`](Self::with): otherwise the child would begin it, under its own id.
+    pub fn share(&self, child: Child) {
+        let _ = LOCAL.try_with(|local| local.shared.set(local.shared.get() | child as u8));
     }
 
     /// Returns whether the calling thread may share its state with a child.
     #[inline]
     pub fn is_shared(&self) -> bool {
         LOCAL.try_with(|local| local.shared.get() != 0).unwrap_or(true)
+    }
+
+    /// Returns whether the caller is a child that shares the memory, but not the descriptors, of the
+    /// process that created it.
+    pub fn has_own_files(&self) -> bool {
+        let is_child = |local: &Local| {
+            let shared = local.shared.get();
+            shared != 0
+                && shared & Child::SameFiles as u8 == 0
+                && system_id(libc::SYS_gettid) != local.tid.get()
+        };
+        LOCAL.try_with(is_child).unwrap_or(false)
     }
 
     /// Lends `len` bytes of the ring's scratch memory to `body`. Lends nothing (an empty slice) if

@@ -88,9 +88,28 @@ pub(crate) fn program(pid: u32) -> Vec<u8> {
 
 /// Returns the thread group of a thread; `None` if the thread is dead.
 pub(crate) fn thread_group(tid: u32) -> Option<u32> {
+    status_number(tid, "Tgid:")
+}
+
+/// Returns the process that created a new thread; `None` if the thread is dead. If that process is
+/// dead or passed `CLONE_PARENT` to clone(2), returns the thread's parent.
+pub(crate) fn creator(tid: u32) -> Option<u32> {
+    match thread_group(tid)? {
+        pid if pid == tid => status_number(tid, "PPid:"),
+        pid => Some(pid),
+    }
+}
+
+fn status_number(tid: u32, field: &str) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    line.trim().parse().ok()
+    let number = status.lines().find_map(|line| line.strip_prefix(field))?;
+    number.trim().parse().ok()
+}
+
+/// Returns whether the calling thread has children of its own; also if the kernel does not tell
+/// (`CONFIG_PROC_CHILDREN`).
+pub(crate) fn has_children() -> bool {
+    fs::read("/proc/thread-self/children").map_or(true, |children| !children.is_empty())
 }
 
 /// Returns whether the thread exists and is not a zombie.

@@ -19,6 +19,8 @@
  * calls sequence N   one ioctl of libc in each of N threads, one after the other
  * calls storm N      N ioctls of libc while a timer's handler calls ioctl; prints its number
  * calls vfork        3 ioctls of libc, the second in a child of vfork; prints the two ids
+ * calls vfork-close  2 ioctls of libc; between them, a child of vfork closes the descriptor
+ * calls vfork-first  as vfork-close, the second in a thread that calls vfork first; prints its id
  * calls dlopen FILE  one ioctl by the function `late` of a library
  * calls busy N       as sequence, while another thread makes ioctls without pause
  * calls scribble     overwrites the rings of the session after an ioctl; prints "done"
@@ -229,6 +231,20 @@ static void *endless(void *unused)
 	return NULL;
 }
 
+static void *after_vfork(void *unused)
+{
+	(void)unused;
+	pid_t pid = vfork();
+	if (pid == 0) {
+		close(null_fd);
+		_exit(0);
+	}
+	reap(pid);
+	by_libc(null_fd, 2);
+	printf("%ld\n", syscall(SYS_gettid));
+	return NULL;
+}
+
 static volatile uint32_t alarms;
 
 static void stormed(int signal)
@@ -411,6 +427,16 @@ int main(int argc, char **argv)
 		reap(pid);
 		by_libc(null_fd, 3);
 		printf("%d %d\n", getpid(), pid);
+	} else if (!strcmp(what, "vfork-close") || !strcmp(what, "vfork-first")) {
+		pthread_t one;
+		by_libc(null_fd, 1);
+		if (!strcmp(what, "vfork-close")) {
+			after_vfork(NULL);
+		} else {
+			pthread_create(&one, NULL, after_vfork, NULL);
+			pthread_join(one, NULL);
+		}
+		close(null_fd);
 	} else if (!strcmp(what, "dlopen")) {
 		void *library = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
 		int (*late)(int, void *) = library ? (int (*)(int, void *))dlsym(library, "late") : NULL;

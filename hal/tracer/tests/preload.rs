@@ -92,6 +92,35 @@ fn vfork_child_is_a_process_of_its_own() {
 }
 
 #[test]
+fn vfork_child_leaves_the_state_of_its_parent() {
+    let Some(program) = program("") else {
+        return;
+    };
+    for how in ["vfork-close", "vfork-first"] {
+        let run = run(&program, &[how], &watching_null(Backend::Preload)).unwrap();
+        assert_eq!(run.numbers(), [1, 2], "{how}");
+        let ioctls = run.ioctls();
+        assert_eq!(ioctls[0].pid, ioctls[1].pid, "{how}");
+        assert_eq!(
+            run.output,
+            format!("{}\n", ioctls[1].tid),
+            "{how}: the thread's id"
+        );
+        let parent = ioctls[0].pid;
+        assert_eq!(run.opens().len(), 1, "{how}: the descriptor is introduced once");
+        let closes: Vec<bool> = run
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Close { pid, .. } => Some(*pid == parent),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(closes, [false, true], "{how}: by the child, then by its parent");
+    }
+}
+
+#[test]
 fn loaded_library_is_recorded() {
     let Some(program) = program("") else {
         return;

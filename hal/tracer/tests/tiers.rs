@@ -589,6 +589,29 @@ fn stopped_process_stays_stopped() {
     );
 }
 
+/// Threads exit while others are created.
+#[test]
+fn ptrace_knows_who_creates_each_process() {
+    let mut command = Command::new("sh");
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do for j in 1 2 3 4 5 6 7 8 9 10; do (:) & done; wait; done";
+    command.args(["-c", script]).stdout(Stdio::piped());
+    let run = run_command(command, &watching_null(Backend::Ptrace)).unwrap();
+    let starts = run.events.iter().filter_map(|event| match event {
+        Event::Process(ProcessRecord {
+            change: ProcessChange::Start { parent, .. },
+            ..
+        }) => Some(*parent),
+        _ => None,
+    });
+    let parents: Vec<u32> = starts.collect();
+    assert_eq!(parents.len(), 101);
+    assert_eq!(
+        parents.iter().filter(|&&parent| parent == 0).count(),
+        1,
+        "{parents:?}"
+    );
+}
+
 #[test]
 fn failed_spawn_reports_its_cause() {
     for backend in starting_tiers() {

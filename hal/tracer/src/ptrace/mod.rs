@@ -69,8 +69,9 @@ pub(crate) struct Ptrace {
     mode: Mode,
     pointers: Vec<Row>,
     tracees: HashMap<u32, Tracee>,
-    /// New threads that stopped before their creator reported them.
-    early: HashSet<u32>,
+    /// New threads that stopped before their creator reported them, with the creator's process. In
+    /// `Mode::Detach`, this process no longer traces them.
+    early: HashMap<u32, u32>,
     buffers: HashMap<u32, Buffers>,
     tables: TableId,
     /// The spawned process, and its status after it exited.
@@ -92,7 +93,7 @@ impl Ptrace {
             mode: Mode::Record,
             pointers: table(),
             tracees: HashMap::new(),
-            early: HashSet::new(),
+            early: HashMap::new(),
             buffers: HashMap::new(),
             tables: 0,
             root: None,
@@ -205,7 +206,6 @@ impl Ptrace {
             if !next(recorder) && self.mode == Mode::Record {
                 self.stop();
             }
-            // waitpid(2) would also wait for children that are not traced.
             if self.is_done() {
                 return Ok(());
             }
@@ -225,6 +225,10 @@ impl Ptrace {
                 // The thread stops soon, or waitpid(2) reports its exit.
                 stops::interrupt(tid).unwrap_or(());
             }
+            for &tid in self.early.keys() {
+                // ESRCH: the thread was killed; waitpid(2) reports it.
+                stops::detach(tid, 0).unwrap_or(());
+            }
         }
     }
 
@@ -240,8 +244,12 @@ impl Ptrace {
         }
     }
 
+    /// Returns whether no thread is left. A new thread whose creator was killed is traced but not
+    /// known until it stops, so only waitpid(2) knows that there is none (ECHILD). If this thread
+    /// has children that are not traced, waitpid(2) would wait for them as well.
     fn is_done(&self) -> bool {
-        self.tracees.is_empty() && self.early.is_empty()
+        let none_waits = self.early.is_empty() || self.mode == Mode::Detach;
+        self.tracees.is_empty() && none_waits && process::has_children()
     }
 
     fn stopped(&mut self, tid: u32, stop: Stop, recorder: &mut Recorder) {
@@ -255,16 +263,29 @@ impl Ptrace {
             } else {
                 0
             };
+            let new = (stop == Stop::Cloned).then(|| stops::message(tid).ok()).flatten();
             // If the thread is dead, waitpid(2) reports it.
             stops::detach(tid, signal).unwrap_or(());
-            self.tracees.remove(&tid);
+            if self.tracees.remove(&tid).is_none() {
+                self.early.insert(tid, 0);
+            }
             recorder.forget(tid);
+            if let Some(new) = new.filter(|new| self.early.remove(new).is_none()) {
+                // It stops soon.
+                let tracee = Tracee {
+                    pid: new,
+                    table: 0,
+                    entered: None,
+                };
+                self.tracees.insert(new, tracee);
+            }
             return;
         }
         if !self.tracees.contains_key(&tid) {
             // The creator reports the thread soon. Until then its process is unknown, so its calls
             // cannot be recorded.
-            self.early.insert(tid);
+            self.early.insert(tid, process::creator(tid).unwrap_or(0));
+            self.adopt(recorder, 0);
             return;
         }
         let mut signal = 0;
@@ -319,9 +340,22 @@ impl Ptrace {
                 self.buffers.remove(&tid);
             }
         }
-        // If the creator is dead, it cannot report the new threads: add them as existing threads.
-        let early: Vec<u32> = self.early.drain().collect();
-        for tid in early {
+        if self.mode != Mode::Detach {
+            self.adopt(recorder, 0);
+        }
+    }
+
+    /// Adds the early threads whose creators are dead, and so do not report them. exec(2) has ended
+    /// all other threads of the process `executed`.
+    fn adopt(&mut self, recorder: &mut Recorder, executed: u32) {
+        let is_alive = |creator| self.tracees.values().any(|tracee| tracee.pid == creator);
+        let orphans = self.early.iter();
+        let orphans: Vec<u32> = orphans
+            .filter(|&(_, &creator)| creator == executed || !is_alive(creator))
+            .map(|(&tid, _)| tid)
+            .collect();
+        for tid in orphans {
+            self.early.remove(&tid);
             if let Some(pid) = process::thread_group(tid) {
                 self.add(pid, tid, recorder, true);
             }
@@ -330,7 +364,7 @@ impl Ptrace {
     }
 
     fn cloned(&mut self, parent: u32, recorder: &mut Recorder) {
-        // ESRCH: the creator was killed; `dead` adds the threads that it created.
+        // ESRCH: the creator was killed; `adopt` adds the threads that it created.
         let Ok(tid) = stops::message(parent) else {
             return;
         };
@@ -339,7 +373,7 @@ impl Ptrace {
         else {
             return;
         };
-        let was_early = self.early.remove(&tid);
+        let was_early = self.early.remove(&tid).is_some();
         if self.tracees.contains_key(&tid) {
             return;
         }
@@ -407,6 +441,7 @@ impl Ptrace {
             &process::program(pid),
             is_open,
         );
+        self.adopt(recorder, pid);
     }
 
     fn syscall(&mut self, tid: u32, recorder: &mut Recorder) {
@@ -651,3 +686,63 @@ fn refused(pid: u32, errno: Errno) -> Error {
 
 /// A killed call returns this value, which programs never see (include/linux/errno.h).
 const _: () = assert!(crate::ERESTARTSYS > libc::EHWPOISON);
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn early_thread_is_released() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while read line; do sleep 60 & done; wait"]);
+        command.stdin(Stdio::piped());
+        // waitpid(2) looks at the thread's own children first.
+        let ((started, start), (ended, end)) = (mpsc::channel(), mpsc::channel::<()>());
+        let parent = thread::spawn(move || {
+            started.send(command.spawn().unwrap()).unwrap();
+            end.recv()
+        });
+        let mut shell = start.recv().unwrap();
+        let options = Options::default();
+        let mut recorder = Recorder::new(&options);
+        let mut ptrace = Ptrace::attach(&[shell.id()], &options, &mut recorder).unwrap();
+        let mut pipe = shell.stdin.take().unwrap();
+        let mut children = Vec::new();
+        while ptrace.early.is_empty() {
+            std::io::Write::write_all(&mut pipe, b"go\n").unwrap();
+            let known = ptrace.tracees.len();
+            while ptrace.tracees.len() == known && ptrace.early.is_empty() {
+                // Until both have stopped: waitpid(2) returns the newest.
+                thread::sleep(Duration::from_millis(5));
+                let (tid, stop) = stops::wait().unwrap();
+                ptrace.stopped(tid, stop, &mut recorder);
+            }
+            children = ptrace
+                .tracees
+                .keys()
+                .chain(ptrace.early.keys())
+                .copied()
+                .collect();
+        }
+        ptrace.release(&mut recorder);
+        let tracer = |tid: &u32| {
+            let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap();
+            let line = status.lines().find(|line| line.starts_with("TracerPid")).unwrap();
+            line.to_owned()
+        };
+        let tracers: Vec<String> = children.iter().map(tracer).collect();
+        for tid in &children {
+            let pid = nix::unistd::Pid::from_raw(*tid as i32);
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+        }
+        shell.wait().unwrap();
+        drop(ended);
+        parent.join().unwrap().unwrap_err();
+        assert!(tracers.iter().all(|line| line == "TracerPid:\t0"), "{tracers:?}");
+    }
+}
