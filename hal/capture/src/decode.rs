@@ -281,7 +281,7 @@ impl Decoder {
             Some(name) => name.clone_into(&mut decoded.call),
             None if ioctl.request == foreign::RDMA_VERBS_IOCTL => {
                 "RDMA_VERBS_IOCTL".clone_into(&mut decoded.call);
-                (decoded.request, decoded.answer) = foreign::uverbs(ioctl);
+                (decoded.request, decoded.answer) = foreign::uverbs(ioctl, self.limits);
                 return;
             }
             None => decoded.call = unknown(),
@@ -518,9 +518,9 @@ impl Decoded {
             object.insert(name.to_owned(), value);
         };
         set("record", self.record.into());
-        set("time_ns", self.time_ns.into());
+        set("time_ns", Value::Unsigned(self.time_ns).to_json());
         if let Some(ns) = self.duration_ns {
-            set("duration_ns", ns.into());
+            set("duration_ns", Value::Unsigned(ns).to_json());
         }
         if let Some((pid, tid)) = self.thread {
             set("pid", pid.into());
@@ -535,7 +535,7 @@ impl Decoded {
         }
         set("request", self.request.to_json());
         if let Some(result) = self.result {
-            set("result", result.into());
+            set("result", Value::Signed(result).to_json());
             if (-4095..0).contains(&result) {
                 set("errno", errno_name(result).into());
             }
@@ -545,8 +545,10 @@ impl Decoded {
         }
         if !self.extra.is_empty() {
             let extra = self.extra.iter();
-            let extra =
-                extra.map(|(address, len)| json!({"address": format!("{address:#x}"), "size_bytes": len}));
+            let extra = extra.map(|&(address, len)| {
+                let size = Value::Unsigned(len).to_json();
+                json!({"address": Value::Hex(address).to_json(), "size_bytes": size})
+            });
             set("extra", extra.collect());
         }
         object.into()

@@ -5,7 +5,7 @@ use gaudi_uapi::ioctl::{Parts, iowr};
 use crate::decode::DATA_BYTES;
 use crate::record::{IoctlRecord, Memory, Moment};
 use crate::value::{Fields, Value};
-use crate::walk::recorded;
+use crate::walk::{Limits, look_ups, recorded};
 
 /// `RDMA_VERBS_IOCTL` (`rdma/rdma_user_ioctl_cmds.h`).
 pub(crate) const RDMA_VERBS_IOCTL: u32 = iowr(0x1b, 1, 24);
@@ -483,7 +483,7 @@ pub(crate) fn command(number: u64) -> String {
 
 /// Decodes an RDMA verbs ioctl: the object, the method, and each attribute by its name. Returns the
 /// request, and the attributes that the kernel changed.
-pub(crate) fn uverbs(ioctl: &IoctlRecord) -> (Fields, Fields) {
+pub(crate) fn uverbs(ioctl: &IoctlRecord, limits: Limits) -> (Fields, Fields) {
     let (mut request, mut answer) = (Fields::default(), Fields::default());
     let header = |at| half(&ioctl.input, at);
     let (Some(object), Some(method), Some(count)) = (header(2), header(4), header(6)) else {
@@ -502,8 +502,10 @@ pub(crate) fn uverbs(ioctl: &IoctlRecord) -> (Fields, Fields) {
     let start = ioctl.argument.wrapping_add(HEADER);
     let at = |moment| recorded(&ioctl.memory, start, moment).map_or(&[][..], |(_, bytes)| bytes);
     let (before, after) = (at(Moment::Entry), at(Moment::Exit));
+    let most = limits.values.min(look_ups(&ioctl.memory));
     let all = before.chunks_exact(ATTRIBUTE).take(count.into());
-    for (place, bytes) in all.enumerate() {
+    let is_cut = all.len() > most;
+    for (place, bytes) in all.take(most).enumerate() {
         let add = |to: &mut Fields, bytes: &[u8], moment| {
             let Some(attribute) = Attribute::of(bytes) else {
                 return;
@@ -520,6 +522,9 @@ pub(crate) fn uverbs(ioctl: &IoctlRecord) -> (Fields, Fields) {
         if let Some(written) = written {
             add(&mut answer, written, Moment::Exit);
         }
+    }
+    if is_cut {
+        request.push("attrs", Value::Cut);
     }
     (request, answer)
 }
@@ -570,7 +575,7 @@ mod tests {
             piece(0x9000, Moment::Entry, vec![7; 32]),
             piece(0x1000 + HEADER, Moment::Exit, create(3, 3)),
         ];
-        let (request, answer) = uverbs(&ioctl(3, 0, 4, memory));
+        let (request, answer) = uverbs(&ioctl(3, 0, 4, memory), Limits::ALL);
         let text = request.to_string();
         assert!(
             text.starts_with("object_id=CQ, method_id=CQ_CREATE, num_attrs=4, CREATE_CQ_HANDLE=0"),
@@ -584,7 +589,7 @@ mod tests {
     #[test]
     fn write_commands_have_names() {
         let memory = vec![piece(0x1000 + HEADER, Moment::Entry, attribute(2, 8, 1, 9))];
-        let (request, _) = uverbs(&ioctl(0, 0, 1, memory));
+        let (request, _) = uverbs(&ioctl(0, 0, 1, memory), Limits::ALL);
         assert!(request.to_string().ends_with("WRITE_CMD=REG_MR"), "{request}");
         assert_eq!(command(IS_EXTENDED | 50), "EX_CREATE_FLOW");
         assert_eq!(command(49), "Unknown(0x31)");
@@ -593,8 +598,22 @@ mod tests {
     #[test]
     fn truncated_attributes_are_left_out() {
         let memory = vec![piece(0x1000 + HEADER, Moment::Entry, vec![1; 20])];
-        let (request, answer) = uverbs(&ioctl(7, 4, 900, memory));
+        let (request, answer) = uverbs(&ioctl(7, 4, 900, memory), Limits::ALL);
         assert_eq!(request.0.len(), 4, "{request}");
         assert!(answer.0.is_empty());
+    }
+
+    #[test]
+    fn attributes_times_pieces_are_limited() {
+        let empty = piece(0x9000, Moment::Entry, Vec::new());
+        let mut memory = vec![empty; 1 << 19];
+        memory[0] = piece(0x1000 + HEADER, Moment::Entry, vec![1; 16 * 4096]);
+        let (request, _) = uverbs(&ioctl(7, 4, 4000, memory), Limits::ALL);
+        let text = request.to_string();
+        assert!(
+            request.0.len() < 100 && text.ends_with("attrs=..."),
+            "{}",
+            request.0.len()
+        );
     }
 }

@@ -361,6 +361,8 @@ pub struct Reader<R> {
     /// The offset of the next frame.
     at: u64,
     facts: Vec<(String, String)>,
+    /// Their bytes, of which all facts of a file have at most [`MAX_PAYLOAD`].
+    facts_len: usize,
     /// The events of a compressed frame, the frame's offset, and the position of the next event.
     block: Vec<u8>,
     block_at: u64,
@@ -403,6 +405,7 @@ impl<R: Read> Reader<R> {
             input,
             at: offset,
             facts: Vec::new(),
+            facts_len: 0,
             block: Vec::new(),
             block_at: 0,
             block_next: 0,
@@ -498,7 +501,13 @@ impl<R: Read> Reader<R> {
             self.event_at = at;
             match kind {
                 FrameKind::Event => return bytes::event(&payload).map(Some).map_err(wrong),
-                FrameKind::Facts => self.facts.extend(bytes::facts(&payload).map_err(wrong)?),
+                FrameKind::Facts => {
+                    self.facts_len += payload.len();
+                    if self.facts_len > MAX_PAYLOAD {
+                        return Err(ReadError::new(ReadErrorKind::TooLong, at));
+                    }
+                    self.facts.extend(bytes::facts(&payload).map_err(wrong)?);
+                }
                 FrameKind::Index => {}
                 FrameKind::Deflated => {
                     // The event that completes a block may itself have the maximum length.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::hash::Hash;
 
 use gaudi_spec::{ASICS, Asic, QueueId};
 use gaudi_uapi::cb::{CbOp, HlCbIn, HlCbOut};
@@ -19,12 +20,19 @@ use crate::text::escaped;
 use crate::walk::{number_of, recorded};
 
 /// Maximum number of tracked objects. Objects above the limit are not resolved.
-const MOST: usize = 1 << 20;
+const MOST: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
+/// Maximum length of a file's description, of which each event has a copy.
+const LONGEST_LABEL: usize = 4096;
+
+/// Maximum length of the name of a driver that is kept: longer than this driver's.
+const LONGEST_NAME: usize = 64;
 
 /// An open file. Several descriptors can refer to it.
 #[derive(Debug, Default)]
 struct File {
     label: String,
+    /// The number of its descriptors. Without one, nothing refers to it.
+    descriptors: usize,
     era: Option<Era>,
     /// The name that DRM_IOCTL_VERSION returned.
     driver: Option<Vec<u8>>,
@@ -56,11 +64,14 @@ enum Mapped {
 /// What is known about the descriptors, handles and addresses of the traced processes.
 #[derive(Debug, Default)]
 pub struct Names {
-    files: Vec<File>,
+    files: HashMap<u64, File>,
+    /// The number of files so far.
+    next: u64,
     /// Descriptors: (table, descriptor number) to file.
-    fds: HashMap<(u32, i32), usize>,
+    fds: HashMap<(u32, i32), u64>,
     /// The descriptor table of each process that shares one.
     tables: HashMap<u32, u32>,
+    /// The objects of all files.
     objects: usize,
 }
 
@@ -111,12 +122,12 @@ impl Names {
 
     fn file(&self, pid: u32, fd: i32) -> Option<&File> {
         let id = self.fds.get(&(self.table(pid), fd))?;
-        self.files.get(*id)
+        self.files.get(id)
     }
 
     fn file_mut(&mut self, pid: u32, fd: i32) -> Option<&mut File> {
         let id = self.fds.get(&(self.table(pid), fd))?;
-        self.files.get_mut(*id)
+        self.files.get_mut(id)
     }
 
     /// Returns the path of a descriptor's file, or the way it was created, in printable form.
@@ -262,7 +273,7 @@ impl Names {
             Event::Close {
                 pid, fd, result: 0, ..
             } => {
-                self.fds.remove(&(self.table(*pid), *fd));
+                self.close((self.table(*pid), *fd));
             }
             Event::Dup { pid, fd, result, .. } => {
                 let from = self.fds.get(&(self.table(*pid), *fd)).copied();
@@ -284,24 +295,52 @@ impl Names {
         }
     }
 
-    fn set_fd(&mut self, pid: u32, fd: i32, file: Option<usize>) {
+    fn set_fd(&mut self, pid: u32, fd: i32, file: Option<u64>) {
         let key = (self.table(pid), fd);
-        match file {
-            Some(file) if self.fds.len() < MOST => {
-                self.fds.insert(key, file);
-            }
-            _ => {
-                self.fds.remove(&key);
-            }
+        if file.is_some() && self.fds.get(&key).copied() == file {
+            return;
+        }
+        self.close(key);
+        let Some((id, file)) = file.and_then(|id| Some((id, self.files.get_mut(&id)?))) else {
+            return;
+        };
+        if self.fds.len() < MOST {
+            file.descriptors += 1;
+            self.fds.insert(key, id);
+        }
+    }
+
+    /// Removes a descriptor, and its file with the last one.
+    fn close(&mut self, key: (u32, i32)) {
+        let Some(id) = self.fds.remove(&key) else { return };
+        let Some(file) = self.files.get_mut(&id) else {
+            return;
+        };
+        file.descriptors -= 1;
+        if file.descriptors == 0 {
+            self.objects -= file.objects();
+            self.files.remove(&id);
         }
     }
 
     fn add_file(&mut self, pid: u32, fd: i32, file: File) {
-        if self.files.len() >= MOST {
-            return self.set_fd(pid, fd, None);
+        // Each file has a descriptor, so their number limits that of the files.
+        let key = (self.table(pid), fd);
+        self.close(key);
+        if self.fds.len() < MOST {
+            let id = self.next;
+            self.next += 1;
+            let mut file = File {
+                descriptors: 1,
+                ..file
+            };
+            if self.objects >= MOST {
+                file.label = String::new();
+            }
+            self.objects += file.objects();
+            self.files.insert(id, file);
+            self.fds.insert(key, id);
         }
-        self.files.push(file);
-        self.set_fd(pid, fd, Some(self.files.len() - 1));
     }
 
     fn opened(&mut self, open: &OpenRecord) {
@@ -309,7 +348,7 @@ impl Names {
             return;
         };
         let label = match (open.path.is_empty(), open.source) {
-            (false, _) => printable(&open.path),
+            (false, _) => printable(&open.path[..open.path.len().min(LONGEST_LABEL)]),
             (true, FdSource::Received) => "received over a socket".to_owned(),
             (true, FdSource::Inherited) => "inherited".to_owned(),
             (true, FdSource::Taken) => "from pidfd_getfd".to_owned(),
@@ -351,7 +390,10 @@ impl Names {
             ProcessChange::Exit { .. } if process.tid == pid => {
                 let shared = self.tables.values().any(|table| *table == pid);
                 if self.tables.remove(&pid).is_none() && !shared {
-                    self.fds.retain(|(owner, _), _| *owner != pid);
+                    let of_process = self.fds.keys().filter(|(owner, _)| *owner == pid);
+                    for key in of_process.copied().collect::<Vec<_>>() {
+                        self.close(key);
+                    }
                 }
             }
             ProcessChange::Exit { .. } => {}
@@ -404,7 +446,7 @@ impl Names {
                 let name = recorded(&ioctl.memory, data.name, Moment::Exit);
                 let Some((_, name)) = name else { return };
                 let len = usize::try_from(data.name_len).unwrap_or(usize::MAX);
-                let name = name[..name.len().min(len)].to_vec();
+                let name = name[..name.len().min(len).min(LONGEST_NAME)].to_vec();
                 if let Some(file) = self.file_mut(pid, fd) {
                     let is_ours = name == drm::DRIVER_NAME.as_bytes();
                     file.era = is_ours.then_some(Era::AccelDrm);
@@ -420,10 +462,21 @@ impl Names {
         let Some((is_drm, call)) = call_of(ioctl.request) else {
             return;
         };
-        if self.objects >= MOST {
-            return;
+        let key = (self.table(pid), fd);
+        let id = self.fds.get(&key).copied();
+        let before = self.file(pid, fd).map_or(0, File::objects);
+        self.changed(ioctl, is_drm, call);
+        // A descriptor that the ioctl returned can have replaced this one, which `close` counts.
+        if id.is_none() || self.fds.get(&key).copied() == id {
+            let after = self.file(pid, fd).map_or(0, File::objects);
+            self.objects = self.objects + after - before;
         }
-        self.objects += 1;
+    }
+
+    /// Updates the state of the driver's file with a successful ioctl.
+    fn changed(&mut self, ioctl: &IoctlRecord, is_drm: bool, call: Ioctl) {
+        let (pid, fd) = (ioctl.pid, ioctl.fd);
+        let is_full = self.objects >= MOST;
         match call {
             Ioctl::Memory => self.memory(ioctl, is_drm),
             Ioctl::Cb => {
@@ -433,7 +486,7 @@ impl Names {
                 match request.op {
                     CbOp::CREATE => {
                         let size = u64::from(request.cb_size);
-                        file.buffers.insert(answer.cb_handle(), (size, None));
+                        put(&mut file.buffers, is_full, answer.cb_handle(), (size, None));
                     }
                     CbOp::DESTROY => {
                         file.buffers.remove(&request.cb_handle);
@@ -467,6 +520,7 @@ impl Names {
 
     fn memory(&mut self, ioctl: &IoctlRecord, is_drm: bool) {
         let (pid, fd) = (ioctl.pid, ioctl.fd);
+        let is_full = self.objects >= MOST;
         let request: HlMemIn = view(&ioctl.input);
         let answer: HlMemOut = view(&ioctl.output);
         let argument = request.arg.as_bytes();
@@ -474,7 +528,7 @@ impl Names {
         match request.op {
             MemOp::ALLOC => {
                 let alloc: HlMemInAlloc = view(argument);
-                file.memory.insert(answer.handle(), alloc.mem_size);
+                put(&mut file.memory, is_full, answer.handle(), alloc.mem_size);
             }
             MemOp::FREE => {
                 file.memory.remove(&request.arg[0]);
@@ -488,7 +542,7 @@ impl Names {
                         address: map.host_virt_addr,
                     },
                 };
-                file.mappings.insert(answer.device_virt_addr(), mapping);
+                file.map(is_full, answer.device_virt_addr(), mapping);
             }
             MemOp::MAP => {
                 let map: HlMemInMapDevice = view(argument);
@@ -496,15 +550,15 @@ impl Names {
                     size: file.memory.get(&map.handle).copied().unwrap_or(0),
                     of: Mapped::Memory { handle: map.handle },
                 };
-                file.mappings.insert(answer.device_virt_addr(), mapping);
+                file.map(is_full, answer.device_virt_addr(), mapping);
             }
             MemOp::UNMAP => {
                 let unmap: HlMemInUnmap = view(argument);
                 file.mappings.remove(&unmap.device_virt_addr);
             }
             MemOp::TS_ALLOC => {
-                file.timestamps
-                    .insert(answer.handle(), request.num_of_elements.into());
+                let elements = request.num_of_elements.into();
+                put(&mut file.timestamps, is_full, answer.handle(), elements);
             }
             MemOp::EXPORT_DMABUF_FD => {
                 let export: HlMemInExportDmabufFd = view(argument);
@@ -527,7 +581,31 @@ impl Names {
     }
 }
 
+/// Adds an object. If there are too many, it is known no longer, not even by an earlier value.
+fn put<K: Eq + Hash, V>(to: &mut HashMap<K, V>, is_full: bool, key: K, value: V) {
+    if is_full {
+        to.remove(&key);
+    } else {
+        to.insert(key, value);
+    }
+}
+
 impl File {
+    /// Returns the number of objects. A long label counts as several.
+    fn objects(&self) -> usize {
+        let label = self.label.len() / 64;
+        label + self.memory.len() + self.mappings.len() + self.buffers.len() + self.timestamps.len()
+    }
+
+    /// Adds a mapping, as [`put`] does.
+    fn map(&mut self, is_full: bool, address: u64, mapping: Mapping) {
+        if is_full {
+            self.mappings.remove(&address);
+        } else {
+            self.mappings.insert(address, mapping);
+        }
+    }
+
     /// Describes the mapping that contains a device address.
     fn mapping(&self, at: u64) -> Option<String> {
         let (start, mapping) = self.mappings.range(..=at).next_back()?;
@@ -567,4 +645,78 @@ fn era_of(path: &[u8]) -> Option<Era> {
 fn printable(bytes: &[u8]) -> String {
     let text = escaped(bytes);
     text[1..text.len() - 1].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use gaudi_uapi::Era;
+    use zerocopy::{FromZeros as _, IntoBytes as _};
+
+    use super::*;
+    use crate::decode::Decoder;
+    use crate::walk::Limits;
+
+    /// A successful HL_IOCTL_MEMORY on descriptor 3.
+    fn memory_ioctl(op: MemOp, arg: [u64; 2], handle: u64) -> Event {
+        let mut request = HlMemIn::new_zeroed();
+        request.op = op;
+        request.arg[..2].copy_from_slice(&arg);
+        Event::Ioctl(IoctlRecord {
+            fd: 3,
+            request: Era::HlMisc.request(Ioctl::Memory).unwrap(),
+            input: request.as_bytes().to_vec(),
+            output: handle.to_le_bytes().to_vec(),
+            ..IoctlRecord::default()
+        })
+    }
+
+    #[test]
+    fn freed_objects_do_not_count() {
+        let mut decoder = Decoder::new(Limits::LINE);
+        let (alloc, free) = (
+            memory_ioctl(MemOp::ALLOC, [8192, 0], 1),
+            memory_ioctl(MemOp::FREE, [1, 0], 0),
+        );
+        for _ in 0..=MOST {
+            decoder.decode(&alloc);
+            decoder.decode(&free);
+        }
+        decoder.decode(&memory_ioctl(MemOp::ALLOC, [4096, 0], 2));
+        let line = decoder.decode(&memory_ioctl(MemOp::FREE, [2, 0], 0)).to_string();
+        assert!(line.contains("4 KiB"), "{line}");
+    }
+
+    #[test]
+    fn closed_files_do_not_count() {
+        let open = |path: &[u8]| {
+            Event::Open(OpenRecord {
+                time_ns: 0,
+                duration_ns: 0,
+                pid: 0,
+                tid: 0,
+                path: path.to_vec(),
+                flags: 0,
+                result: 3,
+                device: None,
+                source: FdSource::Open,
+            })
+        };
+        let close = Event::Close {
+            time_ns: 0,
+            pid: 0,
+            tid: 0,
+            fd: 3,
+            result: 0,
+        };
+        let mut names = Names::default();
+        let first = open(&[b'x'; 4096]);
+        for _ in 0..=MOST {
+            names.apply(&first);
+            names.apply(&close);
+        }
+        names.apply(&open(b"/dev/hl0"));
+        assert_eq!(names.fd(0, 3), Some("/dev/hl0"));
+        names.apply(&open(&vec![b'x'; 1 << 20]));
+        assert_eq!(names.fd(0, 3).map(str::len), Some(4096), "a label has a limit");
+    }
 }

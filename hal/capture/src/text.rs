@@ -333,6 +333,8 @@ pub struct Reader<R> {
     /// The number of lines read.
     line: usize,
     facts: Vec<(String, String)>,
+    /// Their bytes.
+    facts_len: usize,
     /// The event that a following section belongs to.
     event: Option<Event>,
     /// The destination of data lines, and the number of bytes in the event so far.
@@ -353,6 +355,7 @@ impl<R: BufRead> Reader<R> {
             input,
             line: 0,
             facts: Vec::new(),
+            facts_len: 0,
             event: None,
             data: Data::None,
             size: 0,
@@ -424,6 +427,11 @@ impl<R: BufRead> Reader<R> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match (depth, word, &mut self.event) {
             (0, "fact", _) => {
+                self.facts_len += rest.len();
+                if self.facts_len > MAX_PAYLOAD {
+                    let problem = format!("the facts are longer than {MAX_PAYLOAD} bytes");
+                    return Err(wrong(TextErrorKind::TooLong, number, problem));
+                }
                 self.facts.push(fact(rest, number)?);
                 self.data = Data::None;
                 Ok(None)

@@ -41,6 +41,8 @@ pub(crate) struct Walk<'a> {
     values: usize,
     /// Number of bytes of text that may still be decoded.
     bytes: usize,
+    /// Number of addresses that may still be looked up.
+    look_ups: usize,
     /// The pieces of memory that were decoded.
     pub(crate) used: Vec<bool>,
 }
@@ -173,6 +175,12 @@ pub(crate) fn recorded(memory: &[Memory], address: u64, at: Moment) -> Option<(u
     Some((place, piece.bytes.get(from..).unwrap_or_default()))
 }
 
+/// Returns how many addresses of an event are looked up at most: each look-up compares the address
+/// with every piece.
+pub(crate) fn look_ups(memory: &[Memory]) -> usize {
+    (1 << 22) / memory.len().max(1)
+}
+
 impl<'a> Walk<'a> {
     pub(crate) fn new(memory: &'a [Memory], limits: Limits) -> Self {
         Self {
@@ -180,8 +188,14 @@ impl<'a> Walk<'a> {
             limits,
             values: limits.values,
             bytes: limits.bytes.saturating_mul(16),
+            look_ups: look_ups(memory),
             used: vec![false; memory.len()],
         }
+    }
+
+    fn look_up(&mut self, address: u64, at: Moment) -> Option<(usize, &'a [u8])> {
+        self.look_ups = self.look_ups.checked_sub(1)?;
+        recorded(self.memory, address, at)
     }
 
     /// Counts a value. Returns false if the limit is reached.
@@ -324,8 +338,7 @@ impl<'a> Walk<'a> {
                 _ => Value::Hex(address),
             };
         }
-        let memory = self.memory;
-        let found = recorded(memory, address, at).filter(|(_, bytes)| !bytes.is_empty());
+        let found = self.look_up(address, at).filter(|(_, bytes)| !bytes.is_empty());
         let Some((place, bytes)) = found else {
             return Value::Pointer { address, to: None };
         };
@@ -358,8 +371,7 @@ impl<'a> Walk<'a> {
 
     /// Decodes the packets of the command buffer at an address of the process, if it was recorded.
     pub(crate) fn packets(&mut self, asic: &Asic, address: u64, len: u64) -> Option<Value> {
-        let memory = self.memory;
-        let (place, bytes) = recorded(memory, address, Moment::Entry)?;
+        let (place, bytes) = self.look_up(address, Moment::Entry)?;
         let whole = usize::try_from(len).unwrap_or(usize::MAX);
         let bytes = &bytes[..bytes.len().min(whole)];
         if bytes.is_empty() {
@@ -375,14 +387,10 @@ impl<'a> Walk<'a> {
             fits
         });
         let rest = &bytes[end.min(bytes.len())..];
-        let more = (whole - bytes.len() + rest.len()) as u64;
-        if more > 0 {
+        let left = whole - bytes.len() + rest.len();
+        if left > 0 {
             // Bytes that are not a valid packet, or that are beyond the limit.
-            let len = rest.len().min(self.limits.bytes);
-            items.push(Value::Bytes {
-                bytes: rest[..len].to_vec(),
-                more: more - len as u64,
-            });
+            items.push(self.plain_bytes(rest, left));
         }
         Some(Value::List { items, more: 0 })
     }

@@ -288,6 +288,25 @@ fn decompression_bomb_is_too_long() {
 }
 
 #[test]
+fn facts_have_a_total_limit() {
+    let fact = |len| vec![("name".to_owned(), "x".repeat(len))];
+    let mut writer = Writer::new(Vec::new(), &fact(9 << 20), Compression::None).unwrap();
+    writer.facts(&fact(1 << 10)).unwrap();
+    assert_eq!(read(&writer.finish().unwrap()), (Vec::new(), None));
+    let mut writer = Writer::new(Vec::new(), &fact(9 << 20), Compression::None).unwrap();
+    writer.facts(&fact(9 << 20)).unwrap();
+    let (_, error) = read(&writer.finish().unwrap());
+    assert_eq!(error.map(|(kind, _)| kind), Some(ReadErrorKind::TooLong));
+    let text = format!(
+        "{0}{1}{1}",
+        as_text(&Vec::new(), &[]),
+        format!("fact name {:?}\n", "x".repeat(9 << 20))
+    );
+    let error = read_text(text.as_bytes()).unwrap_err();
+    assert_eq!(error.kind, TextErrorKind::TooLong);
+}
+
+#[test]
 fn rejected_event_leaves_capture_valid() {
     for how in [Compression::None, Compression::Deflate] {
         let mut writer = Writer::new(Vec::new(), &Facts::new(), how).unwrap();

@@ -1,13 +1,12 @@
-//! The constructor, and the records that introduce processes and threads.
+//! The records that introduce processes and threads.
 
-#![allow(unsafe_code, reason = "a constructor, and system calls of signal handlers")]
+#![allow(unsafe_code, reason = "system calls of signal handlers")]
 
 use gaudi_capture::raw::{self, Stamp};
 use gaudi_ring::{Author, Local, Session};
 use nix::libc;
 
 use crate::out::Out;
-use crate::{calls, ioctl};
 
 /// Counts the bytes of a record.
 #[derive(Default)]
@@ -75,35 +74,3 @@ pub(crate) fn with(session: &Session, record: impl FnOnce(&Local, Author)) {
         record(local, author);
     });
 }
-
-fn begin_session() {
-    // SAFETY: getauxval(3) only reads the auxiliary vector.
-    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    let value = std::env::var(gaudi_ring::VARIABLE).ok().filter(|_| !is_secure);
-    let Some(session) = Session::attach(value.as_deref()) else {
-        return;
-    };
-    ioctl::prepare();
-    with(session, |local, author| {
-        let mut path = [0_u8; 4096];
-        let path = crate::files::link_of(c"/proc/self/exe", &mut path);
-        let at = Stamp {
-            time_ns: now(),
-            pid: author.pid,
-            tid: author.tid,
-        };
-        write(session, local, |out| raw::exec(out, at, path));
-    });
-}
-
-extern "C" fn constructor() {
-    let errno = crate::next::errno();
-    calls::resolve();
-    // A panic of the standard library must not reach the loader.
-    let _ = std::panic::catch_unwind(begin_session);
-    crate::next::set_errno(errno);
-}
-
-#[used]
-#[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: extern "C" fn() = constructor;

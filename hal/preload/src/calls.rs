@@ -21,8 +21,6 @@ macro_rules! functions {
         /// Resolves every function.
         pub(crate) fn resolve() {
             $($next.resolve();)*
-            crate::vfork::VFORK.resolve();
-            crate::vfork::CLONE.resolve();
         }
     };
 }

@@ -107,8 +107,8 @@ pub(crate) fn set(session: &Session, fd: c_int, file: File) {
     }
 }
 
-/// Removes a descriptor's entry, unless it is that of the process which lends the caller its memory.
-/// Returns the file that it had.
+/// Removes a descriptor's entry, unless it is that of the process which lends the caller its
+/// memory. Returns the file that it had.
 pub(crate) fn forget(fd: c_int) -> File {
     let cached = known(fd);
     match entry(fd) {

@@ -12,6 +12,7 @@
 
 mod author;
 pub mod calls;
+mod constructor;
 mod data;
 mod files;
 mod ioctl;

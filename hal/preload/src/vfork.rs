@@ -13,8 +13,14 @@ use nix::libc;
 use crate::author::with;
 use crate::next::{Next, call_next, errno, set_errno};
 
-pub(crate) static VFORK: Next = Next::new(c"vfork");
-pub(crate) static CLONE: Next = Next::new(c"clone");
+static VFORK: Next = Next::new(c"vfork");
+static CLONE: Next = Next::new(c"clone");
+
+/// Resolves both functions.
+pub(crate) fn resolve() {
+    VFORK.resolve();
+    CLONE.resolve();
+}
 
 /// Prepares the thread's state for a child that shares it.
 fn share(child: Child) {

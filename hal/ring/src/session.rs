@@ -397,8 +397,8 @@ impl Session {
         LOCAL.try_with(|local| local.shared.get() != 0).unwrap_or(true)
     }
 
-    /// Returns whether the caller is a child that shares the memory, but not the descriptors, of the
-    /// process that created it.
+    /// Returns whether the caller is a child that shares the memory, but not the descriptors, of
+    /// the process that created it.
     pub fn has_own_files(&self) -> bool {
         let is_child = |local: &Local| {
             let shared = local.shared.get();
