@@ -60,7 +60,7 @@ impl DeviceState {
 /// A fault that happened: the form of its verdict, the operation and the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Met {
-    /// The form of the verdict ([`VerdictKind::form`]).
+    /// The form of the verdict ([`VerdictKind::form`](gaudi_seam::fault::VerdictKind::form)).
     pub verdict: &'static str,
     /// The operation.
     pub operation: Operation,
