@@ -24,7 +24,7 @@ impl Rig<'_, '_> {
         let answer = self.device.alloc_exclusive(length(c));
         let needs = [Operation::MemAlloc, Operation::MemMapDevice];
         // The card has few of such pages.
-        self.judge_memory(
+        self.run.judge_memory(
             "Device::alloc_exclusive",
             &answer,
             &needs,
@@ -49,7 +49,8 @@ impl Rig<'_, '_> {
         let (of, answer) = (buffer.id, buffer.object.export(..));
         // Buffers that share their pages cannot be exported.
         let own = [ErrorKind::InvalidInput];
-        self.judge_memory("Buffer::export", &answer, &[Operation::ExportDmabuf], &own);
+        self.run
+            .judge_memory("Buffer::export", &answer, &[Operation::ExportDmabuf], &own);
         if let Ok(dmabuf) = answer {
             self.exports.push(Export { dmabuf, of });
         }

@@ -14,7 +14,8 @@ impl Rig<'_, '_> {
         let align = 1 << (b % 12);
         let answer = self.device.alloc_aligned(length(c), align);
         let needs = [Operation::MemAlloc, Operation::MemMapDevice];
-        self.judge_memory("Device::alloc", &answer, &needs, self.full());
+        self.run
+            .judge_memory("Device::alloc", &answer, &needs, self.full());
         let Ok(buffer) = answer else { return };
         let (at, len) = (buffer.address().0, buffer.len());
         if at % align != 0 {
@@ -56,7 +57,8 @@ impl Rig<'_, '_> {
             return;
         }
         let answer = self.device.alloc_host(length(c) as usize);
-        self.judge_memory("Device::alloc_host", &answer, &[Operation::MemMapHost], &[]);
+        self.run
+            .judge_memory("Device::alloc_host", &answer, &[Operation::MemMapHost], &[]);
         if let Ok(host) = answer {
             self.add_host(slot, host, None);
         }
@@ -70,7 +72,8 @@ impl Rig<'_, '_> {
             return;
         };
         let answer = self.device.map(&memory);
-        self.judge_memory("Device::map", &answer, &[Operation::MemMapHost], &[]);
+        self.run
+            .judge_memory("Device::map", &answer, &[Operation::MemMapHost], &[]);
         if let Ok(host) = answer {
             self.add_host(slot, host, Some(memory));
         }

@@ -36,8 +36,7 @@ macro_rules! kinds {
         const OF_FABRICS: &[Kind] = &[$(Kind::$fabric,)*];
 
         impl Kind {
-            /// The kinds of operations in memory, with their weights: a case has each as often as
-            /// its part of the sum.
+            /// The kinds of operations in memory, each with its weight among random operations.
             pub const IN_MEMORY: &[(Self, u32)] = &[$((Self::$name, $weight),)*];
         }
 

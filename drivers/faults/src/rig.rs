@@ -201,17 +201,6 @@ impl<'a, 'r> Rig<'a, 'r> {
         !self.run.record.has_false_end()
     }
 
-    /// As [`Run::judge_memory`].
-    pub(crate) fn judge_memory<T>(
-        &self,
-        what: &str,
-        answer: &Result<T>,
-        needs: &[Operation],
-        own: &[ErrorKind],
-    ) {
-        self.run.judge_memory(what, answer, needs, own);
-    }
-
     /// As [`Run::judge`].
     pub(crate) fn judge<T>(&self, what: &str, answer: &Result<T>, needs: &[Operation], own: &[ErrorKind]) {
         self.run.judge(what, answer, needs, own);

@@ -29,7 +29,7 @@ impl Rig<'_, '_> {
             Kind::Info => {
                 let answer = self.device.info();
                 // Queries that older drivers lack may fail.
-                self.judge_memory("Device::info", &answer, &[], &[]);
+                self.run.judge_memory("Device::info", &answer, &[], &[]);
             }
             Kind::DropBuffer => self.buffers[self.buffer(a)] = None,
             Kind::DropHost => self.hosts[self.host(a)] = None,

@@ -157,6 +157,8 @@ pub struct Writer<W: Write> {
     events: u64,
     /// The payload under construction: one event, or the block.
     payload: Vec<u8>,
+    /// The bytes of the facts so far.
+    facts_len: usize,
     /// The time of the block's first event, and the number of events in the block.
     block: (u64, u64),
 }
@@ -169,7 +171,7 @@ impl<W: Write> Writer<W> {
     /// docs/src/reference/gcap.md lists the names that readers know.
     ///
     /// # Errors
-    /// The errors of `out`, and `InvalidInput` if the facts exceed [`MAX_PAYLOAD`].
+    /// The errors of `out`, and `InvalidInput` if all facts of the file exceed [`MAX_PAYLOAD`].
     pub fn new(out: W, facts: &[(String, String)], compression: Compression) -> io::Result<Self> {
         let mut writer = Self {
             out,
@@ -178,6 +180,7 @@ impl<W: Write> Writer<W> {
             marks: Vec::new(),
             events: 0,
             payload: Vec::new(),
+            facts_len: 0,
             block: (0, 0),
         };
         let mut head = MAGIC.to_vec();
@@ -198,6 +201,12 @@ impl<W: Write> Writer<W> {
         }
         self.flush_block()?;
         bytes::put_facts(facts, &mut self.payload);
+        let len = self.facts_len + self.payload.len();
+        if len > MAX_PAYLOAD {
+            self.payload.clear();
+            return Err(too_long());
+        }
+        self.facts_len = len;
         self.frame(FrameKind::Facts)
     }
 
@@ -330,7 +339,7 @@ impl<W: Write> Writer<W> {
 }
 
 fn too_long() -> io::Error {
-    let problem = format!("an event or a set of facts is longer than {MAX_PAYLOAD} bytes");
+    let problem = format!("an event, or all facts of a file, are longer than {MAX_PAYLOAD} bytes");
     io::Error::new(io::ErrorKind::InvalidInput, problem)
 }
 

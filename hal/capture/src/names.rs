@@ -581,7 +581,8 @@ impl Names {
     }
 }
 
-/// Adds an object. If there are too many, it is known no longer, not even by an earlier value.
+/// Adds an object. If there are too many, removes the earlier object of the key instead: no
+/// description is better than a stale one.
 fn put<K: Eq + Hash, V>(to: &mut HashMap<K, V>, is_full: bool, key: K, value: V) {
     if is_full {
         to.remove(&key);

@@ -427,12 +427,13 @@ impl<R: BufRead> Reader<R> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match (depth, word, &mut self.event) {
             (0, "fact", _) => {
-                self.facts_len += rest.len();
+                let (name, value) = fact(rest, number)?;
+                self.facts_len += name.len() + value.len();
                 if self.facts_len > MAX_PAYLOAD {
                     let problem = format!("the facts are longer than {MAX_PAYLOAD} bytes");
                     return Err(wrong(TextErrorKind::TooLong, number, problem));
                 }
-                self.facts.push(fact(rest, number)?);
+                self.facts.push((name, value));
                 self.data = Data::None;
                 Ok(None)
             }

@@ -294,8 +294,16 @@ fn facts_have_a_total_limit() {
     writer.facts(&fact(1 << 10)).unwrap();
     assert_eq!(read(&writer.finish().unwrap()), (Vec::new(), None));
     let mut writer = Writer::new(Vec::new(), &fact(9 << 20), Compression::None).unwrap();
-    writer.facts(&fact(9 << 20)).unwrap();
-    let (_, error) = read(&writer.finish().unwrap());
+    let error = writer.facts(&fact(9 << 20)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    let mut bytes = writer.finish().unwrap();
+    assert_eq!(read(&bytes), (Vec::new(), None), "what was written before stays");
+    // A frame begins with the length of its payload; its head has 12 bytes.
+    let start = HEAD as usize;
+    let len = u32::from_le_bytes(bytes[start..start + 4].try_into().unwrap());
+    bytes.truncate(start + 12 + len as usize);
+    bytes.extend_from_within(start..);
+    let (_, error) = read(&bytes);
     assert_eq!(error.map(|(kind, _)| kind), Some(ReadErrorKind::TooLong));
     let text = format!(
         "{0}{1}{1}",

@@ -7,8 +7,8 @@
 //!   close need no help.
 //! - *Host memory is mirrored*: the model accesses a copy in this process, which is compared with
 //!   the program's memory before and after each submission and wait.
-//! - *Nothing is left behind*: all files are in memory, and the program is killed with this
-//!   process.
+//! - *No file is left behind*: all are in memory. The program is killed with this process;
+//!   processes that it started stay, and their calls fail with `ENOSYS`.
 //!
 //! docs/src/how-to/without-a-card.md lists what differs from a driver.
 

@@ -22,7 +22,7 @@ struct Made<T> {
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// Returns a value that no process has made.
+    /// Returns a place for a value that no process has made yet.
     pub const fn new() -> Self {
         Self {
             current: AtomicPtr::new(null_mut()),
@@ -123,6 +123,7 @@ mod tests {
         });
         assert_eq!(*crate::lock(COUNT.get()), 800);
     }
+
     #[test]
     fn fork_child_makes_its_own_value() {
         use nix::sys::wait::{WaitStatus, waitpid};

@@ -2,8 +2,8 @@
 //!
 //! - **Tier A** ([`Tier::Preload`]): a library in the program, which writes to rings in shared
 //!   memory. Adds less than a microsecond per ioctl; observes what goes through libc.
-//! - **Tier B** ([`Tier::Bpf`]): eBPF programs on the system call tracepoints. Adds a few hundred
-//!   nanoseconds per ioctl; needs root, or CAP_BPF and CAP_PERFMON.
+//! - **Tier B** ([`Tier::Bpf`]): eBPF programs on the system call tracepoints. Adds less than a
+//!   microsecond per ioctl; needs root, or CAP_BPF and CAP_PERFMON.
 //! - **Tier C** ([`Tier::Ptrace`]): ptrace(2), with a seccomp filter in spawned programs. Adds tens
 //!   of microseconds per ioctl; works for any user.
 //! - **One recorder**: tiers B and C pass completed calls to the same code, which introduces each

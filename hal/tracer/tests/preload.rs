@@ -46,7 +46,9 @@ fn more_threads_than_rings_are_recorded() {
     let run = run(&program, &["sequence", "700"], &watching_null(Backend::Preload)).unwrap();
     let seen = run.ioctls().len() as u64;
     assert_eq!(seen + run.summary.lost.total(), 700, "what is missing is counted");
-    assert!(seen >= 256, "{seen}");
+    // On a busy machine the tracer releases no ring in this time. The main thread has one of the
+    // 256.
+    assert!(seen >= 255, "{seen}");
 }
 
 #[test]

@@ -213,7 +213,7 @@ fn reports(file: &mut File) -> Result<Vec<ExitReport>> {
 /// processes that it started.
 fn wait(child: &mut Child, deadline: Instant, watch: &Watch) -> Result<Option<ExitStatus>> {
     let pid = Pid::from_raw(i32::try_from(child.id()).context("the program's process")?);
-    // The number of a process that was not awaited is no other process's, and no other group's.
+    // Until a process is awaited, the kernel gives its number to no other process or group.
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let has_ended = || Ok::<_, nix::Error>(waitid(Id::Pid(pid), flags)? != WaitStatus::StillAlive);
     while !has_ended().context("waiting for the program")? {

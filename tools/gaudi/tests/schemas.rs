@@ -75,13 +75,15 @@ fn is_of_type(value: &Value, name: &str) -> bool {
 fn misfits(value: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
     let mut wrong = |what: String| found.push(format!("{at}: {what}"));
     match &schema["type"] {
-        Value::String(name) if !is_of_type(value, name) => return wrong(format!("{value} is no {name}")),
+        Value::String(name) if !is_of_type(value, name) => {
+            return wrong(format!("{value} is not of type {name}"));
+        }
         Value::Array(names)
             if !names
                 .iter()
                 .any(|name| is_of_type(value, name.as_str().expect("a name"))) =>
         {
-            return wrong(format!("{value} is none of {names:?}"));
+            return wrong(format!("{value} has none of the types {names:?}"));
         }
         _ => {}
     }
@@ -89,7 +91,7 @@ fn misfits(value: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
         wrong(format!("{value} is not {}", schema["const"]));
     }
     if schema["enum"].as_array().is_some_and(|all| !all.contains(value)) {
-        wrong(format!("{value} is none of {}", schema["enum"]));
+        wrong(format!("{value} is not one of {}", schema["enum"]));
     }
     if let (Some(pattern), Some(text)) = (schema["pattern"].as_str(), value.as_str()) {
         let pattern = regex::Regex::new(pattern).expect("a pattern");

@@ -95,7 +95,7 @@ impl Schedule {
         let percent = percent.min(100);
         Self {
             percent,
-            // Every match is no choice.
+            // A rule that takes every match makes no choice.
             seed: if percent == 100 { 0 } else { seed },
             ..self
         }

@@ -363,6 +363,10 @@ fn take(recorder: &mut Recorder, record: Record<'_>) {
 }
 
 #[cfg(test)]
+#[path = "../../tests/support/skip.rs"]
+mod skip;
+
+#[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::io::IsTerminal;
@@ -388,7 +392,7 @@ mod tests {
                     ),
                     "direct {direct}, copies {copies:?}: {error}"
                 );
-                println!("skipped: root: {error}");
+                skip::skip(&format!("root: {error}"));
                 None
             }
         }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+mod skip;
+
 use std::io::Read as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use gaudi_capture::record::{DeviceNumber, Event, IoctlRecord, OpenRecord};
 use gaudi_tracer::{Backend, DeviceMatch, ErrorKind, Options, Summary, Tracer};
 use nix::unistd::geteuid;
 
+pub(crate) use skip::skip;
+
 /// mem(4): /dev/null.
 pub(crate) const NULL: DeviceNumber = DeviceNumber { major: 1, minor: 3 };
 /// `_IOWR('H', 1, struct hl_info_args)`.
@@ -21,10 +25,6 @@ pub(crate) const INFO: u32 = 0xc018_4801;
 pub(crate) const CS: u32 = 0xc030_6442;
 /// Environment variable: the directory of the compiled program, when another user runs this file.
 pub(crate) const DIRECTORY: &str = "GAUDI_TRACER_TEST_PROGRAMS";
-
-pub(crate) fn skip(need: &str) {
-    println!("skipped: {need}");
-}
 
 /// Compiles the test program; `None` if it cannot be compiled on this system.
 pub(crate) fn program(linking: &str) -> Option<PathBuf> {
