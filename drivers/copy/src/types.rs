@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use gaudi_device::{DeviceId, Error, ErrorKind, Result};
-use gaudi_ranges::{RangeMap, Span, Tag};
+use gaudi_ranges::{Class, RangeMap, Span, Tag};
 use gaudi_sys::{PerProcess, lock};
 
 use crate::config::Config;
@@ -113,7 +113,9 @@ pub struct MemoryTypeCache {
 struct Own {
     /// The bounds of its parents' memory.
     inherited: (u64, u64),
-    map: RangeMap<DeviceId>,
+    map: RangeMap<(DeviceId, Option<Class>)>,
+    /// The cards by class. Ranges of further cards have none.
+    cards: [OnceLock<DeviceId>; Class::COUNT],
     state: Mutex<State>,
 }
 
@@ -153,7 +155,8 @@ impl MemoryTypeCache {
                 self.low.load(Ordering::Relaxed),
                 self.high.load(Ordering::Relaxed),
             ),
-            map: RangeMap::new(),
+            map: RangeMap::with_classes(|(_, class)| *class),
+            cards: Default::default(),
             state: Mutex::default(),
         })
     }
@@ -187,7 +190,7 @@ impl MemoryTypeCache {
             return Typed::INHERITED;
         };
         let device = match self.is_on() {
-            true => own.map.copied(span, TAG).map(|(_, device)| device),
+            true => own.lookup_in_map(span),
             false => own.lookup_in_table(span),
         };
         match device {
@@ -221,7 +224,7 @@ impl MemoryTypeCache {
         state.added += 1;
         self.low.fetch_min(span.start(), Ordering::Relaxed);
         self.high.fetch_max(span.last(), Ordering::Relaxed);
-        drop(own.map.insert(span, TAG, device));
+        drop(own.map.insert(span, TAG, (device, own.class(device))));
         let listeners = state.listeners();
         drop(state);
         let event = MemoryEvent::Alloc { address, len, device };
@@ -300,6 +303,20 @@ fn span(operation: &'static str, address: u64, len: u64) -> Result<Span> {
 }
 
 impl Own {
+    /// Returns the class of a card, one of its own if one is left. The caller holds the lock.
+    fn class(&self, device: DeviceId) -> Option<Class> {
+        let is_its = |card: &OnceLock<DeviceId>| *card.get_or_init(|| device) == device;
+        self.cards.iter().position(is_its).and_then(Class::from_index)
+    }
+
+    #[inline]
+    fn lookup_in_map(&self, span: Span) -> Option<DeviceId> {
+        match self.map.class_of(span) {
+            Some(class) => self.cards[class.index()].get().copied(),
+            None => self.map.copied(span, TAG).map(|(_, (device, _))| device),
+        }
+    }
+
     #[cold]
     fn lookup_in_table(&self, span: Span) -> Option<DeviceId> {
         let state = lock(&self.state);
@@ -345,6 +362,25 @@ mod tests {
             assert!(types.remove(0x10_0000));
             assert!(!types.remove(0x10_0000), "it is removed once");
             assert_eq!(kind(0x10_0000, 1), MemoryType::Host, "after the removal");
+        }
+    }
+
+    #[test]
+    fn more_cards_than_classes_are_told_apart() {
+        let types = MemoryTypeCache::new(true);
+        let card = |number| DeviceId::new(Backend::Mock, number);
+        let place = |number: u32, again: u32| 0x7f00_0000_0000 + (u64::from(number + 40 * again) << 21);
+        for again in 0..2 {
+            for number in 0..40 {
+                let inserted = types.insert(place(number, again), 1 << 21, card(number));
+                inserted.expect("inserted");
+            }
+        }
+        for (number, again) in (0..40).flat_map(|number| [(number, 0), (number, 1)]) {
+            let all = types.lookup(place(number, again), 1 << 21);
+            assert_eq!(all, Typed::of(card(number)), "card {number}");
+            let across = types.lookup(place(number, again) + 4096, 1 << 21);
+            assert_eq!(across, Typed::HOST, "no card has memory of two");
         }
     }
 

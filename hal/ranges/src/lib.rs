@@ -11,5 +11,5 @@ mod span;
 mod sync;
 
 pub use cache::{Cache, Held, Inserted, Limits, Stats};
-pub use raw::{Pin, RangeMap, Tag, prefer_cheap_removals};
+pub use raw::{Class, Pin, RangeMap, Tag, prefer_cheap_removals};
 pub use span::Span;

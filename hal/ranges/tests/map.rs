@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use gaudi_ranges::{Pin, RangeMap, Span, Tag};
+use gaudi_ranges::{Class, Pin, RangeMap, Span, Tag};
 use proptest::prelude::*;
 
 fn span(start: u64, len: u64) -> Span {
@@ -74,6 +74,49 @@ fn only_parts_of_a_range_hit() {
             "nothing is left of {len} bytes"
         );
     }
+}
+
+#[test]
+fn class_is_that_of_the_entry() {
+    let class = |index| Class::from_index(index).expect("below the number of classes");
+    assert_eq!(Class::from_index(Class::COUNT), None);
+    let map = RangeMap::with_classes(|index| Class::from_index(*index));
+    let page = |number: u64, pages: u64| span(0x7f00_0000_0000 + (number << 12), pages << 12);
+    for index in 0..Class::COUNT {
+        drop(map.insert(page(8 * index as u64, 4), [1, 2], index));
+    }
+    for index in 0..Class::COUNT {
+        let first = 8 * index as u64;
+        assert_eq!(class(index).index(), index);
+        for (at, pages) in [(first, 1), (first, 4), (first + 3, 1)] {
+            assert_eq!(
+                map.class_of(page(at, pages)),
+                Some(class(index)),
+                "{pages} at {at}"
+            );
+        }
+        for (at, pages) in [
+            (first + 4, 1),
+            (first, 5),
+            (first + 3, 2),
+            (first, 9),
+            (first + 7, 2),
+        ] {
+            assert_eq!(map.class_of(page(at, pages)), None, "{pages} at {at}");
+        }
+        let get = map.get(page(first, 1), [1, 2]);
+        assert_eq!(get.as_deref(), Some(&index), "the entry itself is found");
+    }
+    // One byte of another entry, one without a class, and what is left when it is removed.
+    drop(map.insert(span(0x7f00_0000_0fff, 1), [0, 0], 99));
+    assert_eq!(map.class_of(page(0, 1)), None, "beside another entry");
+    assert_eq!(map.class_of(page(1, 3)), Some(class(0)), "the pages behind it");
+    drop(map.remove(page(0, 1), |pin| **pin == 99));
+    assert_eq!(map.class_of(page(0, 4)), Some(class(0)), "alone again");
+    // A part of a page has no class: a lookup beyond the part would not be noticed.
+    drop(map.insert(span(0x1000, 0x1800), [0, 0], 3));
+    assert_eq!(map.class_of(span(0x1000, 0x1000)), Some(class(3)));
+    assert_eq!(map.class_of(span(0x2000, 0x900)), None);
 }
 
 #[test]
@@ -199,6 +242,17 @@ fn spans() -> impl Strategy<Value = Span> {
     })
 }
 
+/// The class of the entry of a step: every fourth has none.
+fn class_of(number: u64) -> Option<Class> {
+    Class::from_index((number % 4).checked_sub(1)? as usize)
+}
+
+/// Returns all bytes of the 4 KiB pages of a range.
+fn pages(span: Span) -> Span {
+    let (start, last) = (span.start() & !0xfff, span.last() | 0xfff);
+    Span::new(start, (last - start).saturating_add(1)).unwrap_or(Span::ALL)
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let tag = (0..2_u64, 0..2_u64).prop_map(|(a, b)| [a, b]);
     let step = prop_oneof![
@@ -227,7 +281,7 @@ proptest! {
     #[test]
     fn the_map_answers_as_a_list_would(steps in steps()) {
         let alive = Arc::new(AtomicUsize::new(0));
-        let map = RangeMap::new();
+        let map = RangeMap::with_classes(|value: &Counted| class_of(value.0));
         let mut model: Vec<(Span, Tag, u64)> = Vec::new();
         let mut kept: Vec<(Pin<Counted>, u64)> = Vec::new();
         for (number, step) in steps.into_iter().enumerate() {
@@ -247,6 +301,15 @@ proptest! {
                             kept.push((pin, value));
                         }
                         None => prop_assert!(fits.is_empty(), "{} is in {:?}", span, fits),
+                    }
+                    let class = map.class_of(span);
+                    let of_class = |(at, _, n): &(Span, Tag, u64)| at.contains(span) && class_of(*n) == class;
+                    prop_assert!(class.is_none() || model.iter().any(of_class), "{:?} for {}", class, span);
+                    let pages = pages(span);
+                    let mut near = model.iter().filter(|(at, ..)| at.overlaps(pages));
+                    if let (Some((at, _, n)), None) = (near.next(), near.next()) {
+                        let known = class_of(*n).filter(|_| at.contains(pages));
+                        prop_assert!(known.is_none() || class == known, "{:?} of {} alone has {}", known, at, span);
                     }
                 }
                 Step::Remove(span, tag) => {

@@ -30,6 +30,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use self::record::{Hazard, Section, Unlinked};
+pub use self::tree::Class;
 use self::tree::{Garbage, Head, Tree};
 use crate::span::Span;
 use crate::sync::{AtomicU32, Guard, Mutex, Stamp, fence, lock};
@@ -38,7 +39,8 @@ use crate::sync::{AtomicU32, Guard, Mutex, Stamp, fence, lock};
 /// regions stores the allocation's generation and the access rights here.
 pub type Tag = [u64; 2];
 
-#[repr(C)]
+/// Aligned so that words of the tree have room for a [`Class`].
+#[repr(C, align(64))]
 struct Entry<V> {
     head: Head,
     value: V,
@@ -83,6 +85,8 @@ pub struct RangeMap<V: Send + Sync + 'static> {
     tree: Tree,
     /// The number of entries. A writer of the tree holds this lock.
     writing: Mutex<usize>,
+    /// Returns the class of a value; runs under the lock.
+    class: fn(&V) -> Option<Class>,
     entries: PhantomData<Entry<V>>,
 }
 
@@ -148,9 +152,16 @@ impl<V: Send + Sync + 'static> Default for RangeMap<V> {
 impl<V: Send + Sync + 'static> RangeMap<V> {
     /// Returns an empty map. It allocates nothing before the first insert.
     pub fn new() -> Self {
+        Self::with_classes(|_| None)
+    }
+
+    /// As [`new`](Self::new); `class` returns the class of an entry's value, always the same one,
+    /// for [`class_of`](Self::class_of). It runs under the map's lock and must not use the map.
+    pub fn with_classes(class: fn(&V) -> Option<Class>) -> Self {
         Self {
             tree: Tree::default(),
             writing: Mutex::new(0),
+            class,
             entries: PhantomData,
         }
     }
@@ -208,6 +219,28 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         })
     }
 
+    /// Returns the class of an entry that contains `span`, whatever its tag. Cheaper than
+    /// [`copied`](Self::copied): no entry is read.
+    ///
+    /// `None` decides nothing: an entry that contains `span` may have no class, share a 4 KiB page
+    /// of `span` with another entry, or begin or end inside of one.
+    #[inline]
+    pub fn class_of(&self, span: Span) -> Option<Class> {
+        let Some(section) = record::free_section() else {
+            return self.class_of_slowly(span);
+        };
+        // SAFETY: this is a section, and writers wait for it before they free (see the module).
+        let class = unsafe { self.tree.class_of(span) };
+        drop(section);
+        class
+    }
+
+    #[cold]
+    fn class_of_slowly(&self, span: Span) -> Option<Class> {
+        // SAFETY: as in `class_of`.
+        record::any_section(|_| unsafe { self.tree.class_of(span) })
+    }
+
     /// As [`get`](Self::get), and passes the pin to `then` with the number of this thread's record.
     /// No two threads have the same number at a time; `None` if this thread has no record.
     #[inline]
@@ -249,6 +282,13 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         Some((Pin { entry, hazard }, section.number()))
     }
 
+    /// # Safety
+    /// `head` is that of an entry of this map, which lives during the call.
+    unsafe fn class_of_entry(&self, head: *const Head) -> Option<Class> {
+        // SAFETY: by contract.
+        (self.class)(unsafe { &(*head.cast::<Entry<V>>()).value })
+    }
+
     /// Adds an entry. It may overlap or equal other entries.
     pub fn insert(&self, span: Span, tag: Tag, value: V) -> Pin<V> {
         self.insert_stamped(span, tag, 0, value)
@@ -266,8 +306,10 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
         let entry = Entry { head, value }.leak();
         let mut entries = lock(&self.writing);
         *entries += 1;
+        // SAFETY: a writer calls it with live entries of its tree.
+        let class = |head| unsafe { self.class_of_entry(head) };
         // SAFETY: the lock is held until the writer is done; its garbage goes through `sweep`.
-        let mut writer = unsafe { self.tree.writer() };
+        let mut writer = unsafe { self.tree.writer(&class) };
         writer.link(entry.as_ptr().cast_const().cast());
         let garbage = std::mem::take(&mut writer.garbage);
         drop(entries);
@@ -286,7 +328,7 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
     /// As [`overlapping`](Self::overlapping); the caller holds the lock.
     fn pins(&self, span: Span) -> Vec<Pin<V>> {
         // SAFETY: the caller holds the lock; this writer changes nothing.
-        let writer = unsafe { self.tree.writer() };
+        let writer = unsafe { self.tree.writer(&|_| None) };
         let heads = writer.overlapping(span);
         let pins = heads.into_iter().filter_map(|head| {
             // SAFETY: a linked entry lives while the lock is held, and has the map's count.
@@ -326,9 +368,11 @@ impl<V: Send + Sync + 'static> RangeMap<V> {
 
     /// Unlinks the entries of `pins`, which are linked in this map and occur once each.
     fn unlink(&self, mut entries: Guard<'_, usize>, pins: &[Pin<V>]) {
+        // SAFETY: a writer calls it with live entries of its tree.
+        let class = |head| unsafe { self.class_of_entry(head) };
         // SAFETY: the lock is held until the writer is done; its garbage and the entries go through
         // `sweep`.
-        let mut writer = unsafe { self.tree.writer() };
+        let mut writer = unsafe { self.tree.writer(&class) };
         for pin in pins {
             writer.unlink(pin.entry.as_ptr().cast_const().cast());
         }
@@ -385,7 +429,7 @@ impl<V: Send + Sync + 'static> Drop for RangeMap<V> {
     fn drop(&mut self) {
         // A map that is dropped has no reader, so this takes no lock and waits for no grace period.
         // Neither would end in a fork child. SAFETY: this is the only reference to the tree.
-        let heads = unsafe { self.tree.writer() }.overlapping(Span::ALL);
+        let heads = unsafe { self.tree.writer(&|_| None) }.overlapping(Span::ALL);
         let unlinked = heads.into_iter().map(|head| Unlinked {
             entry: head.cast_mut().cast(),
             release: uncount::<V>,

@@ -6,12 +6,15 @@
 //!   lowest level names every entry with a byte in its page. A walk compares the entries of one
 //!   cell.
 //! - *The root is as low as the entries allow*: a walk takes two to four steps of at most seven.
+//! - *A cell that its entry covers names the entry's class too* ([`Class`]), so that a lookup of
+//!   the class alone reads no entry: a gain of 1.1 with 1 000 entries and of 1.6 with 100 000.
 //! - *The caller frees directories* after a grace period, when their last entry is unlinked.
 //!
 //! Constant shifts of the lower levels gain 1.25 with 1 000 entries and 1.1 with 100 000; comparing
 //! word by word ([`Head::fits`]) gains 1.1 with 1 000.
 
 use std::alloc::Layout;
+use std::num::NonZeroU8;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
@@ -28,9 +31,47 @@ const SHIFTS: [u32; 5] = [60, 61, 62, 63, 64];
 
 /// The bits of a word that hold its kind; 0 is an empty cell.
 const TAGS: usize = 3;
+/// The bits of an entry's word above its kind that hold the entry's class, if the entry covers the
+/// cell. Entries are aligned to 64 bytes.
+const CLASS: usize = 15 << CLASS_SHIFT;
+const CLASS_SHIFT: u32 = 2;
 const ENTRY: usize = 1;
 const SEVERAL: usize = 2;
 const DIRECTORY: usize = 3;
+
+/// One of 15 classes of entries: see [`RangeMap::with_classes`](super::RangeMap::with_classes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Class(NonZeroU8);
+
+impl Class {
+    /// The number of classes.
+    pub const COUNT: usize = CLASS >> CLASS_SHIFT;
+
+    /// Returns the class of an index; `None` from [`COUNT`](Self::COUNT) on.
+    pub fn from_index(index: usize) -> Option<Self> {
+        let number = u8::try_from(index).ok()?.checked_add(1)?;
+        let class = NonZeroU8::new(number).map(Self);
+        class.filter(|_| index < Self::COUNT)
+    }
+
+    /// Returns the index, below [`COUNT`](Self::COUNT).
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+
+    /// Returns the class that a word names; `None` if no single entry covers the cell.
+    #[inline]
+    fn of_word(word: *mut ()) -> Option<Self> {
+        let class = NonZeroU8::new(((word.addr() & CLASS) >> CLASS_SHIFT) as u8);
+        class.map(Self).filter(|_| word.addr() & TAGS == ENTRY)
+    }
+
+    /// Returns the bits of a word.
+    fn bits(self) -> usize {
+        usize::from(self.0.get()) << CLASS_SHIFT
+    }
+}
 
 /// The key and counters of an entry; the first field of every entry.
 #[derive(Debug)]
@@ -86,7 +127,7 @@ enum Cell<'a> {
 unsafe fn read<'a>(word: *mut ()) -> Cell<'a> {
     let bare = word.map_addr(|address| address & !TAGS);
     match word.addr() & TAGS {
-        ENTRY => Cell::Entry(bare.cast()),
+        ENTRY => Cell::Entry(entry(word)),
         // SAFETY: the kind bits match the pointer's type; the list lives by contract.
         SEVERAL => Cell::Several(unsafe { &*bare.cast::<Several>() }),
         DIRECTORY => Cell::Directory(Walked(bare.cast())),
@@ -100,21 +141,38 @@ fn directory(word: *mut ()) -> Option<*const Directory> {
     (word.addr() & TAGS == DIRECTORY).then(|| word.wrapping_byte_sub(DIRECTORY).cast_const().cast())
 }
 
-/// Descends one level; returns a word that names no directory unchanged.
-///
-/// # Safety
-/// As [`read`]; a directory has this level.
-#[inline]
-unsafe fn step(word: *mut (), level: usize, address: u64) -> *mut () {
-    match directory(word) {
-        // SAFETY: by contract.
-        Some(directory) => unsafe { Directory::cell(directory, level, index(level, address)) },
-        None => word,
+/// The last cell of a walk.
+#[derive(Clone, Copy)]
+struct Walk {
+    word: *mut (),
+    /// log2 of the bytes that the cell covers.
+    shift: u32,
+}
+
+impl Walk {
+    /// Descends one level, unless the cell names no directory.
+    ///
+    /// # Safety
+    /// As [`read`]; a directory has this level.
+    #[inline]
+    unsafe fn step(self, level: usize, address: u64) -> Self {
+        match directory(self.word) {
+            Some(directory) => Self {
+                // SAFETY: by contract.
+                word: unsafe { Directory::cell(directory, level, index(level, address)) },
+                shift: SHIFTS[level],
+            },
+            None => self,
+        }
     }
 }
 
-fn entry_word(head: *const Head) -> *mut () {
-    head.cast_mut().cast::<()>().map_addr(|address| address | ENTRY)
+/// Returns the entry that a word of this kind names.
+#[inline]
+fn entry(word: *mut ()) -> *const Head {
+    word.map_addr(|address| address & !(TAGS | CLASS))
+        .cast_const()
+        .cast()
 }
 
 /// Returns a matching entry of a cell that names several.
@@ -335,52 +393,83 @@ pub(super) struct Tree {
 /// until the end of a grace period.
 pub(super) struct Writer<'a> {
     tree: &'a Tree,
+    /// Returns the class of a live entry.
+    class: &'a dyn Fn(*const Head) -> Option<Class>,
     pub(super) garbage: Garbage,
 }
 
 impl Tree {
-    /// Returns an entry with this tag that contains `span`.
+    /// Returns the last cell on the way to an address; `None` if the root does not cover it.
     ///
     /// # Safety
     /// The calling thread is in a section. Every change goes through a [`Writer`] whose garbage is
-    /// freed after a grace period. The entry lives until the section ends.
+    /// freed after a grace period. The word's entries live until the section ends.
     #[inline]
-    pub(super) unsafe fn find(&self, span: Span, tag: [u64; 2]) -> Option<*const Head> {
-        let at = span.start();
-        let mut word = self.root.load(Ordering::Acquire);
+    unsafe fn walk(&self, at: u64) -> Option<Walk> {
+        let word = self.root.load(Ordering::Acquire);
         // The root lives by contract.
         let root = Walked(directory(word)?);
         let (base, level) = (root.head().base, root.level());
         if !reaches(level, base, at) {
             return None;
         }
+        let mut walk = Walk { word, shift: 0 };
         for level in (4..=level).rev() {
             // SAFETY: by contract; the word names a directory of this level, or none.
-            word = unsafe { step(word, level, at) };
+            walk = unsafe { walk.step(level, at) };
         }
         // Unrolled, so that every shift and mask is a constant. With few instructions between two
         // loads the processor can start the next hit while this one waits for memory.
         if level >= 3 {
             // SAFETY: as above.
-            word = unsafe { step(word, 3, at) };
+            walk = unsafe { walk.step(3, at) };
         }
         if level >= 2 {
             // SAFETY: as above.
-            word = unsafe { step(word, 2, at) };
+            walk = unsafe { walk.step(2, at) };
         }
         if level >= 1 {
             // SAFETY: as above.
-            word = unsafe { step(word, 1, at) };
+            walk = unsafe { walk.step(1, at) };
         }
         // SAFETY: as above.
-        word = unsafe { step(word, 0, at) };
+        Some(unsafe { walk.step(0, at) })
+    }
+
+    /// Returns an entry with this tag that contains `span`.
+    ///
+    /// # Safety
+    /// As [`walk`](Self::walk).
+    #[inline]
+    pub(super) unsafe fn find(&self, span: Span, tag: [u64; 2]) -> Option<*const Head> {
+        // SAFETY: by contract.
+        let word = unsafe { self.walk(span.start()) }?.word;
         if word.addr() & TAGS != ENTRY {
             // SAFETY: by contract.
             return unsafe { find_among(word, span, tag) };
         }
-        let head = word.wrapping_byte_sub(ENTRY).cast_const().cast::<Head>();
+        let head = entry(word);
         // SAFETY: an entry lives until the end of a grace period after its unlinking.
         unsafe { &*head }.fits(span, tag).then_some(head)
+    }
+
+    /// Returns the class of the entry that the first cell of `span` names, if it covers all cells
+    /// of `span` between the first and the last, and both name it alone.
+    ///
+    /// # Safety
+    /// As [`walk`](Self::walk).
+    #[inline]
+    pub(super) unsafe fn class_of(&self, span: Span) -> Option<Class> {
+        // SAFETY: by contract.
+        let first = unsafe { self.walk(span.start()) }?;
+        let class = Class::of_word(first.word)?;
+        if (span.start() ^ span.last()) >> first.shift == 0 {
+            return Some(class);
+        }
+        // The cells of one entry have the same word, and an entry has all bytes between two of its
+        // cells. SAFETY: by contract.
+        let last = unsafe { self.walk(span.last()) }?;
+        (last.word == first.word).then_some(class)
     }
 
     /// Returns the number of linked directories.
@@ -391,13 +480,22 @@ impl Tree {
     /// Returns the writer's view.
     ///
     /// # Safety
-    /// No other writer exists while the result lives. The caller frees the garbage only after a
-    /// grace period, and frees no linked entry.
-    pub(super) unsafe fn writer(&self) -> Writer<'_> {
+    /// No other writer exists while the result lives, which calls `class` with live entries of this
+    /// tree. The caller frees the garbage only after a grace period, and frees no linked entry.
+    pub(super) unsafe fn writer<'a>(&'a self, class: &'a dyn Fn(*const Head) -> Option<Class>) -> Writer<'a> {
         Writer {
             tree: self,
+            class,
             garbage: Garbage::default(),
         }
+    }
+}
+
+impl Drop for Writer<'_> {
+    /// Leaks the garbage that the caller has not taken, after a panic of `class`: readers may walk
+    /// it.
+    fn drop(&mut self) {
+        std::mem::take(&mut self.garbage).leak();
     }
 }
 
@@ -445,6 +543,15 @@ impl Writer<'_> {
     fn span(&self, head: *const Head) -> Span {
         // SAFETY: linked entries live, and so does the entry that the caller links or unlinks.
         unsafe { (*head).span }
+    }
+
+    /// Returns the word of a cell that names this entry alone.
+    fn entry_word(&self, head: *const Head, cell: Span) -> *mut () {
+        let class = (self.class)(head).filter(|_| self.span(head).contains(cell));
+        let class = class.map_or(0, Class::bits);
+        let head = head.cast_mut().cast::<()>();
+        debug_assert_eq!(head.addr() & (TAGS | CLASS), 0, "entries are aligned");
+        head.map_addr(|address| address | class | ENTRY)
     }
 
     fn count(&self, more: usize, fewer: usize) {
@@ -510,7 +617,7 @@ impl Writer<'_> {
             let whole = within.contains(cell) || directory.level() == 0;
             match self.read(word) {
                 Cell::Directory(_) => self.put(word, head, within),
-                Cell::Empty if whole => directory.set(at, entry_word(head)),
+                Cell::Empty if whole => directory.set(at, self.entry_word(head, cell)),
                 Cell::Entry(other) if whole => directory.set(at, several_word(vec![other, head])),
                 Cell::Several(others) if whole => {
                     let mut all = others.clone();
@@ -560,7 +667,7 @@ impl Writer<'_> {
                     rest.retain(|other| !std::ptr::eq(*other, head));
                     let now = match rest[..] {
                         [] => null_mut(),
-                        [one] => entry_word(one),
+                        [one] => self.entry_word(one, directory.span_of(at)),
                         _ => several_word(rest),
                     };
                     directory.set(at, now);
