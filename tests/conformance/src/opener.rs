@@ -76,7 +76,7 @@ impl Openers {
         // allocate and takes no lock. exec closes its copy of the node.
         unsafe { opener.pre_exec(open_and_pass) };
         // An error of the child's open is returned by `spawn`.
-        let child = opener.spawn().map_err(errno_of)?;
+        let mut child = opener.spawn().map_err(errno_of)?;
         // The command owns this process's copy of `theirs`. While that copy is open, a receive from
         // an opener that was killed before it sent the node never ends.
         drop(opener);
@@ -86,10 +86,19 @@ impl Openers {
                 self.lock().push(child);
                 Ok(node)
             }
-            other => {
+            Err(errno) => {
                 end(child);
-                Err(other.err().unwrap_or(Errno::EIO))
+                Err(errno)
             }
+            Ok(None) => match child.wait() {
+                // The driver kills the process of a node that was opened as a reset began, perhaps
+                // before it has sent the node.
+                Ok(status) if status.signal() == Some(SIGKILL) => Err(Errno::EAGAIN),
+                status => {
+                    eprintln!("the opener ended before it sent the node: {status:?}");
+                    Err(Errno::EIO)
+                }
+            },
         }
     }
 
@@ -172,6 +181,16 @@ mod tests {
             dead.map(drop),
             Err(Errno::EIO),
             "an opener that died before it sent the node"
+        );
+        let killed = openers.pass(|| {
+            // SAFETY: the call has no memory, and the child ends in it.
+            unsafe { nix::libc::raise(SIGKILL) };
+            Err(Errno::EPERM)
+        });
+        assert_eq!(
+            killed.map(drop),
+            Err(Errno::EAGAIN),
+            "the driver kills in a reset"
         );
         openers.open(Path::new("/dev/null")).expect("it opens");
         assert_eq!(
