@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use gaudi_device::{
     Buffer, CloseError, Device, DeviceId, DeviceSpec, DeviceVa, Error, ErrorKind, Fallback, HostBuffer,
-    Options, Pages, Placement, Result,
+    Location, Options, Pages, Placement, Result,
 };
 use gaudi_dmabuf::Window;
 use gaudi_ranges::Span;
@@ -243,7 +243,7 @@ impl MemoryDomain {
             MemoryType::Device,
             buffer.address().0,
             len,
-            Backing::Device(buffer),
+            Backing::Allocated(Location::from(&buffer)),
             export,
         )
     }
@@ -274,7 +274,7 @@ impl MemoryDomain {
             MemoryType::Host,
             address,
             len as u64,
-            Backing::Host(mapping),
+            Backing::Allocated(Location::from(&mapping)),
             None,
         )
     }

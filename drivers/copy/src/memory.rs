@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use gaudi_device::{Buffer, CloseError, DeviceId, Error, ErrorKind, HostMapping, Location, Result};
+use gaudi_device::{Buffer, CloseError, DeviceId, Error, ErrorKind, Location, Result};
 use gaudi_dmabuf::{CpuAttachment, Window};
 use gaudi_seam::Errno;
 use gaudi_sys::{PerProcess, lock};
@@ -39,10 +39,8 @@ pub(crate) struct Shared {
 
 /// What the memory is.
 pub(crate) enum Backing {
-    /// Device memory of the domain.
-    Device(Buffer),
-    /// Host memory of the domain.
-    Host(HostMapping),
+    /// Device or host memory of the domain.
+    Allocated(Location),
     /// Memory of the caller, or a part of device memory.
     Registered(Location),
     /// A dma-buf of another exporter. The engines use the location; without one, the processor
@@ -69,7 +67,7 @@ pub(crate) struct Parts {
 impl Backing {
     /// Whether the memory is allocated, and not registered.
     fn is_allocated(&self) -> bool {
-        matches!(self, Self::Device(_) | Self::Host(_))
+        matches!(self, Self::Allocated(_))
     }
 }
 
@@ -278,30 +276,18 @@ impl Shared {
     }
 
     /// The memory as the engines see it; `None` if only the processor can access it.
-    pub(crate) fn location(&self) -> Option<Location> {
+    pub(crate) fn location(&self) -> Option<&Location> {
         match self.backing.as_ref()? {
-            Backing::Device(buffer) => Some(buffer.into()),
-            Backing::Host(mapping) => Some(mapping.into()),
-            Backing::Registered(location) => Some(location.clone()),
-            Backing::Dmabuf { engines, .. } => engines.clone(),
-        }
-    }
-
-    /// Whether the engines see the memory.
-    pub(crate) fn is_located(&self) -> bool {
-        match &self.backing {
-            Some(Backing::Device(_) | Backing::Host(_) | Backing::Registered(_)) => true,
-            Some(Backing::Dmabuf { engines, .. }) => engines.is_some(),
-            None => false,
+            Backing::Allocated(location) | Backing::Registered(location) => Some(location),
+            Backing::Dmabuf { engines, .. } => engines.as_ref(),
         }
     }
 
     /// The device memory behind the memory, and the offset of its first byte.
     pub(crate) fn buffer(&self) -> Option<(&Buffer, u64)> {
         match self.backing.as_ref()? {
-            Backing::Device(buffer) => Some((buffer, 0)),
-            Backing::Registered(location) => location.in_device(),
-            Backing::Host(_) | Backing::Dmabuf { .. } => None,
+            Backing::Allocated(location) | Backing::Registered(location) => location.in_device(),
+            Backing::Dmabuf { .. } => None,
         }
     }
 
@@ -332,21 +318,11 @@ impl Shared {
         drop(self.export.take());
         let (backing, answer) = match self.backing.take() {
             None => return Ok(()),
-            Some(Backing::Device(buffer)) => match buffer.close() {
+            Some(Backing::Allocated(location)) => match free(location) {
                 Ok(()) => return Ok(()),
-                Err(error) => {
-                    let (buffer, error) = error.into_parts();
-                    (Backing::Device(buffer), error)
-                }
+                Err((location, error)) => (Backing::Allocated(location), error),
             },
-            Some(Backing::Host(mapping)) => match mapping.close() {
-                Ok(()) => return Ok(()),
-                Err(error) => {
-                    let (mapping, error) = error.into_parts();
-                    (Backing::Host(mapping), error)
-                }
-            },
-            Some(Backing::Registered(location)) => match close_location(location) {
+            Some(Backing::Registered(location)) => match unmap(location) {
                 Ok(()) => return Ok(()),
                 Err((location, error)) => (Backing::Registered(location), error),
             },
@@ -354,7 +330,7 @@ impl Shared {
             Some(Backing::Dmabuf {
                 engines: Some(location),
                 cpu,
-            }) => match close_location(location) {
+            }) => match unmap(location) {
                 Ok(()) => return Ok(()),
                 Err((location, error)) => {
                     let engines = Some(location);
@@ -367,8 +343,21 @@ impl Shared {
     }
 }
 
-/// Unmaps registered memory. A part of device memory is only released.
-fn close_location(location: Location) -> Result<(), (Location, Error)> {
+/// Frees memory of the domain.
+fn free(location: Location) -> Result<(), (Location, Error)> {
+    let Some((buffer, _)) = location.in_device() else {
+        return unmap(location);
+    };
+    let buffer = buffer.clone();
+    drop(location);
+    buffer.close().map_err(|error| {
+        let (buffer, error) = error.into_parts();
+        (Location::from(&buffer), error)
+    })
+}
+
+/// Unmaps host memory. Device memory is only released.
+fn unmap(location: Location) -> Result<(), (Location, Error)> {
     let Some((mapping, offset)) = location.in_host() else {
         return Ok(());
     };

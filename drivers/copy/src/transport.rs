@@ -218,7 +218,7 @@ impl Transport {
             return Err(staged::host_to_host());
         }
         match memory.shared.location() {
-            Some(location) if self.reaches(memory) => Ok(location),
+            Some(location) if self.reaches(memory) => Ok(location.clone()),
             _ => Err(
                 Error::unsupported("gaudi_cpy", "the key names memory of another card")
                     .on(memory.device())
@@ -381,7 +381,8 @@ impl Transport {
         self.domain.card.check_process(operation)?;
         let is_put = operation == PUT;
         let far = memory.shared.location().filter(|_| self.reaches(&memory));
-        let is_near = |local: &Local<'_>| self.reaches(local.memory) && local.memory.shared.is_located();
+        let is_near =
+            |local: &Local<'_>| self.reaches(local.memory) && local.memory.shared.location().is_some();
         let kind = iov
             .iter()
             .find(|local| local.len > 0)
@@ -405,7 +406,7 @@ impl Transport {
                     (MemoryType::Device, MemoryType::Host, true)
                     | (MemoryType::Host, MemoryType::Device, false) => Direction::ToHost,
                 };
-                self.post(operation, iov, &far, offset, direction, completion)?;
+                self.post(operation, iov, far, offset, direction, completion)?;
                 Posted::InProgress
             }
             _ => {
@@ -471,7 +472,7 @@ impl Transport {
             while let Some(next) = entries.next_if(|next| next.memory.is_same(first.memory)) {
                 split(parts, next, &mut offset, is_put);
             }
-            let (dst, src) = if is_put { (far, &near) } else { (&near, far) };
+            let (dst, src) = if is_put { (far, near) } else { (near, far) };
             if let Err(error) = lane.copy_parts(dst, src, parts) {
                 lane.discard();
                 return Err(error);

@@ -174,38 +174,42 @@ impl Queue {
     /// stay added.
     pub fn copy_parts(&mut self, dst: &Location, src: &Location, parts: &[(u64, u64, u64)]) -> Result<usize> {
         const OP: &str = "Queue::copy_parts";
-        let context = Arc::clone(self.context());
-        context.check_process(OP)?;
+        self.context().check_process(OP)?;
         // The checks of the memory are the same for every part.
-        let transfer = Transfer::between(&context, dst, src)?;
+        let transfer = Transfer::between(self.context(), dst, src)?;
         self.check_engine(transfer.direction)?;
-        let size = context.encoder.sizes().transfer;
-        let most = context.options.packet_bytes;
+        let size = self.context().encoder.sizes().transfer;
+        let most = self.context().options.packet_bytes;
         let may_overlap = dst.overlaps(src);
         let (mut added, mut next) = (0, 0);
         while let Some(&(to, from, mut len)) = parts.get(next) {
+            let fit = self.bytes_left() / size;
             let mut end = next + 1;
             while let Some(&(more_to, more_from, more)) = parts.get(end) {
                 let joined = to.checked_add(len) == Some(more_to) && from.checked_add(len) == Some(more_from);
-                if !joined {
+                let longer = len.saturating_add(more);
+                if !joined || longer.div_ceil(most) > fit as u64 {
                     break;
                 }
-                len = len.saturating_add(more);
+                len = longer;
                 end += 1;
             }
             let inside = |offset: u64, whole: u64| offset.checked_add(len).is_some_and(|end| end <= whole);
             if !inside(to, dst.len()) || !inside(from, src.len()) {
                 let seen = format!("{len} bytes from {from} to {to}");
                 let wanted = format!("within {} and {} bytes", src.len(), dst.len());
-                return Err(context.invalid(OP, "a part leaves its range").saw(seen, wanted));
+                return Err(self
+                    .context()
+                    .invalid(OP, "a part leaves its range")
+                    .saw(seen, wanted));
             }
             if may_overlap && dst.part(to, len).overlaps(&src.part(from, len)) {
                 let cause = "the ends of a part overlap, and an engine reads and writes in no fixed order";
-                return Err(context.invalid(OP, cause));
+                return Err(self.context().invalid(OP, cause));
             }
             if len > 0 {
                 let packets = len.div_ceil(most) as usize;
-                if self.slot.is_some() && !self.has_room(packets * size) {
+                if self.used > 0 && packets > fit {
                     break;
                 }
                 self.room(packets * size)?;
@@ -226,10 +230,11 @@ impl Queue {
         Ok(added)
     }
 
-    /// Whether the open command buffer has room for so many bytes of commands.
-    fn has_room(&self, bytes: usize) -> bool {
+    /// Returns the bytes of commands that the command buffer has room for, besides what a
+    /// submission adds.
+    fn bytes_left(&self) -> usize {
         let tail = self.context().encoder.sizes().barrier;
-        bytes + self.used + tail <= self.producer.ring.slot_bytes
+        self.producer.ring.slot_bytes.saturating_sub(self.used + tail)
     }
 
     /// Delays the commands that follow until all before in this queue have reached memory.
@@ -469,8 +474,7 @@ impl Queue {
             self.slot = Some(self.producer.slot(self.timeout)?);
             self.used = 0;
         }
-        let tail = self.context().encoder.sizes().barrier;
-        let room = self.producer.ring.slot_bytes.saturating_sub(self.used + tail);
+        let room = self.bytes_left();
         if bytes <= room {
             return Ok(());
         }

@@ -465,6 +465,50 @@ fn pattern_starts_at_first_byte() {
     assert!(seen == wanted, "1497 bytes of the pattern, and nothing else");
 }
 
+/// Parts that follow each other are joined, but not beyond the command buffer.
+#[test]
+fn long_run_of_parts_is_split_where_it_fits() {
+    const PART: u64 = 4096;
+    const PARTS: u64 = 64;
+    let device = open("mock:gaudi2?name=copies-parts", |options| {
+        options.packet_bytes = 256
+    });
+    let bytes: Vec<u8> = (0..PARTS * PART).map(|index| (index % 251) as u8).collect();
+    let (memory, host) = (device.alloc(PARTS * PART), device.alloc_host(bytes.len()));
+    let (memory, host) = (memory.expect("device memory"), host.expect("host memory"));
+    host.write(0, &bytes).expect("inside");
+    let (dst, src) = ((&memory).into(), (&host).into());
+    let parts: Vec<_> = (0..PARTS).map(|part| (part * PART, part * PART, PART)).collect();
+    let mut queue = device.queue(PDMA_1_0).expect("a queue");
+    let (mut left, mut submissions) = (&parts[..], 0);
+    while !left.is_empty() {
+        let added = queue.copy_parts(&dst, &src, left).expect("some parts fit");
+        assert!(added > 0, "the command buffer is empty");
+        left = &left[added..];
+        queue
+            .submit()
+            .expect("submitted")
+            .wait(Deadline::NEVER)
+            .expect("done");
+        submissions += 1;
+    }
+    assert!(submissions > 1, "all parts fit one command buffer");
+    let back = device.alloc_host(bytes.len()).expect("host memory");
+    let copied = device.copy(&back, &memory).expect("submitted");
+    copied.wait(Deadline::NEVER).expect("done");
+    let mut seen = vec![0; bytes.len()];
+    back.read(0, &mut seen).expect("inside");
+    assert!(seen == bytes, "the bytes are those of the source");
+    // One part that fits no command buffer is refused each time, also after a discard: a caller
+    // that submits and tries again would never end.
+    for _ in 0..2 {
+        let refused = queue.copy_parts(&dst, &src, &[(0, 0, PARTS * PART)]);
+        assert_eq!(refused.expect_err("too long").kind(), ErrorKind::InvalidInput);
+        queue.copy_parts(&dst, &src, &parts[..1]).expect("it fits");
+        queue.clear();
+    }
+}
+
 #[test]
 fn threads_share_a_device() {
     let device = open("mock:gaudi2?name=threads", |options| options.packet_bytes = 512);
