@@ -252,6 +252,11 @@ fn file_has_no_directory_entries() {
 }
 
 #[test]
+fn device_writes_no_memory_of_an_executed_program() {
+    edge("executed", "");
+}
+
+#[test]
 fn slow_open_does_not_delay_other_devices() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
