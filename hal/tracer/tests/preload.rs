@@ -181,6 +181,19 @@ fn killed_program_leaves_whole_records() {
     );
 }
 
+/// Its parent ends before the child has made its first record.
+#[test]
+fn daemon_is_recorded() {
+    let Some(program) = program("") else {
+        return;
+    };
+    for how in ["daemon", "renamed"] {
+        let run = run(&program, &[how], &watching_null(Backend::Preload)).unwrap();
+        assert_eq!(run.numbers(), [1], "{how}");
+        assert_eq!(run.summary.lost.total(), 0, "{how}");
+    }
+}
+
 #[test]
 fn unmapped_argument_is_no_fault() {
     let Some(program) = program("") else {
@@ -201,7 +214,16 @@ fn overwritten_ring_is_reported() {
         let run = run(&program, &[how], &watching_null(Backend::Preload)).unwrap();
         assert_eq!(run.output, "done\n");
         assert!(!run.summary.corrupt.is_empty(), "{how}: {:?}", run.summary);
+        let events = run.events.iter().map(|event| match event {
+            Event::Lost { count, .. } => *count,
+            _ => 0,
+        });
         assert!(run.summary.lost.total() > 0, "{how}: lost events are counted");
+        assert_eq!(
+            events.sum::<u64>(),
+            run.summary.lost.total(),
+            "{how}: each is an event"
+        );
         let text = &run.summary.corrupt[0];
         assert!(
             text.contains("ring ") && text.contains("invalid record"),
