@@ -255,6 +255,7 @@ mod tests {
         let mut mirrors = Mirrors::default();
         mirrors.insert(1, mirror);
         let stop = std::sync::atomic::AtomicBool::new(false);
+        let writes = AtomicU64::new(0);
         std::thread::scope(|scope| {
             let program = scope.spawn(|| {
                 let mut count = 0_u64;
@@ -266,9 +267,12 @@ mod tests {
                     std::thread::yield_now();
                     theirs.read(4096, &mut seen).unwrap();
                     assert_eq!(u64::from_ne_bytes(seen), count, "the program's last write");
+                    writes.store(count, Ordering::Release);
                 }
             });
-            for turn in 0..300_u64 {
+            let mut turn = 0_u64;
+            while turn < 300 || writes.load(Ordering::Acquire) < 300 {
+                turn += 1;
                 // The device writes other words of the same part.
                 mirrors.0[&1].memory.write(8192, &turn.to_ne_bytes()).unwrap();
                 mirrors.compare();
