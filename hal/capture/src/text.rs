@@ -55,15 +55,16 @@ pub struct TextError {
 
 /// Formats the header of a text with these facts, as [`Reader`] reads it.
 pub fn head(facts: &[(String, String)]) -> impl fmt::Display {
-    Head(facts.to_vec())
+    format!("{HEAD}\n{}", Facts(facts))
 }
 
-struct Head(Vec<(String, String)>);
+/// Formats facts as the lines that [`Reader`] reads, also between events.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a>(pub &'a [(String, String)]);
 
-impl fmt::Display for Head {
+impl fmt::Display for Facts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{HEAD}")?;
-        for (name, value) in &self.0 {
+        for (name, value) in self.0 {
             f.write_str("fact ")?;
             quote(f, name.as_bytes())?;
             f.write_str(" ")?;
@@ -333,6 +334,8 @@ pub struct Reader<R> {
     /// The number of lines read.
     line: usize,
     facts: Vec<(String, String)>,
+    /// Those that follow the event that is read.
+    later: Vec<(String, String)>,
     /// Their bytes.
     facts_len: usize,
     /// The event that a following section belongs to.
@@ -355,6 +358,7 @@ impl<R: BufRead> Reader<R> {
             input,
             line: 0,
             facts: Vec::new(),
+            later: Vec::new(),
             facts_len: 0,
             event: None,
             data: Data::None,
@@ -384,7 +388,8 @@ impl<R: BufRead> Reader<R> {
         Ok(reader)
     }
 
-    /// Returns the facts that were read so far: at first those before the first event.
+    /// Returns the facts before the event that the iterator returned last: at first those before
+    /// the first event, and after the last event all.
     pub fn facts(&self) -> &[(String, String)] {
         &self.facts
     }
@@ -433,7 +438,10 @@ impl<R: BufRead> Reader<R> {
                     let problem = format!("the facts are longer than {MAX_PAYLOAD} bytes");
                     return Err(wrong(TextErrorKind::TooLong, number, problem));
                 }
-                self.facts.push((name, value));
+                match self.event {
+                    Some(_) => self.later.push((name, value)),
+                    None => self.facts.push((name, value)),
+                }
                 self.data = Data::None;
                 Ok(None)
             }
@@ -497,6 +505,7 @@ impl<R: BufRead> Iterator for Reader<R> {
     type Item = Result<Event, TextError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        self.facts.append(&mut self.later);
         if self.done {
             return None;
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
@@ -155,6 +155,11 @@ impl Drain {
     pub fn variable(&self) -> String {
         let (pid, fd) = (std::process::id(), self.memory.as_raw_fd());
         format!("{pid}:{fd}:{:016x}", self.nonce)
+    }
+
+    /// Returns the file of the memory.
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
     }
 
     /// Returns the number of bytes that all rings hold.

@@ -128,25 +128,34 @@ impl Files {
                     Err(_) => Reply::Continue,
                 }
             }
-            Call::Stat | Call::Lstat => {
-                self.stat(request, HERE, arguments[0], arguments[1], call == Call::Stat)
-            }
-            Call::Fstat => self.fstat(nodes, request, fd, arguments[1]),
+            Call::Stat | Call::Lstat => self.stat(
+                listener,
+                request,
+                HERE,
+                arguments[0],
+                arguments[1],
+                call == Call::Stat,
+            ),
+            Call::Fstat => self.fstat(nodes, listener, request, fd, arguments[1]),
             Call::StatAt => {
                 let flags = arguments[3] as i32;
                 if flags & libc::AT_EMPTY_PATH != 0 && self.is_empty(request, arguments[1]) {
-                    self.fstat(nodes, request, fd, arguments[2])
+                    self.fstat(nodes, listener, request, fd, arguments[2])
                 } else {
                     let follows = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-                    self.stat(request, fd, arguments[1], arguments[2], follows)
+                    self.stat(listener, request, fd, arguments[1], arguments[2], follows)
                 }
             }
-            Call::Statx => self.statx(nodes, request),
+            Call::Statx => self.statx(nodes, listener, request),
             Call::Access => self.access(request, HERE, arguments[0]),
             Call::AccessAt => self.access(request, fd, arguments[1]),
-            Call::ReadLink => self.read_link(request, HERE, arguments[0], arguments[1], arguments[2]),
-            Call::ReadLinkAt => self.read_link(request, fd, arguments[1], arguments[2], arguments[3]),
-            Call::GetDents => self.entries(request, fd),
+            Call::ReadLink => {
+                self.read_link(listener, request, HERE, arguments[0], arguments[1], arguments[2])
+            }
+            Call::ReadLinkAt => {
+                self.read_link(listener, request, fd, arguments[1], arguments[2], arguments[3])
+            }
+            Call::GetDents => self.entries(listener, request, fd),
             Call::Ioctl => Reply::Continue,
         }
     }
@@ -260,7 +269,7 @@ impl Files {
 
     /// getdents64(2) on a directory of the tree: the file has the entries, and its offset is the
     /// position.
-    fn entries(&self, request: &Request, fd: i32) -> Reply {
+    fn entries(&self, listener: &Listener, request: &Request, fd: i32) -> Reply {
         let Some(path) = self.path_of(request.tid, fd) else {
             return Reply::Continue;
         };
@@ -289,7 +298,7 @@ impl Files {
             if len == 0 && got > 0 {
                 return Err(Errno::EINVAL);
             }
-            Remote::of(request.tid).write(request.arguments[1], &bytes[..len])?;
+            write(listener, request, request.arguments[1], &bytes[..len])?;
             lseek(&file, at + len as i64, Whence::SeekSet)?;
             Ok(len as i64)
         };
@@ -312,13 +321,21 @@ impl Files {
         }
     }
 
-    fn stat(&self, request: &Request, directory: i32, path: u64, buffer: u64, follows: bool) -> Reply {
+    fn stat(
+        &self,
+        listener: &Listener,
+        request: &Request,
+        directory: i32,
+        path: u64,
+        buffer: u64,
+        follows: bool,
+    ) -> Reply {
         match self.named(request, directory, path) {
             Named::Other => Reply::Continue,
             Named::Missing => Reply::Errno(Errno::ENOENT),
             Named::Found(path, entry) => {
                 let attributes = self.attributes(path, entry, follows);
-                write(request, buffer, &stat_bytes(attributes)).into()
+                write(listener, request, buffer, &stat_bytes(attributes)).into()
             }
         }
     }
@@ -343,14 +360,14 @@ impl Files {
         Some(self.attributes(path, entry, true))
     }
 
-    fn fstat(&self, nodes: &Nodes, request: &Request, fd: i32, buffer: u64) -> Reply {
+    fn fstat(&self, nodes: &Nodes, listener: &Listener, request: &Request, fd: i32, buffer: u64) -> Reply {
         match self.of_fd(nodes, request.tid, fd) {
-            Some(attributes) => write(request, buffer, &stat_bytes(attributes)).into(),
+            Some(attributes) => write(listener, request, buffer, &stat_bytes(attributes)).into(),
             None => Reply::Continue,
         }
     }
 
-    fn statx(&self, nodes: &Nodes, request: &Request) -> Reply {
+    fn statx(&self, nodes: &Nodes, listener: &Listener, request: &Request) -> Reply {
         let [directory, path, flags, _, buffer, _] = request.arguments;
         let (directory, flags) = (directory as i32, flags as i32);
         let attributes = if flags & libc::AT_EMPTY_PATH != 0 && self.is_empty(request, path) {
@@ -366,7 +383,7 @@ impl Files {
             }
         };
         match attributes {
-            Some(attributes) => write(request, buffer, &statx_bytes(attributes)).into(),
+            Some(attributes) => write(listener, request, buffer, &statx_bytes(attributes)).into(),
             None => Reply::Continue,
         }
     }
@@ -379,13 +396,21 @@ impl Files {
         }
     }
 
-    fn read_link(&self, request: &Request, directory: i32, path: u64, buffer: u64, size: u64) -> Reply {
+    fn read_link(
+        &self,
+        listener: &Listener,
+        request: &Request,
+        directory: i32,
+        path: u64,
+        buffer: u64,
+        size: u64,
+    ) -> Reply {
         match self.named(request, directory, path) {
             Named::Other => Reply::Continue,
             Named::Missing => Reply::Errno(Errno::ENOENT),
             Named::Found(_, Entry::Link(target)) => {
                 let len = usize::try_from(size).unwrap_or(usize::MAX).min(target.len());
-                let written = write(request, buffer, &target.as_bytes()[..len]);
+                let written = write(listener, request, buffer, &target.as_bytes()[..len]);
                 written.map(|_| len as i64).into()
             }
             Named::Found(..) => Reply::Errno(Errno::EINVAL),
@@ -393,7 +418,12 @@ impl Files {
     }
 }
 
-fn write(request: &Request, address: u64, bytes: &[u8]) -> Result<i64, Errno> {
+/// Writes a part of the answer to a call, unless its thread was killed and its id may be that of
+/// another.
+fn write(listener: &Listener, request: &Request, address: u64, bytes: &[u8]) -> Result<i64, Errno> {
+    if !listener.is_valid(request) {
+        return Err(Errno::ESRCH);
+    }
     Remote::of(request.tid).write(address, bytes).map(|()| 0)
 }
 

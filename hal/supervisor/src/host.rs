@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gaudi_codec::UserMemory as _;
 use gaudi_sys::{PAGE, RawMapping};
 use nix::errno::Errno;
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::remote::Remote;
+use crate::remote::Space;
 
 /// Bytes that are compared at a time.
 const STRIDE: usize = 1 << 16;
@@ -64,7 +63,7 @@ impl Drop for Share {
 /// Host memory of the program, and its copy.
 #[derive(Debug)]
 pub(crate) struct Mirror {
-    remote: Remote,
+    space: Arc<Space>,
     address: u64,
     /// The copy starts at this offset of `memory`, so that both have the same place in a page.
     skip: usize,
@@ -72,14 +71,20 @@ pub(crate) struct Mirror {
     len: usize,
     /// The content at the last comparison. It takes memory only where it is not zero.
     base: RawMapping,
-    /// The program's memory can no longer be reached: unmapped, or the process has ended.
+    /// The program's memory can no longer be reached: unmapped, or the process has ended or
+    /// executed another program.
     is_lost: bool,
     _share: Share,
 }
 
 impl Mirror {
     /// Copies `len` bytes of the program.
-    pub(crate) fn new(remote: Remote, address: u64, len: u64, budget: &Arc<Budget>) -> Result<Self, Errno> {
+    pub(crate) fn new(
+        space: Arc<Space>,
+        address: u64,
+        len: u64,
+        budget: &Arc<Budget>,
+    ) -> Result<Self, Errno> {
         let skip = (address % PAGE) as usize;
         let len = usize::try_from(len).map_err(|_| Errno::ENOMEM)?;
         let whole = skip
@@ -87,13 +92,13 @@ impl Mirror {
             .and_then(|whole| whole.checked_next_multiple_of(PAGE as usize));
         let whole = whole.filter(|_| len > 0).ok_or(Errno::EINVAL)?;
         // Read first: a length without memory behind it allocates nothing.
-        remote.read(address, &mut [0])?;
+        space.read_unchecked(address, &mut [0])?;
         let last = address.checked_add(len as u64 - 1).ok_or(Errno::EFAULT)?;
-        remote.read(last, &mut [0])?;
+        space.read_unchecked(last, &mut [0])?;
         let share = budget.take(whole as u64)?;
         let memory = RawMapping::anonymous_sparse(whole)?;
         let mut mirror = Self {
-            remote,
+            space,
             address,
             skip,
             memory,
@@ -136,17 +141,20 @@ impl Mirror {
     /// other, which may change them at the same time.
     fn pass_on(&self, at: usize, theirs: &mut [u8], ours: &mut [u8], base: &mut [u8]) -> Result<(), Errno> {
         let remote = self.address + at as u64;
-        self.remote.read(remote, theirs)?;
+        self.space.read_unchecked(remote, theirs)?;
         self.memory.read(self.skip + at, ours)?;
         self.base.read(at, base)?;
-        if *ours == *base && *theirs == *base {
+        if *theirs != *base {
+            // The bytes of another program are not copied.
+            self.space.check(remote)?;
+        } else if *ours == *base {
             return Ok(());
         }
         for ((base, ours), theirs) in base.iter_mut().zip(ours.iter()).zip(theirs.iter()) {
             *base = if *ours != *base { *ours } else { *theirs };
         }
         changed_words(base, theirs, |from, bytes| {
-            self.remote.write(remote + from as u64, bytes)
+            self.space.write(remote + from as u64, bytes)
         })?;
         changed_words(base, ours, |from, bytes| {
             self.memory.write(self.skip + at + from, bytes)
@@ -190,6 +198,12 @@ impl Mirrors {
         self.0.values_mut().for_each(Mirror::compare);
     }
 
+    /// The address space of a process that has another mirror. `None` if no mirror has it.
+    pub(crate) fn space(&self, process: u32, address: u64) -> Option<Arc<Space>> {
+        let mut spaces = self.0.values().map(|mirror| &mirror.space);
+        spaces.find(|space| space.is_of(process, address)).cloned()
+    }
+
     /// The address in this process of memory of the program. `None` if it is not mapped on the
     /// device.
     pub(crate) fn here(&self, address: u64) -> Option<u64> {
@@ -211,8 +225,8 @@ mod tests {
         })
     }
 
-    fn own() -> Remote {
-        Remote::of(std::process::id())
+    fn own() -> Arc<Space> {
+        Arc::new(Space::of(std::process::id()).unwrap())
     }
 
     fn address_of(memory: &RawMapping) -> u64 {
@@ -241,6 +255,7 @@ mod tests {
         let mut mirrors = Mirrors::default();
         mirrors.insert(1, mirror);
         let stop = std::sync::atomic::AtomicBool::new(false);
+        let writes = AtomicU64::new(0);
         std::thread::scope(|scope| {
             let program = scope.spawn(|| {
                 let mut count = 0_u64;
@@ -252,9 +267,12 @@ mod tests {
                     std::thread::yield_now();
                     theirs.read(4096, &mut seen).unwrap();
                     assert_eq!(u64::from_ne_bytes(seen), count, "the program's last write");
+                    writes.store(count, Ordering::Release);
                 }
             });
-            for turn in 0..300_u64 {
+            let mut turn = 0_u64;
+            while turn < 300 || writes.load(Ordering::Acquire) < 300 {
+                turn += 1;
                 // The device writes other words of the same part.
                 mirrors.0[&1].memory.write(8192, &turn.to_ne_bytes()).unwrap();
                 mirrors.compare();

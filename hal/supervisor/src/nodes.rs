@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
 use crate::host::{Budget, Mirror, Mirrors};
 use crate::notify::{Listener, Reply, Request};
-use crate::remote::Remote;
+use crate::remote::{Remote, Space};
 
 /// An address that no process has: the kernel's half.
 const NOWHERE: u64 = 1 << 63;
@@ -196,7 +196,7 @@ impl Opened {
             bytes: Vec::new(),
         };
         let mut translated = match ioctl {
-            Some(ioctl) => self.translate(ioctl, argument, request, &mut memory)?,
+            Some(ioctl) => self.translate(ioctl, argument, listener, request, &mut memory)?,
             None => Translated::default(),
         };
         let given = argument.to_vec();
@@ -248,6 +248,7 @@ impl Opened {
         &self,
         ioctl: Ioctl,
         argument: &mut [u8],
+        listener: &Listener,
         request: &Request,
         memory: &mut Chunks,
     ) -> Result<Translated, Errno> {
@@ -271,9 +272,8 @@ impl Opened {
                         MemOp::MAP if input.flags.contains(MemFlags::USERPTR) => {
                             // An invalid range is passed on as it is: the node rejects it.
                             let [address, size] = [input.arg[0], input.arg[2]];
-                            // The thread can end before the mapping.
-                            let process = Remote::of(process_of(request.tid));
-                            match Mirror::new(process, address, size, &self.mirrored) {
+                            let space = self.space(listener, request, address)?;
+                            match Mirror::new(space, address, size, &self.mirrored) {
                                 Ok(mirror) => {
                                     args.0[0] = mirror.here();
                                     done.mirror = Some(mirror);
@@ -321,6 +321,20 @@ impl Opened {
             Ioctl::Cb | Ioctl::Debug | Ioctl::Nic => {}
         }
         Ok(done)
+    }
+
+    /// The address space of the thread that makes a call.
+    fn space(&self, listener: &Listener, request: &Request, address: u64) -> Result<Arc<Space>, Errno> {
+        // The thread can end before the mapping.
+        let process = process_of(request.tid);
+        // Descriptors are limited, mappings are not.
+        let known = lock(&self.mirrors).space(process, address);
+        let space = known.map_or_else(|| Space::of(process).map(Arc::new), Ok)?;
+        if listener.is_valid(request) {
+            Ok(space)
+        } else {
+            Err(Errno::ESRCH)
+        }
     }
 
     /// The address in this process of a word that a wait watches. A word that is not in mapped

@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "driver.h"
@@ -63,6 +64,24 @@ static void failed_call(void)
     check(!call(fd, 0, &info, sizeof info) && info.arg == (uint32_t)file, "the descriptor is the program's");
     info.op = 29;
     check(!call(fd, 0, &info, sizeof info), "unregister");
+}
+
+/* Copies a page from one device address to another. */
+static void submit_copy(uint64_t from, uint64_t to)
+{
+    union cb cb = {.in = {.size = 4096, .flags = 1}};
+    check(!call(fd, 1, &cb, sizeof cb), "create a command buffer");
+    uint64_t buffer = cb.out.handle;
+    struct lin_dma *packet = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)buffer);
+    check(packet != MAP_FAILED, "mmap the command buffer");
+    cb = (union cb){.in = {.handle = buffer, .op = 2, .flags = 2}};
+    check(!call(fd, 1, &cb, sizeof cb), "address of the command buffer");
+    *packet = (struct lin_dma){4096, ctl, from, to};
+    struct chunk chunk = {.cb = cb.out.handle, .queue = 4, .size = sizeof *packet, .flags = 1};
+    union cs cs = {.in = {.execute = (uint64_t)&chunk, .n_execute = 1}};
+    check(!call(fd, 2, &cs, sizeof cs), "submit");
+    union wait done = {.in = {.seq = cs.out.seq, .timeout_us = 10000000}};
+    check(!call(fd, 3, &done, sizeof done) && !done.out.status, "wait");
 }
 
 /* Copies within memory that other threads map and unmap at the same time. */
@@ -161,12 +180,63 @@ static void entries_of_file(void)
     check(file >= 0 && syscall(SYS_getdents64, file, bytes, sizeof bytes) < 0 && errno == ENOTDIR, "entries of a file");
 }
 
+/* The descriptors of a child after its exec. */
+enum { TO_PARENT = 100, TO_CHILD = 101 };
+
+/* A child maps memory and executes this program again, which has other memory at the address. The
+ * device then writes to the mapping. */
+static void executed(void)
+{
+    int up[2], down[2], status;
+    uint64_t theirs;
+    char byte, number[16];
+    check(!pipe2(up, O_CLOEXEC) && !pipe2(down, O_CLOEXEC), "pipes");
+    pid_t child = fork();
+    if (!child) {
+        char *at = place(4096);
+        memset(at, 0x11, 4096);
+        union mem mem = host(at, 4096);
+        check(!call(fd, 4, &mem, sizeof mem), "map in a child");
+        check(write(up[1], &mem.out.value, 8) == 8, "write");
+        dup2(up[1], TO_PARENT);
+        dup2(down[0], TO_CHILD);
+        snprintf(number, sizeof number, "%u", ctl);
+        execl("/proc/self/exe", "edge", number, "after_exec", (char *)NULL);
+        _exit(2);
+    }
+    close(up[1]);
+    check(read(up[0], &theirs, 8) == 8 && read(up[0], &byte, 1) == 1, "exec");
+    char *own = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(own, 0x33, 4096);
+    union mem mem = host(own, 4096);
+    check(!call(fd, 4, &mem, sizeof mem), "map");
+    submit_copy(mem.out.value, theirs);
+    close(down[1]);
+    check(waitpid(child, &status, 0) == child && status == 0, "memory after exec");
+}
+
+/* What `executed` executes: waits until the device has written, and checks its own memory. */
+static int after_exec(void)
+{
+    char *at = place(4096), byte;
+    memset(at, 0x22, 4096);
+    if (write(TO_PARENT, "x", 1) != 1 || read(TO_CHILD, &byte, 1) != 0)
+        return 3;
+    for (int n = 0; n < 4096; n++)
+        if (at[n] != 0x22)
+            return 1;
+    return 0;
+}
+
 int main(int count, char **words)
 {
     static const struct { const char *name; void (*run)(void); } cases[] = {
         {"short_size", short_size}, {"directions", directions}, {"failed_call", failed_call}, {"race", race},
         {"waiting", waiting}, {"killed", killed}, {"too_much", too_much}, {"entries_of_file", entries_of_file},
+        {"executed", executed},
     };
+    if (count == 3 && !strcmp(words[2], "after_exec"))
+        return after_exec();
     ctl = count == 3 ? strtoul(words[1], NULL, 0) : 0;
     fd = open("/dev/accel/accel0", O_RDWR | O_CLOEXEC);
     check(fd >= 0, "open");

@@ -2,12 +2,15 @@
 //! optional.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::thread;
 use std::time::Duration;
 
 use gaudi_capture::record::DeviceNumber;
+use nix::errno::Errno;
+use nix::sys::stat::{fstat, major, minor};
 use nix::time::{ClockId, clock_gettime};
 
 /// The properties of a descriptor's file that filters need.
@@ -162,6 +165,32 @@ pub(crate) fn thread_below(pid: u32, tid: u32) -> Option<u32> {
         }
     }
     None
+}
+
+/// Returns all processes.
+pub(crate) fn all() -> Vec<u32> {
+    numbers("/proc")
+}
+
+/// Returns whether a process was executed with a variable, given as `NAME=VALUE`. The process can
+/// have overwritten its environment.
+pub(crate) fn has_variable(pid: u32, variable: &str) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_else(|_| Vec::new());
+    let mut variables = environment.split(|&byte| byte == 0);
+    variables.any(|row| row == variable.as_bytes())
+}
+
+/// Returns how the mappings of a file are marked in `/proc/PID/maps`: by device and inode number.
+pub(crate) fn mark_of(file: impl AsFd) -> Result<String, Errno> {
+    let data = fstat(file)?;
+    let (major, minor) = (major(data.st_dev), minor(data.st_dev));
+    Ok(format!(" {major:02x}:{minor:02x} {} ", data.st_ino))
+}
+
+/// Returns whether a process has a file mapped, by its [mark](mark_of).
+pub(crate) fn has_mapped(pid: u32, mark: &str) -> bool {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_else(|_| Vec::new());
+    String::from_utf8_lossy(&maps).contains(mark)
 }
 
 /// Returns a thread's number in its own PID namespace, if that is another one than this.

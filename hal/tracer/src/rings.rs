@@ -49,11 +49,17 @@ pub(crate) struct Rings {
     /// The owner of each ring, and its thread by the numbers of this process: a program in another
     /// PID namespace writes its own.
     threads: HashMap<usize, ((u32, u32), u32)>,
+    /// The [mark](process::mark_of) of the session's memory.
+    mark: String,
+    /// A process of the session, if none has a ring.
+    process: Option<u32>,
     pub(crate) events: u64,
     pub(crate) ioctls: u64,
     pub(crate) cut: u64,
     pub(crate) unreadable: u64,
     pub(crate) lost: Losses,
+    /// Rings that were found corrupt since the last [`Item::Lost`] for one.
+    rejected: u64,
     /// Descriptions of corrupt rings.
     pub(crate) corrupt: Vec<String>,
 }
@@ -96,10 +102,13 @@ impl Rings {
         // Each thread has a ring, so that one is a fraction of the one that tier B has.
         let sizes = Sizes::new(RINGS, options.ring_bytes as usize / 8);
         let drain = Drain::new(sizes, &filter).map_err(|errno| Error::system("memfd_create(2)", errno))?;
+        let mark = process::mark_of(drain.memory()).map_err(|errno| Error::system("fstat(2)", errno))?;
         Ok(Self {
             drain,
             start: process::start(std::process::id()),
             threads: HashMap::new(),
+            mark,
+            process: None,
             bytes: Vec::new(),
             records: Vec::new(),
             pulled: 0,
@@ -110,6 +119,7 @@ impl Rings {
             cut: 0,
             unreadable: 0,
             lost: Losses::default(),
+            rejected: 0,
             corrupt: Vec::new(),
         })
     }
@@ -156,6 +166,22 @@ impl Rings {
         self.drain.owned().next().is_some()
     }
 
+    /// Returns whether a process can still make records: a fork child that has not made its first
+    /// one has no ring.
+    pub(crate) fn has_process(&mut self) -> bool {
+        let variable = format!("{VARIABLE}={}", self.drain.variable());
+        let mark = &self.mark;
+        let is_of_session =
+            |&pid: &u32| process::has_variable(pid, &variable) || process::has_mapped(pid, mark);
+        let own = std::process::id();
+        let is_candidate = |&pid: &u32| pid != own && process::start(pid) >= self.start;
+        self.process = self.process.filter(is_of_session).or_else(|| {
+            let mut all = process::all().into_iter();
+            all.find(|pid| is_candidate(pid) && is_of_session(pid))
+        });
+        self.process.is_some()
+    }
+
     /// Reads records and passes on those that ended up to a time, in the order of their ends.
     /// Returns how many were read.
     pub(crate) fn read(&mut self, limit: u64, mut pass: impl FnMut(Item<'_>) -> bool) -> usize {
@@ -199,6 +225,8 @@ impl Rings {
             self.looked = Instant::now();
             self.release(&mut pass);
         }
+        let rejected = std::mem::take(&mut self.rejected);
+        self.lose(LostCause::Unknown, rejected, &mut pass);
         read
     }
 
@@ -255,7 +283,7 @@ impl Rings {
             if self.corrupt.len() < 16 {
                 self.corrupt.push(problem);
             }
-            self.lost.add(LostCause::Unknown, 1);
+            self.rejected += 1;
             return now;
         }
         self.is_behind = true;

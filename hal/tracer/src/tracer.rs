@@ -445,7 +445,8 @@ fn run_rings<F: FnMut(Item<'_>) -> ControlFlow<()>>(
                 continue;
             }
         }
-        if status.is_some() && !rings.has_owner() {
+        // A process that has just ended made its last records in a ring.
+        if status.is_some() && !rings.has_owner() && !rings.has_process() && !rings.has_owner() {
             break;
         }
         thread::sleep(sleep);

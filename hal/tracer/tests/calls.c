@@ -28,6 +28,8 @@
  * calls future       writes a record of a time that does not come
  * calls coroutine    3 ioctls of libc on a small stack; the third argument is unmapped; prints its
  *                    errno
+ * calls daemon       one ioctl of libc in a child of fork that outlives its parent
+ * calls renamed      as daemon, by a child that overwrites its environment
  * calls restart      a read(2) that SIGALRM interrupts and that is restarted
  */
 #define _GNU_SOURCE
@@ -461,6 +463,13 @@ int main(int argc, char **argv)
 		coroutine.uc_link = &caller;
 		makecontext(&coroutine, coroutine_body, 0);
 		swapcontext(&caller, &coroutine);
+	} else if (!strcmp(what, "daemon") || !strcmp(what, "renamed")) {
+		if (fork())
+			_exit(0);
+		for (char **row = environ; what[0] == 'r' && *row; row++)
+			memset(*row, 'x', strlen(*row));
+		usleep(200000);
+		by_libc(null_fd, 1);
 	} else if (!strcmp(what, "restart")) {
 		struct sigaction action = { .sa_handler = alarmed, .sa_flags = SA_RESTART };
 		int pipes[2];

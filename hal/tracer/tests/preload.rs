@@ -8,11 +8,19 @@ use std::thread;
 use std::time::Duration;
 
 use gaudi_capture::record::{Event, ProcessChange, ProcessRecord};
-use gaudi_tracer::{Backend, Tracer};
+use gaudi_tracer::{Backend, Options, Tracer};
 
 mod support;
 
 use support::{INFO, program, run, watching_null};
+
+/// Options with rings of 16 MiB: a tracer that is off the processor for long loses no record.
+fn with_large_rings() -> Options {
+    Options {
+        ring_bytes: 128 << 20,
+        ..watching_null(Backend::Preload)
+    }
+}
 
 #[test]
 fn threads_have_their_own_rings() {
@@ -29,12 +37,17 @@ fn threads_have_their_own_rings() {
         .iter()
         .map(|ioctl| ioctl.time_ns + ioctl.duration_ns)
         .collect();
-    let disordered = ends
-        .windows(2)
-        .filter(|pair| pair[0] > pair[1] + 1_000_000)
-        .count();
-    // A thread can be descheduled between the end of its call and its record.
-    assert!(disordered <= 8, "events are ordered by their end: {disordered}");
+    let mut latest = 0;
+    let late = ends.iter().filter(|&&end| {
+        latest = latest.max(end);
+        end < latest
+    });
+    let late = late.count();
+    // A thread that is descheduled between the end of a call and its record has one late record.
+    assert!(
+        late <= ends.len() / 20,
+        "events are ordered by their end: {late} are late"
+    );
 }
 
 #[test]
@@ -56,7 +69,7 @@ fn signal_handlers_are_recorded_inside_calls() {
     let Some(program) = program("") else {
         return;
     };
-    let run = run(&program, &["storm", "20000"], &watching_null(Backend::Preload)).unwrap();
+    let run = run(&program, &["storm", "20000"], &with_large_rings()).unwrap();
     assert_eq!(run.summary.lost.total(), 0);
     let (loops, handlers): (Vec<u32>, Vec<u32>) =
         run.numbers().into_iter().partition(|&number| number < 1 << 30);
@@ -157,7 +170,7 @@ fn killed_program_leaves_whole_records() {
     };
     let mut command = Command::new(&program);
     command.args(["libc", "100000000"]).stdout(Stdio::null());
-    let mut tracer = Tracer::spawn(command, &watching_null(Backend::Preload)).unwrap();
+    let mut tracer = Tracer::spawn(command, &with_large_rings()).unwrap();
     let pid = nix::unistd::Pid::from_raw(tracer.child().unwrap().id() as i32);
     let mut next = 0_u64;
     let summary = tracer
@@ -181,6 +194,19 @@ fn killed_program_leaves_whole_records() {
     );
 }
 
+/// Its parent ends before the child has made its first record.
+#[test]
+fn daemon_is_recorded() {
+    let Some(program) = program("") else {
+        return;
+    };
+    for how in ["daemon", "renamed"] {
+        let run = run(&program, &[how], &watching_null(Backend::Preload)).unwrap();
+        assert_eq!(run.numbers(), [1], "{how}");
+        assert_eq!(run.summary.lost.total(), 0, "{how}");
+    }
+}
+
 #[test]
 fn unmapped_argument_is_no_fault() {
     let Some(program) = program("") else {
@@ -201,7 +227,16 @@ fn overwritten_ring_is_reported() {
         let run = run(&program, &[how], &watching_null(Backend::Preload)).unwrap();
         assert_eq!(run.output, "done\n");
         assert!(!run.summary.corrupt.is_empty(), "{how}: {:?}", run.summary);
+        let events = run.events.iter().map(|event| match event {
+            Event::Lost { count, .. } => *count,
+            _ => 0,
+        });
         assert!(run.summary.lost.total() > 0, "{how}: lost events are counted");
+        assert_eq!(
+            events.sum::<u64>(),
+            run.summary.lost.total(),
+            "{how}: each is an event"
+        );
         let text = &run.summary.corrupt[0];
         assert!(
             text.contains("ring ") && text.contains("invalid record"),
@@ -320,7 +355,7 @@ fn preload_loses_nothing_at_full_rate() {
         .unwrap_or(50_000_u64);
     let mut command = Command::new(&program);
     command.args(["libc", &count.to_string()]).stdout(Stdio::null());
-    let tracer = Tracer::spawn(command, &watching_null(Backend::Preload)).unwrap();
+    let tracer = Tracer::spawn(command, &with_large_rings()).unwrap();
     let mut next = 0;
     let summary = tracer
         .run(|event| {

@@ -185,30 +185,56 @@ pub(crate) fn limits(output: &Output) -> Limits {
     }
 }
 
+enum Reader {
+    Text(text::Reader<BufReader<File>>),
+    Binary(gcap::Reader<BufReader<File>>),
+}
+
 /// A capture in either form.
 pub(crate) struct Capture {
-    pub(crate) facts: Vec<(String, String)>,
-    pub(crate) events: Box<dyn Iterator<Item = Result<Event>>>,
+    name: String,
+    reader: Reader,
+    /// Facts that [`new_facts`](Self::new_facts) has returned.
+    passed: usize,
 }
 
 pub(crate) fn open(path: &PathBuf) -> Result<Capture> {
     let name = path.display().to_string();
     let mut file = BufReader::new(File::open(path).with_context(|| format!("cannot read {name}"))?);
     let start = file.fill_buf().with_context(|| format!("cannot read {name}"))?;
-    let is_text = start.starts_with(text::MAGIC);
-    Ok(if is_text {
-        let reader = text::Reader::new(file).with_context(|| name.clone())?;
-        Capture {
-            facts: reader.facts().to_vec(),
-            events: Box::new(reader.map(move |event| event.with_context(|| name.clone()))),
-        }
+    let reader = if start.starts_with(text::MAGIC) {
+        Reader::Text(text::Reader::new(file).with_context(|| name.clone())?)
     } else {
-        let reader = gcap::Reader::new(file).with_context(|| name.clone())?;
-        Capture {
-            facts: reader.facts().to_vec(),
-            events: Box::new(reader.map(move |event| event.with_context(|| name.clone()))),
-        }
+        Reader::Binary(gcap::Reader::new(file).with_context(|| name.clone())?)
+    };
+    Ok(Capture {
+        name,
+        reader,
+        passed: 0,
     })
+}
+
+impl Capture {
+    /// Returns the facts before the event that was read last, from the last call on.
+    fn new_facts(&mut self) -> &[(String, String)] {
+        let facts = match &self.reader {
+            Reader::Text(reader) => reader.facts(),
+            Reader::Binary(reader) => reader.facts(),
+        };
+        &facts[std::mem::replace(&mut self.passed, facts.len())..]
+    }
+}
+
+impl Iterator for Capture {
+    type Item = Result<Event>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let name = || self.name.clone();
+        match &mut self.reader {
+            Reader::Text(reader) => Some(reader.next()?.with_context(name)),
+            Reader::Binary(reader) => Some(reader.next()?.with_context(name)),
+        }
+    }
 }
 
 /// Adapts an [`Output`] to [`std::io::Write`].
@@ -226,14 +252,9 @@ impl std::io::Write for Bytes<'_> {
 }
 
 /// Draws a capture into the files of `--html` and `--perfetto`.
-fn draw(
-    common: &Common,
-    decode: &Decode,
-    mut drawing: Drawing,
-    events: impl Iterator<Item = Result<Event>>,
-) -> Result<u8> {
+fn draw(common: &Common, decode: &Decode, mut drawing: Drawing, capture: Capture) -> Result<u8> {
     let mut decoder = Decoder::new(Limits::LINE);
-    for event in events {
+    for event in capture {
         let event = event?;
         let decoded = decoder.decode(&event);
         let passes = decode.filter.passes(&decoded, &common.devices);
@@ -244,13 +265,13 @@ fn draw(
 }
 
 pub(crate) fn run(common: &Common, decode: &Decode, output: &mut Output) -> Result<u8> {
-    let Capture { facts, events } = open(&decode.file)?;
+    let mut capture = open(&decode.file)?;
     let drawing = decode.drawn.begin(&decode.file.display().to_string())?;
     if drawing.replaces_lines() {
         if decode.form != Form::Lines {
             return Err(Usage("--as does not go with --html and --perfetto".to_owned()).into());
         }
-        return draw(common, decode, drawing, events);
+        return draw(common, decode, drawing, capture);
     }
     let mut decoder = Decoder::new(limits(output));
     let mut kept = |event: &Event| {
@@ -260,9 +281,9 @@ pub(crate) fn run(common: &Common, decode: &Decode, output: &mut Output) -> Resu
     match decode.form {
         Form::Lines => {
             if output.is_json() {
-                output.line(json_header(&facts).to_string())?;
+                output.line(json_header(capture.new_facts()).to_string())?;
             }
-            for event in events {
+            for event in capture {
                 if let Some(decoded) = kept(&event?) {
                     let json = output.is_json().then(|| decoded.to_json().to_string());
                     output.line(json.unwrap_or_else(|| decoded.to_string()))?;
@@ -270,22 +291,24 @@ pub(crate) fn run(common: &Common, decode: &Decode, output: &mut Output) -> Resu
             }
         }
         Form::Text => {
-            output.bytes(text::head(&facts).to_string().as_bytes())?;
-            for event in events {
-                let event = event?;
+            output.bytes(text::head(capture.new_facts()).to_string().as_bytes())?;
+            while let Some(event) = capture.next().transpose()? {
+                output.bytes(text::Facts(capture.new_facts()).to_string().as_bytes())?;
                 if kept(&event).is_some() {
                     output.bytes(text::EventText(&event).to_string().as_bytes())?;
                 }
             }
+            output.bytes(text::Facts(capture.new_facts()).to_string().as_bytes())?;
         }
         Form::Gcap => {
-            let mut writer = gcap::Writer::new(Bytes(output), &facts, gcap::Compression::None)?;
-            for event in events {
-                let event = event?;
+            let mut writer = gcap::Writer::new(Bytes(output), capture.new_facts(), gcap::Compression::None)?;
+            while let Some(event) = capture.next().transpose()? {
+                writer.facts(capture.new_facts())?;
                 if kept(&event).is_some() {
                     writer.write(&event)?;
                 }
             }
+            writer.facts(capture.new_facts())?;
             writer.finish()?.flush()?;
         }
     }

@@ -11,7 +11,7 @@ use gaudi_capture::record::Event;
 use gaudi_capture::value::{Fields, Value};
 
 use crate::common::Common;
-use crate::decode::Filter;
+use crate::decode::{Capture, Filter};
 use crate::exit;
 use crate::operation::{OTHERS, name_of};
 use crate::output::{Output, Style};
@@ -192,7 +192,7 @@ const MOST_ROWS: usize = 4096;
 /// A capture that is read.
 struct Side<'a> {
     name: &'a Path,
-    events: Box<dyn Iterator<Item = Result<Event>>>,
+    events: Capture,
     decoder: Decoder,
     /// The number of each thread, in the order of their first operation.
     threads: HashMap<Option<(u32, u32)>, usize>,
@@ -205,7 +205,7 @@ impl<'a> Side<'a> {
     fn open(path: &'a PathBuf) -> Result<Self> {
         Ok(Self {
             name: path,
-            events: crate::decode::open(path)?.events,
+            events: crate::decode::open(path)?,
             decoder: Decoder::new(Limits::ALL),
             threads: HashMap::new(),
             count: 0,

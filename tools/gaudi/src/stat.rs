@@ -14,7 +14,7 @@ use gaudi_capture::decode::{Decoded, Decoder};
 use gaudi_capture::record::{Event, IoctlRecord, Losses, LostCause};
 
 use crate::common::Common;
-use crate::decode::{Capture, Filter};
+use crate::decode::Filter;
 use crate::exit::Usage;
 use crate::operation::{OTHERS, name_of, queues};
 use crate::output::{Again, Output};
@@ -233,8 +233,7 @@ pub(crate) fn run(common: &Common, stat: &Stat, output: &mut Output) -> Result<u
         crate::trace::report(output, &summary);
         return crate::trace::end_as(summary.status, output);
     };
-    let Capture { events, .. } = crate::decode::open(file)?;
-    for event in events {
+    for event in crate::decode::open(file)? {
         table.add(&event?, &stat.filter, &common.devices);
     }
     table.print(output)?;

@@ -176,15 +176,22 @@ fn conversions_keep_facts() {
         assert!(output.status.success(), "{output:?}");
     };
     let events = std::fs::read_to_string(TEXT).expect("a capture");
-    let (head, rest) = events.split_once('\n').expect("lines");
-    std::fs::write(&first, format!("{head}\nfact \"tier\" \"ptrace\"\n{rest}")).expect("a file");
+    // Before the first and the third event, and at the end.
+    let mut lines: Vec<&str> = events.lines().collect();
+    let starts = lines
+        .iter()
+        .enumerate()
+        .skip(1)
+        .filter(|row| !row.1.starts_with(' '));
+    let starts: Vec<usize> = starts.map(|row| row.0).collect();
+    lines.push("fact \"lost\" \"0\"");
+    lines.insert(starts[2], "fact \"by\" \"a tool\"");
+    lines.insert(starts[0], "fact \"tier\" \"ptrace\"");
+    let events = lines.join("\n") + "\n";
+    std::fs::write(&first, &events).expect("a file");
     convert(&first, "gcap", &binary);
     convert(&binary, "text", &again);
-    let again = std::fs::read_to_string(again).expect("the text");
-    assert!(
-        again.starts_with(&format!("{head}\nfact \"tier\" \"ptrace\"\n")),
-        "{again:.200}"
-    );
+    assert_eq!(std::fs::read_to_string(again).expect("the text"), events);
 }
 
 #[test]
