@@ -471,7 +471,7 @@ fn long_run_of_parts_is_split_where_it_fits() {
     const PART: u64 = 4096;
     const PARTS: u64 = 64;
     let device = open("mock:gaudi2?name=copies-parts", |options| {
-        options.packet_bytes = 256
+        options.packet_bytes = 256;
     });
     let bytes: Vec<u8> = (0..PARTS * PART).map(|index| (index % 251) as u8).collect();
     let (memory, host) = (device.alloc(PARTS * PART), device.alloc_host(bytes.len()));
