@@ -114,7 +114,8 @@ fn peer_that_closes_is_disconnected() {
     let victim = Victim::start(Role::SendToClosed);
     victim
         .socket
-        .shutdown(std::net::Shutdown::Read)
+        // Half a shutdown does not wake a sender whose socket is already full.
+        .shutdown(std::net::Shutdown::Both)
         .expect("the socket is open");
     victim.report().is("send", "disconnected");
 }

@@ -11,6 +11,7 @@ use gaudi_dmabuf::{Error, MESSAGE_BYTES, OFFER_BYTES, Offer, Result, Window, lea
 use gaudi_seam::{CloseError, DeviceSpec, Errno, SharedIo};
 use gaudi_sys::dmabuf::udmabuf_open;
 use gaudi_sys::limits::without_descriptors;
+use gaudi_sys::poll::readable;
 use gaudi_uapi::memory::MemFlags;
 use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
@@ -129,6 +130,10 @@ impl Victim {
             .stdout(Stdio::piped())
             .spawn()
             .expect("a process");
+        // `spawn` returns before exec(2) has closed the copies, so wait for the first output.
+        let stdout = child.stdout.as_ref().expect("it is piped");
+        let [is_running] = readable([stdout.as_fd()], DEADLINE).expect("a pipe");
+        assert!(is_running, "the process prints that its test runs");
         drop(spawning);
         Self {
             child,

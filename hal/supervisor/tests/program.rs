@@ -269,7 +269,7 @@ fn slow_open_does_not_delay_other_devices() {
     std::os::unix::fs::symlink(path("whole"), path("run.gcap")).unwrap();
     // The open of a pipe waits for its writer.
     let script = "cd \"$1\"; mkfifo pipe; ln -sf pipe run.gcap; (cat /dev/accel/accel1 2>/dev/null; echo late) & \
-                  sleep 0.5; timeout 30 sh -c 'exec 3</dev/accel/accel0; cat /proc/self/fdinfo/3 >/dev/null; test -e /dev/stdin <&3' && echo early; \
+                  sleep 0.5; timeout 60 sh -c 'exec 3</dev/accel/accel0; cat /proc/self/fdinfo/3 >/dev/null; test -e /dev/stdin <&3' && echo early; \
                   echo no capture >pipe; wait";
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).arg(folder.path());

@@ -164,7 +164,8 @@ mod tests {
                         counts.map(|(count, from)| count.load(Ordering::Relaxed) > from + 2 * ROOM);
                     done.all(|done| done)
                 };
-                while !is_done() && begin.elapsed() < Duration::from_secs(10) {
+                // A signal that sleeps never wakes in this round.
+                while !is_done() && begin.elapsed() < Duration::from_secs(60) {
                     std::thread::yield_now();
                 }
                 !is_done()

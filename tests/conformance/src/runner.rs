@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use gaudi_harness::steady;
 use gaudi_seam::DeviceSpec;
 
 use crate::bench::Bench;
@@ -83,7 +84,7 @@ pub(crate) fn row(bench: &mut Bench, spec: &DeviceSpec, case: &'static Case) -> 
     let outcome = match expectation(&spec.backend, case) {
         Expectation::Unsupported(why) => Outcome::Unsupported { why: why.into() },
         Expectation::Skip(need) => Outcome::Skipped { need: need.into() },
-        Expectation::Pass => match one(bench, case) {
+        Expectation::Pass => match steady(case.id, || one(bench, case)) {
             Ok(()) => Outcome::Passed,
             Err(failure) => Outcome::Failed(failure),
         },

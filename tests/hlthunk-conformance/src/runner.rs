@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use gaudi_conformance::{Failure, Verdict};
-use gaudi_harness::survive;
+use gaudi_harness::{steady, survive};
 
 use crate::bench::Bench;
 use crate::case::Case;
@@ -18,7 +18,7 @@ pub fn run(bench: &mut Bench, case: &Case) -> (Outcome, std::time::Duration) {
     let outcome = match expectation(bench.backend, case) {
         Expectation::Unsupported(why) => Outcome::Unsupported { why: why.into() },
         Expectation::Skip(need) => Outcome::Skipped { need: need.into() },
-        Expectation::Pass => match one(bench, case) {
+        Expectation::Pass => match steady(case.id, || one(bench, case)) {
             Ok(()) => Outcome::Passed,
             Err(failure) => Outcome::Failed(failure),
         },

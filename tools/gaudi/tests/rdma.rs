@@ -248,21 +248,25 @@ fn nic_faults_end_in_their_status() {
     // The peer of a write has no work of its own: it ends with the failure of the other end.
     for op in ["send", "write"] {
         let perf = ["perf", op, "--measure", "bandwidth", "--memory", "host"];
-        let begin = Instant::now();
-        let output = run(&[&perf[..], &FEW, &["--nic", plan, "--peer-nic", "softnic"]].concat());
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let error = text(&output.stderr);
-        assert!(error.contains("ended with REM_ACCESS_ERR"), "{error}");
-        assert!(
-            error.contains("nic.post:when=20:status=REM_ACCESS_ERR"),
-            "{error}"
-        );
-        // Before the peer misses the heartbeats of a stopped process.
-        assert!(
-            begin.elapsed() < Duration::from_secs(14),
-            "{op}: {:?}",
-            begin.elapsed()
-        );
+        let mut took = Duration::MAX;
+        // Before the peer misses the heartbeats of a stopped process. It always misses them if the
+        // failure is not reported at once; a machine that stalls is late once.
+        for _ in 0..3 {
+            if took < Duration::from_secs(14) {
+                break;
+            }
+            let begin = Instant::now();
+            let output = run(&[&perf[..], &FEW, &["--nic", plan, "--peer-nic", "softnic"]].concat());
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            let error = text(&output.stderr);
+            assert!(error.contains("ended with REM_ACCESS_ERR"), "{error}");
+            assert!(
+                error.contains("nic.post:when=20:status=REM_ACCESS_ERR"),
+                "{error}"
+            );
+            took = begin.elapsed();
+        }
+        assert!(took < Duration::from_secs(14), "{op}: {took:?}");
     }
 }
 

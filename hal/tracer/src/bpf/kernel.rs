@@ -188,9 +188,17 @@ impl Program {
             u64::from_ne_bytes(word)
         });
         (attr[6], attr[7]) = (low, high);
-        // SAFETY: the code has `count` instructions, the license is NUL-terminated, and the log has
-        // the stated size; all outlive the call.
-        own(unsafe { bpf(Command::ProgLoad, &mut attr) }?).map(Self)
+        let mut tries = 0;
+        loop {
+            // SAFETY: the code has `count` instructions, the license is NUL-terminated, and the log
+            // has the stated size; all outlive the call.
+            match unsafe { bpf(Command::ProgLoad, &mut attr) } {
+                // A pending signal, such as SIGCONT, ends the verifier (verifier.c:do_check).
+                // libbpf tries five times too (bpf.c:sys_bpf_prog_load).
+                Err(Errno::EAGAIN) if tries < 4 => tries += 1,
+                answer => return own(answer?).map(Self),
+            }
+        }
     }
 
     /// Attaches the program to a raw tracepoint until the result is dropped.
