@@ -26,6 +26,10 @@ pub use watch::Watch;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// An address at which nothing is mapped: Linux places programs, heaps and mappings elsewhere. What
+/// is unmapped may be mapped again by another thread.
+pub const UNMAPPED: u64 = 1 << 36;
+
 /// Runs a closure and returns its result, or the message of its panic.
 ///
 /// # Errors

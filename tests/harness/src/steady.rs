@@ -2,7 +2,8 @@
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,10 @@ const TICK: Duration = Duration::from_millis(50);
 const STALL: Duration = Duration::from_millis(500);
 /// Maximum number of runs of a case.
 const RUNS: usize = 4;
+
+/// Ticks of the clock, and the milliseconds that this process did not run.
+static TICKS: AtomicU64 = AtomicU64::new(0);
+static STALLED: AtomicU64 = AtomicU64::new(0);
 
 /// Runs a case, and runs it again if it fails and this process did not run for half a second
 /// meanwhile: the host paused the guest, or a signal stopped the process. The driver aborts a
@@ -40,27 +45,45 @@ pub fn steady<T, E: Display>(case: &str, mut run: impl FnMut() -> Result<T, E>) 
     run()
 }
 
-/// Calls `run`. Returns its result and how long this process did not run meanwhile.
-fn measured<T>(run: impl FnOnce() -> T) -> (T, Duration) {
-    let (end, ended) = channel::<()>();
-    // Not in the thread: a stall may come before the thread first runs.
-    let mut last = Instant::now();
-    let clock = thread::spawn(move || {
-        let mut stalled = Duration::ZERO;
-        loop {
-            let waited = ended.recv_timeout(TICK);
-            let late = last.elapsed().saturating_sub(TICK);
-            last = Instant::now();
-            // A busy machine is a little late at every tick.
-            stalled += if late > TICK { late } else { Duration::ZERO };
-            if waited != Err(RecvTimeoutError::Timeout) {
-                return stalled;
-            }
-        }
+/// Calls `run`. Returns its result and, if it fails, how long this process did not run meanwhile.
+fn measured<T, E>(run: impl FnOnce() -> Result<T, E>) -> (Result<T, E>, Duration) {
+    static START: Once = Once::new();
+    // Once and not for each case: a thread that starts maps memory, and cases use addresses at
+    // which nothing is mapped.
+    START.call_once(|| {
+        thread::spawn(tick);
+        wait_for_tick();
     });
+    let before = STALLED.load(Ordering::Relaxed);
     let outcome = run();
-    drop(end);
-    (outcome, clock.join().expect("the clock does not panic"))
+    if outcome.is_err() {
+        wait_for_tick();
+    }
+    let stalled = STALLED.load(Ordering::Relaxed) - before;
+    (outcome, Duration::from_millis(stalled))
+}
+
+/// Measures stalls. Allocates nothing.
+fn tick() {
+    let mut last = Instant::now();
+    loop {
+        thread::sleep(TICK);
+        let late = last.elapsed().saturating_sub(TICK);
+        last = Instant::now();
+        // A busy machine is a little late at every tick.
+        if late > TICK {
+            STALLED.fetch_add(late.as_millis() as u64, Ordering::Relaxed);
+        }
+        TICKS.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Waits until the clock has counted a stall that ended before the call. A fork child has no clock.
+fn wait_for_tick() {
+    let (before, begin) = (TICKS.load(Ordering::Acquire), Instant::now());
+    while TICKS.load(Ordering::Acquire) == before && begin.elapsed() < 100 * TICK {
+        thread::sleep(TICK / 10);
+    }
 }
 
 #[cfg(test)]

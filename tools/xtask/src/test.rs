@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use nix::sys::statvfs::statvfs;
 
 use self::report::{Report, skips};
 use crate::files;
@@ -34,6 +35,8 @@ use crate::workspace::Workspace;
 
 /// The variable that names the file which skipped tests write to.
 const SKIP_LOG: &str = "GAUDI_SKIP_LOG";
+/// Bytes that a whole run writes to an empty target folder.
+const TARGET_BYTES: u64 = 25_000_000_000;
 const CONFORMANCE: &str = "gaudi-conformance";
 /// The crate whose tests have a form for loom.
 const LOOM: &str = "gaudi-ranges";
@@ -68,6 +71,9 @@ pub(crate) enum Step {
 pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Vec<Row>> {
     let chosen = |step: Step| steps.is_empty() || steps.contains(&step);
     let mut run = Run::begin(workspace)?;
+    if steps.is_empty() {
+        warn_of_full_disk(&workspace.logs);
+    }
     if let Some(row) = built_before(env::var("XTASK_BUILD_SECONDS").ok().as_deref()) {
         run.rows.push(row);
     }
@@ -132,6 +138,22 @@ pub(crate) fn run(workspace: &Workspace, steps: &[Step]) -> anyhow::Result<Vec<R
         anyhow::Ok(())
     })?;
     Ok(run.rows)
+}
+
+/// Says so if the disk may be too small: later, each step that fails names only `ENOSPC`.
+fn warn_of_full_disk(folder: &Path) {
+    let Ok(disk) = statvfs(folder) else {
+        return;
+    };
+    let free = disk.blocks_available() * disk.fragment_size();
+    if free < TARGET_BYTES {
+        eprintln!(
+            "warning: {} GB are free in {}; a run takes {} GB in an empty target folder",
+            free / 1_000_000_000,
+            folder.display(),
+            TARGET_BYTES / 1_000_000_000
+        );
+    }
 }
 
 /// Prints id, chip and source of each conformance case.

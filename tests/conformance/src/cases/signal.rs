@@ -2,16 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use gaudi_seam::{
-    CsAnswer, CsRequest, CsSeq, Errno, Error, KernelIo, KernelIoExt as _, QueueId, RawMapping, WaitStatus,
-};
+use gaudi_harness::UNMAPPED;
+use gaudi_seam::{CsAnswer, CsRequest, CsSeq, Errno, Error, KernelIo, KernelIoExt as _, QueueId, WaitStatus};
 use gaudi_spec::gaudi2::queue;
 use gaudi_uapi::cs::{CsFlags, HlCsChunk};
 use gaudi_uapi::info::HlInfoCsCounters;
 
 use crate::bench::Bench;
 use crate::case::cases;
-use crate::rig::{Buffer, Gate, LONG, PAGE_LEN, Program, Window, finish, submit};
+use crate::rig::{Buffer, Gate, LONG, Program, Window, finish, submit};
 use crate::verdict::{Failure, Verdict, equal, invalid, refused};
 
 cases! {
@@ -232,10 +231,7 @@ fn wait_for_several(bench: &mut Bench) -> Verdict {
 
 fn wait_no_address(bench: &mut Bench) -> Verdict {
     let io = bench.io()?;
-    let memory = RawMapping::anonymous(PAGE_LEN, true)?;
-    let end = memory.at(0, PAGE_LEN)?.as_ptr().expose_provenance() as u64;
-    drop(memory);
-    for address in [0, end, u64::MAX - 7] {
+    for address in [0, UNMAPPED, u64::MAX - 7] {
         let chunk = HlCsChunk {
             cb_handle: address,
             cb_size: 1,
