@@ -78,7 +78,8 @@ fn tick() {
     }
 }
 
-/// Waits until the clock has counted a stall that ended before the call. A fork child has no clock.
+/// Waits until the clock has counted a stall that ended before the call; for 5 seconds at most,
+/// because a fork child has no clock.
 fn wait_for_tick() {
     let (before, begin) = (TICKS.load(Ordering::Acquire), Instant::now());
     while TICKS.load(Ordering::Acquire) == before && begin.elapsed() < 100 * TICK {

@@ -454,8 +454,8 @@ impl Tree {
         unsafe { &*head }.fits(span, tag).then_some(head)
     }
 
-    /// Returns the class of the entry that the first cell of `span` names, if it covers all cells
-    /// of `span` between the first and the last, and both name it alone.
+    /// Returns the class of an entry that contains `span`, if the first and the last cell of `span`
+    /// lie inside the entry and name no other.
     ///
     /// # Safety
     /// As [`walk`](Self::walk).
