@@ -1,6 +1,5 @@
-//! The queues of one open device, and their newest submission.
+//! The queues of one open device.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -20,6 +19,9 @@ pub(crate) trait ActiveQueue: Send + Sync {
     /// `TimedOut`, or the failure of an earlier submission.
     fn drain(&self, deadline: Deadline) -> Result<()>;
 
+    /// The number of the newest submission, or 0.
+    fn newest(&self) -> u64;
+
     /// How many times submissions in flight hold the buffer of this generation.
     fn holds(&self, generation: u64) -> usize;
 }
@@ -27,8 +29,6 @@ pub(crate) trait ActiveQueue: Send + Sync {
 #[derive(Default)]
 pub(crate) struct ActiveQueues {
     queues: Mutex<Vec<Weak<dyn ActiveQueue>>>,
-    /// The highest sequence number of any submission.
-    newest: AtomicU64,
 }
 
 impl ActiveQueues {
@@ -42,18 +42,13 @@ impl ActiveQueues {
         lock(&self.queues).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Records a submission of any queue.
-    pub(crate) fn record(&self, seq: u64) {
-        self.newest.fetch_max(seq, Ordering::Relaxed);
-    }
-
     /// The submission that must end before the driver accepts one more of this process; `None`
     /// while there are fewer than `max_pending`.
     ///
     /// The driver allows a fixed number in flight. It checks whether the submission with the number
     /// `seq - max_pending` has ended (`command_submission.c:allocate_cs`).
     pub(crate) fn oldest_in_flight(&self, max_pending: u32) -> Option<u64> {
-        let newest = self.newest.load(Ordering::Relaxed);
+        let newest = self.all().iter().map(|queue| queue.newest()).max()?;
         (newest + 1)
             .checked_sub(max_pending.into())
             .filter(|&seq| seq > 0)

@@ -27,6 +27,8 @@ const SUBMIT: &str = "HL_IOCTL_CS";
 const WAIT: &str = "HL_IOCTL_WAIT_CS";
 /// No submission failed.
 const NONE: u64 = u64::MAX;
+/// Objects that are moved out of the window at a time, to be released without its lock.
+const RELEASED: usize = 8;
 
 pub(crate) struct Producer {
     pub(crate) context: Arc<Context>,
@@ -36,7 +38,7 @@ pub(crate) struct Producer {
     /// Read-locked by threads that release what submissions held. Such a thread may block in the
     /// driver; a write lock waits until all is released.
     releasing: RwLock<()>,
-    /// Every submission up to this one succeeded.
+    /// Every submission up to this one succeeded. Changed with the window locked.
     done_through: AtomicU64,
     /// The first that failed. Every later one fails too: the driver aborts the whole context.
     failed_from: AtomicU64,
@@ -45,11 +47,12 @@ pub(crate) struct Producer {
 }
 
 struct Window {
-    /// Oldest first; the nth from the back used the nth slot before `next`.
+    /// Oldest first. They use the slots before the queue's open one.
     entries: VecDeque<Entry>,
     /// Emptied lists, reused for their capacity.
     spare: Vec<Vec<Hold>>,
-    next: usize,
+    /// The number of the newest submission, or 0.
+    newest: u64,
 }
 
 struct Entry {
@@ -88,7 +91,7 @@ impl Producer {
             window: Mutex::new(Window {
                 entries: VecDeque::with_capacity(ring.slots),
                 spare: Vec::with_capacity(ring.slots + 1),
-                next: 0,
+                newest: 0,
             }),
             ring,
             releasing: RwLock::default(),
@@ -103,19 +106,21 @@ impl Producer {
         Ok(producer)
     }
 
-    /// Returns a slot that no submission uses. Waits for the oldest submission if all are used.
+    /// Returns the number of slots that no submission uses. Waits for the oldest submission if all
+    /// are used.
     ///
     /// # Errors
     /// - `WouldBlock`: all are used and `timeout` is zero.
     /// - `TimedOut`, `Forked`, or the failure of an earlier submission.
-    pub(crate) fn slot(&self, timeout: Duration) -> Result<usize> {
+    pub(crate) fn free_slots(&self, timeout: Duration) -> Result<usize> {
         self.context.check_process(SUBMIT)?;
         let mut deadline = None;
         loop {
             let oldest = {
                 let window = lock(&self.window);
-                if window.entries.len() < self.ring.slots {
-                    return Ok(window.next);
+                let free = self.ring.slots.saturating_sub(window.entries.len());
+                if free > 0 {
+                    return Ok(free);
                 }
                 window.entries.front().map(|entry| entry.seq)
             };
@@ -127,7 +132,7 @@ impl Producer {
         }
     }
 
-    /// Submits `used` bytes of a slot that [`slot`](Self::slot) returned, and takes their `holds`.
+    /// Submits `used` bytes of a [free](Self::free_slots) slot, and takes their `holds`.
     ///
     /// # Errors
     /// - `WouldBlock`: the driver has no room and `timeout` is zero.
@@ -183,7 +188,6 @@ impl Producer {
                 Err(error) => return Err(error),
             }
         };
-        self.context.queues.record(seq);
         self.context.stats.submissions.add(1);
         let mut window = lock(&self.window);
         // Empty only before the ring was used once: later every entry has left its list.
@@ -192,7 +196,7 @@ impl Producer {
             seq,
             holds: std::mem::replace(holds, spare),
         });
-        window.next = (slot + 1) % self.ring.slots;
+        window.newest = seq;
         Ok(seq)
     }
 
@@ -265,7 +269,7 @@ impl Producer {
         }
         // The wait asks no driver if a later number is done, and releases nothing then. A driver
         // that gives numbers out of order must not make the caller spin.
-        self.release(|entry| entry.seq <= seq);
+        self.release(seq);
         Ok(())
     }
 
@@ -349,8 +353,14 @@ impl Producer {
 
     /// Records that everything up to `seq` is done, and releases what it held.
     fn complete(&self, seq: u64) {
-        self.done_through.fetch_max(seq, Ordering::AcqRel);
-        self.release(|entry| entry.seq <= seq);
+        self.release_after(seq, |window| self.mark_done(window, seq));
+    }
+
+    /// Records that everything up to `seq` is done, with the window locked: a higher number stays.
+    fn mark_done(&self, _locked: &Window, seq: u64) {
+        if self.done_through.load(Ordering::Relaxed) < seq {
+            self.done_through.store(seq, Ordering::Release);
+        }
     }
 
     /// `seq` failed, and every later submission fails with it: the driver aborts a context as a
@@ -369,7 +379,7 @@ impl Producer {
             self.row.id
         );
         if is_end(error) {
-            self.release(|entry| entry.seq <= seq);
+            self.release(seq);
         }
     }
 
@@ -381,7 +391,7 @@ impl Producer {
         match query(&*self.context.io, seq) {
             Ok(answer) if answer.status == WaitStatus::Completed => {
                 if seq < self.failed_from.load(Ordering::Acquire) {
-                    self.done_through.fetch_max(seq, Ordering::AcqRel);
+                    self.mark_done(&lock(&self.window), seq);
                 }
                 true
             }
@@ -396,32 +406,36 @@ impl Producer {
         }
     }
 
-    fn release(&self, is_done: impl Fn(&Entry) -> bool) {
+    /// Releases what submissions up to `seq`, which have ended, held.
+    fn release(&self, seq: u64) {
+        self.release_after(seq, |_| ());
+    }
+
+    /// As [`release`](Self::release), and calls `record` first, with the window locked.
+    fn release_after(&self, seq: u64, record: impl Fn(&Window)) {
         // Both are dropped after the guard below. An exported buffer calls export users, which may
         // wait for a thread in `reap`; that thread waits for the guard.
         let mut exported = Vec::new();
         let mut others = Vec::new();
-        let mut emptied = None;
         let releasing = self.releasing.read().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let mut window = lock(&self.window);
-            window.spare.extend(emptied.take());
-            if !window.entries.front().is_some_and(&is_done) {
-                break;
-            }
-            let Some(mut entry) = window.entries.pop_front() else {
-                unreachable!("the window has a first entry");
+            let mut held = [const { None }; RELEASED];
+            let all = {
+                let mut window = lock(&self.window);
+                record(&window);
+                window.take_held(seq, &mut held)
             };
             // Freeing memory calls the driver: not under the window's lock.
-            drop(window);
-            for hold in entry.holds.drain(..) {
+            for hold in held.iter_mut().map_while(Option::take) {
                 match hold {
                     Hold::Other(other, seq) => others.push((other, seq)),
                     Hold::Memory(Memory::Device(buffer)) if buffer.has_windows() => exported.push(buffer),
                     _ => {}
                 }
             }
-            emptied = Some(entry.holds);
+            if all {
+                break;
+            }
         }
         drop(releasing);
         // A poll releases what the other queue held, exported buffers among it.
@@ -470,7 +484,7 @@ impl ActiveQueue for Producer {
             if !has_ended {
                 break;
             }
-            self.release(|entry| entry.seq <= seq);
+            self.release(seq);
         }
         drop(self.releasing.write().unwrap_or_else(PoisonError::into_inner));
     }
@@ -484,6 +498,10 @@ impl ActiveQueue for Producer {
         }
     }
 
+    fn newest(&self) -> u64 {
+        lock(&self.window).newest
+    }
+
     fn holds(&self, generation: u64) -> usize {
         let window = lock(&self.window);
         let holds = window.entries.iter().flat_map(|entry| &entry.holds);
@@ -492,6 +510,23 @@ impl ActiveQueue for Producer {
                 |hold| matches!(hold, Hold::Memory(Memory::Device(held)) if held.generation() == generation),
             )
             .count()
+    }
+}
+
+impl Window {
+    /// Moves what submissions up to `seq` hold to `held`. Removes those that hold nothing more, and
+    /// returns whether that is all of them.
+    fn take_held(&mut self, seq: u64, held: &mut [Option<Hold>]) -> bool {
+        let mut places = held.iter_mut();
+        while let Some(entry) = self.entries.front_mut().filter(|entry| entry.seq <= seq) {
+            while !entry.holds.is_empty() {
+                let Some(place) = places.next() else { return false };
+                *place = entry.holds.pop();
+            }
+            self.spare.push(std::mem::take(&mut entry.holds));
+            self.entries.pop_front();
+        }
+        true
     }
 }
 

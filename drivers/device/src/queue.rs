@@ -27,7 +27,10 @@ use crate::transfer::{Direction, Source, Transfer};
 pub struct Queue {
     producer: Arc<Producer>,
     timeout: Duration,
-    slot: Option<usize>,
+    /// The slot of the open command buffer.
+    slot: usize,
+    /// Slots from there on that are known to be free. Only a submission uses one.
+    free: usize,
     used: usize,
     holds: Vec<Hold>,
     tally: Tally,
@@ -73,7 +76,8 @@ impl Queue {
         Self {
             producer,
             timeout,
-            slot: None,
+            slot: 0,
+            free: 0,
             used: 0,
             holds: Vec::new(),
             tally: Tally::default(),
@@ -309,13 +313,13 @@ impl Queue {
     pub fn submit(&mut self) -> Result<Completion> {
         self.context().check_process("HL_IOCTL_CS")?;
         let used = self.used;
-        let Some(slot) = self.slot.filter(|_| used > 0) else {
+        if used == 0 {
             return Ok(Completion::done());
-        };
+        }
         self.put(Command::Barrier)?;
         let answer = self
             .producer
-            .submit(slot, self.used, &mut self.holds, self.timeout);
+            .submit(self.slot, self.used, &mut self.holds, self.timeout);
         let seq = match answer {
             Ok(seq) => seq,
             Err(error) => {
@@ -329,7 +333,8 @@ impl Queue {
         stats.bytes_to_host.add(tally.to_host);
         stats.bytes_in_device.add(tally.in_device);
         stats.bytes_filled.add(tally.filled);
-        (self.slot, self.used) = (None, 0);
+        (self.slot, self.free) = ((self.slot + 1) % self.producer.ring.slots, self.free - 1);
+        self.used = 0;
         Ok(Completion::new(&self.producer, seq))
     }
 
@@ -470,9 +475,8 @@ impl Queue {
         // A fork child has no command buffers. It must not write to those of a mock, which its
         // parent would submit.
         self.context().check_process("Queue")?;
-        if self.slot.is_none() {
-            self.slot = Some(self.producer.slot(self.timeout)?);
-            self.used = 0;
+        if self.free == 0 {
+            self.free = self.producer.free_slots(self.timeout)?;
         }
         let room = self.bytes_left();
         if bytes <= room {
@@ -517,11 +521,7 @@ impl Queue {
 
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let Some(slot) = self.slot else {
-            unreachable!("`room` takes a slot before a command is written");
-        };
-        let ring = &self.producer.ring;
-        let written = ring.write(slot, self.used, bytes);
+        let written = self.producer.ring.write(self.slot, self.used, bytes);
         written.map_err(|error| error.on(self.context().id))?;
         self.used += bytes.len();
         Ok(())

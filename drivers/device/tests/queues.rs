@@ -671,6 +671,29 @@ fn dropped_queue_delays_no_event_fd() {
     }
 }
 
+/// The objects of ended submissions are released a few at a time, here of three submissions at once.
+#[test]
+fn every_object_of_ended_submissions_is_released() {
+    const SOBS: usize = 20;
+    let device = open("many-sobs");
+    let mut queue = device.queue(PDMA_0_0).expect("a queue");
+    let sob = || device.sob().expect("a sync object");
+    let lowest = || {
+        let sobs: Vec<_> = (0..SOBS).map(|_| sob()).collect();
+        sobs.iter().map(Sob::index).collect::<Vec<_>>()
+    };
+    let first = lowest();
+    let submitted = [SOBS - 1, 0, 1].map(|held| {
+        for _ in 0..held {
+            queue.set(&sob(), 0).expect("room");
+        }
+        queue.fence().expect("room");
+        queue.submit().expect("submitted")
+    });
+    submitted[2].wait(Deadline::NEVER).expect("ends");
+    assert_eq!(lowest(), first, "the lowest free ones are taken");
+}
+
 /// A queue has 4096 entries. Each is free again once its submission has ended.
 #[test]
 fn queue_reuses_its_entries() {

@@ -13,16 +13,18 @@ const SPINS: u32 = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Wakeups {
     changed: Condvar,
+    /// Changed under the device's lock only.
     changes: AtomicU32,
     /// Changed under the device's lock only.
     sleepers: AtomicU32,
 }
 
 impl Wakeups {
-    /// Wakes waiters after a change under the device's lock. A waiter increments `sleepers` under
+    /// Wakes waiters after a change, with the device's lock. A waiter increments `sleepers` under
     /// this lock before it sleeps, so a waker that reads 0 need not notify.
     pub(crate) fn wake(&self) {
-        self.changes.fetch_add(1, Ordering::Release);
+        let changes = self.changes.load(Ordering::Relaxed);
+        self.changes.store(changes.wrapping_add(1), Ordering::Release);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
         }

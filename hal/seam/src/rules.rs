@@ -49,7 +49,10 @@ impl Rule {
         asic: &Asic,
         state: Option<&dyn DriverState>,
     ) -> Option<(&'static Self, String)> {
-        let (early, late) = &CHECKS[request.operation() as usize];
+        let (early, late) = match request {
+            AnyRequest::Submit(request) if request.types() == 0 => &*OF_WORK,
+            _ => &CHECKS[request.operation() as usize],
+        };
         let checks = if state.is_some() { late } else { early };
         checks
             .iter()
@@ -113,6 +116,17 @@ static CHECKS: LazyLock<Vec<(Checks, Checks)>> = LazyLock::new(|| {
     RULES.iter().map(of).collect()
 });
 
+/// The [`CHECKS`] of submissions of work: those without the rules of signals, reservations and
+/// commands to engines, which are two thirds.
+static OF_WORK: LazyLock<(Checks, Checks)> = LazyLock::new(|| {
+    let (early, late) = &CHECKS[Operation::Submit as usize];
+    let of_work = |checks: &Checks| {
+        let checks = checks.iter().filter(|(rule, _)| rule.request.is_none());
+        checks.copied().collect()
+    };
+    (of_work(early), of_work(late))
+});
+
 static GROUPS: &[&[&Rule]] = &[
     open::ALL,
     ioctl::ALL,
@@ -136,7 +150,11 @@ static GROUPS: &[&[&Rule]] = &[
 mod tests {
     use std::collections::BTreeSet;
 
+    use gaudi_spec::gaudi2::ASIC;
+    use gaudi_uapi::cs::{CsFlags, HlCsChunk};
+
     use super::*;
+    use crate::request::CsRequest;
 
     #[test]
     fn ids_are_unique_and_name_their_group() {
@@ -182,6 +200,29 @@ mod tests {
         let sync_manager = Rule::fitting(Operation::Info, Some("HL_INFO_SYNC_MANAGER"), Errno::EINVAL);
         assert!(sync_manager.contains(&&info::DCORE));
         assert!(!Rule::fitting(Operation::Info, None, Errno::EINVAL).contains(&&info::DCORE));
+    }
+
+    #[test]
+    fn a_rule_of_another_kind_of_submission_is_not_broken_by_one_of_work() {
+        let chunk = [HlCsChunk::default(); 2];
+        for (execute, flags) in [
+            (&chunk[..], CsFlags::NONE),
+            (&chunk[..1], CsFlags::TIMESTAMP),
+            (&[], CsFlags::NONE),
+        ] {
+            let request = CsRequest {
+                execute,
+                flags,
+                ..CsRequest::default()
+            };
+            let others = Rule::checks(Operation::Submit).filter(|(rule, _)| rule.request.is_some());
+            for (rule, condition) in others {
+                let (Condition::Early(broken) | Condition::Late(broken)) = condition else {
+                    panic!("{} asks for the state: check it here too", rule.id);
+                };
+                assert_eq!(broken(AnyRequest::Submit(&&request), &ASIC), None, "{}", rule.id);
+            }
+        }
     }
 
     #[test]

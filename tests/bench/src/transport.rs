@@ -9,7 +9,7 @@ use gaudi_copy::{AllocOptions, Attached, Deadline, Local, Memory, MemoryDomain, 
 use gaudi_device::{Device, Fallback, Pages};
 use gaudi_seam::DeviceSpec;
 use gaudi_sys::random::SplitMix64;
-use gaudi_sys::{PAGE, RawMapping};
+use gaudi_sys::{PAGE, RawMapping, SysResult};
 
 use crate::harness::{Goal, Made, Row, Work};
 use crate::rows::{nothing, plain_copy, real_call, size_name};
@@ -165,7 +165,14 @@ fn scattered(pages: Pages, of: &str) -> Made<Row<'static>> {
         laps: None,
         bytes,
         goal: Goal::AtLeast(0.5),
-        note: Box::new(memory_alone),
+        note: Box::new(move || {
+            let source = match pages {
+                Pages::Transparent => RawMapping::anonymous_transparent((pieces * STRIDE) as usize),
+                _ => RawMapping::anonymous((pieces * STRIDE) as usize, true),
+            };
+            let note = source.and_then(|source| memory_alone(&shuffled(pieces), source));
+            note.unwrap_or_else(|errno| format!("no memory for a bare loop: {errno}"))
+        }),
     })
 }
 
@@ -178,28 +185,32 @@ fn shuffled(count: u64) -> Vec<u64> {
     order
 }
 
-/// What memcpy makes of such pieces: no copy of them is faster than the machine's memory.
-fn memory_alone() -> String {
-    const COUNT: usize = 32 << 10;
-    const LEN: usize = PIECE as usize;
-    let source = vec![1_u8; COUNT * STRIDE as usize];
-    let mut target = vec![0_u8; COUNT * LEN];
-    let order = shuffled(COUNT as u64);
+/// What the engine's copies make of such pieces without packets: no engine is faster than memory.
+fn memory_alone(order: &[u64], source: RawMapping) -> SysResult<String> {
+    let len = order.len() * PIECE as usize;
+    let target = RawMapping::anonymous(len, true)?;
+    source.fill(0, source.len(), 1)?;
     // The first of the rounds touches the pages.
     let [mut pieces, mut one] = [Duration::MAX; 2];
     for _ in 0..8 {
         let begin = Instant::now();
-        for (into, &piece) in target.chunks_exact_mut(LEN).zip(&order) {
-            let at = piece as usize * STRIDE as usize;
-            into.copy_from_slice(&source[at..at + LEN]);
+        for (nth, &piece) in order.iter().enumerate() {
+            target.copy_from(
+                nth * PIECE as usize,
+                &source,
+                (piece * STRIDE) as usize,
+                PIECE as usize,
+            )?;
         }
         pieces = pieces.min(begin.elapsed());
         let begin = Instant::now();
-        black_box(&mut target).copy_from_slice(&source[..COUNT * LEN]);
+        target.copy_from(0, &source, 0, len)?;
         one = one.min(begin.elapsed());
     }
     let ratio = one.as_secs_f64() / pieces.as_secs_f64();
-    format!("memcpy of such pieces has {ratio:.2} of its rate for one")
+    Ok(format!(
+        "a bare loop over such pieces has {ratio:.2} of the speed of one copy"
+    ))
 }
 
 /// Allocations of one length, or log-uniform ones of 256 bytes to 64 MiB.

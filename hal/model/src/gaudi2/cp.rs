@@ -187,18 +187,21 @@ impl Chip {
                 self.wreg_bulk(cp, WregBulkHead::from_bits(u64::from(ctl) << 32), packet.len)
             }
             opcode @ Opcode::WRITE_ARC_STREAM => Err(Unsupported::Packet(opcode).into()),
-            _ => self.decoded(cp, Packet::decode(packet.bytes())?, false),
+            _ => match &Packet::decode(packet.bytes()) {
+                Ok(packet) => self.decoded(cp, packet, false),
+                Err(error) => Err((*error).into()),
+            },
         }
     }
 
     // `nested`: a LOAD_AND_EXE executes the packet.
-    fn decoded(&mut self, cp: Cp, packet: Packet<'_>, nested: bool) -> Outcome {
+    fn decoded(&mut self, cp: Cp, packet: &Packet<'_>, nested: bool) -> Outcome {
         if let Some(predicate) = packet.predicate() {
             if !self.holds(cp, predicate) {
                 return Ok(Done::Next);
             }
         }
-        match packet {
+        match *packet {
             Packet::Nop(_) => Ok(Done::Next),
             Packet::Stop(_) => Err(Failed::Stop(StopReason::Asked)),
             Packet::MsgLong(packet) => self.message(packet.op(), packet.address(), packet.value()),
@@ -207,7 +210,7 @@ impl Chip {
             Packet::MsgShort(packet) => self.msg_short(cp, packet),
             Packet::Fence(packet) => self.fence(cp, packet),
             Packet::Wait(packet) => Ok(self.wait(cp, packet)),
-            Packet::LinDma(packet) => self.lin_dma(cp, packet),
+            Packet::LinDma(ref packet) => self.lin_dma(cp, packet),
             Packet::CpDma(packet) => self.cp_dma(cp, packet),
             Packet::CbList(packet) => self.cb_list(cp, packet),
             Packet::ArbPoint(packet) => Ok(self.arb_point(cp, packet)),
@@ -265,7 +268,7 @@ impl Chip {
         Done::Next
     }
 
-    fn lin_dma(&mut self, cp: Cp, packet: LinDma) -> Outcome {
+    fn lin_dma(&mut self, cp: Cp, packet: &LinDma) -> Outcome {
         if !self.managers[cp.qman()].has_dma {
             return Err(Unsupported::NoDmaEngine.into());
         }
@@ -318,7 +321,7 @@ impl Chip {
         let at = u64::from(u32::from_le_bytes(self.load(packet.index)?)) * CbList::ENTRY;
         let entry: [u8; CbList::ENTRY as usize] = self.load(step(packet.table, at, Access::Read)?)?;
         match Packet::decode(&entry)? {
-            packet @ Packet::CpDma(_) => self.decoded(cp, packet, true),
+            ref packet @ Packet::CpDma(_) => self.decoded(cp, packet, true),
             other => Err(Unsupported::Entry(other.opcode()).into()),
         }
     }
@@ -358,7 +361,7 @@ impl Chip {
         }
         let scalars = self.processor(cp).scalars;
         let from = if packet.upper() { HEADER } else { 0 };
-        self.decoded(cp, Packet::decode(&scalars[from..])?, true)
+        self.decoded(cp, &Packet::decode(&scalars[from..])?, true)
     }
 
     // Reads data, all of it or a fault.

@@ -188,7 +188,7 @@ impl Chip {
         // it.
         let mut done = 0;
         loop {
-            done = self.transfer(queue, packet, done)?;
+            done = self.transfer(queue, &packet, done)?;
             if done >= u64::from(packet.size) {
                 return Ok(());
             }
@@ -197,7 +197,7 @@ impl Chip {
 
     /// Goes on with what a LIN_DMA asks of the core behind a queue manager, as
     /// [`transfer_with`](Self::transfer_with).
-    pub(crate) fn transfer(&mut self, queue: QueueId, packet: LinDma, done: u64) -> Result<u64, Failed> {
+    pub(crate) fn transfer(&mut self, queue: QueueId, packet: &LinDma, done: u64) -> Result<u64, Failed> {
         self.bus.act_as(Initiator::Core(queue));
         self.transfers_of(queue);
         let completion = self.manager(queue).core.completion;
@@ -210,7 +210,7 @@ impl Chip {
     pub(crate) fn transfer_with(
         &mut self,
         completion: (u64, u32),
-        packet: LinDma,
+        packet: &LinDma,
         done: u64,
     ) -> Result<u64, Failed> {
         let (ctl, size, to) = (packet.ctl, u64::from(packet.size), packet.destination);

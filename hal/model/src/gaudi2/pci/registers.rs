@@ -185,7 +185,7 @@ impl PciChip {
                 return false;
             };
             self.outside_mut().act_as(Initiator::Kdma);
-            match self.chip.transfer_with(job.completion, job.packet, job.done) {
+            match self.chip.transfer_with(job.completion, &job.packet, job.done) {
                 Ok(done) if done < u64::from(job.packet.size) => {
                     self.kdma.push_front(Job { done, ..job });
                     return true;
