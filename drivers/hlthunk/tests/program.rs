@@ -280,15 +280,6 @@ fn invalid_variables_are_einval() {
     );
 }
 
-fn skip(need: &str) {
-    println!("skipped: {need}");
-    if let Some(path) = std::env::var_os("GAUDI_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        log.and_then(|mut log| writeln!(log, "SKIP hlthunk.at-secure: {need}"))
-            .expect("the log of skips can be written");
-    }
-}
-
 /// A group that this process may give a file to and that is not its own.
 fn other_group() -> Option<u32> {
     let own = nix::unistd::getegid().as_raw();
@@ -304,7 +295,7 @@ fn other_group() -> Option<u32> {
 /// A set-group-ID copy of this program: the kernel starts it with `AT_SECURE`.
 fn secure_copy(dir: &Path) -> Option<std::path::PathBuf> {
     let Some(group) = other_group() else {
-        skip("a user with a second group, or root");
+        gaudi_harness::skip("a user with a second group, or root");
         return None;
     };
     let copy = dir.join("program");
@@ -360,7 +351,7 @@ fn variables_are_ignored_under_at_secure() {
             "{name}: {plain:?}"
         );
         if secure.0.contains("secure false") {
-            return skip("a folder for temporary files that is not mounted nosuid");
+            return gaudi_harness::skip("a folder for temporary files that is not mounted nosuid");
         }
         assert!(
             secure.0.contains("secure true mock false invalid false."),

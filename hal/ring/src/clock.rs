@@ -131,17 +131,13 @@ impl Clock {
 }
 
 #[cfg(test)]
-#[path = "../../tracer/tests/support/skip.rs"]
-mod skip;
-
-#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn counter_follows_the_clock() {
         if !has_counter() {
-            return skip::skip("a time stamp counter that the kernel uses");
+            return gaudi_harness::skip("a time stamp counter that the kernel uses");
         }
         let mut clock = Clock::new();
         for _ in 0..20 {

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
 use gaudi_hal::DeviceSpec;
+use gaudi_harness::skip;
 use gaudi_seam::DeviceVa;
 use gaudi_spec::gaudi2::packet::LinDma;
 use gaudi_supervisor::{Error, Supervisor};
@@ -13,18 +14,6 @@ use nix::errno::Errno;
 
 /// The steps of the program.
 const STEPS: usize = 33;
-
-/// Counts a test that cannot run here.
-fn skip(need: &str) {
-    println!("skipped: {need}");
-    if let Some(log) = std::env::var_os("GAUDI_SKIP_LOG") {
-        let thread = std::thread::current();
-        let test = thread.name().unwrap_or("program");
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
-        let line = format!("SKIP {test}: {need}\n");
-        std::io::Write::write_all(&mut file.expect("the log of skips"), line.as_bytes()).expect("a line");
-    }
-}
 
 /// Compiles a program; `None` if it cannot be compiled on this system.
 fn compile(name: &str, linking: &str) -> Option<PathBuf> {

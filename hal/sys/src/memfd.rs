@@ -103,8 +103,6 @@ impl AsFd for Memfd {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
     use super::*;
 
     fn sealed(flags: MFdFlags) -> SysResult<OwnedFd> {
@@ -149,18 +147,10 @@ mod tests {
         assert!(!is_lasting(std::fs::File::open("/proc/self/exe").unwrap()));
         match sealed(MFdFlags::MFD_HUGETLB) {
             Ok(huge) => assert!(!is_lasting(&huge), "its pages may not be there"),
-            Err(errno) => skip(&format!(
-                "memfd_create with MFD_HUGETLB, which fails with {errno} here"
-            )),
-        }
-    }
-
-    fn skip(need: &str) {
-        println!("skipped: {need}");
-        if let Some(path) = std::env::var_os("GAUDI_SKIP_LOG") {
-            let log = std::fs::OpenOptions::new().create(true).append(true).open(path);
-            log.and_then(|mut log| writeln!(log, "SKIP sys.memfd.huge: {need}"))
-                .expect("the log of skips can be written");
+            Err(errno) => gaudi_harness::skip_named(
+                "sys.memfd.huge",
+                &format!("memfd_create with MFD_HUGETLB, which fails with {errno} here"),
+            ),
         }
     }
 }

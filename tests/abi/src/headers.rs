@@ -1,7 +1,5 @@
 //! The C headers: where they are, how they are compiled, and what it means that one is missing.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -145,60 +143,15 @@ impl Found {
     }
 }
 
-/// Reports that a test did not run because a header is missing: prints a line, and appends it to
-/// the file that `GAUDI_SKIP_LOG` names. `cargo xtask test` then counts the test as skipped.
-///
-/// # Errors
-/// The error of writing the file.
-pub fn skip(test: &str, header: Header) -> std::io::Result<()> {
-    let line = skip_line(test, header);
-    println!("{line}");
-    match std::env::var_os("GAUDI_SKIP_LOG") {
-        Some(log) => append(Path::new(&log), &line),
-        None => Ok(()),
-    }
-}
-
-fn skip_line(test: &str, header: Header) -> String {
-    format!(
-        "SKIP {test}: needs {} ({}); cargo xtask test fetches it",
-        header.file(),
-        header.package()
-    )
-}
-
-fn append(log: &Path, line: &str) -> std::io::Result<()> {
-    // One write of a whole line: several test processes may share the file.
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(log)?
-        .write_all(format!("{line}\n").as_bytes())
+/// Counts a test that cannot run because a header is missing.
+pub fn skip(test: &str, header: Header) {
+    let (file, package) = (header.file(), header.package());
+    gaudi_harness::skip_named(test, &format!("{file} ({package}); cargo xtask test fetches it"));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn skips_are_lines_that_can_be_counted() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = dir.path().join("skips");
-        for header in Header::ALL {
-            append(&log, &skip_line(header.case(), header)).unwrap();
-        }
-        let text = std::fs::read_to_string(&log).unwrap();
-        assert_eq!(
-            text.lines().filter(|l| l.starts_with("SKIP header::")).count(),
-            5,
-            "five skips make five lines"
-        );
-        assert!(
-            text.contains(
-                "SKIP header::linux_7: needs drm/habanalabs_accel.h (linux-libc-dev >= 6.12); cargo"
-            )
-        );
-    }
 
     #[test]
     fn named_directory_comes_first() {

@@ -2,7 +2,6 @@
 //! check against itself.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -41,16 +40,11 @@ impl Header {
 
     /// A skip is counted, never a pass.
     fn skip(&self, test: &str) {
-        let line = format!(
-            "SKIP {test}: needs infiniband/verbs.h of libibverbs-dev {}; cargo xtask test fetches it\n",
+        let need = format!(
+            "infiniband/verbs.h of libibverbs-dev {}; cargo xtask test fetches it",
             self.version
         );
-        print!("{line}");
-        if let Some(log) = std::env::var_os("GAUDI_SKIP_LOG") {
-            let file = std::fs::OpenOptions::new().create(true).append(true).open(log);
-            file.and_then(|mut file| file.write_all(line.as_bytes()))
-                .expect("the log can be written");
-        }
+        gaudi_harness::skip_named(test, &need);
     }
 }
 

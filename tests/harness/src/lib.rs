@@ -5,6 +5,7 @@
 //!   what would let it run, and an `ExpectedFailure` that passes is a failure.
 //! - [`Session`] prints what libtest prints, so that one parser reads all tests.
 //! - [`Watch`] ends a case that hangs in a guest of the lab, and reports where it hangs.
+//! - [`skip`] counts a test that cannot run here.
 //! - [`steady`] repeats a case that failed while the host paused the guest.
 //!
 //! Random tests take their seed and their number of cases from gaudi-random. It is a crate of its
@@ -14,6 +15,7 @@ mod arguments;
 mod case;
 mod report;
 mod session;
+mod skip;
 mod steady;
 mod watch;
 
@@ -21,6 +23,7 @@ pub use arguments::Arguments;
 pub use case::Case;
 pub use report::{Outcome, Report, Row};
 pub use session::Session;
+pub use skip::{skip, skip_named};
 pub use steady::steady;
 pub use watch::Watch;
 

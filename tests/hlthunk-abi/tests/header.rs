@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use gaudi_harness::skip_named;
 use gaudi_hlthunk_abi::{Claim, Contract, PROLOGUE, c_file, check};
 
 fn include() -> PathBuf {
@@ -46,17 +46,7 @@ fn in_cxx(test: &str, arguments: &[&str], text: &str) {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "g++".into());
     match compile(&compiler, arguments, text) {
         Some(result) => result.unwrap(),
-        None => skip(test, "a C++ compiler (apt install g++, or CXX)"),
-    }
-}
-
-fn skip(test: &str, need: &str) {
-    let line = format!("SKIP {test}: needs {need}");
-    println!("{line}");
-    if let Some(log) = std::env::var_os("GAUDI_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(log);
-        // Write the whole line at once, because several test processes may share the file.
-        file.unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
+        None => skip_named(test, "a C++ compiler (apt install g++, or CXX)"),
     }
 }
 
@@ -120,7 +110,7 @@ fn header_works_with_the_kernels() {
         .find(|dir| dir.join("drm/habanalabs_accel.h").is_file())
     else {
         let need = "drm/habanalabs_accel.h (linux-libc-dev >= 6.12); cargo xtask test fetches it";
-        return skip("header_works_with_the_kernels", need);
+        return skip_named("header_works_with_the_kernels", need);
     };
     let text = format!(
         "#include \"{}\"\n#ifdef HL_IOCTL_NIC\n#error \"not the kernel's\"\n#endif\n{}",

@@ -9,21 +9,13 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use gaudi::Device;
+use gaudi_harness::skip_named;
 use nix::sys::wait::waitpid;
 use nix::unistd::ForkResult;
 
 /// The variable that makes this program the traced one.
 const ACTION: &str = "GAUDI_TEST_EMBEDDED";
 const BACKENDS: [&str; 3] = ["bpf", "ptrace", "preload"];
-
-fn skip(test: &str, need: &str) {
-    println!("skipped: {need}");
-    if let Some(log) = std::env::var_os("GAUDI_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
-        let line = format!("SKIP {test}: {need}\n");
-        std::io::Write::write_all(&mut file.expect("the log of skips"), line.as_bytes()).expect("a line");
-    }
-}
 
 /// Opens a mock and queries its information a given number of times.
 fn ask(times: u32) {
@@ -100,11 +92,11 @@ fn recorded(test: &str, backend: &str, program: &Command) -> Option<(Vec<String>
     let output = command.output().expect("gaudi starts");
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     if backend == "bpf" && error.contains("CAP_BPF") {
-        skip(test, "bpf: root, or CAP_BPF and CAP_PERFMON");
+        skip_named(test, "bpf: root, or CAP_BPF and CAP_PERFMON");
         return None;
     }
     if backend == "preload" && error.contains("libgaudi_trace.so") && error.starts_with("error") {
-        skip(
+        skip_named(
             test,
             "libgaudi_trace.so beside gaudi: cargo build -p gaudi-preload",
         );
@@ -237,7 +229,7 @@ fn privileged_program_ignores_the_ring() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("a folder");
     let Some(program) = privileged(folder.path(), "ask") else {
-        return skip(test, "root, to make a set-group-ID program");
+        return skip_named(test, "root, to make a set-group-ID program");
     };
     for backend in BACKENDS {
         let Some((lines, output)) = recorded(test, backend, &program) else {

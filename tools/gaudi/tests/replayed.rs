@@ -3,16 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use gaudi_harness::skip_named;
 use serde_json::Value;
-
-fn skip(test: &str, need: &str) {
-    println!("skipped: {need}");
-    if let Some(log) = std::env::var_os("GAUDI_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
-        let line = format!("SKIP {test}: {need}\n");
-        std::io::Write::write_all(&mut file.expect("the log of skips"), line.as_bytes()).expect("a line");
-    }
-}
 
 fn gaudi(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gaudi"));
@@ -36,7 +28,7 @@ fn example(test: &str, name: &str) -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_BIN_EXE_gaudi")).parent().expect("a folder");
     let path = target.join("examples").join(name);
     if !path.exists() {
-        skip(test, "the examples: cargo build -p gaudi --examples");
+        skip_named(test, "the examples: cargo build -p gaudi --examples");
     }
     path.exists().then_some(path)
 }

@@ -3,6 +3,8 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};
 
+use gaudi_harness::skip_named;
+
 const TEXT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../hal/capture/tests/fixtures/session.txt"
@@ -13,16 +15,6 @@ fn gaudi(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gaudi"));
     let output = command.args(arguments).env_remove("GAUDI_DEVICE").output();
     output.expect("gaudi starts")
-}
-
-/// Counts a test that cannot run here.
-fn skip(test: &str, need: &str) {
-    println!("skipped: {need}");
-    if let Some(log) = std::env::var_os("GAUDI_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
-        let line = format!("SKIP {test}: {need}\n");
-        std::io::Write::write_all(&mut file.expect("the log of skips"), line.as_bytes()).expect("a line");
-    }
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -239,7 +231,7 @@ fn full_disk_leaves_the_program_alone() {
         let output = gaudi(&[&words[..], &["sleep 0.3; echo ended"]].concat());
         let error = text(&output.stderr);
         if error.contains("libgaudi_trace.so") {
-            skip("full_disk_leaves_the_program_alone", "the preload library");
+            skip_named("full_disk_leaves_the_program_alone", "the preload library");
             continue;
         }
         assert_eq!(output.status.code(), Some(1), "{backend}: {output:?}");
@@ -300,7 +292,7 @@ fn browser_draws_a_large_capture() {
     let output = gaudi(&["decode", capture, "--html", page]);
     assert!(output.status.success(), "{output:?}");
     let Some(browser) = std::env::var_os("GAUDI_CHROMIUM") else {
-        skip(
+        skip_named(
             "browser_draws_a_large_capture",
             "GAUDI_CHROMIUM, the path of a Chromium, which `cargo xtask test` sets",
         );
@@ -316,7 +308,7 @@ fn browser_draws_a_large_capture() {
         .unwrap_or(0.0);
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if took_ms >= 3000.0 && load > 2.0 * processors as f64 {
-        skip(
+        skip_named(
             "browser_draws_a_large_capture",
             "a load below two programs a processor, to judge the 3 s",
         );
@@ -548,7 +540,7 @@ fn driver_program(folder: &std::path::Path) -> Option<String> {
     let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "gcc".into()));
     compiler.args(["-O1", "-pthread", source, "-o"]).arg(&program);
     if !compiler.output().is_ok_and(|output| output.status.success()) {
-        skip("record_data", "a C compiler");
+        skip_named("record_data", "a C compiler");
         return None;
     }
     Some(program.to_str().expect("UTF-8").to_owned())
@@ -718,7 +710,7 @@ fn auto_falls_back_to_preload() {
     if error.contains("setpriv") || error.contains("Permission denied") || error.contains("libgaudi_trace.so")
     {
         let need = "root, setpriv, libgaudi_trace.so, and a folder that user nobody can read";
-        return skip("auto_falls_back_to_preload", need);
+        return skip_named("auto_falls_back_to_preload", need);
     }
     assert!(error.contains("note: tracing by preload\n"), "{error}");
     assert!(error.contains("exec{path=\"/usr/bin/true\"}"), "{error}");

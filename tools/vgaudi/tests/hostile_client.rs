@@ -269,7 +269,7 @@ fn map_of_huge_page_file_fails() {
                 client.map(READ | WRITE, 0, PAGE, 0, &[huge.as_fd()]),
                 Errno::EINVAL,
             ),
-            Err(errno) => skip(
+            Err(errno) => gaudi_harness::skip_named(
                 "vgaudi.hostile_client.huge",
                 &format!("memfd_create(MFD_HUGETLB): {errno}"),
             ),
@@ -647,13 +647,4 @@ fn second_client_waits_for_the_first() {
         second.stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
         assert!((&second.stream).read(&mut byte).is_ok_and(|got| got == 1));
     });
-}
-
-fn skip(name: &str, need: &str) {
-    println!("skipped: {need}");
-    if let Some(path) = std::env::var_os("GAUDI_SKIP_LOG") {
-        let log = File::options().create(true).append(true).open(path);
-        log.and_then(|mut log| writeln!(log, "SKIP {name}: {need}"))
-            .expect("the log of skips can be written");
-    }
 }

@@ -41,6 +41,18 @@ const CONFORMANCE: &str = "gaudi-conformance";
 /// The crate whose tests have a form for loom.
 const LOOM: &str = "gaudi-ranges";
 
+/// Counts a test as skipped, as the harness of the workspace's tests does, which this program does
+/// not link.
+#[cfg(test)]
+pub(crate) fn skip(id: &str, need: &str) {
+    if let Some(log) = env::var_os(SKIP_LOG) {
+        let file = fs::OpenOptions::new().append(true).create(true).open(log);
+        let line = format!("SKIP {id}: {need}\n");
+        file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()))
+            .expect("the log of skips can be written");
+    }
+}
+
 /// A step, in the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Step {

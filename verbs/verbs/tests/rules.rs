@@ -4,7 +4,6 @@
 //! reason than its rule; the words are one release's. Another release skips, counted:
 //! `TRYBUILD=overwrite cargo test -p gaudi-verbs --test rules` writes its own down.
 
-use std::io::Write;
 use std::process::Command;
 
 /// The release whose words stand in the files.
@@ -16,21 +15,11 @@ fn the_compiler_keeps_the_rules() {
     let version = Command::new(rustc).arg("--version").output().expect("a compiler");
     let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
     if !version.starts_with(RELEASE) && std::env::var_os("TRYBUILD").is_none() {
-        return skip(&format!(
+        return gaudi_harness::skip(&format!(
             "the words of {version}: this tree has those of {RELEASE}x"
         ));
     }
     let cases = trybuild::TestCases::new();
     cases.pass("tests/rules/what_is_right_compiles.rs");
     cases.compile_fail("tests/rules/a_*.rs");
-}
-
-fn skip(need: &str) {
-    println!("skipped: {need}");
-    if let Some(path) = std::env::var_os("GAUDI_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        let line = format!("SKIP verbs.rules: {need}\n");
-        log.and_then(|mut log| log.write_all(line.as_bytes()))
-            .expect("the log of skips can be written");
-    }
 }

@@ -363,10 +363,6 @@ fn take(recorder: &mut Recorder, record: Record<'_>) {
 }
 
 #[cfg(test)]
-#[path = "../../tests/support/skip.rs"]
-mod skip;
-
-#[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::io::IsTerminal;
@@ -392,7 +388,7 @@ mod tests {
                     ),
                     "direct {direct}, copies {copies:?}: {error}"
                 );
-                skip::skip(&format!("root: {error}"));
+                gaudi_harness::skip(&format!("root: {error}"));
                 None
             }
         }

@@ -2,8 +2,6 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
-mod skip;
-
 use std::io::Read as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -15,7 +13,7 @@ use gaudi_capture::record::{DeviceNumber, Event, IoctlRecord, OpenRecord};
 use gaudi_tracer::{Backend, DeviceMatch, ErrorKind, Options, Summary, Tracer};
 use nix::unistd::geteuid;
 
-pub(crate) use skip::skip;
+pub(crate) use gaudi_harness::skip;
 
 /// mem(4): /dev/null.
 pub(crate) const NULL: DeviceNumber = DeviceNumber { major: 1, minor: 3 };

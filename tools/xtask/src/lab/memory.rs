@@ -248,19 +248,9 @@ mod tests {
     /// In a guest of the lab, as root: `lab test -p xtask -- control_group`.
     #[test]
     fn cgroup_reports_the_peak() {
-        let lab = env::var_os("GAUDI_LAB").is_some();
-        if !lab {
-            let line =
-                "SKIP cgroup_reports_the_peak: a machine of one's own, cargo xtask lab test -p xtask\n";
-            if let Some(log) = env::var_os("GAUDI_SKIP_LOG") {
-                let mut file = fs::OpenOptions::new()
-                    .append(true)
-                    .create(true)
-                    .open(log)
-                    .expect("the log");
-                std::io::Write::write_all(&mut file, line.as_bytes()).expect("written");
-            }
-            return;
+        if env::var_os("GAUDI_LAB").is_none() {
+            let need = "a machine of one's own, cargo xtask lab test -p xtask";
+            return crate::test::skip("cgroup_reports_the_peak", need);
         }
         let above = Path::new("/run/groups");
         let sh = |script: &str| {

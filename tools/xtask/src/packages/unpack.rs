@@ -105,7 +105,6 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::env;
 
     use super::*;
 
@@ -131,12 +130,10 @@ mod tests {
                 Some(archive)
             }
             Err(error) => {
-                if let Some(log) = env::var_os("GAUDI_SKIP_LOG") {
-                    let line = format!("SKIP packages: dpkg-deb does not run ({error}): install dpkg\n");
-                    let file = fs::OpenOptions::new().append(true).create(true).open(log);
-                    io::Write::write_all(&mut file.expect("the log of skips"), line.as_bytes())
-                        .expect("a line");
-                }
+                crate::test::skip(
+                    "packages",
+                    &format!("dpkg-deb does not run ({error}): install dpkg"),
+                );
                 None
             }
         }
