@@ -671,7 +671,7 @@ fn dropped_queue_delays_no_event_fd() {
     }
 }
 
-/// The objects of ended submissions are released a few at a time, here of three submissions at once.
+/// Objects of ended submissions are released a few at a time, here of three submissions at once.
 #[test]
 fn every_object_of_ended_submissions_is_released() {
     const SOBS: usize = 20;
