@@ -148,7 +148,8 @@ fn make(tools: &Path, build: &Path, release: &str, recipe: &Recipe) -> anyhow::R
         command
     };
     run::output(unshare().arg("true")).or_skip(
-        "a module is built in a user namespace: set kernel.unprivileged_userns_clone=1, or run as root",
+        "a module is built in a user namespace: set kernel.unprivileged_userns_clone=1, or run as root; in a \
+         chroot(2) there is none",
     )?;
     let mut command = unshare();
     command.args(["sh", "-c", SCRIPT, "lab"]).arg(tools).arg(build);
