@@ -170,7 +170,7 @@ fn scattered(pages: Pages, of: &str) -> Made<Row<'static>> {
                 Pages::Transparent => RawMapping::anonymous_transparent((pieces * STRIDE) as usize),
                 _ => RawMapping::anonymous((pieces * STRIDE) as usize, true),
             };
-            let note = source.and_then(|source| memory_alone(&shuffled(pieces), source));
+            let note = source.and_then(|source| bare_loop(&shuffled(pieces), source));
             note.unwrap_or_else(|errno| format!("no memory for a bare loop: {errno}"))
         }),
     })
@@ -185,8 +185,8 @@ fn shuffled(count: u64) -> Vec<u64> {
     order
 }
 
-/// What the engine's copies make of such pieces without packets: no engine is faster than memory.
-fn memory_alone(order: &[u64], source: RawMapping) -> SysResult<String> {
+/// What a loop of the copies that the engine uses makes of such pieces, without packets.
+fn bare_loop(order: &[u64], source: RawMapping) -> SysResult<String> {
     let len = order.len() * PIECE as usize;
     let target = RawMapping::anonymous(len, true)?;
     source.fill(0, source.len(), 1)?;
