@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::{Duration, Instant};
 
 use gaudi_lab::nic::{Nic, pattern, run};
-use gaudi_lab::rxe::{Build, skips};
+use gaudi_lab::rxe::{Build, skips, skips_verbs};
 use gaudi_lab::uverbs::{Request, status};
 use gaudi_lab::{modprobe, say};
 use gaudi_seam::ErrorKind;
@@ -158,7 +158,8 @@ fn nic_without_pci_function_reaches_no_card() {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn gaudi_perf_reaches_a_cards_memory() {
-    if skips_peers("gaudi_perf_reaches_a_cards_memory") {
+    const TEST: &str = "gaudi_perf_reaches_a_cards_memory";
+    if skips_verbs(TEST) || skips_peers(TEST) {
         return;
     }
     drop((open(), Nic::open(Build::Patched)));

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gaudi_lab::rxe::{self, Build, skips};
+use gaudi_lab::rxe::{self, Build, skips, skips_verbs};
 use gaudi_lab::{card, kernel, skip};
 
 use first_card::wait_until_free;
@@ -38,6 +38,11 @@ fn skips_ucx(test: &str) -> bool {
     skips(test)
         || (kernel() < (7, 0) && skip(test, old))
         || (!Path::new(FOLDER).exists() && skip(test, packages))
+}
+
+/// As [`skips_ucx`], or since this guest has no libibverbs.
+fn skips_ib(test: &str) -> bool {
+    skips_verbs(test) || skips_ucx(test)
 }
 
 /// Both cards, free, and soft-RoCE. Returns the index of its GID.
@@ -153,7 +158,7 @@ fn copies_nothing(text: &str, processes: usize) {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn ib_domain_registers_our_dma_bufs() {
-    if skips_ucx("ib_domain_registers_our_dma_bufs") {
+    if skips_ib("ib_domain_registers_our_dma_bufs") {
         return;
     }
     let gid = ready();
@@ -184,7 +189,7 @@ fn ib_domain_registers_our_dma_bufs() {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn ucx_moves_card_memory_without_copies() {
-    if skips_ucx("ucx_moves_card_memory_without_copies") {
+    if skips_ib("ucx_moves_card_memory_without_copies") {
         return;
     }
     let gid = ready();
@@ -218,7 +223,7 @@ fn script(name: &str, words: &[String]) {
 #[test]
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn open_mpi_moves_card_memory_without_copies() {
-    if skips_ucx("open_mpi_moves_card_memory_without_copies") {
+    if skips_ib("open_mpi_moves_card_memory_without_copies") {
         return;
     }
     let gid = ready();
@@ -274,7 +279,7 @@ fn open_mpi_moves_card_memory_without_copies() {
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn libfabric_moves_card_memory_without_copies() {
     let test = "libfabric_moves_card_memory_without_copies";
-    if skips_ucx(test) {
+    if skips_ib(test) {
         return;
     }
     ready();
@@ -303,7 +308,7 @@ fn libfabric_moves_card_memory_without_copies() {
 #[ignore = "runs in the lab: cargo xtask lab test"]
 fn verbs_example_registers_card_memory() {
     let test = "verbs_example_registers_card_memory";
-    if skips_ucx(test) {
+    if skips_ib(test) {
         return;
     }
     ready();

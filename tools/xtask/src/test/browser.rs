@@ -2,7 +2,8 @@
 //!
 //! It runs from the cache, on the loader and the libraries of its tree, without any privilege. Its
 //! `/proc/self/exe` is the loader, so a copy of the loader lies beside links to its data, and it
-//! runs as a single process.
+//! runs as a single process. It has the fonts of its tree: without any, it ends, and a machine may
+//! have none.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -19,6 +20,7 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 const FOLDER: &str = "usr/lib/chromium";
 const PROGRAM: &str = "chromium-headless-shell";
+const FONTS: &str = "fonts.conf";
 
 /// Returns a program that starts the browser.
 pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<PathBuf> {
@@ -38,17 +40,33 @@ pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         let link = folder.join(entry.file_name());
         symlink(entry.path(), &link).at("create", &link)?;
     }
+    let fonts = folder.join(FONTS);
+    fs::write(&fonts, fonts_of(&unpacked.tree, &folder)).at("write", &fonts)?;
     let script = folder.join("start");
     fs::write(&script, text(&unpacked.tree, &folder)).at("write", &script)?;
     fs::set_permissions(&script, Permissions::from_mode(0o755)).at("change the mode of", &script)?;
     Ok(script)
 }
 
+/// The configuration of fontconfig (fonts-conf(5)).
+fn fonts_of(tree: &Path, folder: &Path) -> String {
+    let path = |path: PathBuf| {
+        let path = path.display().to_string();
+        path.replace('&', "&amp;").replace('<', "&lt;")
+    };
+    format!(
+        "<fontconfig><dir>{}</dir><cachedir>{}</cachedir></fontconfig>\n",
+        path(tree.join("usr/share/fonts")),
+        path(folder.join("fonts"))
+    )
+}
+
 fn text(tree: &Path, folder: &Path) -> String {
     let quoted = |text: String| format!("'{}'", text.replace('\'', r"'\''"));
     let libraries = tree.join(LIBRARIES);
     format!(
-        "#!/bin/sh\nexec {} --library-path {} {} --single-process --no-zygote \"$@\"\n",
+        "#!/bin/sh\nexport FONTCONFIG_FILE={}\nexec {} --library-path {} {} --single-process --no-zygote \"$@\"\n",
+        quoted(folder.join(FONTS).display().to_string()),
         quoted(folder.join(LOADER).display().to_string()),
         quoted(format!("{0}:{0}/pulseaudio", libraries.display())),
         quoted(folder.join(PROGRAM).display().to_string()),
