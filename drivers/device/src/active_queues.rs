@@ -1,5 +1,6 @@
 //! The queues of one open device.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub(crate) trait ActiveQueue: Send + Sync {
 #[derive(Default)]
 pub(crate) struct ActiveQueues {
     queues: Mutex<Vec<Weak<dyn ActiveQueue>>>,
+    /// The newest submission of queues that were dropped. It may be in flight.
+    newest_of_dropped: AtomicU64,
 }
 
 impl ActiveQueues {
@@ -36,6 +39,11 @@ impl ActiveQueues {
         let mut queues = lock(&self.queues);
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(queue);
+    }
+
+    /// Records the newest submission of a queue that is dropped.
+    pub(crate) fn record_dropped(&self, newest: u64) {
+        self.newest_of_dropped.fetch_max(newest, Ordering::Relaxed);
     }
 
     fn all(&self) -> Vec<Arc<dyn ActiveQueue>> {
@@ -48,7 +56,11 @@ impl ActiveQueues {
     /// The driver allows a fixed number in flight. It checks whether the submission with the number
     /// `seq - max_pending` has ended (`command_submission.c:allocate_cs`).
     pub(crate) fn oldest_in_flight(&self, max_pending: u32) -> Option<u64> {
-        let newest = self.all().iter().map(|queue| queue.newest()).max()?;
+        let of_dropped = self.newest_of_dropped.load(Ordering::Relaxed);
+        let newest = self
+            .all()
+            .iter()
+            .fold(of_dropped, |newest, queue| newest.max(queue.newest()));
         (newest + 1)
             .checked_sub(max_pending.into())
             .filter(|&seq| seq > 0)

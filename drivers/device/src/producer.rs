@@ -543,6 +543,7 @@ impl Drop for Producer {
         if context.owner.is_foreign() {
             return;
         }
+        context.queues.record_dropped(self.newest());
         match self.drain(context.options.timeout.into()) {
             Ok(()) => {
                 if let Some(&monitor) = self.monitor.get() {

@@ -295,7 +295,7 @@ fn other_group() -> Option<u32> {
 /// A set-group-ID copy of this program: the kernel starts it with `AT_SECURE`.
 fn secure_copy(dir: &Path) -> Option<std::path::PathBuf> {
     let Some(group) = other_group() else {
-        gaudi_harness::skip("a user with a second group, or root");
+        gaudi_harness::skip_named("hlthunk.at-secure", "a user with a second group, or root");
         return None;
     };
     let copy = dir.join("program");
@@ -351,7 +351,10 @@ fn variables_are_ignored_under_at_secure() {
             "{name}: {plain:?}"
         );
         if secure.0.contains("secure false") {
-            return gaudi_harness::skip("a folder for temporary files that is not mounted nosuid");
+            return gaudi_harness::skip_named(
+                "hlthunk.at-secure",
+                "a folder for temporary files that is not mounted nosuid",
+            );
         }
         assert!(
             secure.0.contains("secure true mock false invalid false."),

@@ -145,13 +145,27 @@ impl Found {
 
 /// Counts a test that cannot run because a header is missing.
 pub fn skip(test: &str, header: Header) {
+    gaudi_harness::skip_named(test, &need(header));
+}
+
+fn need(header: Header) -> String {
     let (file, package) = (header.file(), header.package());
-    gaudi_harness::skip_named(test, &format!("{file} ({package}); cargo xtask test fetches it"));
+    format!("{file} ({package}); cargo xtask test fetches it")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn skips_name_a_test_and_a_package() {
+        let cases = Header::ALL.map(Header::case);
+        assert!(cases.iter().all(|case| case.starts_with("header::")), "{cases:?}");
+        assert_eq!(
+            need(Header::Accel7),
+            "drm/habanalabs_accel.h (linux-libc-dev >= 6.12); cargo xtask test fetches it"
+        );
+    }
 
     #[test]
     fn named_directory_comes_first() {

@@ -43,6 +43,7 @@ mod tests {
     #[test]
     fn each_skip_is_a_line() {
         let log = std::env::temp_dir().join(format!("skips-{}", std::process::id()));
+        let _ = std::fs::remove_file(&log); // of a run that was killed
         for id in ["one", "two"] {
             append(&log, id, "a\nreason").expect("a line");
         }
